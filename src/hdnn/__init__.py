@@ -1,0 +1,51 @@
+"""hdnn: Hamiltonian deep neural networks, whose gradients neither vanish nor explode.
+
+>>> import hdnn, torch
+>>> net = hdnn.network("H1", features=4, layers=64, T=1.2)
+>>> net(torch.zeros(10, 4)).shape
+torch.Size([10, 4])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hdnn import fields, schemes, zoo
+from hdnn.errors import HdnnError
+from hdnn.network import HamiltonianNetwork
+from hdnn.zoo import network
+
+if TYPE_CHECKING:
+    from hdnn.model import Augmentation
+    from hdnn.persistence import load, save
+
+__version__ = "0.1.0"
+
+# Loaded when first used, so that `import hdnn` costs little more than `import torch`.
+_LAZY = {"Augmentation": "model", "load": "persistence", "save": "persistence"}
+_MODULES = ("backends", "model", "persistence", "plots", "program")
+
+__all__ = [
+    "Augmentation",
+    "HamiltonianNetwork",
+    "HdnnError",
+    "fields",
+    "load",
+    "network",
+    "save",
+    "schemes",
+    "zoo",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"hdnn.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"hdnn.{name}")
+    raise AttributeError(f"module 'hdnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_MODULES})

@@ -1,0 +1,138 @@
+"""The reference backend: programs interpreted in plain torch. It is the specification.
+
+Any dtype and device, any batch shape, ensembles, double differentiation, torch.func and
+torch.compile: whatever torch can do with a loop over layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import HdnnError
+from hdnn.program import Flow, Program, Stage, at_layer
+
+Pieces = list[Tensor]
+
+
+def run(program: Program, x: Tensor) -> Tensor:
+    """The state after the last layer."""
+    x, restore = program.layout.flatten(x)
+    interpreter = _Interpreter(program)
+    pieces = interpreter.split(x)
+    for layer in range(program.layers):
+        interpreter.forward(layer, pieces)
+    return restore(interpreter.join(pieces))
+
+
+def trajectory(program: Program, x: Tensor) -> Tensor:
+    """``(layers + 1, ...)``: the states y_0 to y_N."""
+    x, restore = program.layout.flatten(x)
+    interpreter = _Interpreter(program)
+    pieces = interpreter.split(x)
+    states = [restore(x)]
+    for layer in range(program.layers):
+        interpreter.forward(layer, pieces)
+        states.append(restore(interpreter.join(pieces)))
+    return torch.stack(states)
+
+
+def inverse(program: Program, x: Tensor) -> Tensor:
+    """The state before the first layer: x[write] -= A sigma(W x[read] + b), in reverse order."""
+    if not program.invertible:
+        raise HdnnError("this program has steps that read what they write, so it has no inverse")
+    x, restore = program.layout.flatten(x)
+    interpreter = _Interpreter(program)
+    pieces = interpreter.split(x)
+    for layer in reversed(range(program.layers)):
+        interpreter.backward(layer, pieces)
+    return restore(interpreter.join(pieces))
+
+
+@dataclass
+class _Ready:
+    """A stage with its stacks taken apart: one entry for every layer. A is a matrix or a factor."""
+
+    stage: Stage
+    W: tuple[Tensor, ...]
+    b: tuple[Tensor, ...]
+    matrices: tuple[Tensor, ...] | None
+    factor: float | Tensor
+    read: list[int]
+    write: list[int]
+
+
+class _Interpreter:
+    """Runs layers on a state cut at the boundaries of all reads and writes.
+
+    The halves of a split network are then tensors of their own, and no stage copies the other.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.layout = program.layout
+        cuts = {0, program.layout.width}
+        for step in program.steps:
+            if isinstance(step, Stage):
+                cuts.update(step.read + step.write)
+        self.cuts = sorted(cuts)
+        self.steps = [
+            step if isinstance(step, Flow) else self._ready(step) for step in program.steps
+        ]
+
+    def split(self, x: Tensor) -> Pieces:
+        sizes = [b - a for a, b in zip(self.cuts, self.cuts[1:], strict=False)]
+        return list(x.split(sizes, self.layout.axis))
+
+    def join(self, pieces: Pieces) -> Tensor:
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.layout.axis)
+
+    def _ready(self, stage: Stage) -> _Ready:
+        W, b = stage.W.tensor(), stage.b.tensor()
+        A = stage.gain(W)
+        lead = 0 if self.layout.ensemble is None else 1
+        dense = isinstance(A, Tensor) and A.ndim == lead + 3
+        return _Ready(
+            stage, W.unbind(lead), b.unbind(lead),
+            A.unbind(lead) if isinstance(A, Tensor) and dense else None,
+            1.0 if dense else A,
+            self._places(stage.read), self._places(stage.write),
+        )  # fmt: skip
+
+    def _places(self, span: tuple[int, int]) -> list[int]:
+        return [k for k, start in enumerate(self.cuts[:-1]) if span[0] <= start < span[1]]
+
+    def _change(self, step: _Ready, layer: int, pieces: Pieces, old: Tensor, sign: int) -> Tensor:
+        """carry old + sign A sigma(W x + b)."""
+        x = self.join([pieces[k] for k in step.read])
+        s = step.stage.activation.function(self.layout.affine(step.W[layer], step.b[layer], x))
+        if step.matrices is None:
+            a = at_layer(step.factor, layer, x.ndim)
+            return old + sign * a * s if step.stage.carry else a * s
+        A = step.matrices[layer]
+        if not step.stage.carry:
+            return self.layout.linear(A, s)
+        return self.layout.add_linear(old, A if sign > 0 else -A, s)
+
+    def _apply(self, step: _Ready, layer: int, pieces: Pieces, sign: int) -> None:
+        new = self._change(step, layer, pieces, self.join([pieces[k] for k in step.write]), sign)
+        sizes = [self.cuts[k + 1] - self.cuts[k] for k in step.write]
+        parts = [new] if len(sizes) == 1 else new.split(sizes, self.layout.axis)
+        for k, part in zip(step.write, parts, strict=True):
+            pieces[k] = part
+
+    def forward(self, layer: int, pieces: Pieces) -> None:
+        for step in self.steps:
+            if isinstance(step, Flow):
+                pieces[:] = self.split(step.advance(layer, self.join(pieces)))
+            else:
+                self._apply(step, layer, pieces, +1)
+
+    def backward(self, layer: int, pieces: Pieces) -> None:
+        for step in reversed(self.steps):
+            if isinstance(step, Flow):
+                assert step.inverse is not None
+                pieces[:] = self.split(step.inverse(layer, self.join(pieces)))
+            else:
+                self._apply(step, layer, pieces, -1)

@@ -1,0 +1,35 @@
+"""The errors that a user can meet: each says what was given, what is allowed, and a remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HdnnError(ValueError):
+    """Something was asked for that cannot be done as given."""
+
+
+class IncompatibleError(HdnnError):
+    """Two parts that do not fit: a scheme and a field, a backend and a program."""
+
+
+class ConvergenceError(HdnnError):
+    """An iterative solve did not reach its tolerance."""
+
+
+class FileFormatError(HdnnError):
+    """A file that cannot be read as what it should be: truncated, corrupted, foreign, too new."""
+
+
+def unknown_name(kind: str, given: object, known: Iterable[str]) -> HdnnError:
+    """The error for a name that is in no catalogue, with the known names and the nearest one.
+
+    >>> print(unknown_name("architecture", "H3", ["H1", "H2", "MS1"]))
+    unknown architecture 'H3': known are H1, H2, MS1; did you mean 'H1'?
+    """
+    names = list(known)
+    text = f"unknown {kind} {given!r}: known are {', '.join(names)}"
+    lowered = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(str(given).lower(), lowered, n=1, cutoff=0.4)
+    return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)

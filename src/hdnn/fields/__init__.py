@@ -1,0 +1,50 @@
+"""What the dynamics are: J (`interconnection`), K and b (`weights`), H (`hamiltonian`)."""
+
+from hdnn.fields.activations import ACTIVATIONS, Activation
+from hdnn.fields.hamiltonian import (
+    ActivationField,
+    EnergyField,
+    Field,
+    HamiltonianField,
+    HiddenLayer,
+    LayerField,
+)
+from hdnn.fields.interconnection import (
+    MATRICES,
+    Fixed,
+    Interconnection,
+    InverseTranspose,
+    Learned,
+    StateDependent,
+    canonical,
+    signs,
+)
+from hdnn.fields.layout import Layout
+from hdnn.fields.patterns import STRUCTURES, Pattern
+from hdnn.fields.weights import INITIALISERS, Block, Stack, Weights
+
+__all__ = [
+    "ACTIVATIONS",
+    "INITIALISERS",
+    "MATRICES",
+    "STRUCTURES",
+    "Activation",
+    "ActivationField",
+    "Block",
+    "EnergyField",
+    "Field",
+    "Fixed",
+    "HamiltonianField",
+    "HiddenLayer",
+    "Interconnection",
+    "InverseTranspose",
+    "LayerField",
+    "Layout",
+    "Learned",
+    "Pattern",
+    "Stack",
+    "StateDependent",
+    "Weights",
+    "canonical",
+    "signs",
+]

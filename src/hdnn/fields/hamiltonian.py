@@ -1,0 +1,399 @@
+"""Fields: the right-hand side of the ODE that a network discretises. No step size in here.
+
+    y' = (J - R) dH/dy,      H(y) = 1' E(K y + b),      dH/dy = K' sigma(K y + b)
+
+With J constant or one for every layer the field is *one hidden layer*, and schemes lower it to
+stages; with J(y, t) or a user's energy it is just a velocity.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError, IncompatibleError
+from hdnn.fields.activations import Activation, activation
+from hdnn.fields.interconnection import (
+    Fixed,
+    Interconnection,
+    InverseTranspose,
+    Learned,
+    StateDependent,
+    StateFunction,
+    interconnection,
+    inverse_transpose,
+)
+from hdnn.fields.layout import Layout, layout_of
+from hdnn.fields.patterns import Pattern
+from hdnn.fields.weights import Block, Span, Weights, span
+
+Time = Tensor | float
+Velocity = Callable[[int, Time, Tensor], Tensor]
+Energy = Callable[[Tensor, Time], Tensor]
+
+
+@dataclass(frozen=True)
+class HiddenLayer:
+    """A velocity that is one hidden layer: G sigma(W x + b), with G = S W' or G = I.
+
+    Args:
+        W, b: blocks of the stacks of K and b.
+        activation: sigma.
+        adjoint: whether G = S W' (Hamiltonian) or the identity (MS1, MS2, baselines).
+        S: J - R, or a block of it: ``(w, r)`` or ``(L, w, r)``.
+    """
+
+    W: Block
+    b: Block
+    activation: Activation
+    adjoint: bool = False
+    S: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Half:
+    """One half of a separable field: which hidden units drive it, and what they read."""
+
+    units: Span
+    read: tuple[int, int]
+    write: tuple[int, int]
+    W: Pattern
+    b: Pattern
+
+
+class Field(nn.Module, ABC):
+    """What the dynamics are: a velocity for every layer.
+
+    Attributes:
+        layout: width, and where it lives in a state.
+        layers: number of layers it has parameters for, or None for any number.
+        separable: whether y' depends on z only and z' on y only.
+    """
+
+    layout: Layout
+    layers: int | None = None
+    separable: bool = False
+
+    @abstractmethod
+    def bound(self) -> Velocity:
+        """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
+
+    def hidden(self) -> HiddenLayer | None:
+        """The field as one hidden layer, or None."""
+        return None
+
+    def moves(self, part: str) -> HiddenLayer | None:
+        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None."""
+        return None
+
+    def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """The right-hand side of the ODE of a layer at time t, in the shape of y."""
+        x, restore = self.layout.flatten(y)
+        return restore(self.bound()(layer, t, x))
+
+
+class WeightedField(Field):
+    """A field whose parameters are `Weights`: Hamiltonian or a baseline."""
+
+    def __init__(self, weights: Weights, sigma: str | Activation) -> None:
+        super().__init__()
+        self.weights = weights
+        self.activation = activation(sigma)
+        self.layout, self.layers = weights.layout, weights.layers
+
+    def _layers(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        axis = self.weights.theta.ndim - 2
+        return self.weights.K.unbind(axis), self.weights.b.unbind(axis)
+
+
+class ActivationField(WeightedField):
+    """y' = sigma(K y + b) with any K: the baselines ResNet and FCNN. Not Hamiltonian."""
+
+    def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
+        super().__init__(weights, activation)
+
+    def hidden(self) -> HiddenLayer:
+        W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
+        return HiddenLayer(W, b, self.activation)
+
+    def bound(self) -> Velocity:
+        K, b = self._layers()
+        return lambda j, t, x: self.activation.function(self.layout.affine(K[j], b[j], x))
+
+
+class HamiltonianField(WeightedField):
+    """y' = (J - R) dH/dy with H(y) = 1' E(K y + b): equations (7) to (10) of the paper.
+
+    Args:
+        J: a name ("J1", "J2"), a skew matrix ``(n, n)``, a stack ``(L, n, n)`` for J(t), a callable
+            J(y, t), or an `Interconnection` (`Learned`, `InverseTranspose`, ...).
+        weights: K and b.
+        activation: sigma, by name; E is its energy (log cosh for tanh).
+        dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+
+    >>> field = HamiltonianField("J1", Weights("dense", features=4, layers=16))
+    >>> field.velocity(torch.zeros(3, 4), layer=5).shape
+    torch.Size([3, 4])
+    """
+
+    R: Tensor | None
+
+    def __init__(
+        self,
+        J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection,
+        weights: Weights,
+        *,
+        activation: str | Activation = "tanh",
+        dissipation: Tensor | npt.ArrayLike | None = None,
+    ) -> None:
+        super().__init__(weights, activation)
+        self.interconnection = interconnection(J, self.layout.width).to(weights.theta)
+        self._check_interconnection()
+        R = None if dissipation is None else _positive(dissipation, self.layout.width)
+        if R is not None and isinstance(self.interconnection, InverseTranspose):
+            raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
+        self.register_buffer("R", None if R is None else R.to(weights.theta))
+        self._halves = _halves(self)
+        self.separable = self._halves is not None
+
+    def _check_interconnection(self) -> None:
+        J, pattern = self.interconnection, self.weights.pattern
+        if isinstance(J, InverseTranspose) and not (
+            pattern.shape[0] == pattern.shape[1] and np.array_equal(pattern.code, -pattern.code.T)
+        ):
+            raise HdnnError(
+                f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
+                "use the structure 'skew' or 'off-diagonal-skew'"
+            )
+        stack = len(J.J) if isinstance(J, Fixed) and not J.constant else None
+        layers = J.layers if isinstance(J, Learned) else stack
+        if layers is not None and layers != self.layers:
+            raise HdnnError(f"J(t) has {layers} layers, but the weights have {self.layers}")
+
+    @property
+    def J(self) -> Tensor:
+        """``(n, n)`` where constant, ``([E,] L, n, n)`` for J(t) and where J K' = I."""
+        if isinstance(self.interconnection, InverseTranspose):
+            return inverse_transpose(self.weights.K)
+        return self.interconnection.matrix()
+
+    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
+        if isinstance(self.interconnection, StateDependent):
+            return self.interconnection.function(y, t)
+        J = self.J
+        return J if J.ndim == 2 else J[..., layer, :, :]
+
+    def _S(self) -> Tensor | None:
+        """J - R where it is a matrix or a stack; None where J K' = I."""
+        if isinstance(self.interconnection, InverseTranspose):
+            return None
+        J = self.interconnection.matrix()
+        return J if self.R is None else J - self.R
+
+    def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """H(y) = 1' E(K y + b): one number for every sample."""
+        x, _ = self.layout.flatten(y)
+        K, b = self._layers()
+        H = self.layout.sum(self.activation.energy(self.layout.affine(K[layer], b[layer], x)))
+        if self.layout.channels:
+            return H
+        return H.reshape((H.shape[:1] + y.shape[1:-1]) if self.layout.ensemble else y.shape[:-1])
+
+    def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """dH/dy = K' sigma(K y + b), equation (9)."""
+        x, restore = self.layout.flatten(y)
+        K, b = self._layers()
+        s = self.activation.function(self.layout.affine(K[layer], b[layer], x))
+        return restore(self.layout.linear(K[layer].mT, s))
+
+    def hidden(self) -> HiddenLayer | None:
+        if isinstance(self.interconnection, StateDependent):
+            return None
+        S = self._S()
+        W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
+        return HiddenLayer(W, b, self.activation, S is not None, S)
+
+    def moves(self, part: str) -> HiddenLayer | None:
+        if self._halves is None:
+            return None
+        half, whole = self._halves[part], self.hidden()
+        if whole is None:
+            return None
+        W = Block(whole.W.stack, half.W, half.units, half.read)
+        b = Block(whole.b.stack, half.b, half.units)
+        S = None if whole.S is None else whole.S[..., slice(*half.write), slice(*half.read)]
+        return HiddenLayer(W, b, self.activation, whole.adjoint, S)
+
+    def bound(self) -> Velocity:
+        K, b = self._layers()
+        layout, sigma = self.layout, self.activation.function
+        if isinstance(self.interconnection, InverseTranspose):
+            return lambda j, t, x: sigma(layout.affine(K[j], b[j], x))
+        apply = _interconnect(self.interconnection, self.R, layout)
+        return lambda j, t, x: apply(
+            j, t, x, layout.linear(K[j].mT, sigma(layout.affine(K[j], b[j], x)))
+        )
+
+
+class EnergyField(Field):
+    """y' = (J - R) dH/dy for any energy H(y, t), a torch callable; the gradient is autograd's.
+
+    Args:
+        J: as in `HamiltonianField` (a constant one, J(t) or J(y, t)).
+        energy: ``(canonical state, t) -> (..)``, one number for every sample; possibly a module
+            with parameters of its own.
+        features, channels, ensemble: the layout of the state.
+        separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
+        dissipation: R, symmetric positive semidefinite.
+
+    >>> pendulum = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
+    >>> pendulum.velocity(torch.tensor([0.0, 1.0]))
+    tensor([1., -0.])
+    """
+
+    R: Tensor | None
+
+    def __init__(
+        self,
+        J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection,
+        energy: Energy,
+        *,
+        features: int | None = None,
+        channels: int | None = None,
+        ensemble: int | None = None,
+        separable: bool = False,
+        dissipation: Tensor | npt.ArrayLike | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.layout = layout_of(features, channels, ensemble)
+        dtype = dtype or torch.get_default_dtype()
+        self.interconnection = interconnection(J, self.layout.width).to(dtype=dtype)
+        if isinstance(self.interconnection, InverseTranspose):
+            raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
+        self.function = energy
+        R = None if dissipation is None else _positive(dissipation, self.layout.width).to(dtype)
+        self.register_buffer("R", R)
+        self.separable = separable
+        if separable and not _couples_halves_only(self.interconnection, R, self.layout.width):
+            raise IncompatibleError(
+                "a separable field needs J = [0 X; -X' 0] and no dissipation inside the halves"
+            )
+
+    @property
+    def J(self) -> Tensor:
+        """``(n, n)`` where constant, ``(L, n, n)`` for J(t)."""
+        return self.interconnection.matrix()
+
+    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
+        if isinstance(self.interconnection, StateDependent):
+            return self.interconnection.function(y, t)
+        return self.J if self.J.ndim == 2 else self.J[layer]
+
+    def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """H(y, t)."""
+        return self.function(y, t)
+
+    def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """dH/dy, by autograd."""
+        return torch.func.grad(lambda x: self.function(x, t).sum())(y)
+
+    def bound(self) -> Velocity:
+        apply = _interconnect(self.interconnection, self.R, self.layout)
+        return lambda j, t, x: apply(j, t, x, self.gradient(x, j, t))
+
+
+@dataclass(frozen=True)
+class LayerField:
+    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b). Unpacks as ``J, K, b``."""
+
+    J: Tensor
+    K: Tensor
+    b: Tensor
+    activation: Activation
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.J, self.K, self.b))
+
+    def energy(self, y: Tensor) -> Tensor:
+        """H(y) = 1' E(K y + b) for states ``(..., n)``."""
+        return self.activation.energy(y @ self.K.mT + self.b).sum(-1)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """dH/dy = K' sigma(K y + b) for states ``(..., n)``."""
+        return self.activation.function(y @ self.K.mT + self.b) @ self.K
+
+    def velocity(self, y: Tensor) -> Tensor:
+        """J dH/dy for states ``(..., n)``."""
+        return self.gradient(y) @ self.J.mT
+
+
+def _interconnect(
+    J: Interconnection, R: Tensor | None, layout: Layout
+) -> Callable[[int, Time, Tensor, Tensor], Tensor]:
+    """The map (layer, t, state, dH/dy) -> (J - R) dH/dy."""
+    if isinstance(J, StateDependent):
+
+        def apply(j: int, t: Time, x: Tensor, g: Tensor) -> Tensor:
+            x, g = x.movedim(layout.axis, -1), g.movedim(layout.axis, -1)
+            S = J.function(x, t) if R is None else J.function(x, t) - R
+            return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
+
+        return apply
+    S = J.matrix() if R is None else J.matrix() - R
+    if S.ndim == 2:
+        return lambda j, t, x, g: layout.linear(S, g)
+    return lambda j, t, x, g: layout.linear(S[..., j, :, :], g)
+
+
+def _halves(field: HamiltonianField) -> dict[str, Half] | None:
+    """The two halves of a field in which y' depends on z only and z' on y only, or None."""
+    J, weights, n = field.interconnection, field.weights, field.layout.width
+    K = weights.pattern.support
+    if n % 2 or isinstance(J, StateDependent):
+        return None
+    gain = np.eye(n, dtype=bool)
+    if not isinstance(J, InverseTranspose):
+        S = J.support(n) if field.R is None else J.support(n) | (field.R != 0).cpu().numpy()
+        gain = (S.astype(int) @ K.T.astype(int)) > 0
+    elif K.shape[0] != n:
+        return None
+    y, z = (0, n // 2), (n // 2, n)
+    halves = {}
+    for part, write, read in (("y", y, z), ("z", z, y)):
+        units = np.flatnonzero(gain[slice(*write)].any(axis=0))
+        if K[units][:, slice(*write)].any():
+            return None
+        W = weights.pattern.block(units, np.arange(*read))
+        halves[part] = Half(span(units), read, write, W, weights.bias_pattern.block(units))
+    return halves
+
+
+def _couples_halves_only(J: Interconnection, R: Tensor | None, n: int) -> bool:
+    if n % 2:
+        return False
+    S = J.support(n) if R is None else J.support(n) | (R != 0).cpu().numpy()
+    return not (S[: n // 2, : n // 2].any() or S[n // 2 :, n // 2 :].any())
+
+
+def _positive(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
+    R = torch.as_tensor(dissipation).to(torch.float64)
+    if R.shape != (n, n):
+        raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
+    scale = max(1.0, float(R.abs().max()))
+    if float((R - R.mT).abs().max()) > 1e-6 * scale:
+        raise HdnnError("the dissipation R must be symmetric; use (R + R') / 2")
+    smallest = float(torch.linalg.eigvalsh((R + R.mT) / 2)[0])
+    if smallest < -1e-6 * scale:
+        raise HdnnError(
+            f"the dissipation R must be positive semidefinite, but has eigenvalue {smallest:.3g}"
+        )
+    return (R + R.mT) / 2

@@ -1,0 +1,222 @@
+"""The interconnection J: what makes y' = J dH/dy Hamiltonian. J = -J' always."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.patterns import STRUCTURES, Pattern
+from hdnn.fields.weights import Stack
+
+StateFunction = Callable[[Tensor, Tensor | float], Tensor]
+
+
+def canonical(n: int, X: Tensor | None = None) -> Tensor:
+    """J1 = [0 I; -I 0], or [0 X; -X' 0] for a given square X.
+
+    >>> canonical(2)
+    tensor([[ 0.,  1.],
+            [-1.,  0.]], dtype=torch.float64)
+    """
+    if n % 2:
+        raise HdnnError(f"J1 = [0 I; -I 0] needs an even width, got {n}; augment it to {n + 1}")
+    half = n // 2
+    block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+    if block.shape != (half, half):
+        raise HdnnError(f"X must be ({half}, {half}) for width {n}, got {tuple(block.shape)}")
+    zero = torch.zeros_like(block)
+    return torch.cat([torch.cat([zero, block], 1), torch.cat([-block.mT, zero], 1)])
+
+
+def signs(n: int) -> Tensor:
+    """J2: +1 above the diagonal, -1 below.
+
+    >>> signs(3)
+    tensor([[ 0.,  1.,  1.],
+            [-1.,  0.,  1.],
+            [-1., -1.,  0.]], dtype=torch.float64)
+    """
+    upper = torch.ones(n, n, dtype=torch.float64).triu(1)
+    return upper - upper.mT
+
+
+MATRICES: dict[str, Callable[[int], Tensor]] = {"J1": canonical, "J2": signs}
+"""The named constant interconnections: a function of the width that gives the matrix."""
+
+
+class Interconnection(nn.Module, ABC):
+    """J of every layer.
+
+    `constant` says that one matrix serves all layers; `per_layer` that there is one for each.
+    """
+
+    constant: bool = False
+
+    @abstractmethod
+    def matrix(self) -> Tensor:
+        """``(n, n)`` where constant, else ``([E,] L, n, n)``."""
+
+    @abstractmethod
+    def support(self, n: int) -> npt.NDArray[np.bool_]:
+        """``(n, n)``: where J can be other than zero."""
+
+
+class Fixed(Interconnection):
+    """A given J: ``(n, n)``, or J(t) as ``(L, n, n)``, one for every layer."""
+
+    J: Tensor
+
+    def __init__(self, J: Tensor | npt.ArrayLike, name: str = "given") -> None:
+        super().__init__()
+        given = torch.as_tensor(J)
+        if given.ndim not in (2, 3) or given.shape[-1] != given.shape[-2]:
+            raise HdnnError(f"J must be (n, n), or (L, n, n) for J(t), got {tuple(given.shape)}")
+        if not given.is_floating_point():
+            given = given.to(torch.get_default_dtype())
+        defect = (given + given.mT).abs().max().item() if given.numel() else 0.0
+        if not defect <= 1e-6 * max(1.0, given.abs().max().item() if given.numel() else 0.0):
+            raise HdnnError(
+                f"J must be skew-symmetric (J = -J'), but |J + J'| reaches {defect:.3g}; "
+                "use (J - J') / 2"
+            )
+        self.name = name
+        self.constant = given.ndim == 2
+        self.register_buffer("J", (given - given.mT) / 2)
+
+    def matrix(self) -> Tensor:
+        return self.J
+
+    def support(self, n: int) -> npt.NDArray[np.bool_]:
+        nonzero = (self.J != 0).cpu().numpy()
+        return np.asarray(nonzero if self.constant else nonzero.any(axis=0))
+
+    def extra_repr(self) -> str:
+        return self.name if self.constant else f"{self.name} for each of {len(self.J)} layers"
+
+
+class Learned(Interconnection):
+    """A J that is trained: skew by construction, whatever the parameters.
+
+    Args:
+        width: n.
+        structure: "skew" (any skew J) or "off-diagonal-skew" ([0 X; -X' 0]).
+        layers: None for one J in all layers, L for J(t).
+        init: start from this matrix (default: J1 where the structure allows, J2 for odd n).
+    """
+
+    index: Tensor
+    sign: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        structure: str = "skew",
+        *,
+        layers: int | None = None,
+        init: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if structure not in ("skew", "off-diagonal-skew"):
+            raise unknown_name("structure of J", structure, ("skew", "off-diagonal-skew"))
+        self.structure, self.layers, self.constant = structure, layers, layers is None
+        self.pattern: Pattern = STRUCTURES[structure](width)
+        start = Fixed(init if init is not None else _default_start(width)).J.reshape(-1)
+        # The first entry of theta number k in reading order carries the + sign.
+        _, place = np.unique(np.abs(self.pattern.code.ravel()), return_index=True)
+        place = place[-self.pattern.size :] if self.pattern.size else place[:0]
+        sign = torch.from_numpy(self.pattern.sign)
+        theta = start[torch.from_numpy(place)] * sign[torch.from_numpy(place)]
+        theta = theta.to(dtype=dtype or torch.get_default_dtype(), device=device)
+        self.theta = nn.Parameter(theta.expand(layers or 1, -1).clone())
+        index = torch.from_numpy(self.pattern.index)
+        self.register_buffer("index", index.to(device), persistent=False)
+        self.register_buffer("sign", sign.to(self.theta), persistent=False)
+
+    def matrix(self) -> Tensor:
+        stack = Stack(self.theta, self.pattern, self.layers or 1, (self.index, self.sign))
+        return stack.tensor()[0] if self.constant else stack.tensor()
+
+    def support(self, n: int) -> npt.NDArray[np.bool_]:
+        return self.pattern.support
+
+    def extra_repr(self) -> str:
+        return f"learned, {self.structure}" + ("" if self.constant else f", layers={self.layers}")
+
+
+def _default_start(width: int) -> Tensor:
+    return signs(width) if width % 2 else canonical(width)
+
+
+class StateDependent(Interconnection):
+    """J(y, t) as a callable: ``(..., n), t -> (..., n, n)``, skew for every y and t."""
+
+    def __init__(self, function: StateFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def matrix(self) -> Tensor:
+        raise HdnnError(
+            "J(y, t) depends on the state, so there is no matrix J; "
+            "evaluate it with field.J_at(y, layer, t)"
+        )
+
+    def support(self, n: int) -> npt.NDArray[np.bool_]:
+        return np.ones((n, n), dtype=bool)
+
+    def extra_repr(self) -> str:
+        return f"J(y, t) = {getattr(self.function, '__name__', type(self.function).__name__)}"
+
+
+class InverseTranspose(Interconnection):
+    """J_j K_j' = I, the case of MS1 and MS2: y' = sigma(K y + b) with K skew and invertible."""
+
+    def matrix(self) -> Tensor:
+        raise HdnnError("J is the inverse of K', so it needs K: use field.J or net.J")
+
+    def support(self, n: int) -> npt.NDArray[np.bool_]:
+        return np.ones((n, n), dtype=bool)
+
+    def extra_repr(self) -> str:
+        return "J K' = I"
+
+
+def inverse_transpose(K: Tensor) -> Tensor:
+    """J_j = (K_j')^{-1} for a stack of skew matrices; an error where one is singular."""
+    singular = torch.linalg.svdvals(K.detach())
+    smallest, largest = singular[..., -1], singular[..., 0]
+    bad = smallest <= torch.finfo(K.dtype).eps * K.shape[-1] * largest
+    if bool(bad.any()):
+        layer = int(bad.nonzero()[0][-1])
+        odd = " (a skew matrix of odd width always is)" if K.shape[-1] % 2 else ""
+        raise HdnnError(
+            f"J_j is the inverse of K_j', but K_{layer} is singular{odd}: its smallest singular "
+            f"value is {float(smallest[bad][0]):.3g}; the layer equation itself needs no inverse, "
+            "or augment the features to an even width"
+        )
+    return torch.linalg.inv(K.mT)
+
+
+def interconnection(
+    J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection, width: int
+) -> Interconnection:
+    """The interconnection that a name, a matrix, a stack, a callable or a module stands for."""
+    if isinstance(J, Interconnection):
+        return J
+    if isinstance(J, str):
+        if J not in MATRICES:
+            raise unknown_name("interconnection", J, MATRICES)
+        return Fixed(MATRICES[J](width), name=J)
+    if callable(J) and not isinstance(J, Tensor | np.ndarray):
+        return StateDependent(J)
+    fixed = Fixed(J)
+    if fixed.J.shape[-1] != width:
+        raise HdnnError(f"J must be ({width}, {width}), got {tuple(fixed.J.shape)}")
+    return fixed

@@ -1,0 +1,156 @@
+"""Patterns: every structure of K (and of a learned J) is one table of signed parameter numbers.
+
+    K[i, k] = sign(code[i, k]) * theta[|code[i, k]| - 1],      code = 0: a structural zero
+
+Dense, skew-symmetric, block, masked and convolutional structures differ only in this table, so
+assembling is one gather, parameter counts are exact, and a sub-block of K is a sub-block of the
+table over the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hdnn.errors import HdnnError
+
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """A table of signed parameter numbers, starting at 1; 0 marks a structural zero.
+
+    Args:
+        code: ``(rows, columns)`` for matrices, ``(n,)`` for biases, ``(o, i, u, v)`` for kernels.
+        size: number of parameters that the numbers refer to.
+    """
+
+    code: Codes
+    size: int
+
+    @classmethod
+    def of(cls, code: npt.ArrayLike) -> Pattern:
+        """The pattern of a table, checked: its numbers are 1 to their largest, without gaps."""
+        table = np.asarray(code)
+        if not np.issubdtype(table.dtype, np.integer):
+            raise HdnnError(
+                f"a pattern holds signed integers (0: zero, +-k: +-parameter k), got {table.dtype}"
+            )
+        size = int(np.abs(table).max(initial=0))
+        if len(np.unique(np.abs(table[table != 0]))) != size:
+            raise HdnnError(f"a pattern must use every parameter number from 1 to {size}")
+        return cls(table.astype(np.int64), size)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.code.shape
+
+    @property
+    def index(self) -> Codes:
+        """Flat positions in theta, one for every entry (0 where the entry is a zero)."""
+        return np.maximum(np.abs(self.code) - 1, 0).ravel()
+
+    @property
+    def sign(self) -> Codes:
+        """Flat signs -1, 0, +1, one for every entry."""
+        return np.sign(self.code).ravel()
+
+    @property
+    def support(self) -> npt.NDArray[np.bool_]:
+        """``(rows, columns)``: where an entry can be other than zero."""
+        return (self.code != 0).reshape(*self.shape[:2], -1).any(axis=-1)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether theta in its own order already is the assembled array."""
+        return np.array_equal(self.code.ravel(), np.arange(1, self.size + 1))
+
+    def block(self, rows: Codes, columns: Codes | None = None) -> Pattern:
+        """The sub-block of the given rows and columns, over the same parameters."""
+        code = self.code[rows]
+        return Pattern(code if columns is None else code[:, columns], self.size)
+
+
+def _numbered(*shape: int, start: int = 1) -> Codes:
+    return np.arange(start, start + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+
+
+def _half(n: int) -> int:
+    if n % 2:
+        raise HdnnError(
+            f"this structure splits the state into halves (y, z) and needs an even width, got {n}; "
+            f"augment the features by one to {n + 1}"
+        )
+    return n // 2
+
+
+def plain(*shape: int) -> Pattern:
+    """Every entry is a parameter of its own."""
+    return Pattern.of(_numbered(*shape))
+
+
+def dense(n: int) -> Pattern:
+    """A full matrix: n^2 parameters."""
+    return plain(n, n)
+
+
+def skew(n: int) -> Pattern:
+    """K = -K': n(n-1)/2 parameters, the entries above the diagonal row by row.
+
+    >>> skew(3).code.tolist()
+    [[0, 1, 2], [-1, 0, 3], [-2, -3, 0]]
+    """
+    code = np.zeros((n, n), dtype=np.int64)
+    upper = np.triu_indices(n, 1)
+    code[upper] = _numbered(len(upper[0]))
+    return Pattern.of(code - code.T)
+
+
+def off_diagonal_skew(n: int) -> Pattern:
+    """[0 K0; -K0' 0]: n^2/4 parameters (MS1; with K0 = X also the J of HS)."""
+    half = _half(n)
+    K0 = _numbered(half, half)
+    zero = np.zeros_like(K0)
+    return Pattern.of(np.block([[zero, K0], [-K0.T, zero]]))
+
+
+def off_diagonal(n: int) -> Pattern:
+    """[0 K1; K2 0]: n^2/2 parameters (MS3)."""
+    half = _half(n)
+    K1, K2 = _numbered(2, half, half)
+    return Pattern.of(np.block([[np.zeros_like(K1), K1], [K2, np.zeros_like(K2)]]))
+
+
+def block_diagonal(n: int) -> Pattern:
+    """[K1 0; 0 K2]: n^2/2 parameters (HS)."""
+    half = _half(n)
+    K1, K2 = _numbered(2, half, half)
+    return Pattern.of(np.block([[K1, np.zeros_like(K1)], [np.zeros_like(K2), K2]]))
+
+
+def masked(graph: npt.ArrayLike) -> Pattern:
+    """One parameter wherever the graph (a boolean matrix) has an edge: sparse, distributed H-DNNs.
+
+    >>> masked([[True, False], [True, True]]).code.tolist()
+    [[1, 0], [2, 3]]
+    """
+    mask = np.asarray(graph)
+    if mask.ndim != 2 or not np.isin(mask, (0, 1)).all():
+        raise HdnnError(f"a graph is a matrix of booleans, got shape {mask.shape}, {mask.dtype}")
+    code = np.zeros(mask.shape, dtype=np.int64)
+    code[mask.astype(bool)] = _numbered(int(mask.sum()))
+    return Pattern.of(code)
+
+
+STRUCTURES: dict[str, Callable[[int], Pattern]] = {
+    "dense": dense,
+    "skew": skew,
+    "off-diagonal-skew": off_diagonal_skew,
+    "off-diagonal": off_diagonal,
+    "block-diagonal": block_diagonal,
+}
+"""The named structures of K: a function of the width that gives the pattern."""

@@ -1,0 +1,264 @@
+"""The weights of all layers: K with any structure and b, as stacks with the layer axis first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.layout import layout_of
+from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
+
+Generators = torch.Generator | Sequence[torch.Generator] | None
+Structure = str | Pattern | Callable[[int], Pattern] | npt.ArrayLike
+Draw = Callable[[Tensor, torch.Generator | None], Tensor]
+
+INITIALISERS: dict[str, Draw] = {
+    "normal": lambda t, g: t.normal_(generator=g),
+    "uniform": lambda t, g: t.uniform_(-1.0, 1.0, generator=g),
+    "zeros": lambda t, g: t.zero_(),
+}
+"""Ways to draw parameters, all of scale 1; `reset_parameters(scale=...)` multiplies."""
+
+
+Span = tuple[int, int] | Tensor
+"""Chosen rows or columns: a range ``(start, stop)``, or a list of indices."""
+
+
+def span(chosen: Codes) -> Span:
+    """The shortest form of a list of indices."""
+    first = int(chosen[0]) if len(chosen) else 0
+    if np.array_equal(chosen, np.arange(first, first + len(chosen))):
+        return first, first + len(chosen)
+    return torch.from_numpy(chosen)
+
+
+class Stack:
+    """A stack of arrays, one for every layer, given by its parameters and their pattern.
+
+    It assembles itself when first asked to, so that a backend which reads parameters through the
+    pattern pays nothing.
+
+    Args:
+        theta: ``([E,] L or 1, P)``; 1 means that all layers share it.
+        pattern: how the entries follow from the parameters.
+        layers: L.
+        gather: index and sign of every entry as tensors, or None where the pattern is plain.
+    """
+
+    def __init__(
+        self,
+        theta: Tensor,
+        pattern: Pattern,
+        layers: int,
+        gather: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.theta, self.pattern, self.layers, self.gather = theta, pattern, layers, gather
+        self._assembled: Tensor | None = None
+
+    @classmethod
+    def of(cls, tensor: Tensor, ndim: int) -> Stack:
+        """The stack that a plain tensor ``([E,] L, *shape)`` with ``ndim`` axes a layer is."""
+        lead, shape = tensor.shape[: tensor.ndim - ndim], tensor.shape[tensor.ndim - ndim :]
+        return cls(tensor.reshape(*lead, -1), plain(*shape), lead[-1])
+
+    def tensor(self) -> Tensor:
+        """``([E,] L, *shape)``, assembled once."""
+        if self._assembled is None:
+            flat = self.theta
+            if self.gather is not None:
+                index, sign = self.gather
+                flat = flat.index_select(-1, index) * sign
+            shaped = flat.reshape(*flat.shape[:-1], *self.pattern.shape)
+            axis = self.theta.ndim - 2
+            size = list(shaped.shape)
+            size[axis] = self.layers
+            self._assembled = shaped.expand(size)
+        return self._assembled
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The rows and columns of a stack that a stage uses.
+
+    Args:
+        stack: the whole stack.
+        pattern: the pattern of the block, over the parameters of the stack.
+        rows, columns: which; None means all.
+    """
+
+    stack: Stack
+    pattern: Pattern
+    rows: Span | None = None
+    columns: Span | None = None
+
+    @classmethod
+    def whole(cls, stack: Stack) -> Block:
+        """The block that is the stack itself."""
+        return cls(stack, stack.pattern)
+
+    def tensor(self) -> Tensor:
+        """``([E,] L, *block)``."""
+        full = self.stack.tensor()
+        first = self.stack.theta.ndim - 1
+        for axis, chosen in ((first, self.rows), (first + 1, self.columns)):
+            if chosen is not None:
+                full = _take(full, axis, chosen)
+        return full
+
+
+def _take(x: Tensor, axis: int, chosen: Span) -> Tensor:
+    if isinstance(chosen, Tensor):
+        return x.index_select(axis, chosen.to(x.device))
+    return x.narrow(axis, chosen[0], chosen[1] - chosen[0])
+
+
+class Weights(nn.Module):
+    """K and b of every layer: K_j of a given structure, the energy is H = 1' E(K_j y + b_j).
+
+    Args:
+        structure: a name of `STRUCTURES`, a boolean graph ``(m, n)``, a `Pattern`, or a function
+            of the width that gives one.
+        features, channels: the width n; exactly one of the two.
+        layers: L.
+        time_invariant: all layers share K and b.
+        ensemble: E networks side by side: every array gets a leading axis E.
+        bias: pattern of b in the general form, over the biases of the layer equations
+            (None: the same); MS1 needs it.
+        generator, scale, init: see `reset_parameters`.
+
+    >>> weights = Weights("skew", features=4, layers=16)
+    >>> weights.K.shape, weights.b.shape, weights.parameters_per_layer
+    (torch.Size([16, 4, 4]), torch.Size([16, 4]), 10)
+    """
+
+    index: Tensor
+    sign: Tensor
+    bias_index: Tensor
+    bias_sign: Tensor
+
+    def __init__(
+        self,
+        structure: Structure = "dense",
+        *,
+        features: int | None = None,
+        channels: int | None = None,
+        layers: int,
+        time_invariant: bool = False,
+        ensemble: int | None = None,
+        bias: Pattern | Callable[[int], Pattern] | None = None,
+        generator: Generators = None,
+        scale: float = 1.0,
+        init: str = "normal",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
+            raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
+        self.layout = layout_of(features, channels, ensemble)
+        self.layers, self.time_invariant = layers, time_invariant
+        self.structure = structure if isinstance(structure, str) else "custom"
+        self.pattern = _pattern(structure, self.layout.width)
+        rows = self.pattern.shape[0]
+        self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
+        if self.bias_pattern.shape != self.pattern.shape[:1]:
+            raise HdnnError(
+                f"the pattern of the bias has shape {self.bias_pattern.shape}, "
+                f"but K has {rows} rows"
+            )
+        self._plain = self.pattern.is_plain, self.bias_pattern.is_plain
+        lead = (() if ensemble is None else (ensemble,)) + (1 if time_invariant else layers,)
+        self.theta = nn.Parameter(torch.empty(*lead, self.pattern.size, dtype=dtype, device=device))
+        self.beta = nn.Parameter(self.theta.new_empty(*lead, self.bias_pattern.size))
+        for name, pattern in (("", self.pattern), ("bias_", self.bias_pattern)):
+            index, sign = torch.from_numpy(pattern.index), torch.from_numpy(pattern.sign)
+            self.register_buffer(f"{name}index", index.to(device), persistent=False)
+            self.register_buffer(f"{name}sign", sign.to(self.theta), persistent=False)
+        self.reset_parameters(generator, scale=scale, init=init)
+
+    @property
+    def parameters_per_layer(self) -> int:
+        """The last row of the paper's Table 1."""
+        return self.pattern.size + self.bias_pattern.size
+
+    @torch.no_grad()
+    def reset_parameters(
+        self, generator: Generators = None, *, scale: float = 1.0, init: str = "normal"
+    ) -> None:
+        """Draw K and b anew; standard normal by default, as in the paper's own code.
+
+        Args:
+            generator: source of random numbers (None: torch's default); for an ensemble possibly
+                one for every member, which is then drawn as that member alone would be.
+            scale: factor on every parameter.
+            init: "normal", "uniform" (on [-1, 1]) or "zeros".
+        """
+        if init not in INITIALISERS:
+            raise unknown_name("initialiser", init, INITIALISERS)
+        if self.theta.is_meta:
+            return
+        for member, source in self._members(generator):
+            for parameter in (self.theta, self.beta):
+                target = parameter if member is None else parameter[member]
+                device = "cpu" if source is None else source.device
+                fresh = torch.empty_like(target, device=device).contiguous()
+                target.copy_(INITIALISERS[init](fresh, source).mul_(scale))
+
+    def _members(self, generator: Generators) -> list[tuple[int | None, torch.Generator | None]]:
+        if generator is None or isinstance(generator, torch.Generator):
+            return [(None, generator)]
+        if len(generator) != self.layout.ensemble:
+            raise HdnnError(
+                f"got {len(generator)} generators for an ensemble of {self.layout.ensemble}; "
+                "give one for every member, or a single one"
+            )
+        return list(enumerate(generator))
+
+    def stack(self) -> Stack:
+        """K of all layers, not yet assembled."""
+        gather = None if self._plain[0] else (self.index, self.sign)
+        return Stack(self.theta, self.pattern, self.layers, gather)
+
+    def bias_stack(self) -> Stack:
+        """b of all layers in the general form, not yet assembled."""
+        gather = None if self._plain[1] else (self.bias_index, self.bias_sign)
+        return Stack(self.beta, self.bias_pattern, self.layers, gather)
+
+    @property
+    def K(self) -> Tensor:
+        """``([E,] L, m, n)``: the assembled K of every layer."""
+        return self.stack().tensor()
+
+    @property
+    def b(self) -> Tensor:
+        """``([E,] L, m)``: the bias of the general form sigma(K y + b)."""
+        return self.bias_stack().tensor()
+
+    @property
+    def layer_b(self) -> Tensor:
+        """``([E,] L, m)``: the bias as the layer equations of section 2.3 write it."""
+        # The pattern of the general form is a signed permutation, so the shape is the same.
+        return Stack(self.beta, self.bias_pattern, self.layers).tensor()
+
+    def extra_repr(self) -> str:
+        shared = ", time_invariant=True" if self.time_invariant else ""
+        return f"{self.structure!r}, {self.layout}, layers={self.layers}{shared}"
+
+
+def _pattern(structure: Structure, width: int) -> Pattern:
+    if isinstance(structure, str):
+        if structure not in STRUCTURES:
+            raise unknown_name("structure", structure, STRUCTURES)
+        return STRUCTURES[structure](width)
+    if callable(structure):
+        structure = structure(width)
+    pattern = structure if isinstance(structure, Pattern) else masked(structure)
+    if len(pattern.shape) < 2 or pattern.shape[1] != width:
+        raise HdnnError(f"K must have {width} columns, got a structure of shape {pattern.shape}")
+    return pattern

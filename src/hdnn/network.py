@@ -1,0 +1,274 @@
+"""The network: a field, a scheme and a backend joined to a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hdnn.backends import reference
+from hdnn.errors import HdnnError
+from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.program import Program
+from hdnn.schemes import ForwardEuler, Scheme
+
+StepSize = float | Sequence[float] | Tensor
+
+
+class HamiltonianNetwork(nn.Module):
+    """A residual network that is a discretised ODE: y_0 = y, layer j advances it by h_j.
+
+    Args:
+        field: the dynamics.
+        scheme: how time is discretised.
+        layers: L; may be left out where the field has weights.
+        T, step: the final time (h = T / L) or the step h; exactly one. A step may be a sequence
+            with one entry for every layer, or ``(E, L)`` for an ensemble.
+        learn_steps: train the steps, kept positive (their logarithms are the parameters).
+        backend: "auto", "reference" or "fused".
+        name: shown by `repr`.
+
+    >>> from hdnn.fields import HamiltonianField, Weights
+    >>> field = HamiltonianField("J2", Weights("dense", features=4, layers=16))
+    >>> net = HamiltonianNetwork(field, step=0.05)
+    >>> net(torch.zeros(3, 4)).shape, net.trajectory(torch.zeros(3, 4)).shape
+    (torch.Size([3, 4]), torch.Size([17, 3, 4]))
+    """
+
+    steps: Tensor | None
+
+    def __init__(
+        self,
+        field: Field,
+        scheme: Scheme | None = None,
+        *,
+        layers: int | None = None,
+        T: float | None = None,
+        step: StepSize | None = None,
+        learn_steps: bool = False,
+        backend: str = "auto",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        self.scheme.check(field)
+        self.layers = _layers(field, layers)
+        self.backend, self.name = backend, name
+        self._step: float | None = None
+        self.learn_steps = learn_steps
+        self._set_steps(T, step)
+        # Built once here so that a pair that does not fit fails at construction.
+        self.program()
+
+    def _set_steps(self, T: float | None, step: StepSize | None) -> None:
+        if not self.scheme.uses_step:
+            if T is not None or step is not None or self.learn_steps:
+                raise HdnnError(f"{self._title()} takes neither T nor step: it has no step size")
+            self._step = 1.0
+            self.register_buffer("steps", None)
+            return
+        if (T is None) == (step is None):
+            raise HdnnError(
+                f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
+            )
+        if T is not None:
+            step = T / max(self.layers, 1)
+        if isinstance(step, int | float):
+            _check_steps(torch.tensor([float(step)]), step if T is None else T)
+            self._step = float(step)
+            if not self.learn_steps:
+                self.register_buffer("steps", None)
+                return
+        shape = (self.layers,) if self.field.layout.ensemble is None else (
+            self.field.layout.ensemble, self.layers)  # fmt: skip
+        h = torch.as_tensor(step, dtype=self._dtype())
+        try:
+            h = h.expand(shape).clone()
+        except RuntimeError:
+            raise HdnnError(
+                f"steps must have shape {shape} (one for every layer), got {tuple(h.shape)}"
+            ) from None
+        _check_steps(h, step)
+        self._step = None
+        if self.learn_steps:
+            self.log_steps = nn.Parameter(h.log())
+            self.register_buffer("steps", None)
+        else:
+            self.register_buffer("steps", h)
+
+    def _dtype(self) -> torch.dtype:
+        tensors = [*self.field.parameters(), *self.field.buffers()]
+        kinds = [t.dtype for t in tensors if t.is_floating_point()]
+        return kinds[0] if kinds else torch.get_default_dtype()
+
+    @property
+    def h(self) -> float | Tensor:
+        """The step size: one number, or ``([E,] L)`` where every layer has its own."""
+        if self._step is not None:
+            return self._step
+        return self.log_steps.exp() if self.learn_steps else self._given_steps()
+
+    def _given_steps(self) -> Tensor:
+        assert self.steps is not None
+        return self.steps
+
+    @property
+    def T(self) -> float:
+        """The final time, the sum of all steps (of the first network of an ensemble)."""
+        if self._step is not None:
+            return self._step * self.layers
+        h = self.h
+        assert isinstance(h, Tensor)
+        return float(h.detach().reshape(-1, self.layers)[0].sum())
+
+    @property
+    def features(self) -> int | None:
+        """n where states are ``(..., n)``."""
+        return None if self.field.layout.channels else self.field.layout.width
+
+    @property
+    def channels(self) -> int | None:
+        """n where states are ``(B, n, *spatial)``."""
+        return self.field.layout.width if self.field.layout.channels else None
+
+    @property
+    def ensemble(self) -> int | None:
+        """E, the number of networks side by side, or None."""
+        return self.field.layout.ensemble
+
+    @property
+    def time_invariant(self) -> bool:
+        """Whether all layers share their weights."""
+        return not isinstance(self.field, WeightedField) or self.field.weights.time_invariant
+
+    @property
+    def parameters_per_layer(self) -> int:
+        """The number of parameters of a layer, as in the last row of Table 1."""
+        return self._weighted("weights").weights.parameters_per_layer
+
+    def _weighted(self, what: str) -> WeightedField:
+        if not isinstance(self.field, WeightedField):
+            raise HdnnError(f"{self._title()} has an energy of its own and so no {what}")
+        return self.field
+
+    def _hamiltonian(self) -> HamiltonianField | EnergyField:
+        if not isinstance(self.field, HamiltonianField | EnergyField):
+            raise HdnnError(f"{self._title()} is a baseline, not a Hamiltonian network: no J")
+        return self.field
+
+    @property
+    def K(self) -> Tensor:
+        """``([E,] L, n, n)``: the assembled weights."""
+        return self._weighted("K").weights.K
+
+    @property
+    def b(self) -> Tensor:
+        """``([E,] L, n)``: the biases of the layer equations; for MS1 ``(b_{j,1}, b_{j,2})``."""
+        return self._weighted("b").weights.layer_b
+
+    @property
+    def J(self) -> Tensor:
+        """``(n, n)`` where constant; ``(L, n, n)`` for J(t), MS1 and MS2 (the inverse of K_j')."""
+        return self._hamiltonian().J
+
+    def field_at(self, layer: int) -> LayerField:
+        """The general (J, K, b) of a layer, y' = J K' sigma(K y + b)."""
+        field = self._hamiltonian()
+        if not isinstance(field, HamiltonianField):
+            raise HdnnError("field_at gives K and b, which an energy of one's own does not have")
+        if self.ensemble is not None:
+            raise HdnnError("field_at serves single networks; index net.J, net.K and net.b instead")
+        if not -self.layers <= layer < self.layers:
+            raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
+        J = field.J
+        J = J if J.ndim == 2 else J[layer]
+        return LayerField(J, field.weights.K[layer], field.weights.b[layer], field.activation)
+
+    @property
+    def structure_preserving(self) -> bool:
+        """Whether M J M' = J holds for the Jacobian M of the whole network, up to rounding."""
+        if not self.scheme.structure_preserving:
+            return False
+        field = self.field
+        if not isinstance(field, HamiltonianField | EnergyField):
+            return False
+        return field.interconnection.constant and field.R is None
+
+    def program(self) -> Program:
+        """What the network computes, as stages and flows."""
+        return self.scheme.lower(self.field, self.h, self.layers)
+
+    @property
+    def invertible(self) -> bool:
+        """Whether `inverse` undoes `forward`."""
+        return self.program().invertible
+
+    def _check(self, y: Tensor) -> None:
+        self.field.layout.check(y)
+        if isinstance(self.field, WeightedField) and y.dtype != self.field.weights.theta.dtype:
+            dtype = self.field.weights.theta.dtype
+            raise HdnnError(
+                f"the state is {y.dtype} but the network is {dtype}; use y.to({dtype}) or "
+                f"net.to({y.dtype})"
+            )
+
+    def forward(self, y: Tensor) -> Tensor:
+        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
+        self._check(y)
+        return reference.run(self.program(), y)
+
+    def trajectory(self, y: Tensor) -> Tensor:
+        """``(layers + 1, ...)``: y_0 to y_N."""
+        self._check(y)
+        return reference.trajectory(self.program(), y)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts."""
+        self._check(y)
+        program = self.program()
+        if not program.invertible:
+            raise HdnnError(
+                f"{self._title()} has no exact inverse: {self.scheme} reads what it writes; use a "
+                "splitting scheme (MS1, MS3, HS) or ImplicitMidpoint()"
+            )
+        return reference.inverse(program, y)
+
+    def reset_parameters(self, generator: Any = None, **options: Any) -> None:
+        """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`."""
+        self._weighted("weights to draw").weights.reset_parameters(generator, **options)
+
+    def _title(self) -> str:
+        return self.name or type(self).__name__
+
+    def extra_repr(self) -> str:
+        title = "" if self.name is None else f"{self.name}, "
+        step = ""
+        if self.scheme.uses_step:
+            step = f", h={self._step:.6g}" if self._step is not None else ", h per layer"
+            step += " (learned)" if self.learn_steps else ""
+            step += f", T={self.T:.6g}"
+        shared = ", time-invariant" if self.time_invariant else ""
+        return f"{title}{self.field.layout}, layers={self.layers}{step}, {self.scheme}{shared}"
+
+
+def _layers(field: Field, layers: int | None) -> int:
+    if layers is None:
+        layers = field.layers
+    if layers is None:
+        raise HdnnError("give layers: this field has no number of layers of its own")
+    if field.layers is not None and layers != field.layers:
+        raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
+    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
+        raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
+    return layers
+
+
+def _check_steps(h: Tensor, given: object) -> None:
+    if h.is_meta:
+        return
+    if not bool(torch.isfinite(h).all()) or not bool((h > 0).all()):
+        shown = given if isinstance(given, int | float) else "a step"
+        raise HdnnError(f"steps and T must be positive and finite, got {shown}")

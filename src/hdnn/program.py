@@ -1,0 +1,126 @@
+"""The program: the one form in which every network reaches a backend.
+
+    Stage:   x[write] = c x[write] + A sigma(W x[read] + b)
+    Flow:    x = Phi(layer, x)
+
+A program is a tuple of stages and flows, the same in every layer; its arrays carry the layer axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hdnn.fields.activations import Activation
+from hdnn.fields.layout import Layout
+from hdnn.fields.weights import Block
+
+Step = float | Tensor
+"""A step size: one number, or ``([E,] L)``, one for every layer."""
+
+
+@dataclass(frozen=True)
+class Adjoint:
+    """The gain A = step S W' of a Hamiltonian stage, left unassembled.
+
+    Args:
+        step: h times the coefficient of the scheme.
+        S: J - R or a block of it, ``(w, r)`` or ``(L, w, r)``.
+    """
+
+    step: Step
+    S: Tensor
+
+
+Gain = float | Tensor | Adjoint
+"""A: a number, ``([E,] L)`` (a number a layer), ``([E,] L, w, m)`` (dense), or `Adjoint`."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """x[write] = carry x[write] + A sigma(W x[read] + b), for every layer.
+
+    Args:
+        read, write: ranges ``(start, stop)`` of the width.
+        W: ``([E,] L, m, r)``, b: ``([E,] L, m)``, as blocks of stacks.
+        A: see `Gain`.
+        activation: sigma.
+        carry: 1 (residual) or 0.
+    """
+
+    read: tuple[int, int]
+    write: tuple[int, int]
+    W: Block
+    b: Block
+    A: Gain
+    activation: Activation
+    carry: int = 1
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether it writes nothing that it reads, and so can be undone exactly."""
+        apart = self.read[1] <= self.write[0] or self.write[1] <= self.read[0]
+        return apart and self.carry == 1
+
+    def gain(self, W: Tensor) -> Step | Tensor:
+        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``."""
+        if not isinstance(self.A, Adjoint):
+            return self.A
+        scaled = self.A.S * self.A.step if isinstance(self.A.step, float) else self.A.S
+        A = scaled @ W.mT
+        return A if isinstance(self.A.step, float) else A * self.A.step[..., None, None]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """x = advance(layer, x) on canonical states: anything that torch can compute."""
+
+    advance: Callable[[int, Tensor], Tensor]
+    inverse: Callable[[int, Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a network computes, layer by layer.
+
+    Args:
+        layers: L.
+        steps: the stages and flows of a layer, in order.
+        layout: the layout of the state.
+    """
+
+    layers: int
+    steps: tuple[Stage | Flow, ...]
+    layout: Layout
+
+    @property
+    def stages(self) -> tuple[Stage, ...] | None:
+        """The steps, if all are stages."""
+        found = tuple(step for step in self.steps if isinstance(step, Stage))
+        return found if len(found) == len(self.steps) else None
+
+    @property
+    def invertible(self) -> bool:
+        """Whether every step can be undone."""
+        return all(
+            step.disjoint if isinstance(step, Stage) else step.inverse is not None
+            for step in self.steps
+        )
+
+
+def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
+    """The step size of a layer, shaped to multiply a canonical state with ``ndim`` axes."""
+    if not isinstance(step, Tensor):
+        return step
+    h = step[..., layer]
+    return h if h.ndim == 0 else h.reshape(-1, *(1,) * (ndim - 1))
+
+
+def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
+    """The time at which every layer begins."""
+    if not isinstance(step, Tensor):
+        return [layer * step for layer in range(layers)]
+    return (torch.cumsum(step, -1) - step).unbind(-1)

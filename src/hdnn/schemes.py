@@ -1,0 +1,378 @@
+"""Schemes: how time is discretised. `scheme.lower(field, h)` turns a field into a program.
+
+A scheme is a small value: it knows its order and what it needs of a field, never parameters,
+devices or training. Layer j is one step of the autonomous flow of (K_j, b_j).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
+from hdnn.fields import Field, HiddenLayer
+from hdnn.program import Adjoint, Flow, Gain, Program, Stage, Step, at_layer, times
+
+Function = Callable[[Tensor], Tensor]
+
+
+class Scheme(ABC):
+    """A one-step method.
+
+    Attributes:
+        order: the error of the flow over a fixed time is O(h^order).
+        structure_preserving: M J M' = J for the Jacobian M of a step, J constant, no dissipation.
+        invertible: a step can be undone.
+        needs_separable: it applies only where y' depends on z only and z' on y only.
+        uses_step: it has a step size (a plain feed-forward network has none).
+    """
+
+    structure_preserving: ClassVar[bool] = False
+    invertible: ClassVar[bool] = False
+    needs_separable: ClassVar[bool] = False
+    uses_step: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def order(self) -> int:
+        """The order of the method."""
+
+    def check(self, field: Field) -> None:
+        """Refuse a field that does not fit, with a pair that would."""
+        if self.needs_separable and not field.separable:
+            raise IncompatibleError(
+                f"{self} needs a separable field (y' depends on z only, z' on y only), which this "
+                f"{type(field).__name__} is not; use ForwardEuler() or ImplicitMidpoint() with it, "
+                f"or {self} with J1 and K of structure 'off-diagonal' or 'block-diagonal' (MS3, HS)"
+            )
+
+    @abstractmethod
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        """The program of a network.
+
+        Args:
+            field: the dynamics.
+            h: the step size, one number or ``([E,] L)``.
+            layers: L, where the field itself does not say.
+        """
+
+
+def _depth(field: Field, layers: int | None) -> int:
+    depth = field.layers if layers is None else layers
+    if depth is None:
+        raise HdnnError("this field has no number of layers of its own; give layers")
+    return depth
+
+
+def _flow(
+    field: Field, h: Step, layers: int | None, step: Callable[[Function, Tensor, Step], Tensor],
+    *, reversible: bool = False,
+) -> Program:  # fmt: skip
+    """The program of a method that needs only the velocity: x = step(f, x, h)."""
+    depth = _depth(field, layers)
+    velocity, t = field.bound(), times(h, depth)
+
+    def advance(j: int, x: Tensor, sign: int = 1) -> Tensor:
+        return step(lambda v: velocity(j, t[j], v), x, sign * at_layer(h, j, x.ndim))
+
+    undo = (lambda j, x: advance(j, x, -1)) if reversible else None
+    return Program(depth, (Flow(advance, undo),), field.layout)
+
+
+def _stage(
+    hidden: HiddenLayer, h: Step, read: tuple[int, int], write: tuple[int, int], carry: int = 1
+) -> Stage:
+    gain: Gain = h
+    if hidden.adjoint:
+        assert hidden.S is not None
+        gain = Adjoint(h, hidden.S)
+    return Stage(read, write, hidden.W, hidden.b, gain, hidden.activation, carry)
+
+
+@dataclass(frozen=True)
+class ForwardEuler(Scheme):
+    """y_{j+1} = y_j + h f(y_j): the layers of H1, H2, MS2 and ResNet."""
+
+    order: ClassVar[int] = 1
+
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        hidden, everything = field.hidden(), (0, field.layout.width)
+        if hidden is None:
+            return _flow(field, h, layers, lambda f, x, h: x + h * f(x))
+        stage = _stage(hidden, h, everything, everything)
+        return Program(_depth(field, layers), (stage,), field.layout)
+
+
+@dataclass(frozen=True)
+class DirectMap(Scheme):
+    """y_{j+1} = f(y_j): not a discretisation; a plain feed-forward network (FCNN)."""
+
+    order: ClassVar[int] = 0
+    uses_step: ClassVar[bool] = False
+
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        hidden, everything = field.hidden(), (0, field.layout.width)
+        if hidden is None or hidden.adjoint:
+            raise IncompatibleError("DirectMap() fits ActivationField only; use ForwardEuler()")
+        stage = _stage(hidden, 1.0, everything, everything, carry=0)
+        return Program(_depth(field, layers), (stage,), field.layout)
+
+
+@dataclass(frozen=True)
+class Splitting(Scheme):
+    """Alternating exact steps of the two halves of a separable field.
+
+        y += c_1 h f_y(z),   z += c_2 h f_z(y),   y += c_3 h f_y(z),   ...
+
+    Args:
+        coefficients: c_1, c_2, ...; those of y sum to 1, and those of z.
+        first: the half that moves first.
+        name: how it shows itself.
+
+    >>> Splitting((0.5, 1.0, 0.5)).order
+    2
+    """
+
+    coefficients: tuple[float, ...] = (1.0, 1.0)
+    first: str = "y"
+    name: str = "Splitting"
+    structure_preserving: ClassVar[bool] = True
+    invertible: ClassVar[bool] = True
+    needs_separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.first not in ("y", "z"):
+            raise HdnnError(f"first is 'y' or 'z', got {self.first!r}")
+        object.__setattr__(self, "coefficients", tuple(float(c) for c in self.coefficients))
+        for part in (self.coefficients[::2], self.coefficients[1::2]):
+            if not math.isclose(sum(part), 1.0, abs_tol=1e-12):
+                raise HdnnError(
+                    f"the coefficients of each half must sum to 1, got {self.coefficients}"
+                )
+
+    def __str__(self) -> str:
+        return f"{self.name}(first={self.first!r})"
+
+    @property
+    def order(self) -> int:
+        """The order, computed: how long the words in A, B are up to which exp(A + B) is matched."""
+        return _splitting_order(self.coefficients)
+
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        other = {"y": "z", "z": "y"}
+        half = field.layout.width // 2
+        where = {"y": (0, half), "z": (half, field.layout.width)}
+        parts = [self.first if k % 2 == 0 else other[self.first]
+                 for k in range(len(self.coefficients))]  # fmt: skip
+        hidden = {part: field.moves(part) for part in ("y", "z")}
+        steps: list[Stage | Flow] = []
+        for part, c in zip(parts, self.coefficients, strict=True):
+            layer = hidden[part]
+            if layer is None:
+                steps.extend(_half_flow(field, c * h, layers, where[part]).steps)
+            else:
+                steps.append(_stage(layer, c * h, where[other[part]], where[part]))
+        return Program(_depth(field, layers), tuple(steps), field.layout)
+
+
+def _half_flow(field: Field, h: Step, layers: int | None, write: tuple[int, int]) -> Program:
+    """Move one half of a separable field that is only a velocity; -h undoes it."""
+    axis = field.layout.axis
+
+    def step(f: Function, x: Tensor, h: Step) -> Tensor:
+        change = f(x).narrow(axis, write[0], write[1] - write[0])
+        before, after = write[0], x.shape[axis] - write[1]
+        pad = [0, 0] * (-axis - 1) + [before, after]
+        return x + h * torch.nn.functional.pad(change, pad)
+
+    return _flow(field, h, layers, step, reversible=True)
+
+
+def _splitting_order(coefficients: tuple[float, ...], highest: int = 6) -> int:
+    """The largest p such that the product of exp(c_k A), exp(c_k B) equals exp(A + B) to degree p.
+
+    In the free algebra of A and B the coefficient of a word of length k in exp(A + B) is 1/k!.
+    """
+    for degree in range(1, highest + 1):
+        for word in product((0, 1), repeat=degree):
+            if not math.isclose(
+                _word_coefficient(word, coefficients), 1 / math.factorial(degree), abs_tol=1e-9
+            ):
+                return degree - 1
+    return highest
+
+
+def _word_coefficient(word: tuple[int, ...], coefficients: tuple[float, ...]) -> float:
+    # reached[i]: the coefficient of the first i letters in the product of the factors so far.
+    reached = [1.0] + [0.0] * len(word)
+    for k, c in enumerate(coefficients):
+        for end in range(len(word), 0, -1):
+            run = 0
+            while run < end and word[end - 1 - run] == k % 2:
+                run += 1
+                reached[end] += reached[end - run] * c**run / math.factorial(run)
+    return reached[-1]
+
+
+def SemiImplicitEuler(first: str = "y") -> Splitting:  # noqa: N802 (reads as the other schemes do)
+    """One half, then the other with the new value: order 1, structure-preserving."""
+    return Splitting((1.0, 1.0), first, "SemiImplicitEuler")
+
+
+def Verlet(first: str = "y") -> Splitting:  # noqa: N802
+    """What the paper calls Verlet in MS1 (z first) and MS3 (y first): semi-implicit Euler."""
+    return Splitting((1.0, 1.0), first, "Verlet")
+
+
+def Leapfrog(first: str = "y") -> Splitting:  # noqa: N802
+    """Stoermer-Verlet: half a step, a whole one, half a step; order 2."""
+    return Splitting((0.5, 1.0, 0.5), first, "Leapfrog")
+
+
+def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
+    """Three leapfrogs with Yoshida's weights: order 4."""
+    outer = 1 / (2 - 2 ** (1 / 3))
+    weights = (outer, 1 - 2 * outer, outer)
+    merged = [weights[0] / 2]
+    for left, right in pairwise((*weights, 0.0)):
+        merged += [left, (left + right) / 2]
+    return Splitting(tuple(merged), first, "Yoshida4")
+
+
+@dataclass(frozen=True)
+class RK4(Scheme):
+    """The classical Runge-Kutta method: order 4, any field, not structure-preserving."""
+
+    order: ClassVar[int] = 4
+
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        return _flow(field, h, layers, _rk4)
+
+
+def _rk4(f: Function, x: Tensor, h: Step) -> Tensor:
+    k1 = f(x)
+    k2 = f(x + h / 2 * k1)
+    k3 = f(x + h / 2 * k2)
+    k4 = f(x + h * k3)
+    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+@dataclass(frozen=True)
+class ImplicitMidpoint(Scheme):
+    """y_{j+1} = y_j + h f((y_j + y_{j+1}) / 2): order 2, preserves M J M' = J for any constant J.
+
+    Args:
+        solver: "newton" (any step size), or "fixed-point" (cheaper for small h; differentiates
+            through its iterations).
+        tolerance: largest change of the last iteration, relative to 1 + |y|; None: 32 eps.
+        max_iterations: error beyond this many.
+    """
+
+    solver: str = "newton"
+    tolerance: float | None = None
+    max_iterations: int = 50
+    order: ClassVar[int] = 2
+    structure_preserving: ClassVar[bool] = True
+    invertible: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.solver not in ("newton", "fixed-point"):
+            raise HdnnError(f"solver is 'newton' or 'fixed-point', got {self.solver!r}")
+
+    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
+        axis = field.layout.axis
+
+        def step(f: Function, x: Tensor, h: Step) -> Tensor:
+            if self.solver == "fixed-point":
+                middle = self._solve(lambda m: x + h / 2 * f(m), x)
+            else:
+                middle = self._newton(f, x, h, axis)
+            return x + h * f(middle)
+
+        return _flow(field, h, layers, step, reversible=True)
+
+    def _newton(self, f: Function, x: Tensor, h: Step, axis: int) -> Tensor:
+        def better(x: Tensor, h: Step, m: Tensor) -> Tensor:
+            residual = m - x - h / 2 * f(m)
+            return m - _solve_linear(f, m, h / 2, residual, axis)
+
+        fixed_h = h.detach() if isinstance(h, Tensor) else h
+        with torch.no_grad():
+            middle = self._solve(lambda m: better(x.detach(), fixed_h, m), x.detach())
+        # Newton's method doubles the number of correct derivatives: two steps from the detached
+        # solution carry the exact first and second (and third) derivatives, at no memory in depth.
+        middle = middle.detach()
+        return better(x, h, better(x, h, middle))
+
+    def _solve(self, improve: Function, x: Tensor) -> Tensor:
+        """Iterate until nothing changes; NaN where that cannot be decided and it did not."""
+        m, tolerance = x, self.tolerance or 32 * torch.finfo(x.dtype).eps
+        change = torch.zeros_like(x)
+        for iteration in range(self.max_iterations):
+            new = improve(m)
+            change, m = (new - m).abs() - tolerance * (1 + new.abs()), new
+            settled = _decide((change <= 0).all())
+            if settled is None and iteration == _UNDECIDED_ITERATIONS:
+                break
+            if settled:
+                # One more step brings the derivatives to where the values are.
+                return improve(m)
+        if _decide((change <= 0).all()) is False:
+            raise ConvergenceError(
+                f"implicit midpoint did not converge in {self.max_iterations} {self.solver} "
+                f"iterations (tolerance {tolerance:.1e}, last change {float(change.max()):.1e}); "
+                "reduce the step, or use solver='newton'"
+            )
+        return torch.where(change <= 0, m, torch.nan)
+
+
+_UNDECIDED_ITERATIONS = 8
+"""Newton's method needs no more where it converges at all."""
+
+
+def _decide(condition: Tensor) -> bool | None:
+    """A condition as a Python value, or None where none can be had: under vmap and compilation."""
+    if torch.compiler.is_compiling():
+        return None
+    try:
+        return bool(condition)
+    except RuntimeError:
+        return None
+
+
+def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, axis: int) -> Tensor:
+    """(I - h df/dm)^{-1} r, sample by sample; the width is on the given axis."""
+
+    def last(v: Tensor) -> Tensor:
+        return f(v.movedim(-1, axis)).movedim(axis, -1)
+
+    point, n = m.movedim(axis, -1), m.shape[axis]
+    pull = torch.func.vjp(last, point)[1]
+    basis = torch.eye(n, dtype=m.dtype, device=m.device)
+    rows = torch.func.vmap(lambda e: pull(e.expand_as(point))[0])(basis)
+    jacobian = rows.movedim(0, -2)
+    if isinstance(h, Tensor) and h.ndim:
+        h = h.unsqueeze(-1)
+    system = torch.eye(n, dtype=m.dtype, device=m.device) - h * jacobian
+    return torch.linalg.solve(system, r.movedim(axis, -1).unsqueeze(-1)).squeeze(-1).movedim(
+        -1, axis
+    )  # fmt: skip
+
+
+SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "ForwardEuler": ForwardEuler,
+    "SemiImplicitEuler": SemiImplicitEuler,
+    "Verlet": Verlet,
+    "Leapfrog": Leapfrog,
+    "Yoshida4": Yoshida4,
+    "RK4": RK4,
+    "ImplicitMidpoint": ImplicitMidpoint,
+}
+"""The named schemes; every test of a declared property walks this catalogue."""

@@ -1,0 +1,178 @@
+"""The paper's networks by name: one row of a catalogue each, plus the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields import (
+    Activation,
+    ActivationField,
+    Field,
+    Fixed,
+    HamiltonianField,
+    Interconnection,
+    InverseTranspose,
+    Learned,
+    Pattern,
+    Weights,
+    canonical,
+)
+from hdnn.fields.weights import Generators
+from hdnn.network import HamiltonianNetwork, StepSize
+from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Verlet
+
+
+def _ms1_bias(n: int) -> Pattern:
+    """(b_{j,2}, -b_{j,1}): the biases of MS1's layer equation in the form sigma(K s + b)."""
+    number = np.arange(1, n + 1)
+    return Pattern.of(np.concatenate([number[n // 2 :], -number[: n // 2]]))
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A composition of structure, J and scheme under a name.
+
+    Args:
+        name: as the paper writes it.
+        equation: its layer equation, for people.
+        structure: structure of K, by name or as a function of the width.
+        J: a named or given interconnection, "inverse" for J K' = I, or None for a baseline.
+        scheme: its own scheme.
+        bias: pattern of the bias in the general form, where it differs.
+    """
+
+    name: str
+    equation: str
+    structure: str | Callable[[int], Pattern] = "dense"
+    J: str | Callable[[int], Tensor] | None = None
+    scheme: Scheme = field(default_factory=ForwardEuler)
+    bias: Callable[[int], Pattern] | None = None
+
+    def interconnection(self, n: int) -> str | Tensor | Interconnection:
+        """Its J for width n."""
+        assert self.J is not None
+        if callable(self.J):
+            return Fixed(self.J(n), name=self.name)
+        return InverseTranspose() if self.J == "inverse" else self.J
+
+
+ARCHITECTURES: dict[str, Architecture] = {}
+"""The catalogue, by name; add to it with `register`."""
+
+
+def register(architecture: Architecture) -> Architecture:
+    """Add an architecture to the catalogue, for `hdnn.network` and every tool that walks it."""
+    ARCHITECTURES[architecture.name] = architecture
+    return architecture
+
+
+for _row in (
+    Architecture(
+        "MS1", "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
+        "off-diagonal-skew", "inverse", Verlet("z"), _ms1_bias,
+    ),
+    Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew", "inverse"),
+    Architecture(
+        "MS3", "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
+        "off-diagonal", "J1", Verlet("y"),
+    ),
+    Architecture("H1", "y += h J1 K' tanh(K y + b)", "dense", "J1"),
+    Architecture("H2", "y += h J2 K' tanh(K y + b)", "dense", "J2"),
+    Architecture(
+        "HS", "y += h X K2' tanh(K2 z + b2);  z -= h X' K1' tanh(K1 y + b1)",
+        "block-diagonal", "J1", SemiImplicitEuler("y"),
+    ),
+    Architecture("FCNN", "y = tanh(K y + b)", scheme=DirectMap()),
+    Architecture("ResNet", "y += h tanh(K y + b)"),
+):  # fmt: skip
+    register(_row)
+
+
+def architecture(name: str | Architecture) -> Architecture:
+    """The architecture of a name, whatever its case.
+
+    >>> architecture("h1").equation
+    "y += h J1 K' tanh(K y + b)"
+    """
+    if isinstance(name, Architecture):
+        return name
+    found = {known.lower(): row for known, row in ARCHITECTURES.items()}
+    if not isinstance(name, str) or name.lower() not in found:
+        raise unknown_name("architecture", name, ARCHITECTURES)
+    return found[name.lower()]
+
+
+def network(
+    name: str | Architecture,
+    *,
+    features: int | None = None,
+    channels: int | None = None,
+    layers: int,
+    T: float | None = None,
+    step: StepSize | None = None,
+    learn_steps: bool = False,
+    scheme: Scheme | None = None,
+    activation: str | Activation = "tanh",
+    X: Tensor | str | None = None,
+    time_invariant: bool = False,
+    ensemble: int | None = None,
+    backend: str = "auto",
+    generator: Generators = None,
+    scale: float = 1.0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> HamiltonianNetwork:
+    """A network of the catalogue: MS1, MS2, MS3, H1, H2, HS, FCNN, ResNet.
+
+    Args:
+        name: which one, in any case.
+        features, channels: the width n; states are ``(..., n)`` or ``(B, n, *spatial)``.
+        layers: L.
+        T, step: final time or step size, exactly one (FCNN: neither).
+        learn_steps: train the steps.
+        scheme: another scheme than the architecture's own.
+        activation: sigma, by name.
+        X: for HS, J = [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
+        time_invariant: all layers share their weights.
+        ensemble: E networks side by side.
+        backend: "auto", "reference" or "fused".
+        generator, scale: initialisation, see `hdnn.fields.Weights.reset_parameters`.
+        dtype, device: as in torch.
+
+    >>> net = network("H1", features=4, layers=64, T=1.2)
+    >>> net.K.shape, net.h, net.J.shape
+    (torch.Size([64, 4, 4]), 0.01875, torch.Size([4, 4]))
+    """
+    row = architecture(name)
+    weights = Weights(
+        row.structure, features=features, channels=channels, layers=layers, bias=row.bias,
+        time_invariant=time_invariant, ensemble=ensemble, generator=generator, scale=scale,
+        dtype=dtype, device=device,
+    )  # fmt: skip
+    if X is not None and row.name != "HS":
+        raise HdnnError(f"X is the interconnection of HS; {row.name} has none, leave it out")
+    dynamics: Field
+    if row.J is None:
+        dynamics = ActivationField(weights, activation=activation)
+    else:
+        J = row.interconnection(weights.layout.width) if X is None else _bipartite(weights, X)
+        dynamics = HamiltonianField(J, weights, activation=activation)
+    return HamiltonianNetwork(
+        dynamics, row.scheme if scheme is None else scheme, layers=layers, T=T, step=step,
+        learn_steps=learn_steps, backend=backend, name=row.name,
+    )  # fmt: skip
+
+
+def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
+    n = weights.layout.width
+    if isinstance(X, str):
+        if X != "learned":
+            raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
+        return Learned(n, "off-diagonal-skew", dtype=weights.theta.dtype)
+    return Fixed(canonical(n, X), name="X")

@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 # Loaded when first used, so that `import hdnn` costs little more than `import torch`.
 _LAZY = {"Augmentation": "model", "load": "persistence", "save": "persistence"}
-_MODULES = ("backends", "model", "persistence", "plots", "program")
+_MODULES = ("analysis", "backends", "model", "persistence", "plots", "program")
 
 __all__ = [
     "Augmentation",

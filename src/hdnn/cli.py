@@ -14,7 +14,7 @@ from rich.table import Table
 
 import hdnn
 from hdnn import zoo
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, unknown_name
 
 MISUSE = 2
 """The exit code of a request that cannot be met as given."""
@@ -117,3 +117,31 @@ def info(
     for name, value in facts.items():
         shown = ", ".join(value) if isinstance(value, list) else value
         console.print(f"[bold]{name:14}[/bold]{shown}", highlight=False)
+
+
+@app.command()
+def bench(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to measure each work.")] = 2.0,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Only these rows of the table, e.g. small, images.")
+    ] = None,
+) -> None:
+    """Measure speed and memory against peers: ratios of medians in one interleaved run."""
+    from hdnn.bench.cases import CASES, machine, measure, run_all
+
+    def report(line: str) -> None:
+        if not as_json:
+            console.print(line, highlight=False, soft_wrap=True)
+
+    groups = sorted({case.group for case in CASES})
+    for name in group or ():
+        if name not in groups:
+            raise unknown_name("group", name, groups)
+    if group:
+        chosen = [case for case in CASES if case.group in group]
+        found = {"machine": machine(), "cases": [measure(c, seconds, report) for c in chosen]}
+    else:
+        found = run_all(seconds=seconds, report=report)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))

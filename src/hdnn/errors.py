@@ -25,8 +25,8 @@ class FileFormatError(HdnnError):
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> HdnnError:
     """The error for a name that is in no catalogue, with the known names and the nearest one.
 
-    >>> print(unknown_name("architecture", "H3", ["H1", "H2", "MS1"]))
-    unknown architecture 'H3': known are H1, H2, MS1; did you mean 'H1'?
+    >>> print(unknown_name("architecture", "MS0", ["H1", "H2", "MS1"]))
+    unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?
     """
     names = list(known)
     text = f"unknown {kind} {given!r}: known are {', '.join(names)}"

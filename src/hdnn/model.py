@@ -1,13 +1,18 @@
-"""What stands around the network: feature augmentation."""
+"""What one trains and saves: scaler + augmentation + network + output layer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.network import HamiltonianNetwork
 
 MODES = ("append", "spread")
+TASKS = ("classification", "regression")
 
 
 class Augmentation(nn.Module):
@@ -32,9 +37,10 @@ class Augmentation(nn.Module):
         super().__init__()
         if mode not in MODES:
             raise unknown_name("augmentation", mode, MODES)
-        if features < 1:
-            raise HdnnError(f"features is a positive integer, got {features}")
         width = 2 * features if width is None else width
+        for name, value in (("features", features), ("width", width)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise HdnnError(f"{name} is a positive integer, got {value!r}")
         if width < features:
             raise HdnnError(
                 f"width={width} is too small for {features} features; use at least {features}"
@@ -55,3 +61,131 @@ class Augmentation(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.features} -> {self.width}, {self.mode}"
+
+
+class Scaler(nn.Module):
+    """(x - mean) / scale, column by column; a missing value becomes the mean.
+
+    Args:
+        mean, scale: ``(features,)``; a constant column has scale 1.
+
+    >>> Scaler.fit(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))(torch.tensor([2.0, 5.0]))
+    tensor([1., 0.])
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+
+    @classmethod
+    def fit(cls, x: Tensor, weight: Tensor | None = None) -> Scaler:
+        """The scaler that standardises ``(samples, features)``, each sample with its weight."""
+        wide = x.to(torch.float64)
+        w = torch.ones(len(x), dtype=torch.float64) if weight is None else weight.to(torch.float64)
+        known = torch.isfinite(wide)
+        shares = known * w[:, None]
+        total = shares.sum(0).clamp_min(torch.finfo(torch.float64).tiny)
+        filled = torch.where(known, wide, 0.0)
+        mean = (shares * filled).sum(0) / total
+        variance = (shares * (filled - mean).square()).sum(0) / total
+        # A column is constant where its spread is only rounding.
+        constant = variance <= (1e-12 * mean.abs().clamp_min(1e-150)).square()
+        scale = torch.where(constant, 1.0, variance.sqrt())
+        return cls(mean.to(x.dtype), scale.to(x.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., features)``, standardised."""
+        return torch.where(torch.isnan(x), 0.0, (x - self.mean) / self.scale)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.mean)} features"
+
+
+class Model(nn.Module):
+    """Data to prediction: scaler, augmentation, network, and the output layer W y_N + mu.
+
+    Args:
+        network: the Hamiltonian network (or a baseline).
+        outputs: outputs of the output layer: 1 for two classes, else one for every class or target.
+        augmentation: widens the data to the network's width; None where they agree.
+        scaler: standardises the data; None for none.
+        task: "classification" or "regression".
+        classes: the labels, in the order of the outputs.
+        feature_names: the columns of a table that the model takes, in order.
+
+    >>> import hdnn
+    >>> model = Model(hdnn.network("H1", features=4, layers=8, T=1.0), 1, Augmentation(2, 4))
+    >>> model(torch.zeros(10, 2)).shape
+    torch.Size([10, 1])
+    """
+
+    def __init__(
+        self,
+        network: HamiltonianNetwork,
+        outputs: int,
+        augmentation: Augmentation | None = None,
+        scaler: Scaler | None = None,
+        *,
+        task: str = "classification",
+        classes: Sequence[str | int | float | bool] | None = None,
+        feature_names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if task not in TASKS:
+            raise unknown_name("task", task, TASKS)
+        if network.features is None:
+            raise HdnnError("a model for tables needs a network over features, not channels")
+        if augmentation is not None and augmentation.width != network.features:
+            raise HdnnError(
+                f"the augmentation gives {augmentation.width} features, but the network takes "
+                f"{network.features}"
+            )
+        if outputs < 1:
+            raise HdnnError(f"outputs is a positive integer, got {outputs}")
+        if task == "classification" and classes is not None and len(classes) != max(2, outputs):
+            raise HdnnError(f"{len(classes)} classes do not fit {outputs} outputs")
+        self.network, self.augmentation, self.scaler = network, augmentation, scaler
+        dtype = next(network.parameters()).dtype
+        self.head = nn.Linear(network.features, outputs, dtype=dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.task = task
+        self.classes = None if classes is None else list(classes)
+        self.feature_names = None if feature_names is None else list(feature_names)
+
+    @property
+    def features(self) -> int:
+        """The number of features of the data."""
+        if self.augmentation is not None:
+            return self.augmentation.features
+        assert self.network.features is not None
+        return self.network.features
+
+    def enter(self, x: Tensor) -> Tensor:
+        """y_0: the data, standardised and augmented."""
+        x = x if self.scaler is None else self.scaler(x)
+        return x if self.augmentation is None else self.augmentation(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., outputs)``: the values of the output layer (logits, for classification)."""
+        out: Tensor = self.head(self.network(self.enter(x)))
+        return out
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """``(..., classes)``: logistic for two classes, softmax for more."""
+        logits = self(x)
+        if logits.shape[-1] > 1:
+            return logits.softmax(-1)
+        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], -1)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression."""
+        values = self(x)
+        if self.task == "regression":
+            return values
+        return values.argmax(-1) if values.shape[-1] > 1 else (values[..., 0] > 0).long()

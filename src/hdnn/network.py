@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hdnn.backends import reference
-from hdnn.errors import HdnnError
+from hdnn import backends
+from hdnn.backends import BACKENDS, MEMORY, reference
+from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.program import Program
@@ -29,6 +30,8 @@ class HamiltonianNetwork(nn.Module):
             with one entry for every layer, or ``(E, L)`` for an ensemble.
         learn_steps: train the steps, kept positive (their logarithms are the parameters).
         backend: "auto", "reference" or "fused".
+        memory: "fast", or "lean": memory that does not grow with depth, at any width (the fused
+            backend's never does).
         name: shown by `repr`.
 
     >>> from hdnn.fields import HamiltonianField, Weights
@@ -50,18 +53,22 @@ class HamiltonianNetwork(nn.Module):
         step: StepSize | None = None,
         learn_steps: bool = False,
         backend: str = "auto",
+        memory: str = "fast",
         name: str | None = None,
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
         self.scheme.check(field)
         self.layers = _layers(field, layers)
-        self.backend, self.name = backend, name
+        if backend not in BACKENDS:
+            raise unknown_name("backend", backend, BACKENDS)
+        if memory not in MEMORY:
+            raise unknown_name("kind of memory", memory, MEMORY)
+        self.backend, self.memory, self.name = backend, memory, name
         self._step: float | None = None
+        self._lowered: tuple[tuple[Tensor | None, ...], Program] | None = None
         self.learn_steps = learn_steps
         self._set_steps(T, step)
-        # Built once here so that a pair that does not fit fails at construction.
-        self.program()
 
     def _set_steps(self, T: float | None, step: StepSize | None) -> None:
         if not self.scheme.uses_step:
@@ -75,34 +82,31 @@ class HamiltonianNetwork(nn.Module):
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
         if T is not None:
+            _check_number("T", T)
             step = T / max(self.layers, 1)
+        elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
+            _check_number("step", step)
         if isinstance(step, int | float):
-            _check_steps(torch.tensor([float(step)]), step if T is None else T)
             self._step = float(step)
             if not self.learn_steps:
                 self.register_buffer("steps", None)
                 return
         shape = (self.layers,) if self.field.layout.ensemble is None else (
             self.field.layout.ensemble, self.layers)  # fmt: skip
-        h = torch.as_tensor(step, dtype=self._dtype())
+        h = torch.as_tensor(step, dtype=self.field.dtype or torch.get_default_dtype())
         try:
             h = h.expand(shape).clone()
         except RuntimeError:
             raise HdnnError(
                 f"steps must have shape {shape} (one for every layer), got {tuple(h.shape)}"
             ) from None
-        _check_steps(h, step)
+        _check_steps(h)
         self._step = None
         if self.learn_steps:
             self.log_steps = nn.Parameter(h.log())
             self.register_buffer("steps", None)
         else:
             self.register_buffer("steps", h)
-
-    def _dtype(self) -> torch.dtype:
-        tensors = [*self.field.parameters(), *self.field.buffers()]
-        kinds = [t.dtype for t in tensors if t.is_floating_point()]
-        return kinds[0] if kinds else torch.get_default_dtype()
 
     @property
     def h(self) -> float | Tensor:
@@ -184,8 +188,12 @@ class HamiltonianNetwork(nn.Module):
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
         J = field.J
-        J = J if J.ndim == 2 else J[layer]
-        return LayerField(J, field.weights.K[layer], field.weights.b[layer], field.activation)
+        return LayerField(
+            J if field.interconnection.constant else J[layer],
+            field.weights.K[layer],
+            field.weights.b[layer],
+            field.activation,
+        )
 
     @property
     def structure_preserving(self) -> bool:
@@ -198,8 +206,22 @@ class HamiltonianNetwork(nn.Module):
         return field.interconnection.constant and field.R is None
 
     def program(self) -> Program:
-        """What the network computes, as stages and flows."""
-        return self.scheme.lower(self.field, self.h, self.layers)
+        """What the network computes, as stages and flows.
+
+        Stages refer to the parameters themselves, so they are made anew only when those are other
+        tensors; flows hold assembled weights, so they are made anew every time.
+        """
+        tensors = None if self._step is None else self.field.tensors()
+        if tensors is None or torch.compiler.is_compiling():
+            return self.scheme.lower(self.field, self.h, self.layers)
+        kept = self._lowered
+        if kept is None or any(a is not b for a, b in zip(kept[0], tensors, strict=True)):
+            kept = tensors, self.scheme.lower(self.field, self.h, self.layers)
+            self._lowered = None if kept[1].stages is None else kept
+        return kept[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lowered": None}
 
     @property
     def invertible(self) -> bool:
@@ -207,9 +229,10 @@ class HamiltonianNetwork(nn.Module):
         return self.program().invertible
 
     def _check(self, y: Tensor) -> None:
-        self.field.layout.check(y)
-        if isinstance(self.field, WeightedField) and y.dtype != self.field.weights.theta.dtype:
-            dtype = self.field.weights.theta.dtype
+        field = self.field
+        field.layout.check(y)
+        dtype = field.weights.theta.dtype if isinstance(field, WeightedField) else field.dtype
+        if dtype not in (None, y.dtype):
             raise HdnnError(
                 f"the state is {y.dtype} but the network is {dtype}; use y.to({dtype}) or "
                 f"net.to({y.dtype})"
@@ -218,7 +241,12 @@ class HamiltonianNetwork(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
         self._check(y)
-        return reference.run(self.program(), y)
+        return backends.run(self.program(), y, self.backend, self.memory)
+
+    def explain_backend(self, y: Tensor) -> backends.Choice:
+        """Which backend computes `forward` of y, and why."""
+        self._check(y)
+        return backends.choose(self.program(), y, self.backend, self.memory)
 
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N."""
@@ -266,9 +294,13 @@ def _layers(field: Field, layers: int | None) -> int:
     return layers
 
 
-def _check_steps(h: Tensor, given: object) -> None:
-    if h.is_meta:
-        return
-    if not bool(torch.isfinite(h).all()) or not bool((h > 0).all()):
-        shown = given if isinstance(given, int | float) else "a step"
-        raise HdnnError(f"steps and T must be positive and finite, got {shown}")
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise HdnnError(f"{name} is a positive number, got {value!r}")
+    if not 0 < value < float("inf"):
+        raise HdnnError(f"{name} must be positive and finite, got {value!r}")
+
+
+def _check_steps(h: Tensor) -> None:
+    if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
+        raise HdnnError(f"steps must be positive and finite, got {h.tolist()}")

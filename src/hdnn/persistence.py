@@ -58,7 +58,10 @@ def save(network: HamiltonianNetwork, path: str | os.PathLike[str]) -> None:
     tensors = {name: t.detach().contiguous() for name, t in network.state_dict().items()}
     description = {"format": FORMAT, "kind": "network", **_describe(network, tensors)}
     with atomic(path) as temporary:
-        save_file(tensors, temporary, metadata={"hdnn": json.dumps(description)})
+        try:
+            save_file(tensors, temporary, metadata={"hdnn": json.dumps(description)})
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
 
 
 def load(path: str | os.PathLike[str]) -> HamiltonianNetwork:
@@ -68,7 +71,7 @@ def load(path: str | os.PathLike[str]) -> HamiltonianNetwork:
         return _build(description, tensors)
     except FileFormatError:
         raise
-    except (HdnnError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+    except (HdnnError, LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise FileFormatError(f"{path} does not describe a network: {error}") from error
 
 
@@ -106,12 +109,15 @@ def _describe(network: HamiltonianNetwork, tensors: Tensors) -> Description:
         "step": step if network.scheme.uses_step else None,
         "learn_steps": network.learn_steps,
         "backend": network.backend,
+        "memory": network.memory,
         "scheme": _describe_scheme(network.scheme),
         "field": _describe_field(network.field, tensors),
     }
 
 
 def _build(description: Description, tensors: Tensors) -> HamiltonianNetwork:
+    if not isinstance(description["name"], str | None):
+        raise FileFormatError(f"the name of a network is a string, got {description['name']!r}")
     field = _build_field(description["field"], tensors)
     step: float | Tensor | None = description["step"]
     if step is None and "steps" in tensors:
@@ -125,6 +131,7 @@ def _build(description: Description, tensors: Tensors) -> HamiltonianNetwork:
         step=step,
         learn_steps=description["learn_steps"],
         backend=description["backend"],
+        memory=description["memory"],
         name=description["name"],
     )
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("pattern.")}
@@ -196,6 +203,8 @@ def _build_field(description: Description, tensors: Tensors) -> Field:
     weights = _build_weights(description, tensors)
     if description["type"] == "activation":
         return ActivationField(weights, activation=description["activation"])
+    if description["type"] != "hamiltonian":
+        raise FileFormatError(f"unknown kind of field {description['type']!r}")
     J = _build_interconnection(description["J"], tensors, weights)
     R = tensors.get("field.R")
     return HamiltonianField(J, weights, activation=description["activation"], dissipation=R)
@@ -234,7 +243,11 @@ def _describe_interconnection(J: Interconnection) -> Description:
         case Fixed():
             return {"type": "fixed", "name": J.name}
         case Learned():
-            return {"type": "learned", "structure": J.structure, "layers": J.layers}
+            members = J.theta.ndim == 3
+            return {
+                "type": "learned", "structure": J.structure, "layers": J.layers,
+                "ensemble": members,
+            }  # fmt: skip
         case InverseTranspose():
             return {"type": "inverse"}
         case _:
@@ -253,7 +266,8 @@ def _build_interconnection(
         case "learned":
             return Learned(
                 weights.layout.width, description["structure"],
-                layers=description["layers"] and len(tensors["field.interconnection.theta"]),
+                layers=description["layers"] and weights.layers,
+                ensemble=weights.layout.ensemble if description["ensemble"] else None,
                 dtype=weights.theta.dtype,
             )  # fmt: skip
         case "inverse":

@@ -9,7 +9,9 @@ A program is a tuple of stages and flows, the same in every layer; its arrays ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,13 +92,15 @@ class Program:
         layers: L.
         steps: the stages and flows of a layer, in order.
         layout: the layout of the state.
+        memo: where a backend may keep what it derives from the program's form.
     """
 
     layers: int
     steps: tuple[Stage | Flow, ...]
     layout: Layout
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Stage, ...] | None:
         """The steps, if all are stages."""
         found = tuple(step for step in self.steps if isinstance(step, Stage))

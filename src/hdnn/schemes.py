@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
-from hdnn.fields import Field, HiddenLayer
+from hdnn.fields import ActivationField, Field, HiddenLayer
 from hdnn.program import Adjoint, Flow, Gain, Program, Stage, Step, at_layer, times
 
 Function = Callable[[Tensor], Tensor]
@@ -117,10 +117,16 @@ class DirectMap(Scheme):
     order: ClassVar[int] = 0
     uses_step: ClassVar[bool] = False
 
+    def check(self, field: Field) -> None:
+        if not isinstance(field, ActivationField):
+            raise IncompatibleError(
+                f"DirectMap() fits ActivationField only, not {type(field).__name__}; "
+                "use ForwardEuler() with it"
+            )
+
     def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
         hidden, everything = field.hidden(), (0, field.layout.width)
-        if hidden is None or hidden.adjoint:
-            raise IncompatibleError("DirectMap() fits ActivationField only; use ForwardEuler()")
+        assert hidden is not None
         stage = _stage(hidden, 1.0, everything, everything, carry=0)
         return Program(_depth(field, layers), (stage,), field.layout)
 
@@ -269,8 +275,8 @@ class ImplicitMidpoint(Scheme):
     """y_{j+1} = y_j + h f((y_j + y_{j+1}) / 2): order 2, preserves M J M' = J for any constant J.
 
     Args:
-        solver: "newton" (any step size), or "fixed-point" (cheaper for small h; differentiates
-            through its iterations).
+        solver: "newton" (also for large steps), or "fixed-point" (cheaper for small h;
+            differentiates through its iterations).
         tolerance: largest change of the last iteration, relative to 1 + |y|; None: 32 eps.
         max_iterations: error beyond this many.
     """
@@ -285,6 +291,12 @@ class ImplicitMidpoint(Scheme):
     def __post_init__(self) -> None:
         if self.solver not in ("newton", "fixed-point"):
             raise HdnnError(f"solver is 'newton' or 'fixed-point', got {self.solver!r}")
+        if not isinstance(self.max_iterations, int) or self.max_iterations < 1:
+            raise HdnnError(f"max_iterations is a positive integer, got {self.max_iterations!r}")
+        if self.tolerance is not None and not (
+            isinstance(self.tolerance, float) and self.tolerance > 0
+        ):
+            raise HdnnError(f"tolerance is a positive number or None, got {self.tolerance!r}")
 
     def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
         axis = field.layout.axis
@@ -325,9 +337,10 @@ class ImplicitMidpoint(Scheme):
                 # One more step brings the derivatives to where the values are.
                 return improve(m)
         if _decide((change <= 0).all()) is False:
+            last = float(change.detach().max())
             raise ConvergenceError(
                 f"implicit midpoint did not converge in {self.max_iterations} {self.solver} "
-                f"iterations (tolerance {tolerance:.1e}, last change {float(change.max()):.1e}); "
+                f"iterations (tolerance {tolerance:.1e}, last change {last:.1e}); "
                 "reduce the step, or use solver='newton'"
             )
         return torch.where(change <= 0, m, torch.nan)

@@ -123,6 +123,7 @@ def network(
     time_invariant: bool = False,
     ensemble: int | None = None,
     backend: str = "auto",
+    memory: str = "fast",
     generator: Generators = None,
     scale: float = 1.0,
     dtype: torch.dtype | None = None,
@@ -141,7 +142,7 @@ def network(
         X: for HS, J = [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
         time_invariant: all layers share their weights.
         ensemble: E networks side by side.
-        backend: "auto", "reference" or "fused".
+        backend, memory: see `hdnn.HamiltonianNetwork`.
         generator, scale: initialisation, see `hdnn.fields.Weights.reset_parameters`.
         dtype, device: as in torch.
 
@@ -165,7 +166,7 @@ def network(
         dynamics = HamiltonianField(J, weights, activation=activation)
     return HamiltonianNetwork(
         dynamics, row.scheme if scheme is None else scheme, layers=layers, T=T, step=step,
-        learn_steps=learn_steps, backend=backend, name=row.name,
+        learn_steps=learn_steps, backend=backend, memory=memory, name=row.name,
     )  # fmt: skip
 
 
@@ -174,5 +175,6 @@ def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
     if isinstance(X, str):
         if X != "learned":
             raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
-        return Learned(n, "off-diagonal-skew", dtype=weights.theta.dtype)
+        ensemble = weights.layout.ensemble
+        return Learned(n, "off-diagonal-skew", ensemble=ensemble, dtype=weights.theta.dtype)
     return Fixed(canonical(n, X), name="X")

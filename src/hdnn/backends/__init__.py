@@ -1,7 +1,29 @@
-"""How a program is computed: `reference` (plain torch) and `fused` (numba kernels on the CPU)."""
+"""How a program is computed.
+
+`reference` is plain torch and the specification; `fused` is numba kernels on the CPU; `lean` is
+plain torch with memory that does not grow with depth.
+"""
 
 from __future__ import annotations
 
-from hdnn.backends import reference
+from torch import Tensor
 
-__all__ = ["reference"]
+from hdnn.backends import reference
+from hdnn.backends.selection import BACKENDS, MEMORY, Choice, choose
+from hdnn.program import Program
+
+__all__ = ["BACKENDS", "MEMORY", "Choice", "choose", "reference", "run"]
+
+
+def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fast") -> Tensor:
+    """The state after the last layer, by the backend that `choose` gives."""
+    backend = choose(program, x, requested, memory).backend
+    if backend == "reference":
+        return reference.run(program, x)
+    if backend == "lean":
+        from hdnn.backends import lean
+
+        return lean.run(program, x)
+    from hdnn.backends import fused  # loads numba
+
+    return fused.run(program, x)

@@ -6,12 +6,14 @@ torch.compile: whatever torch can do with a loop over layers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError
+from hdnn.fields.weights import Block
 from hdnn.program import Flow, Program, Stage, at_layer
 
 Pieces = list[Tensor]
@@ -51,6 +53,43 @@ def inverse(program: Program, x: Tensor) -> Tensor:
     return restore(interpreter.join(pieces))
 
 
+def layer_map(program: Program) -> Callable[[int, Tensor], Tensor]:
+    """The map (layer, state) -> next state on canonical states, with the weights assembled once."""
+    interpreter = _Interpreter(program)
+
+    def advance(layer: int, x: Tensor) -> Tensor:
+        pieces = interpreter.split(x)
+        interpreter.forward(layer, pieces)
+        return interpreter.join(pieces)
+
+    return advance
+
+
+def sensitivities(program: Program, x: Tensor) -> Tensor:
+    """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep.
+
+    The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are pulled back side by side, layer by layer.
+    """
+    x, _ = program.layout.flatten(x.detach())
+    axis, n = program.layout.axis, program.layout.width
+    advance = layer_map(program)
+    with torch.no_grad():
+        states = [x]
+        for layer in range(program.layers):
+            states.append(advance(layer, states[-1]))
+        rows = torch.eye(n, dtype=x.dtype, device=x.device)
+        shape = [n, *(1,) * x.ndim]
+        shape[axis] = n
+        pulled = [rows.reshape(shape).expand(n, *x.shape)]
+        for layer in reversed(range(program.layers)):
+            back = torch.func.vjp(lambda y, j=layer: advance(j, y), states[layer])[1]
+            pulled.append(torch.func.vmap(lambda g, pull=back: pull(g)[0])(pulled[-1]))
+    # (n, [E,] B, n) or (n, [E,] B, n, S): rows first, then columns on the axis of the width.
+    stacked = torch.stack(pulled[::-1]).movedim(axis, -1).movedim(1, -2)
+    lead = 1 if program.layout.ensemble is None else 2
+    return stacked.flatten(lead, -3)
+
+
 @dataclass
 class _Ready:
     """A stage with its stacks taken apart: one entry for every layer. A is a matrix or a factor."""
@@ -77,6 +116,7 @@ class _Interpreter:
             if isinstance(step, Stage):
                 cuts.update(step.read + step.write)
         self.cuts = sorted(cuts)
+        self.assembled: dict[int, Tensor] = {}
         self.steps = [
             step if isinstance(step, Flow) else self._ready(step) for step in program.steps
         ]
@@ -89,7 +129,7 @@ class _Interpreter:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.layout.axis)
 
     def _ready(self, stage: Stage) -> _Ready:
-        W, b = stage.W.tensor(), stage.b.tensor()
+        W, b = self._tensor(stage.W), self._tensor(stage.b)
         A = stage.gain(W)
         lead = 0 if self.layout.ensemble is None else 1
         dense = isinstance(A, Tensor) and A.ndim == lead + 3
@@ -99,6 +139,13 @@ class _Interpreter:
             1.0 if dense else A,
             self._places(stage.read), self._places(stage.write),
         )  # fmt: skip
+
+    def _tensor(self, block: Block) -> Tensor:
+        """A block of a stack that is assembled once for all stages."""
+        key = id(block.stack)
+        if key not in self.assembled:
+            self.assembled[key] = block.stack.tensor()
+        return block.tensor(self.assembled[key])
 
     def _places(self, span: tuple[int, int]) -> list[int]:
         return [k for k, start in enumerate(self.cuts[:-1]) if span[0] <= start < span[1]]

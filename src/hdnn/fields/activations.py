@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hdnn.errors import unknown_name
 
@@ -35,8 +36,9 @@ class Activation:
 
 
 def _log_cosh(x: Tensor) -> Tensor:
-    # logaddexp neither overflows for large |x| nor loses the second derivative at 0.
-    return torch.logaddexp(x, -x) - math.log(2.0)
+    # log(1 + exp(-2x)) + x neither overflows for large |x| nor loses derivatives at 0; beyond the
+    # threshold the exponential is below the rounding of either dtype.
+    return F.softplus(-2 * x, threshold=40) + x - math.log(2.0)
 
 
 def _relu_energy(x: Tensor) -> Tensor:
@@ -59,12 +61,20 @@ def _erf_energy(x: Tensor) -> Tensor:
     return x * torch.erf(x) + (torch.exp(-x.square()) - 1) / math.sqrt(math.pi)
 
 
+def _half_square(x: Tensor) -> Tensor:
+    return x.square() / 2
+
+
+def _versine(x: Tensor) -> Tensor:
+    return 1 - torch.cos(x)
+
+
 def _identity(x: Tensor) -> Tensor:
     return x
 
 
 def _softplus(x: Tensor) -> Tensor:
-    return torch.logaddexp(x, torch.zeros_like(x))
+    return F.softplus(x, threshold=40)
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -73,10 +83,10 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("tanh", torch.tanh, _log_cosh),
         Activation("sigmoid", torch.sigmoid, _softplus, slope=0.25, odd=False),
         Activation("relu", torch.relu, _relu_energy, odd=False),
-        Activation("identity", _identity, lambda x: x.square() / 2),
+        Activation("identity", _identity, _half_square),
         Activation("arctan", torch.atan, _arctan_energy),
         Activation("softsign", _softsign, _softsign_energy),
-        Activation("sin", torch.sin, lambda x: 1 - torch.cos(x)),
+        Activation("sin", torch.sin, _versine),
         Activation("erf", torch.erf, _erf_energy, slope=2 / math.sqrt(math.pi)),
     )
 }
@@ -87,6 +97,6 @@ def activation(given: str | Activation) -> Activation:
     """The activation of a name, or the given one itself."""
     if isinstance(given, Activation):
         return given
-    if given not in ACTIVATIONS:
+    if not isinstance(given, str) or given not in ACTIVATIONS:
         raise unknown_name("activation", given, ACTIVATIONS)
     return ACTIVATIONS[given]

@@ -23,7 +23,6 @@ from hdnn.fields.interconnection import (
     Fixed,
     Interconnection,
     InverseTranspose,
-    Learned,
     StateDependent,
     StateFunction,
     interconnection,
@@ -80,12 +79,22 @@ class Field(nn.Module, ABC):
     layers: int | None = None
     separable: bool = False
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of its numbers, or None where it has none of its own."""
+        tensors = [*self.parameters(), *self.buffers()]
+        return next((t.dtype for t in tensors if t.is_floating_point()), None)
+
     @abstractmethod
     def bound(self) -> Velocity:
         """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
 
     def hidden(self) -> HiddenLayer | None:
         """The field as one hidden layer, or None."""
+        return None
+
+    def tensors(self) -> tuple[Tensor | None, ...] | None:
+        """The tensors that a program refers to, if it refers to nothing that is computed anew."""
         return None
 
     def moves(self, part: str) -> HiddenLayer | None:
@@ -107,6 +116,9 @@ class WeightedField(Field):
         self.activation = activation(sigma)
         self.layout, self.layers = weights.layout, weights.layers
 
+    def extra_repr(self) -> str:
+        return self.activation.name
+
     def _layers(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         axis = self.weights.theta.ndim - 2
         return self.weights.K.unbind(axis), self.weights.b.unbind(axis)
@@ -117,6 +129,9 @@ class ActivationField(WeightedField):
 
     def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
         super().__init__(weights, activation)
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return self.weights.tensors()
 
     def hidden(self) -> HiddenLayer:
         W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
@@ -159,7 +174,7 @@ class HamiltonianField(WeightedField):
         if R is not None and isinstance(self.interconnection, InverseTranspose):
             raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
         self.register_buffer("R", None if R is None else R.to(weights.theta))
-        self._halves = _halves(self)
+        self._halves = _halves(self, R)
         self.separable = self._halves is not None
 
     def _check_interconnection(self) -> None:
@@ -171,10 +186,16 @@ class HamiltonianField(WeightedField):
                 f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
                 "use the structure 'skew' or 'off-diagonal-skew'"
             )
-        stack = len(J.J) if isinstance(J, Fixed) and not J.constant else None
-        layers = J.layers if isinstance(J, Learned) else stack
-        if layers is not None and layers != self.layers:
-            raise HdnnError(f"J(t) has {layers} layers, but the weights have {self.layers}")
+        if not self.activation.odd and (self.weights.bias_pattern.sign < 0).any():
+            raise HdnnError(
+                "the layer equation of MS1 is of the form sigma(K s + b) only for odd activations, "
+                f"and {self.activation.name!r} is not; use tanh, arctan, softsign, sin or erf"
+            )
+        if J.layers is not None and J.layers != self.layers:
+            raise HdnnError(f"J(t) has {J.layers} layers, but the weights have {self.layers}")
+
+    def extra_repr(self) -> str:
+        return self.activation.name + ("" if self.R is None else ", with dissipation")
 
     @property
     def J(self) -> Tensor:
@@ -187,24 +208,20 @@ class HamiltonianField(WeightedField):
         """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
         if isinstance(self.interconnection, StateDependent):
             return self.interconnection.function(y, t)
-        J = self.J
-        return J if J.ndim == 2 else J[..., layer, :, :]
+        return self.J if self.interconnection.constant else self.J[..., layer, :, :]
 
     def _S(self) -> Tensor | None:
         """J - R where it is a matrix or a stack; None where J K' = I."""
         if isinstance(self.interconnection, InverseTranspose):
             return None
-        J = self.interconnection.matrix()
-        return J if self.R is None else J - self.R
+        return _minus(self.interconnection, self.R)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """H(y) = 1' E(K y + b): one number for every sample."""
         x, _ = self.layout.flatten(y)
         K, b = self._layers()
-        H = self.layout.sum(self.activation.energy(self.layout.affine(K[layer], b[layer], x)))
-        if self.layout.channels:
-            return H
-        return H.reshape((H.shape[:1] + y.shape[1:-1]) if self.layout.ensemble else y.shape[:-1])
+        H = self.activation.energy(self.layout.affine(K[layer], b[layer], x))
+        return self.layout.of_samples(self.layout.sum(H), y)
 
     def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """dH/dy = K' sigma(K y + b), equation (9)."""
@@ -212,6 +229,13 @@ class HamiltonianField(WeightedField):
         K, b = self._layers()
         s = self.activation.function(self.layout.affine(K[layer], b[layer], x))
         return restore(self.layout.linear(K[layer].mT, s))
+
+    def tensors(self) -> tuple[Tensor | None, ...] | None:
+        J = self.interconnection
+        if self.R is not None or not isinstance(J, Fixed | InverseTranspose):
+            return None
+        matrix = J.J if isinstance(J, Fixed) else None
+        return (*self.weights.tensors(), matrix)
 
     def hidden(self) -> HiddenLayer | None:
         if isinstance(self.interconnection, StateDependent):
@@ -278,6 +302,7 @@ class EnergyField(Field):
         self.interconnection = interconnection(J, self.layout.width).to(dtype=dtype)
         if isinstance(self.interconnection, InverseTranspose):
             raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
+        self.layers = self.interconnection.layers
         self.function = energy
         R = None if dissipation is None else _positive(dissipation, self.layout.width).to(dtype)
         self.register_buffer("R", R)
@@ -296,19 +321,24 @@ class EnergyField(Field):
         """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
         if isinstance(self.interconnection, StateDependent):
             return self.interconnection.function(y, t)
-        return self.J if self.J.ndim == 2 else self.J[layer]
+        return self.J if self.interconnection.constant else self.J[layer]
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """H(y, t)."""
-        return self.function(y, t)
+        """H(y, t): one number for every sample."""
+        x, _ = self.layout.flatten(y)
+        return self.layout.of_samples(self.function(x, t), y)
 
     def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """dH/dy, by autograd."""
-        return torch.func.grad(lambda x: self.function(x, t).sum())(y)
+        x, restore = self.layout.flatten(y)
+        return restore(self._gradient(x, t))
+
+    def _gradient(self, x: Tensor, t: Time) -> Tensor:
+        return torch.func.grad(lambda v: self.function(v, t).sum())(x)
 
     def bound(self) -> Velocity:
         apply = _interconnect(self.interconnection, self.R, self.layout)
-        return lambda j, t, x: apply(j, t, x, self.gradient(x, j, t))
+        return lambda j, t, x: apply(j, t, x, self._gradient(x, t))
 
 
 @dataclass(frozen=True)
@@ -348,13 +378,19 @@ def _interconnect(
             return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
 
         return apply
-    S = J.matrix() if R is None else J.matrix() - R
+    S = _minus(J, R)
     if S.ndim == 2:
         return lambda j, t, x, g: layout.linear(S, g)
-    return lambda j, t, x, g: layout.linear(S[..., j, :, :], g)
+    return lambda j, t, x, g: layout.linear(S[..., j if S.shape[-3] > 1 else 0, :, :], g)
 
 
-def _halves(field: HamiltonianField) -> dict[str, Half] | None:
+def _minus(J: Interconnection, R: Tensor | None) -> Tensor:
+    """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``."""
+    S = J.matrix() if R is None else J.matrix() - R
+    return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
+
+
+def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None:
     """The two halves of a field in which y' depends on z only and z' on y only, or None."""
     J, weights, n = field.interconnection, field.weights, field.layout.width
     K = weights.pattern.support
@@ -362,7 +398,7 @@ def _halves(field: HamiltonianField) -> dict[str, Half] | None:
         return None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
-        S = J.support(n) if field.R is None else J.support(n) | (field.R != 0).cpu().numpy()
+        S = J.support(n) if R is None else J.support(n) | (R != 0).numpy()
         gain = (S.astype(int) @ K.T.astype(int)) > 0
     elif K.shape[0] != n:
         return None
@@ -388,6 +424,8 @@ def _positive(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
     R = torch.as_tensor(dissipation).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
+    if not bool(torch.isfinite(R).all()):
+        raise HdnnError("the dissipation R must be finite")
     scale = max(1.0, float(R.abs().max()))
     if float((R - R.mT).abs().max()) > 1e-6 * scale:
         raise HdnnError("the dissipation R must be symmetric; use (R + R') / 2")

@@ -53,14 +53,19 @@ MATRICES: dict[str, Callable[[int], Tensor]] = {"J1": canonical, "J2": signs}
 class Interconnection(nn.Module, ABC):
     """J of every layer.
 
-    `constant` says that one matrix serves all layers; `per_layer` that there is one for each.
+    Attributes:
+        constant: one matrix serves all layers.
+        layers: the number of layers of J(t), or None.
+        width: n, or None where any will do.
     """
 
     constant: bool = False
+    layers: int | None = None
+    width: int | None = None
 
     @abstractmethod
     def matrix(self) -> Tensor:
-        """``(n, n)`` where constant, else ``([E,] L, n, n)``."""
+        """``([E,] n, n)`` where constant, else ``([E,] L, n, n)``."""
 
     @abstractmethod
     def support(self, n: int) -> npt.NDArray[np.bool_]:
@@ -74,7 +79,10 @@ class Fixed(Interconnection):
 
     def __init__(self, J: Tensor | npt.ArrayLike, name: str = "given") -> None:
         super().__init__()
-        given = torch.as_tensor(J)
+        try:
+            given = torch.as_tensor(J)
+        except (TypeError, ValueError) as error:
+            raise HdnnError(f"J must be a matrix of numbers, got {J!r}") from error
         if given.ndim not in (2, 3) or given.shape[-1] != given.shape[-2]:
             raise HdnnError(f"J must be (n, n), or (L, n, n) for J(t), got {tuple(given.shape)}")
         if not given.is_floating_point():
@@ -85,16 +93,17 @@ class Fixed(Interconnection):
                 f"J must be skew-symmetric (J = -J'), but |J + J'| reaches {defect:.3g}; "
                 "use (J - J') / 2"
             )
-        self.name = name
+        self.name, self.width = name, given.shape[-1]
         self.constant = given.ndim == 2
+        self.layers = None if self.constant else len(given)
+        self._support = np.asarray((given != 0).reshape(-1, *given.shape[-2:]).any(0).cpu())
         self.register_buffer("J", (given - given.mT) / 2)
 
     def matrix(self) -> Tensor:
         return self.J
 
     def support(self, n: int) -> npt.NDArray[np.bool_]:
-        nonzero = (self.J != 0).cpu().numpy()
-        return np.asarray(nonzero if self.constant else nonzero.any(axis=0))
+        return self._support
 
     def extra_repr(self) -> str:
         return self.name if self.constant else f"{self.name} for each of {len(self.J)} layers"
@@ -107,6 +116,7 @@ class Learned(Interconnection):
         width: n.
         structure: "skew" (any skew J) or "off-diagonal-skew" ([0 X; -X' 0]).
         layers: None for one J in all layers, L for J(t).
+        ensemble: E, a J for every network of an ensemble.
         init: start from this matrix (default: J1 where the structure allows, J2 for odd n).
     """
 
@@ -119,6 +129,7 @@ class Learned(Interconnection):
         structure: str = "skew",
         *,
         layers: int | None = None,
+        ensemble: int | None = None,
         init: Tensor | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -127,6 +138,7 @@ class Learned(Interconnection):
         if structure not in ("skew", "off-diagonal-skew"):
             raise unknown_name("structure of J", structure, ("skew", "off-diagonal-skew"))
         self.structure, self.layers, self.constant = structure, layers, layers is None
+        self.width = width
         self.pattern: Pattern = STRUCTURES[structure](width)
         start = Fixed(init if init is not None else _default_start(width)).J.reshape(-1)
         # The first entry of theta number k in reading order carries the + sign.
@@ -135,14 +147,15 @@ class Learned(Interconnection):
         sign = torch.from_numpy(self.pattern.sign)
         theta = start[torch.from_numpy(place)] * sign[torch.from_numpy(place)]
         theta = theta.to(dtype=dtype or torch.get_default_dtype(), device=device)
-        self.theta = nn.Parameter(theta.expand(layers or 1, -1).clone())
+        lead = (layers or 1,) if ensemble is None else (ensemble, layers or 1)
+        self.theta = nn.Parameter(theta.expand(*lead, -1).clone())
         index = torch.from_numpy(self.pattern.index)
         self.register_buffer("index", index.to(device), persistent=False)
         self.register_buffer("sign", sign.to(self.theta), persistent=False)
 
     def matrix(self) -> Tensor:
         stack = Stack(self.theta, self.pattern, self.layers or 1, (self.index, self.sign))
-        return stack.tensor()[0] if self.constant else stack.tensor()
+        return stack.tensor().squeeze(-3) if self.constant else stack.tensor()
 
     def support(self, n: int) -> npt.NDArray[np.bool_]:
         return self.pattern.support
@@ -209,6 +222,8 @@ def interconnection(
 ) -> Interconnection:
     """The interconnection that a name, a matrix, a stack, a callable or a module stands for."""
     if isinstance(J, Interconnection):
+        if J.width not in (None, width):
+            raise HdnnError(f"J must be ({width}, {width}), got one of width {J.width}")
         return J
     if isinstance(J, str):
         if J not in MATRICES:

@@ -95,6 +95,13 @@ class Layout:
             return y + self.linear(A, x)
         return torch.addmm(y, x, A.mT) if self.ensemble is None else torch.baddbmm(y, x, A.mT)
 
+    def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
+        """One number for every sample, ``([E,] B)``, in the batch shape of the state y."""
+        if self.channels:
+            return values
+        lead = () if self.ensemble is None else (self.ensemble,)
+        return values.reshape((*lead, *y.shape[len(lead) : -1]))
+
     def sum(self, x: Tensor) -> Tensor:
         """The sum over width and space of a canonical state: ``([E,] B)``."""
         return x.sum((-2, -1)) if self.channels else x.sum(-1)

@@ -41,8 +41,8 @@ def span(chosen: Codes) -> Span:
 class Stack:
     """A stack of arrays, one for every layer, given by its parameters and their pattern.
 
-    It assembles itself when first asked to, so that a backend which reads parameters through the
-    pattern pays nothing.
+    It assembles itself when asked to, so that a backend which reads parameters through the pattern
+    pays nothing.
 
     Args:
         theta: ``([E,] L or 1, P)``; 1 means that all layers share it.
@@ -59,7 +59,6 @@ class Stack:
         gather: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.theta, self.pattern, self.layers, self.gather = theta, pattern, layers, gather
-        self._assembled: Tensor | None = None
 
     @classmethod
     def of(cls, tensor: Tensor, ndim: int) -> Stack:
@@ -68,18 +67,17 @@ class Stack:
         return cls(tensor.reshape(*lead, -1), plain(*shape), lead[-1])
 
     def tensor(self) -> Tensor:
-        """``([E,] L, *shape)``, assembled once."""
-        if self._assembled is None:
-            flat = self.theta
-            if self.gather is not None:
-                index, sign = self.gather
-                flat = flat.index_select(-1, index) * sign
-            shaped = flat.reshape(*flat.shape[:-1], *self.pattern.shape)
-            axis = self.theta.ndim - 2
-            size = list(shaped.shape)
-            size[axis] = self.layers
-            self._assembled = shaped.expand(size)
-        return self._assembled
+        """``([E,] L, *shape)``."""
+        flat = self.theta
+        if self.pattern.size == 0:
+            flat = flat.new_zeros(*flat.shape[:-1], self.pattern.code.size)
+        elif self.gather is not None:
+            index, sign = self.gather
+            flat = flat.index_select(-1, index) * sign
+        shaped = flat.reshape(*flat.shape[:-1], *self.pattern.shape)
+        size = list(shaped.shape)
+        size[flat.ndim - 2] = self.layers
+        return shaped.expand(size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +100,9 @@ class Block:
         """The block that is the stack itself."""
         return cls(stack, stack.pattern)
 
-    def tensor(self) -> Tensor:
-        """``([E,] L, *block)``."""
-        full = self.stack.tensor()
+    def tensor(self, assembled: Tensor | None = None) -> Tensor:
+        """``([E,] L, *block)``, from the assembled stack where that is at hand."""
+        full = self.stack.tensor() if assembled is None else assembled
         first = self.stack.theta.ndim - 1
         for axis, chosen in ((first, self.rows), (first + 1, self.columns)):
             if chosen is not None:
@@ -219,6 +217,10 @@ class Weights(nn.Module):
                 "give one for every member, or a single one"
             )
         return list(enumerate(generator))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What its stacks refer to."""
+        return self.theta, self.beta, self.sign, self.bias_sign
 
     def stack(self) -> Stack:
         """K of all layers, not yet assembled."""

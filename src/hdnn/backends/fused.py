@@ -1,0 +1,221 @@
+"""The fused backend: programs of stages through numba kernels on the CPU.
+
+A block of samples is carried through all layers while it sits in the cache, and the backward pass
+recomputes it there: nothing is saved but the input state and the parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.backends import kernels
+from hdnn.backends.packing import Inputs, Packed, Wiring, pack
+from hdnn.backends.rows import M, R, W
+from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.threads import share, thread_count
+from hdnn.fields.layout import Layout
+from hdnn.program import Program
+
+SERIAL_FLOPS = 1.5e7
+"""Work below which a second thread costs more than it gives: about 0.5 ms."""
+
+Array = np.ndarray
+_NUMPY = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def run(program: Program, x: Tensor) -> Tensor:
+    """The state after the last layer."""
+    x, restore = program.layout.flatten(x)
+    packed = pack(program, x.dtype, x.device)
+    out: Tensor = _Fused.apply(x, *packed.inputs, packed)
+    return restore(out)
+
+
+def sensitivities(program: Program, x: Tensor) -> Tensor:
+    """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep."""
+    x, _ = program.layout.flatten(x.detach())
+    packed = pack(program, x.dtype, x.device)
+    found = _Call(packed, packed.inputs, x).sensitivities().movedim(2, 0)
+    return found.squeeze(1) if program.layout.ensemble is None else found
+
+
+class _Fused(torch.autograd.Function):
+    """y_N as a function of y_0 and the tensors of a program."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, theta: Tensor, beta: Tensor, steps: Tensor, dense: Tensor,
+        packed: Packed,
+    ) -> Tensor:  # fmt: skip
+        call = _Call(packed, Inputs(theta, beta, steps, dense), x)
+        ctx.save_for_backward(x, theta, beta, steps, dense)
+        ctx.call = call
+        return call.forward()
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
+        x, *tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            needed, inputs = ctx.needs_input_grad, Inputs(*tensors)
+            return (*ctx.call.packed.gradients(x, inputs, gout, needed), None)
+        return (*ctx.call.backward(gout, ctx.needs_input_grad), None)
+
+
+class _Call:
+    """One program on one batch: its arrays, and how the kernels cut them up."""
+
+    def __init__(self, packed: Packed, inputs: Inputs, x: Tensor) -> None:
+        self.packed, self.inputs = packed, inputs
+        self.layout, self.wiring = packed.program.layout, packed.wiring
+        self.number, self.shape = _NUMPY[x.dtype], x.shape
+        self.state = _view(x, self.layout)
+        layers = packed.program.layers
+        self.plan, self.flops = _plan(self.wiring, self.state.shape, layers, x.element_size())
+        self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
+        self.mixing = _mixing(packed)
+        theta, beta, self.steps, dense = self._arrays([t.detach().numpy() for t in inputs])
+        self.rows = np.empty((self.state.shape[0], layers, self.wiring.size), self.number)
+        _kernel("assemble", self.number)(
+            theta, beta, dense, self.steps, self.wiring.wire, self.mixing, self.wiring.table,
+            self.rows,
+        )  # fmt: skip
+
+    def _arrays(self, arrays: list[Array]) -> tuple[Array, Array, Array, Array]:
+        """Those of the program with an axis for the ensemble, of size 1 where there is none."""
+        theta, beta, steps, dense = arrays
+        if self.layout.ensemble is None:
+            return theta[None], beta[None], steps[:, None], dense[None]
+        return theta, beta, steps, dense
+
+    def _share(self, work: Callable[[Array, int, int], None], factor: float) -> None:
+        """Run a kernel over all chunks, on threads where there is work enough."""
+        chunks = self.state.shape[0] * self.plan.pieces
+        size, number = self.plan.scratch, self.number
+        if factor * self.flops < SERIAL_FLOPS:
+            work(_scratch(size, number), 0, chunks)
+            return
+        share(lambda a, b: work(_scratch(size, number), a, b), chunks, thread_count())
+
+    def forward(self) -> Tensor:
+        """The state after the last layer."""
+        out = np.empty(self.shape, self.number)
+        kernel, table, plan = _kernel("forward", self.number), self.wiring.table, self.plan
+        target = _arranged(out, self.layout)
+        self._share(
+            lambda scratch, first, last: kernel(
+                self.state, target, self.rows, table, scratch, self.code, plan.block, plan.pieces,
+                first, last,
+            ),
+            1.0,
+        )  # fmt: skip
+        return torch.from_numpy(out)
+
+    def backward(self, gout: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
+        """The gradients of the state and of the program's tensors, where needed."""
+        kernel, table, plan = _kernel("backward", self.number), self.wiring.table, self.plan
+        partial = np.empty((plan.pieces, *self.rows.shape), self.number)
+        gx = np.empty(self.shape, self.number)
+        incoming, outgoing = _view(gout, self.layout), _arranged(gx, self.layout)
+        gains = needed[3]
+        self._share(
+            lambda scratch, first, last: kernel(
+                self.state, incoming, outgoing, partial, self.rows, table, scratch, self.code,
+                gains, plan.block, plan.segment, plan.slots, plan.pieces, first, last,
+            ),
+            3.0,
+        )  # fmt: skip
+        found = [np.empty(t.shape, self.number) for t in self.inputs]
+        theta, beta, steps, dense = self._arrays(found)
+        _kernel("disassemble", self.number)(
+            partial, self.rows, self.steps, self.wiring.wire, self.mixing, table, theta, beta,
+            dense, steps if gains else _none(self.number),
+        )  # fmt: skip
+        return [
+            torch.from_numpy(g) if want else None
+            for g, want in zip((gx, *found), needed, strict=False)
+        ]
+
+    def sensitivities(self) -> Tensor:
+        """``(E, samples, layers + 1, n, n)``: d y_N / d y_l."""
+        kernel, table = _kernel("sensitivities", self.number), self.wiring.table
+        networks, groups, n, samples = self.state.shape
+        layers = self.rows.shape[1]
+        self.plan = plan = _plan(self.wiring, self.state.shape, layers, self.rows.itemsize, n)[0]
+        out = np.empty((networks, groups * samples, layers + 1, n, n), self.number)
+        self._share(
+            lambda scratch, first, last: kernel(
+                self.state, out, self.rows, table, scratch, self.code, plan.block, plan.segment,
+                plan.slots, plan.pieces, first, last,
+            ),
+            float(n),
+        )  # fmt: skip
+        return torch.from_numpy(out)
+
+
+def _view(x: Tensor, layout: Layout) -> Array:
+    return _arranged(x.detach().numpy(), layout)
+
+
+def _arranged(array: Array, layout: Layout) -> Array:
+    """A canonical state as ``(E, groups, n, samples)``, without a copy."""
+    if layout.ensemble is None:
+        array = array[None]
+    return array if layout.channels else array.swapaxes(1, 2)[:, None]
+
+
+def _mixing(packed: Packed) -> Array:
+    """S of all adjoint gains in a row; kept with the program as long as nobody writes to S."""
+    mixers = packed.mixers()
+    if not mixers:
+        return _none(_NUMPY[packed.inputs.steps.dtype]).reshape(0)
+    versions = [None if S.is_inference() else S._version for S in mixers]
+    kept = packed.program.memo.get("mixing")
+    if kept is None or kept[0] != versions or None in versions:
+        kept = versions, torch.cat([S.detach().reshape(-1) for S in mixers]).numpy()
+        packed.program.memo["mixing"] = kept
+    array: Array = kept[1]
+    return array
+
+
+@functools.lru_cache(maxsize=256)
+def _plan(
+    wiring: Wiring, shape: tuple[int, ...], layers: int, itemsize: int, pulled: int = 1
+) -> tuple[kernels.Plan, float]:
+    """How a call is cut up, and its operations: products, and 20 for every activation."""
+    samples = shape[0] * shape[1] * shape[3]
+    r, w, m = (wiring.table[:, column] for column in (R, W, M))
+    flops = float(samples * layers * (2 * m * (r + w) + 20 * m).sum())
+    return kernels.plan(wiring.table, shape, layers, itemsize, pulled), flops
+
+
+_local = threading.local()
+
+
+def _scratch(length: int, number: str) -> Array:
+    """Scratch of this thread, kept from call to call."""
+    kept: dict[str, Array] = _local.__dict__
+    if number not in kept or kept[number].size < length:
+        kept[number] = kernels.aligned(length, np.dtype(number))
+    return kept[number]
+
+
+@functools.cache
+def _none(number: str) -> Array:
+    return np.empty((0, 0, 0), number)
+
+
+@functools.cache
+def _kernel(name: str, number: str) -> Callable[..., None]:
+    cached = Path(kernels.__file__).parent / "__pycache__"
+    if sys.stderr.isatty() and not any(cached.glob(f"kernels._{name}-*.nbi")):
+        sys.stderr.write(f"hdnn: compiling the kernel {name!r}, once for this machine ...\n")
+    return kernels.kernel(name, number)

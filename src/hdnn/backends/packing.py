@@ -1,0 +1,230 @@
+"""A program of stages as a few tensors: what can be differentiated, apart from what is fixed.
+
+    theta  ([E,] L or 1, P)     parameters behind every W
+    beta   ([E,] L or 1, Q)     parameters behind every b
+    steps  (S, [E or 1,] L or 1)   the factor of every stage's gain
+    dense  ([E,] L, D)          gains that are neither a factor nor factor * S W' with S constant
+
+Backends that do not let autograd see the layers (`fused`, `lean`) take these as their inputs;
+`rebuild` makes the program of other values of them, for the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.backends import reference
+from hdnn.fields.patterns import Pattern
+from hdnn.fields.weights import Block, Stack
+from hdnn.program import Adjoint, Program, Stage
+
+SCALAR, DENSE, ADJOINT = range(3)
+"""Kinds of gain: A = a;  A given;  A = a S W' with a constant matrix S."""
+
+
+class Inputs(NamedTuple):
+    """The tensors of a program; the axis L has size 1 where layers share."""
+
+    theta: Tensor
+    beta: Tensor
+    steps: Tensor
+    dense: Tensor
+
+    def of_layers(self, first: int, last: int) -> Inputs:
+        """Those of a range of layers; what layers share stays whole."""
+        rows = (self.theta, self.beta, self.dense)
+        theta, beta, dense = (t if t.shape[-2] == 1 else t[..., first:last, :] for t in rows)
+        steps = self.steps if self.steps.shape[-1] == 1 else self.steps[..., first:last]
+        return Inputs(theta, beta, steps, dense)
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """How the stages of a layer follow from the tensors; the same for every call of a network.
+
+    Args:
+        table: ``(S, 10)``, see `hdnn.backends.kernels`.
+        wire: ``(size,)``, a signed parameter number for every entry of W and b in a packed row.
+        size: length of a packed row: W, A and b of every stage.
+    """
+
+    table: np.ndarray
+    wire: np.ndarray
+    size: int
+
+
+_StageKey = tuple[tuple[int, int], tuple[int, int], Pattern, int, Pattern, int, int, int]
+
+
+@functools.lru_cache(maxsize=512)
+def _wiring(stages: tuple[_StageKey, ...]) -> Wiring:
+    rows, wires, at = [], [], 0
+    for read, write, W, W_offset, b, b_offset, kind, carry in stages:
+        m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]
+        gains = 1 if kind == SCALAR else w * m
+        at_w, at_a, at_b = at, at + m * r, at + m * r + gains
+        rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry))
+        codes = W.code.ravel(), np.zeros(gains, np.int64), b.code.ravel()
+        offsets = W_offset, 0, b_offset
+        wires += [c + np.sign(c) * offset for c, offset in zip(codes, offsets, strict=True)]
+        at = at_b + m
+    return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A program taken apart.
+
+    Args:
+        program: the program itself.
+        stages: its stages.
+        kinds: the kind of gain of every stage.
+        inputs: its tensors.
+        wiring: how they are used.
+    """
+
+    program: Program
+    stages: tuple[Stage, ...]
+    kinds: tuple[int, ...]
+    inputs: Inputs
+    wiring: Wiring
+
+    def mixers(self) -> list[Tensor]:
+        """S of every adjoint gain."""
+        return [
+            stage.A.S
+            for stage, kind in zip(self.stages, self.kinds, strict=True)
+            if kind == ADJOINT and isinstance(stage.A, Adjoint)
+        ]
+
+    def rebuild(self, inputs: Inputs, layers: int | None = None) -> Program:
+        """The program of other values of the tensors, possibly with fewer layers."""
+        layers = self.program.layers if layers is None else layers
+        stages: list[Stage] = []
+        given = 0
+        for s, (stage, kind) in enumerate(zip(self.stages, self.kinds, strict=True)):
+            W, b = _patterns(self, s)
+            step = inputs.steps[s].expand(*inputs.steps.shape[1:-1], layers)
+            A: Tensor | Adjoint = step
+            if kind == ADJOINT and isinstance(stage.A, Adjoint):
+                A = Adjoint(step, stage.A.S)
+            elif kind == DENSE:
+                w, m = stage.write[1] - stage.write[0], W.shape[0]
+                A = inputs.dense.expand(*inputs.dense.shape[:-2], layers, -1)[
+                    ..., given : given + w * m
+                ].unflatten(-1, (w, m))
+                given += w * m
+            blocks = [_block(t, p, layers) for t, p in ((inputs.theta, W), (inputs.beta, b))]
+            stages.append(replace(stage, W=blocks[0], b=blocks[1], A=A))
+        return replace(self.program, layers=layers, steps=tuple(stages), memo={})
+
+    def gradients(
+        self, x: Tensor, inputs: Inputs, gout: Tensor, needed: tuple[bool, ...]
+    ) -> list[Tensor | None]:
+        """The gradients of <gout, y_N> as a graph of their own, for differentiating twice."""
+        given = [x, *inputs]
+        wanted = [t for t, need in zip(given, needed, strict=False) if need]
+        out = reference.run(self.rebuild(inputs), x)
+        found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True, allow_unused=True))
+        return [next(found) if need else None for need in needed[: len(given)]]
+
+
+def _block(theta: Tensor, pattern: Pattern, layers: int) -> Block:
+    index = torch.from_numpy(pattern.index).to(theta.device)
+    sign = torch.from_numpy(pattern.sign).to(theta)
+    return Block.whole(Stack(theta, pattern, layers, (index, sign)))
+
+
+def _patterns(packed: Packed, s: int) -> tuple[Pattern, Pattern]:
+    """The patterns of a stage over the joined parameters, as in the wire."""
+    row = packed.wiring.table[s]
+    r, m, at_w, at_b = row[1], row[4], row[5], row[7]
+    wire = packed.wiring.wire
+    W = Pattern(wire[at_w : at_w + m * r].reshape(m, r), packed.inputs.theta.shape[-1])
+    return W, Pattern(wire[at_b : at_b + m], packed.inputs.beta.shape[-1])
+
+
+def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
+    """Take a program of stages apart; kept with the program where nothing is computed anew."""
+    kept: Packed | None = program.memo.get("packed")
+    if kept is not None and kept.inputs.steps.dtype == dtype:
+        return kept
+    stages = program.stages
+    assert stages is not None
+    lead = 0 if program.layout.ensemble is None else 1
+    kinds = tuple(_kind(stage, lead) for stage in stages)
+    theta, W_offsets = _join([stage.W.stack for stage in stages])
+    beta, b_offsets = _join([stage.b.stack for stage in stages])
+    key = tuple(
+        (stage.read, stage.write, stage.W.pattern, W_offsets[s], stage.b.pattern, b_offsets[s],
+         kinds[s], stage.carry)
+        for s, stage in enumerate(stages)
+    )  # fmt: skip
+    steps = _steps(stages, kinds, lead, dtype, device)
+    dense = [
+        A.flatten(-2)
+        for stage, kind in zip(stages, kinds, strict=True)
+        if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor()), Tensor)
+    ]
+    shape = (1,) * (lead + 1)
+    given = torch.cat(dense, -1) if dense else _constant((), (*shape, 0), dtype, device)
+    packed = Packed(program, stages, kinds, Inputs(theta, beta, steps, given), _wiring(key))
+    if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
+        program.memo["packed"] = packed
+    return packed
+
+
+def _kind(stage: Stage, lead: int) -> int:
+    A = stage.A
+    if isinstance(A, Adjoint):
+        return ADJOINT if A.S.ndim == 2 and not A.S.requires_grad else DENSE
+    return DENSE if isinstance(A, Tensor) and A.ndim == lead + 3 else SCALAR
+
+
+def _join(stacks: list[Stack]) -> tuple[Tensor, list[int]]:
+    """The parameters of all stacks side by side, and where those of each begin."""
+    begins: dict[int, int] = {}
+    parts: list[Tensor] = []
+    width = 0
+    for stack in stacks:
+        if id(stack.theta) not in begins:
+            begins[id(stack.theta)] = width
+            parts.append(stack.theta)
+            width += stack.theta.shape[-1]
+    offsets = [begins[id(stack.theta)] for stack in stacks]
+    if len(parts) == 1:
+        return parts[0], offsets
+    rows = max(part.shape[-2] for part in parts)
+    return torch.cat([part.expand(*part.shape[:-2], rows, -1) for part in parts], -1), offsets
+
+
+def _steps(
+    stages: tuple[Stage, ...], kinds: tuple[int, ...], lead: int, dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:  # fmt: skip
+    factors = []
+    for stage, kind in zip(stages, kinds, strict=True):
+        factor = stage.A.step if isinstance(stage.A, Adjoint) else stage.A
+        factors.append(1.0 if kind == DENSE else factor)
+    numbers = tuple(factor for factor in factors if isinstance(factor, float))
+    if len(numbers) == len(factors):
+        return _constant(numbers, (len(numbers), *(1,) * (lead + 1)), dtype, device)
+    tensors = [
+        factor if isinstance(factor, Tensor) else torch.tensor(factor, dtype=dtype, device=device)
+        for factor in factors
+    ]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return torch.stack([tensor.expand(shape) for tensor in tensors])
+
+
+@functools.lru_cache(maxsize=512)
+def _constant(
+    numbers: tuple[float, ...], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device).reshape(shape)

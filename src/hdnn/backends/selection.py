@@ -1,0 +1,95 @@
+"""Which backend computes a program: by program, width, batch, dtype and device; never by timing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import IncompatibleError
+from hdnn.program import Program
+
+BACKENDS = ("auto", "reference", "fused")
+MEMORY = ("fast", "lean")
+
+ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
+"""The activations that the kernels know, in the order of their codes there."""
+
+WIDEST = {torch.float32: 32, torch.float64: 32}
+"""The largest width at which the kernels win; beyond it matrix products of the library do."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend, and why."""
+
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {self.reason}"
+
+
+def obstacle(program: Program, x: Tensor) -> str | None:
+    """Why the fused kernels cannot serve, or None."""
+    stages = program.stages
+    if stages is None:
+        return "it needs a program of stages, and this scheme or field lowers to a flow"
+    if x.device.type != "cpu":
+        return f"it runs on the CPU, and the state is on {x.device}"
+    if x.dtype not in WIDEST:
+        return f"it has kernels for float32 and float64, and the state is {x.dtype}"
+    for stage in stages:
+        if stage.activation.name not in ACTIVATIONS or stage.activation != stages[0].activation:
+            return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {stage.activation.name}"
+    if x.numel() == 0 or program.layers == 0:
+        return "there is nothing to compute"
+    return _transform()
+
+
+def _transform() -> str | None:
+    if torch.compiler.is_compiling():
+        return "torch.compile makes kernels of its own from plain torch"
+    if torch._C._are_functorch_transforms_active():
+        return "torch.func transforms see only plain torch"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation sees only plain torch"
+    return None
+
+
+def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") -> Choice:
+    """The backend for a program and a state.
+
+    Args:
+        program, x: what is to be computed.
+        requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
+        memory: "lean" for memory that does not grow with depth, at any width.
+    """
+    choice = _by_speed(program, x, requested)
+    if choice.backend == "fused" or memory == "fast" or _transform() is not None:
+        return choice
+    if program.stages is None:
+        raise IncompatibleError(
+            "memory='lean' needs a program of stages, and this scheme or field lowers to a flow; "
+            "use memory='fast', or forward Euler or a splitting scheme"
+        )
+    return Choice("lean", f"memory that does not grow with depth; {choice.reason}")
+
+
+def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
+    if requested == "reference":
+        return Choice("reference", "asked for")
+    reason = obstacle(program, x)
+    if requested == "fused":
+        if reason is not None:
+            raise IncompatibleError(
+                f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
+            )
+        return Choice("fused", "asked for")
+    if reason is not None:
+        return Choice("reference", f"the fused backend cannot serve: {reason}")
+    width = program.layout.width
+    if width > WIDEST[x.dtype]:
+        return Choice("reference", f"width {width} is above {WIDEST[x.dtype]}: matrix products win")
+    return Choice("fused", f"width {width} is at most {WIDEST[x.dtype]}")

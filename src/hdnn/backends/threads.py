@@ -1,0 +1,52 @@
+"""A small pool of threads for kernels that release the interpreter's lock; the caller works too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from hdnn.errors import HdnnError
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def _drop_pool() -> None:
+    global _pool  # noqa: PLW0603 (a forked child has none of its parent's threads)
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_drop_pool)
+
+
+def thread_count() -> int:
+    """`HDNN_NUM_THREADS`, or else as many threads as torch uses."""
+    given = os.environ.get("HDNN_NUM_THREADS")
+    if given is None:
+        return torch.get_num_threads()
+    if not given.isdigit() or int(given) < 1:
+        raise HdnnError(f"HDNN_NUM_THREADS must be a positive integer, got {given!r}")
+    return int(given)
+
+
+def share(work: Callable[[int, int], None], count: int, threads: int) -> None:
+    """Do work(first, last) for ranges that cover 0 .. count, one for every thread."""
+    threads = min(threads, count)
+    if threads <= 1:
+        work(0, count)
+        return
+    bounds = [k * count // threads for k in range(threads + 1)]
+    pool = _get_pool()
+    others = [pool.submit(work, bounds[k], bounds[k + 1]) for k in range(1, threads)]
+    work(bounds[0], bounds[1])
+    for other in others:
+        other.result()
+
+
+def _get_pool() -> ThreadPoolExecutor:
+    global _pool  # noqa: PLW0603
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), "hdnn")
+    return _pool

@@ -1,0 +1,1 @@
+"""Operations on blocks of samples in explicit machine vectors, for the fused kernels."""

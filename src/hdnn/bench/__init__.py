@@ -1,0 +1,1 @@
+"""Speed and memory against peers: ratios of medians in one interleaved run."""

@@ -1,0 +1,62 @@
+"""Walking the catalogues: every architecture, and every scheme that it allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hdnn
+from hdnn.errors import IncompatibleError
+from hdnn.schemes import SCHEMES
+from hdnn.zoo import ARCHITECTURES
+
+NAMES = list(ARCHITECTURES)
+HAMILTONIAN = [name for name, row in ARCHITECTURES.items() if row.J is not None]
+BACKENDS = ("reference", "auto")
+OWN = "own"
+
+
+def build(name: str, scheme: str = OWN, **options: Any) -> hdnn.HamiltonianNetwork:
+    """A small network of the catalogue with a scheme of SCHEMES, or the architecture's own."""
+    chosen = ARCHITECTURES[name].scheme if scheme == OWN else SCHEMES[scheme]()
+    given = {"layers": 3} | options
+    if "channels" not in given:
+        given.setdefault("features", 4)
+    if chosen.uses_step and "step" not in given:
+        given.setdefault("T", 1.0)
+    return hdnn.network(name, scheme=chosen, **given)
+
+
+def allowed(name: str, scheme: str) -> bool:
+    try:
+        build(name, scheme, layers=1)
+    except IncompatibleError:
+        return False
+    return True
+
+
+PAIRS = [(name, s) for name in NAMES for s in (OWN, *SCHEMES) if allowed(name, s)]
+REFUSED = [(name, s) for name in NAMES for s in SCHEMES if (name, s) not in PAIRS]
+
+
+def every_pair(pairs: list[tuple[str, str]] = PAIRS) -> pytest.MarkDecorator:
+    """Parametrise over architecture x allowed scheme."""
+    ids = [f"{name}-{scheme}" for name, scheme in pairs]
+    return pytest.mark.parametrize(("name", "scheme"), pairs, ids=ids)
+
+
+every_name = pytest.mark.parametrize("name", NAMES)
+
+
+def skew(n: int, *lead: int) -> torch.Tensor:
+    """A random skew-symmetric matrix, or a stack of them."""
+    A = torch.randn(*lead, n, n)
+    return A - A.mT
+
+
+def jacobian(function: Any, y: torch.Tensor) -> torch.Tensor:
+    """M = d function(y) / dy of one state, by the plainest autograd there is."""
+    J: Any = torch.autograd.functional.jacobian(function, y)
+    return J

@@ -1,0 +1,27 @@
+"""The strict environment of every test: float64, fixed seeds, reproducible Hypothesis examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("hdnn", deadline=None, derandomize=True, database=None, max_examples=30)
+settings.load_profile("hdnn")
+
+
+@pytest.fixture(autouse=True)
+def strict() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    torch.set_warn_always(True)  # else a warning is an error in the first test only
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(1)

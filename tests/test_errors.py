@@ -1,0 +1,156 @@
+"""What a user can get wrong: each is an HdnnError that says what is allowed, and a remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hdnn
+from catalogue import build, every_name
+from hdnn.errors import HdnnError
+from hdnn.zoo import ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "exactly one of T .* and step"),
+        ({"T": 1.0, "step": 0.1}, "exactly one of T .* and step"),
+        ({"T": 0.0}, "positive and finite"),
+        ({"T": -1.0}, "positive and finite, got -1"),
+        ({"T": float("nan")}, "positive and finite"),
+        ({"step": float("inf")}, "positive and finite"),
+        ({"step": [0.1, -0.1]}, "positive and finite"),
+        ({"step": [0.1, 0.1, 0.1]}, r"shape \(2,\)"),
+        ({"step": "0.1"}, "step"),
+        ({"T": "1.2"}, "T"),
+        ({"T": 1.0, "channels": 4}, "exactly one of features"),
+        ({"T": 1.0, "features": None}, "exactly one of features"),
+        ({"T": 1.0, "features": 0}, "positive integer, got 0"),
+        ({"T": 1.0, "features": 4.0}, "positive integer, got 4.0"),
+        ({"T": 1.0, "features": 3}, "even width"),
+        ({"T": 1.0, "layers": -1}, "at least 0, got -1"),
+        ({"T": 1.0, "layers": 2.5}, "at least 0, got 2.5"),
+        ({"T": 1.0, "layers": True}, "at least 0, got True"),
+        ({"T": 1.0, "ensemble": 0}, "ensemble"),
+        ({"T": 1.0, "generator": [torch.Generator()]}, "ensemble"),
+        ({"T": 1.0, "activation": "tahn"}, "did you mean 'tanh'"),
+        ({"T": 1.0, "X": torch.eye(2)}, "HS"),
+        ({"T": 1.0, "backend": "fussed"}, "fused"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        hdnn.network("H1", **({"features": 4, "layers": 2} | options))
+
+
+@pytest.mark.parametrize("X", [torch.eye(3), "lerned"], ids=str)
+def test_an_X_that_does_not_fit(X: Any) -> None:
+    with pytest.raises(HdnnError, match="X"):
+        build("HS", X=X)
+
+
+@pytest.mark.parametrize("options", [{"T": 1.0}, {"step": 0.1}, {"learn_steps": True}], ids=str)
+def test_a_plain_network_has_no_step(options: dict[str, Any]) -> None:
+    with pytest.raises(HdnnError, match="FCNN takes neither T nor step"):
+        hdnn.network("FCNN", features=4, layers=2, **options)
+
+
+def test_typos_in_keywords_are_not_swallowed() -> None:
+    with pytest.raises(TypeError):
+        build("H1").reset_parameters(sclae=0.1)
+
+
+@pytest.mark.parametrize("typed", ["h1", "H1", "ms1", "resnet", "fcnn", "RESNET", "hs"])
+def test_names_know_no_case(typed: str) -> None:
+    row = hdnn.zoo.architecture(typed)
+    options = {"T": 1.0} if row.scheme.uses_step else {}
+    net = hdnn.network(typed, features=4, layers=1, **options)
+    assert net.name in ARCHITECTURES
+    assert net.name.lower() == typed.lower()
+
+
+@pytest.mark.parametrize(("typed", "near"), [("H3", "H"), ("Res-Net", "ResNet"), ("ms4", "MS")])
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest(typed: str, near: str) -> None:
+    with pytest.raises(HdnnError) as caught:
+        hdnn.network(typed, features=4, layers=2, T=1.0)
+    message = str(caught.value)
+    assert all(name in message for name in ARCHITECTURES)
+    assert f"did you mean '{near}" in message
+
+
+@every_name
+def test_states_that_do_not_fit(name: str) -> None:
+    net, pictures = build(name), build(name, channels=4)
+    together = build(name, ensemble=3)
+    for one, y in (
+        (net, torch.randn(4, 3)),
+        (net, torch.tensor(1.0)),
+        (pictures, torch.randn(2, 3, 4)),
+        (pictures, torch.randn(4)),
+        (together, torch.randn(2, 5, 4)),
+    ):
+        for method in (one, one.trajectory):
+            with pytest.raises(HdnnError, match=r"shape|ensemble"):
+                method(y)
+    for y in (torch.randn(2, 4, dtype=torch.float32), torch.ones(2, 4, dtype=torch.int64)):
+        with pytest.raises(HdnnError, match=r"torch\.float64"):
+            net(y)
+
+
+def test_the_dtype_of_an_energy_of_ones_own_is_checked_too() -> None:
+    field = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
+    net = hdnn.HamiltonianNetwork(field, layers=2, T=1.0)
+    with pytest.raises(HdnnError, match="float64"):
+        net(torch.ones(3, 2, dtype=torch.float32))
+
+
+def test_field_at_is_for_layers_that_exist() -> None:
+    with pytest.raises(HdnnError, match="there are 3"):
+        build("H1", layers=3).field_at(3)
+    for net in (build("ResNet"), build("H1", ensemble=2)):
+        with pytest.raises(HdnnError):
+            net.field_at(0)
+
+
+def test_depth_of_field_and_network_agree() -> None:
+    field = build("H1", layers=3).field
+    with pytest.raises(HdnnError, match="layers=4"):
+        hdnn.HamiltonianNetwork(field, layers=4, T=1.0)
+    free = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
+    with pytest.raises(HdnnError, match="give layers"):
+        hdnn.HamiltonianNetwork(free, T=1.0)
+    varying = torch.stack([hdnn.fields.canonical(2)] * 3)
+    short = hdnn.fields.EnergyField(varying, lambda x, t: (x**2).sum(-1), features=2)
+    with pytest.raises(HdnnError, match="3"):
+        hdnn.HamiltonianNetwork(short, layers=5, T=1.0)
+
+
+def test_print_reads_like_a_specification() -> None:
+    text = repr(hdnn.network("H1", features=4, layers=16, T=1.2, activation="relu"))
+    for word in (
+        "H1",
+        "features=4",
+        "layers=16",
+        "h=0.075",
+        "T=1.2",
+        "ForwardEuler",
+        "J1",
+        "dense",
+    ):
+        assert word in text
+    assert "relu" in text
+    assert "DirectMap" in repr(build("FCNN"))
+    assert "T=" not in repr(build("FCNN"))
+    for word, net in (
+        ("time-invariant", build("H2", time_invariant=True)),
+        ("learned", build("H2", learn_steps=True)),
+        ("ensemble=3", build("H2", ensemble=3)),
+        ("channels=4", build("H2", channels=4)),
+        ("J K' = I", build("MS1")),
+        ("Leapfrog", build("HS", "Leapfrog")),
+    ):
+        assert word in repr(net)

@@ -1,0 +1,100 @@
+"""Imports point one way only, and `import hdnn` loads nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hdnn
+
+ROOT = Path(hdnn.__file__).parent
+ORDER = (
+    "errors", "files", "fields", "program", "schemes", "backends", "network", "zoo", "data",
+    "model", "persistence", "analysis", "training", "estimator", "plots", "report", "experiments",
+    "play", "bench", "cli",
+)  # fmt: skip
+LEVEL = {name: level for level, name in enumerate(ORDER)}
+MODULES = sorted(
+    path for path in ROOT.rglob("*.py")
+    if path.relative_to(ROOT).as_posix() not in ("__init__.py", "__main__.py")
+)  # fmt: skip
+
+
+def place(path: Path) -> str:
+    """The top-level part of the package that a file belongs to."""
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level parts of hdnn that a file imports, wherever in it; "" is hdnn itself."""
+    found = set()
+    package = ["hdnn", *path.relative_to(ROOT).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = (
+                [f"{module}.{alias.name}" for alias in node.names] if module == "hdnn" else [module]
+            )
+        for name in names:
+            head, _, rest = name.partition(".")
+            if head == "hdnn":
+                found.add(rest.partition(".")[0])
+    return found
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    assert {place(path) for path in MODULES} <= set(LEVEL)
+    assert len(MODULES) > 10
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_imports_point_to_lower_levels_only(path: Path) -> None:
+    here = place(path)
+    # Only the topmost may use the whole package, as its users do.
+    whole = {""} if LEVEL[here] >= LEVEL["experiments"] else set()
+    for other in imported(path) - {here} - whole:
+        assert other in LEVEL, f"{here} imports hdnn.{other}, which has no place in the order"
+        assert LEVEL[other] < LEVEL[here], f"{here} imports {other}, which is not below it"
+
+
+def test_the_parser_sees_every_kind_of_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "fields").mkdir()
+    file = tmp_path / "fields" / "one.py"
+    file.write_text(
+        "import hdnn.cli\nfrom hdnn import zoo, plots\nfrom hdnn.schemes import RK4\nimport torch\n"
+        "def f():\n    from ..model import Augmentation\n    from .two import x\n"
+        "    from hdnnx import y\n"
+    )
+    assert imported(file) == {"cli", "zoo", "plots", "schemes", "model", "fields"}
+
+
+def test_import_hdnn_is_light() -> None:
+    heavy = ["numba", "sklearn", "matplotlib", "pandas", "typer", "rich", "scipy"]
+    code = (
+        "import sys, torch; before = set(sys.modules); import hdnn; "
+        f"print([m for m in {heavy} if m in sys.modules and m not in before])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    assert len(set(hdnn.__all__)) == len(hdnn.__all__)
+    for name in hdnn.__all__:
+        assert getattr(hdnn, name) is not None
+        assert name in dir(hdnn)
+    with pytest.raises(AttributeError, match="netwrok"):
+        _ = hdnn.netwrok
+    for part in (hdnn.fields, hdnn.backends):
+        assert all(hasattr(part, name) for name in part.__all__)

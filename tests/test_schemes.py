@@ -1,0 +1,226 @@
+"""Schemes keep what they declare: structure (M J M' = J), inverse, needs, steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import hdnn
+from catalogue import HAMILTONIAN, PAIRS, REFUSED, build, every_pair, jacobian, skew
+from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
+from hdnn.fields import HamiltonianField, Weights, canonical
+from hdnn.schemes import SCHEMES, ForwardEuler, ImplicitMidpoint, Leapfrog, Scheme
+
+every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+
+# --- structure ------------------------------------------------------------------------------------
+
+
+def skewed(kind: str) -> tuple[Tensor, str]:
+    """An interconnection and a structure of K that fits it."""
+    bipartite = canonical(4, torch.randn(2, 2))
+    singular = torch.zeros(4, 4)
+    singular[0, 1], singular[1, 0] = 1.0, -1.0
+    return {
+        "J1": (canonical(4), "dense"),
+        "J2": (hdnn.fields.signs(4), "dense"),
+        "skew": (skew(4), "dense"),
+        "singular": (singular, "dense"),
+        "X": (bipartite, "block-diagonal"),
+    }[kind]
+
+
+@every_scheme
+@pytest.mark.parametrize("kind", ["J1", "J2", "skew", "singular", "X"])
+def test_structure_is_preserved_where_declared_and_visibly_broken_elsewhere(
+    scheme: str, kind: str
+) -> None:
+    J, structure = skewed(kind)
+    field = HamiltonianField(J, Weights(structure, features=4, layers=5))
+    method = SCHEMES[scheme]()
+    if method.needs_separable and kind != "X":
+        with pytest.raises(IncompatibleError):
+            method.check(field)
+        return
+    net = hdnn.HamiltonianNetwork(field, method, T=1.0)
+    M = jacobian(net, torch.randn(4))
+    defect = float((M @ J @ M.mT - J).norm() / (M.norm() ** 2 * J.norm()))
+    assert net.structure_preserving is method.structure_preserving
+    if method.structure_preserving:
+        assert defect < 1e-13
+    else:
+        assert defect > {1: 1e-3, 4: 1e-8}[method.order]
+
+
+def test_MS1_preserves_the_J_of_its_layer_within_that_layer_only() -> None:
+    net, y = build("MS1", layers=1), torch.randn(4)
+    M, J = jacobian(net, y), net.J[0].detach()
+    torch.testing.assert_close(M @ J @ M.mT, J, rtol=1e-12, atol=1e-12)
+    deep = build("MS1", layers=2)
+    assert not deep.structure_preserving
+    M = jacobian(deep, y)
+    for J in deep.J.detach():
+        assert float((M @ J @ M.mT - J).abs().max()) > 1e-3
+
+
+@every_pair([(n, s) for n, s in PAIRS if n in HAMILTONIAN])
+def test_what_a_network_declares_holds_for_its_jacobian(name: str, scheme: str) -> None:
+    net = build(name, scheme, layers=4)
+    if not net.structure_preserving:
+        assert net.J.ndim == 3 or not net.scheme.structure_preserving
+        return
+    M = jacobian(net, torch.randn(4))
+    defect = (M @ net.J @ M.mT - net.J).norm() / M.norm() ** 2
+    assert float(defect) < 1e-13
+
+
+def test_dissipation_and_varying_J_void_the_promise() -> None:
+    damped = HamiltonianField(
+        "J1", Weights("dense", features=4, layers=2), dissipation=torch.eye(4)
+    )
+    varying = HamiltonianField(skew(4, 2), Weights("dense", features=4, layers=2))
+    for field in (damped, varying):
+        net = hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), T=1.0)
+        assert not net.structure_preserving
+
+
+# --- inverse --------------------------------------------------------------------------------------
+
+INVERTIBLE = [(name, s) for name, s in PAIRS if build(name, s, layers=1).invertible]
+
+
+@pytest.mark.parametrize("layers", [1, 10, 1000])
+@every_pair(INVERTIBLE)
+def test_the_inverse_undoes_the_network(name: str, scheme: str, layers: int) -> None:
+    # An implicit step has one solution only where h |df/dy| < 2; 1000 solves are for H2 alone.
+    implicit = scheme == "ImplicitMidpoint"
+    if implicit and name != "H2":
+        layers = min(layers, 50)
+    net, y = (
+        build(name, scheme, layers=layers, T=1.2, scale=0.3 if implicit else 1.0),
+        torch.randn(3, 4),
+    )
+    with torch.no_grad():
+        there = net(y)
+        assert float((there - y).abs().max()) > 1e-2
+        back = net.inverse(there)
+        torch.testing.assert_close(back, y, rtol=0, atol=1e-12)
+        if layers <= 10:
+            torch.testing.assert_close(net(net.inverse(y)), y, rtol=0, atol=1e-12)
+
+
+@every_pair([(n, s) for n, s in INVERTIBLE if s != "ImplicitMidpoint"])
+def test_a_long_inverse_is_as_exact_as_its_conditioning_allows(name: str, scheme: str) -> None:
+    net, y = build(name, scheme, layers=100, T=20.0), torch.randn(4)
+    there = net(y).detach()
+    back = net.inverse(there).detach()
+    condition = torch.linalg.matrix_norm(jacobian(net.inverse, there), 2)
+    allowed = 100 * torch.finfo(y.dtype).eps * condition * max(1.0, float(there.norm()))
+    assert float((back - y).norm()) <= allowed
+
+
+@every_pair([pair for pair in PAIRS if pair not in INVERTIBLE])
+def test_what_cannot_be_undone_says_so(name: str, scheme: str) -> None:
+    net = build(name, scheme)
+    assert not net.scheme.invertible
+    with pytest.raises(HdnnError, match="no exact inverse"):
+        net.inverse(torch.randn(2, 4))
+
+
+def test_invertible_means_splitting_or_implicit_midpoint() -> None:
+    assert {name for name, s in INVERTIBLE if s == "own"} >= {"MS1", "MS3", "HS"}
+    assert {s for _, s in INVERTIBLE if s != "own"} == {
+        s for s in SCHEMES if SCHEMES[s]().invertible
+    }
+
+
+# --- implicit midpoint ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["H1", "H2", "MS2", "ResNet"])
+def test_fixed_point_and_newton_agree_on_the_midpoint_equation(name: str) -> None:
+    newton, fixed = (
+        hdnn.network(name, features=4, layers=30, T=1.0, scheme=ImplicitMidpoint(solver))
+        for solver in ("newton", "fixed-point")
+    )
+    fixed.load_state_dict(newton.state_dict())
+    y = torch.randn(5, 4, requires_grad=True)
+    path = newton.trajectory(y)
+    torch.testing.assert_close(fixed.trajectory(y), path, rtol=1e-12, atol=1e-12)
+    gradients = [torch.autograd.grad(net(y).sum(), y)[0] for net in (newton, fixed)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-11, atol=1e-11)
+    for j in range(30):
+        step = newton.h * newton.field.velocity((path[j] + path[j + 1]) / 2, j)
+        torch.testing.assert_close(path[j + 1] - path[j], step, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [ImplicitMidpoint("fixed-point"), ImplicitMidpoint("newton", max_iterations=1),
+     ImplicitMidpoint("newton", tolerance=1e-30)],
+    ids=str,
+)  # fmt: skip
+def test_a_solve_that_cannot_converge_is_a_named_error(scheme: Scheme) -> None:
+    net = hdnn.network("H1", features=4, layers=1, step=20.0, scheme=scheme)
+    with pytest.raises(ConvergenceError, match="did not converge"):
+        net(3 * torch.randn(20, 4))
+
+
+# --- what fits, and steps -------------------------------------------------------------------------
+
+
+@every_pair(REFUSED)
+def test_a_pair_that_does_not_fit_is_refused_with_one_that_would(name: str, scheme: str) -> None:
+    assert SCHEMES[scheme]().needs_separable
+    with pytest.raises(IncompatibleError) as caught:
+        build(name, scheme)
+    message = str(caught.value)
+    assert scheme in message
+    assert any(other in message for other in ("ForwardEuler()", "ImplicitMidpoint()"))
+    assert "MS3" in message
+    for fitting in ("ForwardEuler", "ImplicitMidpoint"):
+        assert (name, fitting) in PAIRS
+    assert ("MS3", scheme) in PAIRS
+
+
+def test_the_networks_that_split_are_those_of_the_paper() -> None:
+    split = {name for name, s in PAIRS if s == "Leapfrog"}
+    assert split & {"MS1", "MS2", "MS3", "H1", "H2", "HS", "FCNN", "ResNet"} == {"MS1", "MS3", "HS"}
+
+
+@every_scheme
+def test_equal_steps_are_a_uniform_step_and_learned_ones_start_there(scheme: str) -> None:
+    uniform = build("MS3", scheme, layers=4, T=1.0)
+    y = torch.randn(3, 4)
+    for step, learn in (([0.25] * 4, False), (torch.full((4,), 0.25), True), (0.25, True)):
+        net = build("MS3", scheme, layers=4, step=step, learn_steps=learn)
+        net.load_state_dict(uniform.state_dict(), strict=False)
+        torch.testing.assert_close(net(y), uniform(y), rtol=1e-13, atol=1e-13)
+        assert float(net.T) == pytest.approx(1.0)
+    net.log_steps.data.sub_(100.0 * torch.rand(4))
+    assert bool((net.h > 0).all())
+
+
+@every_scheme
+def test_learned_steps_receive_the_derivative_with_respect_to_the_step(scheme: str) -> None:
+    net, y = build("MS3", scheme, layers=2, step=[0.3, 0.2], learn_steps=True), torch.randn(3, 4)
+    (slope,) = torch.autograd.grad(net(y).sum(), net.log_steps)
+
+    def moved(e: float) -> float:
+        other = build("MS3", scheme, layers=2, step=[0.3, 0.2 * math.exp(e)])
+        other.load_state_dict(net.state_dict() | {"steps": other.steps}, strict=False)
+        return float(other(y).detach().sum())
+
+    assert float(slope[1]) == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-6)
+
+
+def test_a_scheme_is_a_value() -> None:
+    assert ForwardEuler() == ForwardEuler()
+    assert Leapfrog("z") != Leapfrog("y")
+    with pytest.raises(HdnnError, match="'y' or 'z'"):
+        Leapfrog("x")
+    with pytest.raises(HdnnError, match="newton"):
+        ImplicitMidpoint("bisection")

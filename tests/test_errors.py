@@ -13,6 +13,15 @@ from hdnn.errors import HdnnError
 from hdnn.zoo import ARCHITECTURES
 
 
+def _shown(options: dict[str, Any]) -> str:
+    """Options as an id that is the same in every process: no addresses of objects."""
+    plain = (str, int, float, list)
+    return ", ".join(
+        f"{name}={value if isinstance(value, plain) and '0x' not in str(value) else '...'}"
+        for name, value in options.items()
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -40,7 +49,7 @@ from hdnn.zoo import ARCHITECTURES
         ({"T": 1.0, "X": torch.eye(2)}, "HS"),
         ({"T": 1.0, "backend": "fussed"}, "fused"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ids=lambda value: _shown(value) if isinstance(value, dict) else "",
 )
 def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
     with pytest.raises(HdnnError, match=message):

@@ -17,19 +17,37 @@ from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 
 if TYPE_CHECKING:
-    from hdnn.model import Augmentation
+    from hdnn.model import Augmentation, Model, Scaler
     from hdnn.persistence import load, save
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import hdnn` costs little more than `import torch`.
-_LAZY = {"Augmentation": "model", "load": "persistence", "save": "persistence"}
-_MODULES = ("analysis", "backends", "model", "persistence", "plots", "program")
+_LAZY = {
+    "Augmentation": "model",
+    "Model": "model",
+    "Scaler": "model",
+    "load": "persistence",
+    "save": "persistence",
+}
+_MODULES = (
+    "analysis",
+    "backends",
+    "bench",
+    "data",
+    "model",
+    "persistence",
+    "plots",
+    "program",
+    "training",
+)
 
 __all__ = [
     "Augmentation",
     "HamiltonianNetwork",
     "HdnnError",
+    "Model",
+    "Scaler",
     "fields",
     "load",
     "network",

@@ -81,7 +81,7 @@ class _Call:
         layers = packed.program.layers
         self.plan, self.flops = _plan(self.wiring, self.state.shape, layers, x.element_size())
         self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
-        self.mixing = _mixing(packed)
+        self.mixing = mixing(packed)
         theta, beta, self.steps, dense = self._arrays([t.detach().numpy() for t in inputs])
         self.rows = np.empty((self.state.shape[0], layers, self.wiring.size), self.number)
         _kernel("assemble", self.number)(
@@ -172,7 +172,7 @@ def _arranged(array: Array, layout: Layout) -> Array:
     return array if layout.channels else array.swapaxes(1, 2)[:, None]
 
 
-def _mixing(packed: Packed) -> Array:
+def mixing(packed: Packed) -> Array:
     """S of all adjoint gains in a row; kept with the program as long as nobody writes to S."""
     mixers = packed.mixers()
     if not mixers:

@@ -1,5 +1,43 @@
-"""Data sets: the planar problems of the paper."""
+"""Data sets: the planar problems, tables from files and arrays, and scikit-learn's small ones."""
 
-from hdnn.data.toy import double_moons, swiss_roll
+from hdnn.data.bundled import BUNDLED, bundled
+from hdnn.data.delimited import NamedRows, iter_rows
+from hdnn.data.labels import Label, decode, encode, guess_task
+from hdnn.data.splits import KINDS, Split, holdout, split, validation
+from hdnn.data.tables import Table, read_table
+from hdnn.data.toy import (
+    PROBLEMS,
+    Problem,
+    Sample,
+    double_circles,
+    double_moons,
+    peaks,
+    problem,
+    swiss_roll,
+)
 
-__all__ = ["double_moons", "swiss_roll"]
+__all__ = [
+    "BUNDLED",
+    "KINDS",
+    "PROBLEMS",
+    "Label",
+    "NamedRows",
+    "Problem",
+    "Sample",
+    "Split",
+    "Table",
+    "bundled",
+    "decode",
+    "double_circles",
+    "double_moons",
+    "encode",
+    "guess_task",
+    "holdout",
+    "iter_rows",
+    "peaks",
+    "problem",
+    "read_table",
+    "split",
+    "swiss_roll",
+    "validation",
+]

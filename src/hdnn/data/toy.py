@@ -1,41 +1,193 @@
-"""The planar classification problems of the paper, as functions of a size and a generator."""
+"""The planar classification problems: the paper's two, double circles and peaks.
+
+Numbers are drawn in float64 and then cast to torch's default dtype, so that a seed means the same
+points in every precision. The noise is always drawn, even where its amplitude is 0, so that it
+does not change which points it is added to.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from hdnn.errors import HdnnError, unknown_name
+
 Sample = tuple[Tensor, Tensor]
 """Points ``(size, 2)`` and integer labels ``(size,)``."""
 
+PEAKS_LEVELS = (-0.3079, 0.0017, 0.1536, 1.3136)
+"""The 20, 40, 60 and 80 % quantiles of peaks on [-3, 3]^2 (a midpoint grid of 3000 x 3000)."""
 
-def swiss_roll(size: int = 1000, generator: torch.Generator | None = None) -> Sample:
-    """Two spirals (r cos t, r sin t): r = t / 4 pi (class 1) and 0.2 + t / 4 pi (class 0).
+
+class Draw(Protocol):
+    """A problem's function: so many points, from this generator, with this noise."""
+
+    def __call__(self, size: int, generator: torch.Generator | None, noise: float) -> Sample: ...
+
+
+def swiss_roll(
+    size: int = 1000, generator: torch.Generator | None = None, noise: float = 0.0
+) -> Sample:
+    """Two spirals, one inside the other.
+
+        (r cos t, r sin t),   r = t / 4 pi (class 1) and 0.2 + t / 4 pi (class 0),   t in [0, 4 pi)
+
+    Args:
+        size: number of points; the classes alternate.
+        generator: source of randomness; None is torch's default generator.
+        noise: uniform noise in [-noise, noise) on each coordinate.
 
     >>> X, labels = swiss_roll(100)
     >>> X.shape, labels.bincount().tolist()
     (torch.Size([100, 2]), [50, 50])
     """
-    labels = _alternating(size)
-    t = torch.rand(size, generator=generator) * 4 * math.pi
-    r = t / (4 * math.pi) + torch.where(labels == 1, 0.0, 0.2)
-    return torch.stack([r * t.cos(), r * t.sin()], 1), labels
+    labels = _indices(size) % 2
+    t = _uniform(size, generator=generator) * 4 * math.pi
+    r = t / (4 * math.pi) + 0.2 * (labels == 0).double()
+    return _noisy(r * t.cos(), r * t.sin(), noise, generator), labels
 
 
 def double_moons(
     size: int = 1000, generator: torch.Generator | None = None, noise: float = 0.15
 ) -> Sample:
-    """Two pairs of interleaved half circles, with uniform noise on each coordinate."""
-    labels = _alternating(size)
-    t = torch.rand(size, generator=generator) * math.pi
-    upper = torch.stack([t.cos(), t.sin()], 1)
-    lower = torch.stack([1 - t.cos(), 0.5 - t.sin()], 1)
-    X = torch.where((labels == 0)[:, None], upper, lower)
-    X[:, 0] += 2.0 * (torch.arange(size) // 2 % 2)
-    return X + (2 * torch.rand(size, 2, generator=generator) - 1) * noise, labels
+    """Two pairs of interleaved half circles.
+
+        (cos t, sin t) (class 0) and (1 - cos t, 0.5 - sin t) (class 1),   t in [0, pi),
+        and both again, moved by 2 to the right
+
+    The arguments are those of `swiss_roll`.
+
+    >>> X, labels = double_moons(100)
+    >>> X.shape, labels.bincount().tolist()
+    (torch.Size([100, 2]), [50, 50])
+    """
+    index = _indices(size)
+    labels = index % 2
+    t = _uniform(size, generator=generator) * math.pi
+    upper = labels == 0
+    x = torch.where(upper, t.cos(), 1 - t.cos()) + 2.0 * (index // 2 % 2)
+    y = torch.where(upper, t.sin(), 0.5 - t.sin())
+    return _noisy(x, y, noise, generator), labels
 
 
-def _alternating(size: int) -> Tensor:
-    return torch.arange(size) % 2
+def double_circles(
+    size: int = 1000, generator: torch.Generator | None = None, noise: float = 0.3
+) -> Sample:
+    """Four circles around the origin, of alternating classes.
+
+        (r cos t, r sin t),   r = 1, 3 (class 0) and r = 2, 4 (class 1),   t in [0, 2 pi)
+
+    The arguments are those of `swiss_roll`; every circle has a quarter of the points.
+
+    >>> X, labels = double_circles(8, noise=0.0)
+    >>> X.norm(dim=1).round(decimals=3).tolist(), labels.tolist()
+    ([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 1, 0, 1, 0, 1])
+    """
+    index = _indices(size)
+    t = _uniform(size, generator=generator) * 2 * math.pi
+    r = 1.0 + index % 4
+    return _noisy(r * t.cos(), r * t.sin(), noise, generator), index % 2
+
+
+def peaks(size: int = 1000, generator: torch.Generator | None = None, noise: float = 0.0) -> Sample:
+    """Five classes: the bands between four level sets of MATLAB's peaks, over a square.
+
+        f(x, y) = 3 (1 - x)^2 exp(-x^2 - (y + 1)^2) - 10 (x / 5 - x^3 - y^5) exp(-x^2 - y^2)
+                  - exp(-(x + 1)^2 - y^2) / 3,        x, y uniform in [-3, 3)
+        class = how many of `PEAKS_LEVELS` are below f(x, y)
+
+    The levels are constants, chosen so that every class has a fifth of the area: the classes are
+    equally likely, not equally many. Noise moves a point after its class is known. The arguments
+    are those of `swiss_roll`.
+
+    >>> X, labels = peaks(1000)
+    >>> X.shape, labels.unique().tolist()
+    (torch.Size([1000, 2]), [0, 1, 2, 3, 4])
+    """
+    _check(size)
+    x, y = (6 * _uniform(size, 2, generator=generator) - 3).unbind(1)
+    labels = torch.bucketize(peaks_function(x, y), torch.tensor(PEAKS_LEVELS, dtype=torch.float64))
+    return _noisy(x, y, noise, generator), labels
+
+
+def peaks_function(x: Tensor, y: Tensor) -> Tensor:
+    """The function of which `peaks` takes level sets, point by point.
+
+    >>> peaks_function(torch.tensor(0.0), torch.tensor(0.0))
+    tensor(0.9810)
+    """
+    hill = 3 * (1 - x) ** 2 * torch.exp(-(x**2) - (y + 1) ** 2)
+    middle = 10 * (x / 5 - x**3 - y**5) * torch.exp(-(x**2) - y**2)
+    return hill - middle - torch.exp(-((x + 1) ** 2) - y**2) / 3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One planar problem: its function, and what it uses where nothing else is said.
+
+    Args:
+        name: the name on the command line and in records.
+        title: the name in tables and figures.
+        draw: the function ``(size, generator, noise) -> (X, labels)``.
+        classes: number of classes, labelled 0, 1, ...
+        noise: the noise of the `paper` split.
+        independent_noise: the noise of the `independent` split, where it must not vanish.
+    """
+
+    name: str
+    title: str
+    draw: Draw
+    classes: int
+    noise: float
+    independent_noise: float
+
+
+PROBLEMS: dict[str, Problem] = {
+    problem.name: problem
+    for problem in (
+        Problem("swiss-roll", "Swiss roll", swiss_roll, 2, 0.0, 0.02),
+        Problem("double-moons", "Double moons", double_moons, 2, 0.15, 0.15),
+        Problem("double-circles", "Double circles", double_circles, 2, 0.3, 0.3),
+        Problem("peaks", "Peaks", peaks, 5, 0.0, 0.02),
+    )
+}
+"""Every planar problem, by name."""
+
+
+def problem(name: str) -> Problem:
+    """The planar problem of this name, in any case, with - or _.
+
+    >>> problem("swiss_roll").title
+    'Swiss roll'
+    """
+    found = PROBLEMS.get(str(name).lower().replace("_", "-"))
+    if found is None:
+        raise unknown_name("planar problem", name, PROBLEMS)
+    return found
+
+
+def _indices(size: int) -> Tensor:
+    _check(size)
+    return torch.arange(size)
+
+
+def _check(size: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise HdnnError(f"size is a positive integer, the number of points, got {size!r}")
+
+
+def _uniform(*shape: int, generator: torch.Generator | None) -> Tensor:
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def _noisy(x: Tensor, y: Tensor, noise: float, generator: torch.Generator | None) -> Tensor:
+    """``(size, 2)`` in the default dtype: the points, with noise in [-noise, noise) on each."""
+    if not (math.isfinite(noise) and noise >= 0):
+        raise HdnnError(f"noise is an amplitude, finite and at least 0, got {noise}")
+    X = torch.stack([x, y], 1)
+    X = X + (2 * _uniform(*X.shape, generator=generator) - 1) * noise
+    return X.to(torch.get_default_dtype())

@@ -1,0 +1,37 @@
+"""The small data sets that come with scikit-learn, as tables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hdnn.data.sources import optional
+from hdnn.data.tables import Table, read_table
+from hdnn.errors import unknown_name
+
+BUNDLED: dict[str, str] = {
+    "iris": "load_iris",
+    "wine": "load_wine",
+    "breast-cancer": "load_breast_cancer",
+    "digits": "load_digits",
+}
+"""The names of the data sets, and scikit-learn's functions."""
+
+
+def bundled(name: str) -> Table:
+    """A data set of scikit-learn, with its names of features and classes; needs no network.
+
+    Args:
+        name: "iris", "wine", "breast-cancer" or "digits", in any case, with - or _.
+
+    >>> bundled("iris")
+    Table(150 rows, 4 features, 3 classes in 'target')
+    >>> bundled("iris").classes
+    ('setosa', 'versicolor', 'virginica')
+    """
+    key = str(name).lower().replace("_", "-")
+    if key not in BUNDLED:
+        raise unknown_name("bundled data set", name, BUNDLED)
+    data = getattr(optional("sklearn.datasets"), BUNDLED[key])()
+    columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
+    labels = np.asarray(data.target_names)[data.target]
+    return read_table({**columns, "target": labels}, "target", task="classification")

@@ -1,0 +1,165 @@
+"""The column to predict: its type, its task, its classes, and class numbers to and fro."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hdnn.data.cells import is_missing, number
+from hdnn.errors import HdnnError
+
+Label = str | int | float | bool
+
+TASKS = ("classification", "regression")
+MOST_CLASSES = 20
+ROWS_PER_CLASS = 5
+
+_INTEGER = re.compile(r"[+-]?\d+")
+_ZERO_FIRST = re.compile(r"[+-]?0\d+")
+_BOOLEANS = {"true": True, "false": False}
+
+
+def typed(cells: Sequence[str]) -> list[Label]:
+    """Texts of one column as booleans, integers, floats or texts: the first that fits all of them.
+
+    Texts such as 007 are names, not numbers, and stay as they are.
+
+    >>> typed(["1", "2"]), typed(["1", "2.5"]), typed(["01", "02"]), typed(["true", "False"])
+    ([1, 2], [1.0, 2.5], ['01', '02'], [True, False])
+    """
+    texts = [cell.strip() for cell in cells]
+    if any(_ZERO_FIRST.fullmatch(text) for text in texts):
+        return list(texts)
+    if all(text.lower() in _BOOLEANS for text in texts):
+        return [_BOOLEANS[text.lower()] for text in texts]
+    if all(_INTEGER.fullmatch(text) for text in texts):
+        integers = [int(text) for text in texts]
+        if all(abs(value) < 2**63 for value in integers):
+            return list(integers)
+    if any("_" in text for text in texts):  # a number to Python, not to the author of a data file
+        return list(texts)
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        return list(texts)
+
+
+def as_array(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    """Values without a missing one as one numpy array of texts, booleans, integers or floats."""
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    plain = [float(value) if isinstance(value, Decimal) else value for value in plain]
+    kinds = {type(value) for value in plain}
+    for allowed in ({str}, {bool}, {int}, {int, float}):
+        if kinds <= allowed:
+            return np.asarray(plain, dtype=np.float64 if float in kinds else None)
+    raise HdnnError(
+        f"the target {name!r} holds {' and '.join(sorted(kind.__name__ for kind in kinds))}; "
+        "its values must be all texts, all booleans or all numbers"
+    )
+
+
+def guess_task(y: NDArray[Any]) -> str:
+    """Classification for texts, booleans, and whole numbers of few different values.
+
+    Few is two, or at most 20 with at least 5 rows a value on average; else it is regression.
+
+    Args:
+        y: the target without missing values, ``(rows,)``.
+
+    >>> guess_task(np.array([0, 1, 1, 0])), guess_task(np.arange(1000))
+    ('classification', 'regression')
+    """
+    if y.dtype.kind not in "iuf":
+        return "classification"
+    distinct = np.unique(y)
+    few = min(MOST_CLASSES, len(y) / ROWS_PER_CLASS)
+    whole = bool(np.all(distinct == np.round(distinct)))
+    return "classification" if whole and len(distinct) <= max(2, few) else "regression"
+
+
+def classes_of(y: NDArray[Any]) -> tuple[Label, ...]:
+    """The distinct labels, sorted, as Python's own texts, booleans, integers or floats.
+
+    >>> classes_of(np.array(["b", "a", "b"]))
+    ('a', 'b')
+    """
+    return tuple(np.unique(y).tolist())
+
+
+def regression_target(
+    name: str, y: NDArray[Any], rows: Sequence[int], unit: str
+) -> NDArray[np.float64]:
+    """The target as float64, or an error that names the first value that is no finite number."""
+    values = np.empty(len(y))
+    for i, value in enumerate(y.tolist()):
+        try:
+            values[i] = number(value)
+        except ValueError:
+            values[i] = np.nan
+        if not np.isfinite(values[i]):
+            raise HdnnError(
+                f"the target {name!r} holds {value!r} ({unit} {rows[i]}), but regression needs "
+                "finite numbers; correct it, or use task='classification' for labels"
+            )
+    return values
+
+
+def refuse_stray_text(name: str, y: NDArray[Any], rows: Sequence[int], unit: str) -> None:
+    """Raise an error where a numeric target was read as texts because of a few bad cells.
+
+    Without it, one "12,5" in a column of prices would make every price a class of its own.
+    """
+    if y.dtype.kind != "U" or len(np.unique(y)) <= MOST_CLASSES:
+        return
+    bad = [i for i, text in enumerate(y.tolist()) if isinstance(typed([text])[0], str)]
+    if 0 < len(bad) <= len(y) / 2:
+        raise HdnnError(
+            f"the target {name!r} holds numbers, except {unit} {rows[bad[0]]}: "
+            f"{y.tolist()[bad[0]]!r}; correct it, or, if these are labels, say "
+            "task='classification'"
+        )
+
+
+def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
+    """Labels to class numbers: position in ``classes``, ``(rows,)``.
+
+    A label that is written like a class but of another type counts as that class ("1" for 1):
+    types read from a text file depend on what else is in the file.
+
+    >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
+    array([1, 0, 1])
+    """
+    position = {str(label): i for i, label in enumerate(classes)}
+    exact: dict[Any, int] = {label: i for i, label in enumerate(classes)}
+    if len(exact) < len(classes):
+        raise HdnnError(f"classes must differ from each other, got {list(classes)!r}")
+    values = np.asarray(labels).tolist() if isinstance(labels, np.ndarray) else list(labels)
+    numbers = np.empty(len(values), np.int64)
+    for row, label in enumerate(values):
+        found = exact.get(label, position.get(str(label)))
+        if found is None:
+            missing = "a missing label" if is_missing(label) else f"unknown label {label!r}"
+            raise HdnnError(
+                f"{missing} in row {row + 1}: known are {', '.join(map(repr, classes))}"
+            )
+        numbers[row] = found
+    return numbers
+
+
+def decode(numbers: Any, classes: Sequence[Label]) -> NDArray[Any]:
+    """Class numbers to labels, the inverse of `encode`.
+
+    >>> decode([1, 0], ["cat", "dog"]).tolist()
+    ['dog', 'cat']
+    """
+    index = np.asarray(numbers)
+    if index.size and (index.dtype.kind not in "iu" or index.min() < 0):
+        raise HdnnError(f"class numbers are integers, at least 0, got {index.tolist()!r:.60}")
+    if index.size and index.max() >= len(classes):
+        raise HdnnError(f"class number {index.max()}, but there are only {len(classes)} classes")
+    return np.asarray(classes)[index.astype(np.int64)]

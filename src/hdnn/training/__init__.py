@@ -1,0 +1,15 @@
+"""How a model is trained: objective, output-layer solver, coordinate and joint descent."""
+
+from hdnn.training.config import TrainingConfig
+from hdnn.training.loops import DirectEnsemble
+from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
+
+__all__ = [
+    "Callback",
+    "DirectEnsemble",
+    "DivergenceError",
+    "Entry",
+    "Snapshot",
+    "Trainer",
+    "TrainingConfig",
+]

@@ -1,0 +1,128 @@
+"""How a model is trained: one frozen record of every setting, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hdnn.errors import HdnnError, unknown_name
+
+METHODS = ("coordinate", "joint")
+SOLVERS = ("newton", "adam")
+SCHEDULES = ("constant", "exponential", "cosine")
+LOOPS = ("auto", "direct", "autograd")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of a training; the defaults are appendix B.1 of the paper, with Newton.
+
+    Args:
+        method: "coordinate" (output layer solved in every iteration, then one step on the hidden
+            layers; appendix B.1) or "joint" (one optimiser for everything; appendix B.2).
+        epochs, batch_size: passes over the data, samples in an iteration.
+        learning_rate, betas: of Adam on the hidden layers.
+        schedule, decay: learning rate over epochs: "constant", "exponential" (times ``decay`` after
+            each) or "cosine" (to 0).
+        alpha: weight of the smoothness penalty, equation (13).
+        alpha_c: weight of ||W||^2 + |mu|^2, output layer only.
+        solver, solver_iterations: how the output layer is solved: "newton" or "adam".
+        optimiser: for "joint", or to leave Adam: a name in `torch.optim`.
+        weight_decay: for "joint": on all parameters, as torch's optimisers do it.
+        clip: largest norm of the hidden layers' gradient, or None.
+        class_weight: None, "balanced", or a weight for every class number.
+        validation: share of the training data held out to watch.
+        early_stopping: stop after this many epochs without a better validation loss, and return to
+            the best; None: never.
+        seed: of the order of batches and the held-out part.
+        loop: "auto", "direct" (compiled epochs) or "autograd".
+    """
+
+    method: str = "coordinate"
+    epochs: int = 50
+    batch_size: int = 125
+    learning_rate: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.999)
+    schedule: str = "constant"
+    decay: float = 1.0
+    alpha: float = 5e-3
+    alpha_c: float = 1e-4
+    solver: str = "newton"
+    solver_iterations: int = 10
+    optimiser: str = "Adam"
+    weight_decay: float = 0.0
+    clip: float | None = None
+    class_weight: str | tuple[float, ...] | None = None
+    validation: float = 0.0
+    early_stopping: int | None = None
+    seed: int = 0
+    loop: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("method", METHODS), ("solver", SOLVERS), ("schedule", SCHEDULES), ("loop", LOOPS),
+        ):  # fmt: skip
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        for name in ("epochs", "batch_size", "solver_iterations"):
+            _check(name, getattr(self, name), int, low=0 if name == "epochs" else 1)
+        for name in ("learning_rate", "decay"):
+            _check(name, getattr(self, name), float, low=0.0, strict=True)
+        for name in ("alpha", "alpha_c", "weight_decay"):
+            _check(name, getattr(self, name), float, low=0.0)
+        object.__setattr__(self, "betas", tuple(self.betas))
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise HdnnError(f"betas are two numbers in [0, 1), got {self.betas!r}")
+        if self.clip is not None:
+            _check("clip", self.clip, float, low=0.0, strict=True)
+        if not 0 <= self.validation < 1:
+            raise HdnnError(f"validation is a share in [0, 1), got {self.validation!r}")
+        if self.early_stopping is not None:
+            _check("early_stopping", self.early_stopping, int, low=1)
+            if self.validation == 0:
+                raise HdnnError("early_stopping needs a validation part: give validation=0.1")
+        _check("seed", self.seed, int, low=0)
+        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
+            raise HdnnError(
+                f"class_weight is 'balanced', a weight for every class, or None, "
+                f"got {self.class_weight!r}"
+            )
+        if isinstance(self.class_weight, list):
+            object.__setattr__(self, "class_weight", tuple(self.class_weight))
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0.
+
+        >>> TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8).rate(1)
+        0.032
+        """
+        if self.schedule == "exponential":
+            return self.learning_rate * self.decay**epoch
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * epoch / max(self.epochs, 1))) / 2
+        return self.learning_rate
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, without those that are None."""
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {name: value for name, value in plain.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
+        """The config of plain values; an unknown name is an error that names the nearest."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown_name("training setting", name, known)
+        return cls(**values)
+
+
+def _check(name: str, value: object, kind: type, low: float, strict: bool = False) -> None:
+    allowed = (int,) if kind is int else (int, float)
+    good = isinstance(value, allowed) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value < low or (strict and value == low):  # type: ignore[operator, arg-type]
+        word = "an integer" if kind is int else "a number"
+        bound = "above" if strict else "of at least"
+        raise HdnnError(f"{name} is {word} {bound} {low:g}, got {value!r}")

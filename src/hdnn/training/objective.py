@@ -1,0 +1,65 @@
+"""The objective of section 3.3: data loss + alpha_c R_N(output layer) + alpha R(hidden layers)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.network import HamiltonianNetwork
+
+LOSSES = ("logistic", "softmax", "squared")
+"""The losses, in the order of their codes in the kernels."""
+
+
+def loss_name(task: str, outputs: int) -> str:
+    """Return "logistic" for two classes, "softmax" for more, "squared" for regression."""
+    if task == "regression":
+        return "squared"
+    return "logistic" if outputs == 1 else "softmax"
+
+
+def data_loss(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> Tensor:
+    """sum_i w_i loss_i / sum_i w_i.
+
+    Args:
+        values: ``(samples, outputs)``, of the output layer.
+        target: class numbers ``(samples,)``, or values ``(samples, outputs)``.
+        weight: ``(samples,)``.
+        loss: "logistic", "softmax" (cross-entropy) or "squared" (half the squared distance).
+    """
+    if loss == "logistic":
+        losses = F.binary_cross_entropy_with_logits(
+            values[:, 0], target.to(values.dtype), reduction="none"
+        )
+    elif loss == "softmax":
+        losses = F.cross_entropy(values, target, reduction="none")
+    else:
+        losses = (values - target.reshape_as(values)).square().sum(-1) / 2
+    return (weight * losses).sum() / weight.sum()
+
+
+def output_penalty(weight: Tensor, bias: Tensor) -> Tensor:
+    """R_N = ||W||_F^2 + ||mu||^2."""
+    return weight.square().sum() + bias.square().sum()
+
+
+def smoothness(network: HamiltonianNetwork) -> Tensor:
+    """R = h/2 sum_j ||K_j - K_{j-1}||_F^2 + the same for b, equation (13), counted once.
+
+    On the assembled K and b. Zero for networks without a step (FCNN) and with shared weights.
+    """
+    field = network.field
+    if not isinstance(field, WeightedField) or not network.scheme.uses_step:
+        return torch.zeros(())
+    K, b = field.weights.K, field.weights.b
+    if field.weights.time_invariant or network.layers < 2:
+        return K.new_zeros(())
+    axis = field.weights.theta.ndim - 2
+    total = K.new_zeros(())
+    h = network.h
+    for stack in (K, b):
+        squares = torch.diff(stack, dim=axis).square().flatten(axis + 1).sum(-1)
+        total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum() / 2
+    return total

@@ -1,0 +1,270 @@
+"""The trainer: epochs, validation, early stopping, callbacks, divergence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import HdnnError
+from hdnn.model import Model
+from hdnn.training.config import TrainingConfig
+from hdnn.training.loops import Batches, Epoch, make_loop, right, solve_output
+from hdnn.training.objective import data_loss
+
+
+class DivergenceError(HdnnError):
+    """The loss is no longer a finite number."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One epoch in the history.
+
+    Args:
+        epoch: counted from 1.
+        loss, penalised: means over the batches, without and with the penalties.
+        accuracy: share of training samples classified correctly, each before its step.
+        validation_loss, validation_accuracy: on the held-out part, after the epoch.
+        rate: the learning rate.
+        seconds: time since the training began (summed over interruptions).
+    """
+
+    epoch: int
+    loss: float
+    penalised: float
+    accuracy: float | None
+    rate: float
+    seconds: float
+    validation_loss: float | None = None
+    validation_accuracy: float | None = None
+
+    def to_dict(self) -> dict[str, float | int]:
+        """Without what was not measured."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+Callback = Callable[["Trainer", Entry], None]
+
+
+@dataclass
+class Snapshot:
+    """Everything that the rest of a training depends on, at the end of an epoch."""
+
+    epoch: int
+    seconds: float
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Trainer:
+    """Trains a model on data in memory.
+
+    Args:
+        model: what is trained, in place.
+        config: how.
+        callbacks: called with the trainer and the entry after every epoch; one that sets
+            ``trainer.stopped = True`` ends the training there.
+
+    >>> import hdnn
+    >>> from hdnn.data import split
+    >>> data = split("double-moons", size=400)
+    >>> model = Model(hdnn.network("H1", features=4, layers=4, T=1.0), 1, hdnn.Augmentation(2, 4))
+    >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50))
+    >>> [entry.epoch for entry in trainer.fit(data.X_train, data.y_train)]
+    [1, 2]
+    """
+
+    def __init__(
+        self, model: Model, config: TrainingConfig | None = None, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        self.model = model
+        self.config = TrainingConfig() if config is None else config
+        self.callbacks = list(callbacks)
+        self.history: list[Entry] = []
+        self.stopped = False
+        self.snapshot: Snapshot | None = None
+        self._best: tuple[float, int, dict[str, Tensor]] | None = None
+
+    def fit(
+        self,
+        X: Tensor,
+        target: Tensor,
+        sample_weight: Tensor | None = None,
+        validation: tuple[Tensor, Tensor] | None = None,
+        resume: Snapshot | None = None,
+    ) -> list[Entry]:
+        """Train; returns the history, an entry for every epoch.
+
+        Args:
+            X: ``(samples, features)``.
+            target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+            sample_weight: ``(samples,)``.
+            validation: data to watch, instead of a part held out by the config.
+            resume: go on from here.
+        """
+        weight = self._weights(X, target, sample_weight)
+        train, held = self._hold_out(len(X), target) if validation is None else (None, None)
+        if held is not None and train is not None:
+            validation = X[held], target[held]
+            X, target, weight = X[train], target[train], weight[train]
+        data = self._batches(X, target, weight)
+        watched = None if validation is None else self._batches(
+            *validation, torch.ones(len(validation[0]), dtype=X.dtype))  # fmt: skip
+        self.generator = torch.Generator().manual_seed(self.config.seed)
+        self.loop = make_loop(self.model, data, self.config)
+        if resume is not None:
+            self._restore(resume)
+        self._run(data, watched, resume)
+        if self._best is not None and self.config.early_stopping is not None:
+            self._load(self._best[2])
+        if self.config.method == "coordinate":
+            self._fit_output(data)
+        return self.history
+
+    def _run(self, data: Batches, watched: Batches | None, resume: Snapshot | None) -> None:
+        begin = time.perf_counter() - (0.0 if resume is None else resume.seconds)
+        first = 0 if resume is None else resume.epoch
+        if resume is None:
+            self.snapshot = self._take(0, 0.0)
+        for number in range(first, self.config.epochs):
+            order = torch.randperm(len(data), generator=self.generator)
+            found = self.loop.epoch(order, number)
+            if not _finite(found):
+                raise DivergenceError(self._diagnosis(data, number))
+            entry = Entry(
+                number + 1, found.loss, found.penalised, found.accuracy,
+                self.config.rate(number), time.perf_counter() - begin,
+                *(self._watch(watched) if watched is not None else (None, None)),
+            )  # fmt: skip
+            self.history.append(entry)
+            self._note_best(entry)
+            self.snapshot = self._take(number + 1, entry.seconds)
+            for callback in self.callbacks:
+                callback(self, entry)
+            if self.stopped or self._patience_is_over(entry):
+                break
+
+    # --- data -------------------------------------------------------------------------------------
+
+    def _weights(self, X: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
+        if len(X) == 0 or len(X) != len(target):
+            raise HdnnError(
+                f"X and the targets must have as many rows, got {len(X)}, {len(target)}"
+            )
+        weight = torch.ones(len(X), dtype=X.dtype)
+        if sample_weight is not None:
+            weight = sample_weight.to(X.dtype)
+            if weight.shape != (len(X),) or not bool((weight >= 0).all()) or not weight.sum() > 0:
+                raise HdnnError("sample weights are one nonnegative number a row, not all zero")
+        given = self.config.class_weight
+        if given is None:
+            return weight
+        if self.model.task != "classification":
+            raise HdnnError("class_weight is for classification")
+        classes = max(2, self.model.head.out_features)
+        if given == "balanced":
+            counts = torch.bincount(target, weights=weight.double(), minlength=classes)
+            factors = weight.double().sum() / (classes * counts.clamp_min(1e-300))
+        else:
+            factors = torch.tensor(given, dtype=torch.float64)
+            if len(factors) != classes:
+                raise HdnnError(f"class_weight has {len(factors)} entries for {classes} classes")
+        return weight * factors.to(X.dtype)[target]
+
+    def _hold_out(self, size: int, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if self.config.validation == 0:
+            return None, None
+        from hdnn.data import holdout
+
+        labels = target if self.model.task == "classification" else None
+        return holdout(size, self.config.validation, self.config.seed, labels)
+
+    def _batches(self, X: Tensor, target: Tensor, weight: Tensor) -> Batches:
+        with torch.no_grad():
+            states = self.model.enter(X)
+        if self.model.task == "regression":
+            target = target.to(states.dtype).reshape(len(X), -1)
+        return Batches(states, target, weight)
+
+    # --- after an epoch ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _watch(self, data: Batches) -> tuple[float, float | None]:
+        values = self.model.head(self.model.network(data.states))
+        loss = float(data_loss(values, data.target, data.weight, self.loop.loss))
+        if self.loop.loss == "squared":
+            return loss, None
+        return loss, right(values, data.target, self.loop.loss) / len(data)
+
+    def _note_best(self, entry: Entry) -> None:
+        if self.config.early_stopping is None or entry.validation_loss is None:
+            return
+        if self._best is None or entry.validation_loss < self._best[0]:
+            state = {k: v.clone() for k, v in self.model.state_dict().items()}
+            self._best = entry.validation_loss, entry.epoch, state
+
+    def _patience_is_over(self, entry: Entry) -> bool:
+        patience = self.config.early_stopping
+        return (
+            patience is not None and self._best is not None
+            and entry.epoch - self._best[1] >= patience
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def _fit_output(self, data: Batches) -> None:
+        """The final output layer, on all training data."""
+        if self.config.epochs == 0:
+            return
+        out = self.model.network(data.states)
+        solve_output(self.model, out, data.target, data.weight, self.config)
+
+    def _diagnosis(self, data: Batches, number: int) -> str:
+        network = self.model.network
+        with torch.no_grad():
+            states = network.trajectory(data.states[: self.config.batch_size])
+        finite = torch.isfinite(states).flatten(1).all(1)
+        sizes = torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0).abs().flatten(1).amax(1)
+        layer = int((~finite).nonzero()[0]) if not bool(finite.all()) else int(sizes.argmax())
+        what = "is the first whose state is not finite" if not bool(finite.all()) else (
+            f"has the largest state ({float(sizes.max()):.3g})")  # fmt: skip
+        h = network.h if isinstance(network.h, float) else float(network.h.max())
+        return (
+            f"the loss is not finite in epoch {number + 1}: with step h = {h:.3g}, layer {layer} "
+            f"of {network.layers} {what}; use a smaller T or step, a smaller learning rate "
+            f"(now {self.config.rate(number):.3g}), or clip=1.0"
+        )
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def _take(self, epoch: int, seconds: float) -> Snapshot:
+        tensors = {f"model.{k}": v.detach().clone() for k, v in self.model.state_dict().items()}
+        tensors |= {f"loop.{k}": v for k, v in self.loop.state().items()}
+        tensors["generator"] = self.generator.get_state()
+        if self._best is not None:
+            tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
+            tensors["best.epoch"] = torch.tensor(self._best[1])
+            tensors |= {f"best.model.{k}": v for k, v in self._best[2].items()}
+        return Snapshot(epoch, seconds, tensors)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            cut = len(prefix)
+            return {k[cut:]: v for k, v in snapshot.tensors.items() if k.startswith(prefix)}
+
+        self._load(part("model."))
+        self.loop.restore(part("loop."))
+        self.generator.set_state(snapshot.tensors["generator"])
+        if "best.loss" in snapshot.tensors:
+            best = snapshot.tensors
+            self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
+        self.snapshot = snapshot
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(state)
+
+
+def _finite(found: Epoch) -> bool:
+    return found.penalised - found.penalised == 0.0

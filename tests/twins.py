@@ -34,7 +34,9 @@ def _learned_J(**options: Any) -> Net:
     J = Learned(layout.width, ensemble=layout.ensemble, dtype=weights.theta.dtype)
     with torch.no_grad():
         J.theta.add_(torch.randn_like(J.theta) / 4)
-    return Net(HamiltonianField(J, weights), **({"T": 1.0} | given))
+    if "step" not in given:
+        given.setdefault("T", 1.0)
+    return Net(HamiltonianField(J, weights), **given)
 
 
 CATALOGUE: dict[str, Callable[..., Net]] = {

@@ -34,6 +34,7 @@ from hdnn.fields import (
     Weights,
 )
 from hdnn.files import atomic
+from hdnn.model import Augmentation, Model, Scaler
 from hdnn.network import HamiltonianNetwork
 
 FORMAT = 1
@@ -43,8 +44,8 @@ Description = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
-def save(network: HamiltonianNetwork, path: str | os.PathLike[str]) -> None:
-    """Write a network to one file, atomically.
+def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
+    """Write a network or a model to one file, atomically.
 
     >>> import hdnn, tempfile
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0)
@@ -53,10 +54,13 @@ def save(network: HamiltonianNetwork, path: str | os.PathLike[str]) -> None:
     >>> torch.equal(load(path).K, net.K)
     True
     """
-    if not isinstance(network, HamiltonianNetwork):
-        raise HdnnError(f"save takes a network, got {type(network).__name__}")
-    tensors = {name: t.detach().contiguous() for name, t in network.state_dict().items()}
-    description = {"format": FORMAT, "kind": "network", **_describe(network, tensors)}
+    if not isinstance(thing, HamiltonianNetwork | Model):
+        raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
+    tensors = {name: t.detach().contiguous() for name, t in thing.state_dict().items()}
+    if isinstance(thing, Model):
+        description = {"format": FORMAT, "kind": "model", **_describe_model(thing, tensors)}
+    else:
+        description = {"format": FORMAT, "kind": "network", **_describe(thing, tensors)}
     with atomic(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"hdnn": json.dumps(description)})
@@ -64,15 +68,15 @@ def save(network: HamiltonianNetwork, path: str | os.PathLike[str]) -> None:
             raise OSError(str(error)) from error
 
 
-def load(path: str | os.PathLike[str]) -> HamiltonianNetwork:
-    """The network of a file that `save` wrote; a `FileFormatError` for anything else."""
+def load(path: str | os.PathLike[str]) -> Any:
+    """The network or model of a file that `save` wrote; a `FileFormatError` for anything else."""
     description, tensors = _read(Path(path))
     try:
-        return _build(description, tensors)
+        return _KINDS[description["kind"]](description, tensors)
     except FileFormatError:
         raise
     except (HdnnError, LookupError, TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-        raise FileFormatError(f"{path} does not describe a network: {error}") from error
+        raise FileFormatError(f"{path} does not describe what it holds: {error}") from error
 
 
 def _read(path: Path) -> tuple[Description, Tensors]:
@@ -88,7 +92,7 @@ def _read(path: Path) -> tuple[Description, Tensors]:
         description = json.loads(text or "null")
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the description in {path} is not JSON: {error}") from error
-    if not isinstance(description, dict) or description.get("kind") != "network":
+    if not isinstance(description, dict) or description.get("kind") not in ("network", "model"):
         raise FileFormatError(f"{path} is a safetensors file, but hdnn did not write it")
     if description.get("format") != FORMAT:
         raise FileFormatError(
@@ -137,6 +141,51 @@ def _build(description: Description, tensors: Tensors) -> HamiltonianNetwork:
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("pattern.")}
     network.load_state_dict(kept)
     return network
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def _describe_model(model: Model, tensors: Tensors) -> Description:
+    augmentation = model.augmentation
+    return {
+        "network": _describe(model.network, tensors),
+        "outputs": model.head.out_features,
+        "task": model.task,
+        "classes": model.classes,
+        "feature_names": model.feature_names,
+        "augmentation": None if augmentation is None else {
+            "features": augmentation.features,
+            "width": augmentation.width,
+            "mode": augmentation.mode,
+        },
+    }  # fmt: skip
+
+
+def _build_model(description: Description, tensors: Tensors) -> Model:
+    patterns = {name: tensor for name, tensor in tensors.items() if name.startswith("pattern.")}
+    inner = {k.removeprefix("network."): v for k, v in tensors.items() if k.startswith("network.")}
+    network = _build(description["network"], inner | patterns)
+    given = description["augmentation"]
+    scaler = None
+    if "scaler.mean" in tensors:
+        scaler = Scaler(tensors["scaler.mean"], tensors["scaler.scale"])
+    if tensors["head.weight"].shape[0] != description["outputs"]:
+        raise FileFormatError("the output layer in the file does not fit its description")
+    model = Model(
+        network, description["outputs"], None if given is None else Augmentation(**given), scaler,
+        task=description["task"], classes=description["classes"],
+        feature_names=description["feature_names"],
+    )  # fmt: skip
+    kept = {name: tensor for name, tensor in tensors.items() if name not in patterns}
+    model.load_state_dict(kept)
+    return model
+
+
+_KINDS: dict[str, Callable[[Description, Tensors], Any]] = {
+    "network": _build,
+    "model": _build_model,
+}
 
 
 # --- schemes --------------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
+from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CLASS_COLOURS = ("#c1440e", "#1f5a99", "#3a7d44", "#8a5fa8", "#b08a1e")
@@ -54,18 +56,89 @@ def propagation(
     """
     figure = _figure(1.6 * shown, 1.55 * len(networks))
     axes = figure.subplots(len(networks), shown, squeeze=False)
-    colours = [CLASS_COLOURS[int(label) % len(CLASS_COLOURS)] for label in labels]
     for place, (title, net) in enumerate(networks.items()):
         row = axes[place]
         trajectory = net.trajectory(states)
         for column, axis in enumerate(row):
             layer = round(column * net.layers / (shown - 1))
-            points = trajectory[layer][:, :2].cpu().numpy()
-            axis.scatter(points[:, 0], points[:, 1], s=2.0, c=colours, linewidths=0)
-            axis.set_xticks([])
-            axis.set_yticks([])
+            _scatter(axis, trajectory[layer][:, :2], labels)
             axis.margins(0.08)
             if place == 0:
                 axis.set_title(f"layer {layer}", fontsize=8)
         row[0].set_ylabel(title, fontsize=10)
     return figure
+
+
+@torch.no_grad()
+def decision_regions(
+    axis: Axes, model: Model, points: Tensor, labels: Tensor, resolution: int = 300
+) -> None:
+    """Colour the plane by what a model predicts there, with data on top.
+
+    Args:
+        axis: where to draw.
+        model: takes two features.
+        points, labels: ``(samples, 2)`` and ``(samples,)``.
+        resolution: pixels along each side.
+    """
+    from matplotlib.colors import ListedColormap
+
+    low, high = points.min(0).values, points.max(0).values
+    margin = 0.12 * (high - low)
+    sides = [
+        torch.linspace(float(a), float(b), resolution)
+        for a, b in zip(low - margin, high + margin, strict=True)
+    ]
+    grid = torch.cartesian_prod(*sides).to(points.dtype)
+    found = model.predict(grid).reshape(resolution, resolution).T.cpu().numpy()
+    classes = max(2, model.head.out_features)
+    colours = ListedColormap([CLASS_COLOURS[k % len(CLASS_COLOURS)] for k in range(classes)])
+    left, right, bottom, top = (float(side[k]) for side in sides for k in (0, -1))
+    axis.imshow(
+        found, origin="lower", extent=(left, right, bottom, top), cmap=colours, vmin=-0.5,
+        vmax=classes - 0.5, alpha=0.28, aspect="auto", interpolation="nearest",
+    )  # fmt: skip
+    _scatter(axis, points, labels)
+
+
+def _scatter(axis: Axes, points: Tensor, labels: Tensor) -> None:
+    colours = [CLASS_COLOURS[int(label) % len(CLASS_COLOURS)] for label in labels]
+    axis.scatter(points[:, 0], points[:, 1], s=2.0, c=colours, linewidths=0)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+@torch.no_grad()
+def regions_and_propagation(
+    models: Mapping[str, Model], points: Tensor, labels: Tensor, samples: int = 800
+) -> Figure:
+    """Decision regions of every model; below, the data on their way through its layers.
+
+    Args:
+        models: by title.
+        points, labels: ``(samples, 2)`` and ``(samples,)``.
+        samples: how many of them are drawn.
+    """
+    points, labels = points[:samples], labels[:samples]
+    figure = _figure(1.75 * len(models), 7.0)
+    axes = figure.subplots(4, len(models), squeeze=False)
+    for column, (title, model) in enumerate(models.items()):
+        decision_regions(axes[0][column], model, points, labels)
+        axes[0][column].set_title(title.replace(": ", "\n"), fontsize=8)
+        states = model.network.trajectory(model.enter(points))
+        for row, share in enumerate((1 / 3, 2 / 3, 1.0), start=1):
+            layer = round(share * model.network.layers)
+            axis = axes[row][column]
+            _scatter(axis, _plane(states[layer]), labels)
+            axis.margins(0.08)
+            axis.set_xlabel(f"layer {layer}", fontsize=7)
+    for row, name in enumerate(("decision", "1/3 of depth", "2/3 of depth", "last layer")):
+        axes[row][0].set_ylabel(name, fontsize=8)
+    return figure
+
+
+def _plane(states: Tensor) -> Tensor:
+    """The two directions in which states ``(samples, n)`` spread most."""
+    centred = (states - states.mean(0)).double()
+    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
+    return centred @ directions[:2].T

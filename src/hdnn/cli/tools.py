@@ -1,0 +1,102 @@
+"""`hdnn info` and `hdnn bench`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import hdnn
+from hdnn import zoo
+from hdnn.cli.base import app, emit, say
+from hdnn.errors import unknown_name
+
+
+def _caches() -> list[Path]:
+    """The files in which numba keeps compiled kernels, beside the package and for the user."""
+    from numba.core import config
+
+    package = Path(hdnn.__file__).parent
+    found = [path for folder in package.rglob("__pycache__") for path in folder.glob("*.nb[ic]")]
+    for folder in (config.CACHE_DIR, platformdirs_numba()):
+        if folder and Path(folder).is_dir():
+            found += [p for p in Path(folder).rglob("*.nb[ic]") if "hdnn" in str(p)]
+    return found
+
+
+def platformdirs_numba() -> str:
+    """Where numba keeps its cache when the package folder cannot be written to."""
+    import platformdirs
+
+    return platformdirs.user_cache_dir("numba", appauthor=False)
+
+
+@app.command()
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    clear_cache: Annotated[bool, typer.Option(help="Remove compiled kernels.")] = False,
+) -> None:
+    """Versions, threads, backends, compiled kernels and catalogues."""
+    from hdnn.backends.threads import thread_count
+    from hdnn.data import PROBLEMS
+
+    cached = _caches()
+    if clear_cache:
+        for path in cached:
+            path.unlink(missing_ok=True)
+        cached = []
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("torch", "numpy", "numba", "safetensors")
+    }
+    facts = {
+        "hdnn": hdnn.__version__,
+        "python": platform.python_version(),
+        **versions,
+        "threads": thread_count(),
+        "torch threads": torch.get_num_threads(),
+        "backends": list(hdnn.backends.BACKENDS),
+        "compiled kernels": len([path for path in cached if path.suffix == ".nbi"]),
+        "architectures": list(zoo.ARCHITECTURES),
+        "schemes": list(hdnn.schemes.SCHEMES),
+        "data sets": list(PROBLEMS),
+    }
+    if as_json:
+        emit(facts)
+        return
+    for name, value in facts.items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        say(f"[bold]{name:18}[/bold]{shown}")
+
+
+@app.command()
+def bench(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+    seconds: Annotated[float, typer.Option(help="How long to measure each work.")] = 2.0,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Only these rows of the table, e.g. small, images.")
+    ] = None,
+) -> None:
+    """Measure speed and memory against peers: ratios of medians in one interleaved run."""
+    from hdnn.bench import cases
+
+    def report(line: str) -> None:
+        if not as_json:
+            say(line)
+
+    groups = sorted({case.group for case in cases.CASES})
+    for name in group or ():
+        if name not in groups:
+            raise unknown_name("group", name, groups)
+    if group:
+        chosen = [case for case in cases.CASES if case.group in group]
+        measured = [cases.measure(case, seconds, report) for case in chosen]
+        found = {"machine": cases.machine(), "cases": measured}
+    else:
+        found = cases.run_all(seconds=seconds, report=report)
+    if as_json:
+        emit(found)

@@ -1,0 +1,195 @@
+"""`hdnn train`: from data to a run folder."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hdnn.cli.base import FAILED, app, console, emit, errors, say
+from hdnn.errors import HdnnError
+from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
+from hdnn.training.recipe import Recipe, prepare
+from hdnn.training.runs import Run
+from hdnn.training.trainer import Callback, Entry, Trainer
+
+
+@app.command()
+def train(
+    source: Annotated[
+        str | None, typer.Argument(help="A data set (swiss-roll, double-moons, ...) or a table.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML with tables data, model, training; flags override it.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
+    architecture: Annotated[str | None, typer.Option(help="MS1 MS2 MS3 H1 H2 HS ...")] = None,
+    layers: Annotated[int | None, typer.Option(help="Depth.")] = None,
+    T: Annotated[float | None, typer.Option("--T", help="Final time, h = T / layers.")] = None,
+    step: Annotated[float | None, typer.Option(help="Step h, instead of T.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the network.")] = None,
+    augmentation: Annotated[str | None, typer.Option(help="append or spread.")] = None,
+    activation: Annotated[str | None, typer.Option(help="tanh, ...")] = None,
+    time_invariant: Annotated[bool | None, typer.Option(help="All layers share weights.")] = None,
+    standardise: Annotated[bool | None, typer.Option(help="Scale columns.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of data, weights and batches.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples in an iteration.")] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="constant, exponential, cosine.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Of the exponential schedule.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Smoothness penalty.")] = None,
+    alpha_c: Annotated[float | None, typer.Option(help="Output layer penalty.")] = None,
+    method: Annotated[str | None, typer.Option(help="coordinate or joint.")] = None,
+    solver: Annotated[str | None, typer.Option(help="Output layer: newton or adam.")] = None,
+    optimiser: Annotated[str | None, typer.Option(help="A name in torch.optim.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="For joint descent.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest norm of the gradient.")] = None,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Weigh classes alike.")] = False,
+    validation: Annotated[float | None, typer.Option(help="Share held out to watch.")] = None,
+    early_stopping: Annotated[int | None, typer.Option(help="Patience in epochs.")] = None,
+    split: Annotated[str | None, typer.Option(help="paper or independent.")] = None,
+    size: Annotated[int | None, typer.Option(help="Points of a planar problem.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of a table to predict.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeats.")] = None,
+    task: Annotated[str | None, typer.Option(help="classification or regression.")] = None,
+    test: Annotated[float | None, typer.Option(help="Share of a table held out.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the history here.")] = None,
+    tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard here.")] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Between checkpoints.")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train a network on a data set of the paper or on your own table."""
+    given: dict[str, dict[str, Any]] = {
+        "data": {
+            "source": source, "split": split, "size": size, "target": target, "task": task,
+            "drop": tuple(drop) if drop else None, "test": test, "seed": seed,
+        },
+        "model": {
+            "architecture": architecture, "layers": layers, "T": T, "step": step, "width": width,
+            "augmentation": augmentation, "activation": activation, "dtype": dtype, "seed": seed,
+            "time_invariant": time_invariant, "standardise": standardise,
+        },
+        "training": {
+            "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "decay": decay,
+            "schedule": schedule, "alpha": alpha, "alpha_c": alpha_c, "method": method,
+            "solver": solver, "optimiser": optimiser, "weight_decay": weight_decay, "clip": clip,
+            "class_weight": "balanced" if balanced else None, "validation": validation,
+            "early_stopping": early_stopping, "seed": seed,
+        },
+    }  # fmt: skip
+    flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
+    if resume is not None:
+        if config is not None or out is not None or any(flags.values()):
+            raise HdnnError("--resume takes no other settings: the run's config.toml has them")
+        run = Run.open(resume)
+    else:
+        recipe = _recipe(config, flags)
+        recipe = replace(recipe, data=recipe.data.pinned())
+        for note in prepare(recipe).notes:
+            errors.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
+        run = Run.create(out or _default_folder(recipe), recipe, overwrite)
+    _train(run, csv, tensorboard, checkpoint_seconds, as_json)
+
+
+def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
+    tables: dict[str, Any] = {}
+    if config is not None:
+        if not config.is_file():
+            raise HdnnError(f"there is no config file {config}")
+        try:
+            tables = tomllib.loads(config.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise HdnnError(f"{config} is not TOML: {error}") from error
+        Recipe.from_tables(tables, str(config))
+    for name, values in flags.items():
+        merged = {**tables.get(name, {}), **values}
+        # T and step are two ways to say one thing: a flag replaces either.
+        if name == "model" and ("T" in values) != ("step" in values):
+            merged.pop("step" if "T" in values else "T", None)
+        tables[name] = merged
+    if "source" not in tables["data"]:
+        raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
+    return Recipe.from_tables(tables, "the command line")
+
+
+def _default_folder(recipe: Recipe) -> Path:
+    model = recipe.model
+    name = f"{Path(recipe.data.source).stem}-{model.architecture}-{model.layers}-{model.seed}"
+    return Path("runs") / name
+
+
+def _train(
+    run: Run, csv: Path | None, tensorboard: Path | None, seconds: float, as_json: bool
+) -> None:
+    if run.finished:
+        if as_json:
+            emit({"run": str(run.folder), "finished": True})
+        else:
+            say(f"{run.folder} is finished; nothing to do")
+        return
+    callbacks: list[Callback] = [] if csv is None else [CsvLogger(csv)]
+    if tensorboard is not None:
+        callbacks.append(TensorBoardLogger(tensorboard))
+    recipe = run.recipe()
+    # A termination is an interruption: it leaves a checkpoint too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with _Progress(recipe.training.epochs, quiet=as_json) as progress:
+            metrics = run.train([*callbacks, progress], seconds)
+    except KeyboardInterrupt:
+        errors.print(
+            f"interrupted; go on with: hdnn train --resume {run.folder}",
+            style="yellow", highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        emit({"run": str(run.folder), "finished": True, **metrics})
+        return
+    for part, found in metrics.items():
+        shown = ", ".join(
+            f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)
+        )
+        say(f"{part:5}  {shown}  ({found['samples']} samples)")
+    say(f"run: {run.folder}")
+
+
+class _Progress:
+    """A progress bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+
+    def __init__(self, epochs: int, quiet: bool) -> None:
+        self.epochs, self.quiet = epochs, quiet
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> _Progress:
+        if not self.quiet and console.is_terminal:
+            self.bar = Progress(
+                TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"), console=console, transient=True,
+            )  # fmt: skip
+            self.bar.start()
+            self.task = self.bar.add_task("training", total=self.epochs, figures="")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, trainer: Trainer, entry: Entry) -> None:
+        figures = f"loss {entry.loss:.4f}"
+        if entry.accuracy is not None:
+            figures += f"  accuracy {entry.accuracy:.4f}"
+        if entry.validation_loss is not None:
+            figures += f"  validation {entry.validation_loss:.4f}"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=entry.epoch, figures=figures)
+        elif not self.quiet and entry.epoch % max(1, self.epochs // 10) == 0:
+            say(f"epoch {entry.epoch}/{self.epochs}  {figures}")

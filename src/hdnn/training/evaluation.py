@@ -1,0 +1,37 @@
+"""What a trained model reaches on data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hdnn.model import Model
+from hdnn.training.objective import data_loss, loss_name
+
+CHUNK = 65_536
+"""Samples that go through the network at once."""
+
+
+@torch.no_grad()
+def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, float | int]:
+    """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
+
+    Args:
+        model: the trained model.
+        X: ``(samples, features)``.
+        target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+    """
+    values = torch.cat([model(part) for part in X.split(CHUNK)])
+    weight = torch.ones(len(X), dtype=values.dtype)
+    loss = float(data_loss(values, target, weight, loss_name(model.task, values.shape[1])))
+    found: dict[str, float | int] = {"samples": len(X), "loss": loss}
+    if model.task == "classification":
+        labels = values.argmax(-1) if values.shape[1] > 1 else (values[:, 0] > 0).long()
+        return found | {"accuracy": float((labels == target).double().mean())}
+    errors = values - target.reshape_as(values).to(values.dtype)
+    spread = float((target - target.mean(0)).square().sum())
+    return found | {
+        "rmse": float(errors.square().mean().sqrt()),
+        "mae": float(errors.abs().mean()),
+        "r2": 1 - float(errors.square().sum()) / spread if spread > 0 else float("nan"),
+    }

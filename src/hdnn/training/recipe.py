@@ -1,0 +1,226 @@
+"""A recipe: data, model and training as one record that a run can be repeated from."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdnn.data import KINDS, PROBLEMS, holdout, problem, read_table, split
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.model import Augmentation, Model, Scaler
+from hdnn.training import toml
+from hdnn.training.config import TrainingConfig
+from hdnn.zoo import architecture, network
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """Where the data come from.
+
+    Args:
+        source: the name of a planar problem, or the path of a table.
+        split, size: for a planar problem: "paper" or "independent", and the points of both parts.
+        target, drop, task: for a table: the column to predict, columns to leave out, and
+            "classification" or "regression" where the guess is wrong.
+        test: for a table: the share held out to evaluate.
+        digest: for a table: its SHA-256, so that a run notices when the file has changed.
+        seed: of the draw or of the held-out part.
+    """
+
+    source: str = "swiss-roll"
+    split: str = "paper"
+    size: int = 10_000
+    target: str | None = None
+    drop: tuple[str, ...] = ()
+    task: str | None = None
+    test: float = 0.2
+    digest: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drop", tuple(self.drop))
+        if self.split not in KINDS:
+            raise unknown_name("split", self.split, KINDS)
+        if not 0 <= self.test < 1:
+            raise HdnnError(f"test is a share in [0, 1), got {self.test!r}")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the source is a file."""
+        return self.source.lower().replace("_", "-") not in PROBLEMS
+
+    def pinned(self) -> DataRecipe:
+        """The same with an absolute path and the digest of a table, as a run records it."""
+        path = Path(self.source)
+        if not self.is_table or not path.is_file():
+            return self
+        return replace(self, source=str(path.resolve()), digest=_digest(path))
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What is trained.
+
+    Args:
+        architecture, layers, T, step, activation, time_invariant: of the network.
+        width: of the network; None: room for the features and as many zeros, at most 32 of them.
+        augmentation: "append" or "spread".
+        standardise: scale the columns; None: for tables only.
+        dtype: "float32" or "float64".
+        seed, scale: of the initial weights.
+    """
+
+    architecture: str = "H1"
+    layers: int = 16
+    T: float | None = None
+    step: float | None = None
+    width: int | None = None
+    augmentation: str = "append"
+    activation: str = "tanh"
+    time_invariant: bool = False
+    standardise: bool | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "architecture", architecture(self.architecture).name)
+        if self.dtype not in DTYPES:
+            raise unknown_name("dtype", self.dtype, DTYPES)
+        uses_step = architecture(self.architecture).scheme.uses_step
+        if uses_step and self.T is None and self.step is None:
+            object.__setattr__(self, "T", 1.2)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Data, model and training."""
+
+    data: DataRecipe = field(default_factory=DataRecipe)
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def to_toml(self) -> str:
+        """The recipe as TOML, which `from_toml` reads."""
+        return toml.dumps(
+            {"data": asdict(self.data), "model": asdict(self.model),
+             "training": self.training.to_dict()}
+        )  # fmt: skip
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "the config") -> Recipe:
+        """The recipe of a TOML text; a clear error for anything else."""
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise HdnnError(f"{where} is not TOML: {error}") from error
+        return cls.from_tables(tables, where)
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any], where: str = "the config") -> Recipe:
+        """The recipe of plain values in tables data, model, training."""
+        for name, table in tables.items():
+            if name not in ("data", "model", "training"):
+                raise unknown_name(f"table in {where}", name, ("data", "model", "training"))
+            if not isinstance(table, Mapping):
+                raise HdnnError(f"{name} in {where} is a table, got {table!r}")
+        try:
+            return cls(
+                _record(DataRecipe, tables.get("data", {}), where),
+                _record(ModelRecipe, tables.get("model", {}), where),
+                TrainingConfig.from_dict(tables.get("training", {})),
+            )
+        except TypeError as error:
+            raise HdnnError(f"{where} has a value of the wrong type: {error}") from error
+
+
+def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
+    known = [f.name for f in fields(kind)]
+    for name in values:
+        if name not in known:
+            raise unknown_name(f"setting in {where}", name, known)
+    return kind(**values)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data ready for training: tensors, and what the model must know of them."""
+
+    X_train: Tensor
+    y_train: Tensor
+    X_test: Tensor
+    y_test: Tensor
+    task: str
+    classes: list[Any] | None
+    feature_names: list[str] | None
+    notes: list[str]
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """The data of a recipe, split into train and test."""
+    data, dtype = recipe.data, DTYPES[recipe.model.dtype]
+    if not data.is_table:
+        parts = split(problem(data.source).name, data.split, data.size, data.seed)
+        return Prepared(
+            parts.X_train.to(dtype), parts.y_train, parts.X_test.to(dtype), parts.y_test,
+            "classification", list(range(parts.classes)), None, [],
+        )  # fmt: skip
+    if not Path(data.source).exists():
+        raise unknown_name("data set (and there is no such file)", data.source, PROBLEMS)
+    if data.digest is not None and _digest(Path(data.source)) != data.digest:
+        raise HdnnError(
+            f"{data.source} has changed since the run began; train anew in another --out"
+        )
+    if data.target is None:
+        raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
+    table = read_table(data.source, data.target, task=data.task, drop=data.drop)
+    targets = torch.from_numpy(table.targets)
+    labels = targets if table.task == "classification" else None
+    X = torch.from_numpy(table.X).to(dtype)
+    y = targets if labels is not None else targets.to(dtype)
+    train, test = torch.arange(len(X)), torch.arange(0)
+    if data.test > 0:
+        train, test = holdout(len(X), data.test, data.seed, labels)
+    assert table.task is not None
+    return Prepared(
+        X[train], y[train], X[test], y[test], table.task,
+        None if table.classes is None else list(table.classes), list(table.feature_names),
+        list(table.notes),
+    )  # fmt: skip
+
+
+def build(recipe: Recipe, data: Prepared) -> Model:
+    """The untrained model of a recipe."""
+    given, features = recipe.model, data.X_train.shape[1]
+    width = given.width or features + min(features, 32)
+    augmentation = Augmentation(features, width, given.augmentation)
+    net = network(
+        given.architecture, features=augmentation.width, layers=given.layers, T=given.T,
+        step=given.step, activation=given.activation, time_invariant=given.time_invariant,
+        dtype=DTYPES[given.dtype], generator=torch.Generator().manual_seed(given.seed),
+        scale=given.scale,
+    )  # fmt: skip
+    standardise = recipe.data.is_table if given.standardise is None else given.standardise
+    outputs = 1
+    if data.task == "classification" and data.classes is not None:
+        outputs = 1 if len(data.classes) == 2 else len(data.classes)
+    elif data.y_train.ndim > 1:
+        outputs = data.y_train.shape[1]
+    return Model(
+        net, outputs, augmentation, Scaler.fit(data.X_train) if standardise else None,
+        task=data.task, classes=data.classes, feature_names=data.feature_names,
+    )  # fmt: skip

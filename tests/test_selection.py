@@ -1,0 +1,165 @@
+"""Which backend is chosen and why: by program, shape, dtype and device, and by nothing else."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hdnn
+from catalogue import NAMES, build
+from hdnn.backends import BACKENDS
+from hdnn.backends.selection import ACTIVATIONS, WIDEST
+from hdnn.errors import HdnnError
+from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
+from hdnn.fields.activations import Activation
+from twins import agree, derivatives, twin
+
+Net = hdnn.HamiltonianNetwork
+
+
+def obstacles() -> dict[str, tuple[Any, Any, str]]:
+    """A network and a state that the kernels cannot serve, and a word of the reason."""
+    half, brain = torch.float16, torch.bfloat16
+    rows = torch.randn(3, 4)
+    return {
+        "flow": (lambda: build("H1", "RK4"), rows, "flow"),
+        "implicit": (lambda: build("H2", "ImplicitMidpoint"), rows, "flow"),
+        "energy": (lambda: Net(hdnn.fields.EnergyField("J1", _energy, features=4), layers=2, T=1.0),
+                   rows, "flow"),
+        "J(y, t)": (lambda: Net(hdnn.fields.HamiltonianField(
+            lambda y, t: hdnn.fields.canonical(4).expand(*y.shape[:-1], 4, 4),
+            hdnn.fields.Weights("dense", features=4, layers=2)), T=1.0), rows, "flow"),
+        "float16": (lambda: build("H1", dtype=half), rows.to(half), "float16"),
+        "bfloat16": (lambda: build("H1", dtype=brain), rows.to(brain), "bfloat16"),
+        "meta": (lambda: build("H1", device="meta"), rows.to("meta"), "meta"),
+        "sin": (lambda: build("H1", activation="sin"), rows, "sin"),
+        "empty": (lambda: build("H1"), rows[:0], "nothing to compute"),
+        "no layers": (lambda: build("H1", layers=0), rows, "nothing to compute"),
+        "activation of ones own": (lambda: build("H1", activation=_steep), rows, "tanh"),
+    }  # fmt: skip
+
+
+def _energy(x: torch.Tensor, t: Any) -> torch.Tensor:
+    return x.cos().sum(-1)
+
+
+_steep = Activation("tanh", lambda x: torch.tanh(3 * x), lambda x: torch.log(torch.cosh(3 * x)) / 3)
+"""Not the catalogue's tanh, but of the same name."""
+
+OBSTACLES = obstacles()
+
+
+@pytest.mark.parametrize("case", OBSTACLES)
+def test_where_the_kernels_cannot_serve(case: str) -> None:
+    """auto falls back and says why; asking for the kernels raises the same reason."""
+    make, y, word = OBSTACLES[case]
+    y = y if y.dtype in (torch.float16, torch.bfloat16) else y.to(torch.float64)
+    net = make()
+    choice = net.explain_backend(y)
+    assert choice.backend == "reference"
+    assert word in choice.reason
+    assert str(choice) == f"reference: {choice.reason}"
+    out = net(y)
+    assert out.shape == y.shape
+    if case != "meta":
+        assert torch.equal(out, twin(net, "reference")(y))
+    demanding = twin(net, "fused")
+    for ask in (demanding, demanding.explain_backend):
+        with pytest.raises(HdnnError, match=r"fused backend cannot serve: .*use backend='auto'") as e:
+            ask(y)
+        assert word in str(e.value)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_to_compute_is_as_in_the_reference(name: str, backend: str) -> None:
+    for layers, shape in ((3, (0, 4)), (3, (2, 0, 4)), (0, (3, 4)), (0, (0, 4))):
+        net, y = build(name, layers=layers), torch.randn(shape)
+        mine, plain = (derivatives(twin(net, b), y, y) for b in (backend, "reference"))
+        agree(mine, plain, 0.0)
+    pictures, y = build(name, channels=4, backend=backend), torch.randn(2, 4, 0, 3)
+    assert pictures(y).shape == y.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_auto_takes_the_kernels_up_to_a_width(name: str, dtype: torch.dtype) -> None:
+    widest = WIDEST[dtype]
+    for n, expected in ((2, "fused"), (widest, "fused"), (widest + 2, "reference")):
+        net = build(name, features=n, layers=1, dtype=dtype)
+        choice = net.explain_backend(torch.randn(3, n, dtype=dtype))
+        assert choice.backend == expected
+        assert str(n) in choice.reason
+        forced = twin(net, "fused").explain_backend(torch.randn(3, n, dtype=dtype))
+        assert (forced.backend, forced.reason) == ("fused", "asked for")
+    asked = twin(net, "reference").explain_backend(torch.randn(3, n, dtype=dtype))
+    assert (asked.backend, asked.reason) == ("reference", "asked for")
+
+
+@given(
+    batch=st.lists(st.integers(1, 30), max_size=2),
+    n=st.sampled_from((2, 4, 30, 32, 34, 64)),
+    layers=st.integers(1, 5),
+)
+def test_the_choice_depends_on_program_shape_dtype_and_device_only(
+    batch: list[int], n: int, layers: int
+) -> None:
+    """Not on values, strides, gradients, calls before, threads, or the collector."""
+    net = build("MS3", features=n, layers=layers, dtype=torch.float64)
+    y = torch.randn(*batch, n, dtype=torch.float64)
+    first = net.explain_backend(y)
+    for state in (
+        torch.full_like(y, torch.nan),
+        y.clone().requires_grad_(),
+        torch.randn(1, dtype=torch.float64).expand(*batch, n),
+    ):
+        assert net.explain_backend(state) == first
+    net(y)
+    gc.collect()
+    with torch.no_grad():
+        net(y)
+        assert net.explain_backend(y) == first
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3 - min(before, 2))
+        assert net.explain_backend(y) == first
+    finally:
+        torch.set_num_threads(before)
+    assert build("MS3", features=n, layers=layers, dtype=torch.float64).explain_backend(y) == first
+
+
+def test_the_kernels_know_activations_of_the_catalogue() -> None:
+    for name in CATALOGUE:
+        net, y = build("FCNN", activation=name), torch.randn(5, 4)
+        served = net.explain_backend(y).backend == "fused"
+        assert served == (name in ACTIVATIONS)
+        agree(derivatives(net, y, y), derivatives(twin(net, "reference"), y, y))
+
+
+@pytest.mark.parametrize("name", ["H1", "FCNN"])
+def test_an_activation_of_ones_own_is_the_one_that_counts(name: str) -> None:
+    net, y = build(name, activation=_steep), torch.randn(5, 4)
+    agree(derivatives(net, y, y), derivatives(twin(net, "reference"), y, y))
+
+
+def test_misuse_of_the_switches() -> None:
+    for options, message in (
+        ({"backend": "fsued"}, "did you mean 'fused'"),
+        ({"memory": "laen"}, "did you mean 'lean'"),
+    ):
+        with pytest.raises(HdnnError, match=message):
+            build("H1", **options)
+    assert BACKENDS == ("auto", "reference", "fused")
+
+
+def test_states_that_do_not_fit_are_refused_before_a_backend_is_chosen() -> None:
+    net = build("H1")
+    for y in (torch.randn(3, 5), torch.randn(3, 4, dtype=torch.float32)):
+        for ask in (net, net.explain_backend):
+            with pytest.raises(HdnnError):
+                ask(y)

@@ -191,13 +191,21 @@ SPECIAL = {
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("name", ["H1", "MS3", "FCNN"])
 def test_special_values_stay_in_their_sample(name: str, activation: str, special: str) -> None:
-    """As in the reference, forward and backward, for a whole sample and for one of its entries."""
+    """As in the reference, forward and backward, for a whole sample and for one of its entries.
+
+    In gradients of weights a sum may be NaN in one and infinite in the other: the reference
+    multiplies by the zeros of J, the kernels leave them out.
+    """
     net = build(name, layers=3, activation=activation, scale=0.5)
     y, weight = torch.randn(37, 4), torch.randn(37, 4)
     y[11], y[36, 2] = SPECIAL[special], SPECIAL[special]  # the last is the one that fills a vector
     fused, plain = (derivatives(twin(net, b), y, weight) for b in ("fused", "reference"))
-    for expected, found in zip(plain.values(), fused.values(), strict=True):
+    for key, expected in plain.items():
+        found = fused[key]
         tolerance = 1e-11 * max(1.0, float(expected.nan_to_num(0, 0, 0).abs().max()))
+        if key not in ("value", "state"):
+            assert torch.equal(found.isfinite(), expected.isfinite())
+            found, expected = (t.nan_to_num(0, 0, 0) for t in (found, expected))
         torch.testing.assert_close(found, expected, rtol=1e-11, atol=tolerance, equal_nan=True)
     others = torch.ones(37, dtype=torch.bool)
     others[[11, 36]] = False
@@ -262,11 +270,11 @@ def test_nothing_of_torch_is_touched() -> None:
     net, y = build("H1", backend="fused", layers=20), torch.randn(500, 4)
     kept, before = copy.deepcopy(net.state_dict()), y.clone()
     random, threads = torch.get_rng_state(), torch.get_num_threads()
-    state, grad = np.random.get_state()[1].copy(), torch.is_grad_enabled()  # noqa: NPY002
+    state, grad = np.random.get_state()[1].copy(), torch.is_grad_enabled()
     derivatives(net, y, torch.ones_like(y))
     hdnn.analysis.sensitivities(net, y)
     assert torch.equal(torch.get_rng_state(), random)
-    assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
+    assert (np.random.get_state()[1] == state).all()
     assert torch.get_num_threads() == threads
     assert torch.is_grad_enabled() == grad
     assert torch.equal(y, before)

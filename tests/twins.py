@@ -25,7 +25,7 @@ def _staged(name: str, scheme: str) -> bool:
     return build(name, scheme).program().stages is not None
 
 
-def _learned_J(**options: Any) -> Net:
+def _trained(**options: Any) -> Net:
     """A network whose J is trained: its gain is neither a number nor h S K' with S constant."""
     kept = {"T", "step", "learn_steps", "backend", "memory"}
     given = {name: options.pop(name) for name in kept & options.keys()}
@@ -45,7 +45,7 @@ CATALOGUE: dict[str, Callable[..., Net]] = {
     if _staged(name, scheme)
 } | {
     "HS-learned X": lambda **options: build("HS", X="learned", **options),
-    "learned J": _learned_J,
+    "learned J": _trained,
 }  # fmt: skip
 """Every architecture with every kind of stages it has, and the two that train their J."""
 

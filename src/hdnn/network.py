@@ -228,7 +228,8 @@ class HamiltonianNetwork(nn.Module):
         """Whether `inverse` undoes `forward`."""
         return self.program().invertible
 
-    def _check(self, y: Tensor) -> None:
+    def check_state(self, y: Tensor) -> None:
+        """Refuse a state of another shape or dtype than the network's."""
         field = self.field
         field.layout.check(y)
         dtype = field.weights.theta.dtype if isinstance(field, WeightedField) else field.dtype
@@ -240,22 +241,22 @@ class HamiltonianNetwork(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
-        self._check(y)
+        self.check_state(y)
         return backends.run(self.program(), y, self.backend, self.memory)
 
     def explain_backend(self, y: Tensor) -> backends.Choice:
         """Which backend computes `forward` of y, and why."""
-        self._check(y)
+        self.check_state(y)
         return backends.choose(self.program(), y, self.backend, self.memory)
 
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N."""
-        self._check(y)
+        self.check_state(y)
         return reference.trajectory(self.program(), y)
 
     def inverse(self, y: Tensor) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts."""
-        self._check(y)
+        self.check_state(y)
         program = self.program()
         if not program.invertible:
             raise HdnnError(

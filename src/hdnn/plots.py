@@ -36,7 +36,7 @@ def _figure(width: float, height: float) -> Figure:
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, atomically; the ending of the path chooses the format."""
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=120)
+        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=100)
 
 
 @torch.no_grad()
@@ -110,7 +110,7 @@ def _scatter(axis: Axes, points: Tensor, labels: Tensor) -> None:
 
 @torch.no_grad()
 def regions_and_propagation(
-    models: Mapping[str, Model], points: Tensor, labels: Tensor, samples: int = 800
+    models: Mapping[str, Model], points: Tensor, labels: Tensor, samples: int = 600
 ) -> Figure:
     """Decision regions of every model; below, the data on their way through its layers.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,6 +91,7 @@ class Program:
         layers: L.
         steps: the stages and flows of a layer, in order.
         layout: the layout of the state.
+        stages: the steps, if all are stages, else None.
         memo: where a backend may keep what it derives from the program's form.
     """
 
@@ -100,11 +100,11 @@ class Program:
     layout: Layout
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    @cached_property
-    def stages(self) -> tuple[Stage, ...] | None:
-        """The steps, if all are stages."""
+    stages: tuple[Stage, ...] | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
         found = tuple(step for step in self.steps if isinstance(step, Stage))
-        return found if len(found) == len(self.steps) else None
+        object.__setattr__(self, "stages", found if len(found) == len(self.steps) else None)
 
     @property
     def invertible(self) -> bool:

@@ -28,7 +28,7 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     >>> sensitivities(net, torch.zeros(5, 4)).shape
     torch.Size([9, 5, 4, 4])
     """
-    net.field.layout.check(y)
+    net.check_state(y)
     program = net.program()
     if choose(program, y, net.backend).backend == "fused":
         from hdnn.backends import fused  # loads numba

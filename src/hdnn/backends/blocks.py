@@ -49,8 +49,8 @@ def read_block(
 ) -> None:  # fmt: skip
     """Block of `count` samples -> buffer (n, width).
 
-    Idle lanes repeat the last sample if `pad`, else hold 0: with a real state and a zero gradient
-    they add nothing, not even a NaN that no sample had.
+    Idle lanes repeat the last sample if `pad` (and it is finite), else hold 0: with a real state
+    and a zero gradient they add nothing, not even a NaN that no sample had.
     """
     lanes = VECTOR_BYTES // state.itemsize
     whole = count // lanes * lanes if state.strides[3] == state.itemsize else 0
@@ -63,7 +63,8 @@ def read_block(
         for p in range(whole, count):
             buffer[at + p] = state[e, group, f, first + p]
         for p in range(count, width):
-            buffer[at + p] = buffer[at + count - 1] if pad else 0
+            last = buffer[at + count - 1]
+            buffer[at + p] = last if pad and last - last == 0 else 0
 
 
 @compiled
@@ -124,8 +125,9 @@ def stage_backward(
     at_w, at_a, s = row + stage[AT_W], row + stage[AT_A], kept + r * width
     g_read, g_write = g + stage[R0] * width, g + stage[W0] * width
     if stage[GAIN] == SCALAR:
-        if gains and at >= 0:
-            gram(buffer, g_write, 1, s, 1, w * width, grads, at + stage[AT_A])
+        if gains and at >= 0:  # row by row: shorter sums are rounded less
+            for i in range(0, w * width, width):
+                gram(buffer, g_write + i, 1, s + i, 1, width, grads, at + stage[AT_A])
         scale(packed, at_a, buffer, g_write, d, w * width, FRESH)
     else:
         if at >= 0:

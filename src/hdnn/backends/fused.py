@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import kernels
-from hdnn.backends.packing import Inputs, Packed, Wiring, pack
+from hdnn.backends.packing import Inputs, Packed, Wiring, is_batched, pack
 from hdnn.backends.rows import M, R, W
 from hdnn.backends.selection import ACTIVATIONS
 from hdnn.backends.threads import share, thread_count
@@ -57,16 +57,19 @@ class _Fused(torch.autograd.Function):
         packed: Packed,
     ) -> Tensor:  # fmt: skip
         call = _Call(packed, Inputs(theta, beta, steps, dense), x)
-        ctx.save_for_backward(x, theta, beta, steps, dense)
+        # The matrices S are saved only so that torch notices if somebody writes to them.
+        ctx.save_for_backward(x, theta, beta, steps, dense, *packed.mixers())
         ctx.call = call
         return call.forward()
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
         x, *tensors = ctx.saved_tensors
+        packed, inputs = ctx.call.packed, Inputs(*tensors[:4])
+        if is_batched(gout):
+            return (*packed.pull(x, inputs, gout), None)
         if torch.is_grad_enabled():
-            needed, inputs = ctx.needs_input_grad, Inputs(*tensors)
-            return (*ctx.call.packed.gradients(x, inputs, gout, needed), None)
+            return (*packed.gradients(x, inputs, gout, ctx.needs_input_grad), None)
         return (*ctx.call.backward(gout, ctx.needs_input_grad), None)
 
 
@@ -162,7 +165,7 @@ class _Call:
 
 
 def _view(x: Tensor, layout: Layout) -> Array:
-    return _arranged(x.detach().numpy(), layout)
+    return _arranged((x.resolve_neg() if x.is_neg() else x).detach().numpy(), layout)
 
 
 def _arranged(array: Array, layout: Layout) -> Array:
@@ -173,16 +176,11 @@ def _arranged(array: Array, layout: Layout) -> Array:
 
 
 def mixing(packed: Packed) -> Array:
-    """S of all adjoint gains in a row; kept with the program as long as nobody writes to S."""
-    mixers = packed.mixers()
-    if not mixers:
+    """S of all adjoint gains, one after the other."""
+    flat = [S.detach().reshape(-1) for S in packed.mixers()]
+    if not flat:
         return _none(_NUMPY[packed.inputs.steps.dtype]).reshape(0)
-    versions = [None if S.is_inference() else S._version for S in mixers]
-    kept = packed.program.memo.get("mixing")
-    if kept is None or kept[0] != versions or None in versions:
-        kept = versions, torch.cat([S.detach().reshape(-1) for S in mixers]).numpy()
-        packed.program.memo["mixing"] = kept
-    array: Array = kept[1]
+    array: Array = (flat[0] if len(flat) == 1 else torch.cat(flat)).numpy()
     return array
 
 

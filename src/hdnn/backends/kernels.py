@@ -33,6 +33,7 @@ from hdnn.backends.rows import M, R, assemble, disassemble
 from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled
 
 BUDGET = 512 * 1024  # bytes of scratch a thread, whatever the depth
+PARTIAL = 1024 * 1024  # bytes of partial gradients, where two chunks take no more
 CHUNKS = 8  # enough to share among threads, few enough that adding partial gradients costs nothing
 
 
@@ -67,7 +68,8 @@ def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulle
         rows = BUDGET // (itemsize * block) - fixed
         segment = max(1, rows // 2 // tape)
         slots = min(-(-layers // segment), max(8, (rows - segment * tape) // n))
-    pieces = min(groups * -(-samples // block), -(-CHUNKS // networks))
+    room = PARTIAL // (networks * layers * (tape * n) * itemsize)
+    pieces = min(groups * -(-samples // block), -(-CHUNKS // networks), max(2, room))
     return Plan(block, segment, slots, pieces, (fixed + segment * tape + slots * n) * block)
 
 

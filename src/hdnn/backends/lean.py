@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.packing import Inputs, Packed, pack
+from hdnn.backends.packing import Inputs, Packed, is_batched, pack
 from hdnn.program import Program
 
 SEGMENT = 4
@@ -41,14 +41,16 @@ class _Lean(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         inputs = Inputs(theta, beta, steps, dense)
         out = reference.run(packed.rebuild(inputs), x)
-        ctx.save_for_backward(x, out, *inputs)
+        ctx.save_for_backward(x, out, *inputs, *packed.mixers())
         ctx.packed = packed
         return out
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
         x, out, *tensors = ctx.saved_tensors
-        packed, inputs, needed = ctx.packed, Inputs(*tensors), ctx.needs_input_grad
+        packed, inputs, needed = ctx.packed, Inputs(*tensors[:4]), ctx.needs_input_grad
+        if is_batched(gout):
+            return (*packed.pull(x, inputs, gout), None)
         if torch.is_grad_enabled():
             return (*packed.gradients(x, inputs, gout, needed), None)
         return (*_walk_back(packed, inputs, x, out, gout), None)

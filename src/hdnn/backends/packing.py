@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
+from hdnn.errors import IncompatibleError
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Stack
 from hdnn.program import Adjoint, Program, Stage
@@ -124,15 +125,34 @@ class Packed:
             stages.append(replace(stage, W=blocks[0], b=blocks[1], A=A))
         return replace(self.program, layers=layers, steps=tuple(stages), memo={})
 
+    def pull(self, x: Tensor, inputs: Inputs, gout: Tensor) -> list[Tensor]:
+        """The gradients of <gout, y_N> where gout is batched by vmap."""
+
+        def function(x: Tensor, *tensors: Tensor) -> Tensor:
+            return reference.run(self.rebuild(Inputs(*tensors)), x)
+
+        return list(torch.func.vjp(function, x, *inputs)[1](gout))
+
     def gradients(
         self, x: Tensor, inputs: Inputs, gout: Tensor, needed: tuple[bool, ...]
     ) -> list[Tensor | None]:
         """The gradients of <gout, y_N> as a graph of their own, for differentiating twice."""
-        given = [x, *inputs]
+        # Aliases: the inputs may depend on each other, and each wants its own share only.
+        given = [t.view_as(t) for t in (x, *inputs)]
         wanted = [t for t, need in zip(given, needed, strict=False) if need]
-        out = reference.run(self.rebuild(inputs), x)
+        out = reference.run(self.rebuild(Inputs(*given[1:])), given[0])
         found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True, allow_unused=True))
         return [next(found) if need else None for need in needed[: len(given)]]
+
+
+def is_batched(gout: Tensor) -> bool:
+    """Whether torch.func.vmap batches an incoming gradient; the older vmap is an error."""
+    if torch._C._functorch.is_legacy_batchedtensor(gout):
+        raise IncompatibleError(
+            "batched vector-Jacobian products (is_grads_batched=True, vectorize=True) see only "
+            "plain torch; use backend='reference', or torch.func.jacrev"
+        )
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(gout))
 
 
 def _block(theta: Tensor, pattern: Pattern, layers: int) -> Block:
@@ -166,14 +186,15 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
          kinds[s], stage.carry)
         for s, stage in enumerate(stages)
     )  # fmt: skip
-    steps = _steps(stages, kinds, lead, dtype, device)
+    with torch.inference_mode(False):  # constants outlive the mode they are first made in
+        steps = _steps(stages, kinds, lead, dtype, device)
+        nothing = _constant((), (*(1,) * (lead + 1), 0), dtype, device)
     dense = [
         A.flatten(-2)
         for stage, kind in zip(stages, kinds, strict=True)
         if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor()), Tensor)
     ]
-    shape = (1,) * (lead + 1)
-    given = torch.cat(dense, -1) if dense else _constant((), (*shape, 0), dtype, device)
+    given = torch.cat(dense, -1) if dense else nothing
     packed = Packed(program, stages, kinds, Inputs(theta, beta, steps, given), _wiring(key))
     if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
         program.memo["packed"] = packed

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import IncompatibleError
+from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
 from hdnn.program import Program
 
 BACKENDS = ("auto", "reference", "fused")
@@ -41,8 +42,10 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     if x.dtype not in WIDEST:
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
     for stage in stages:
-        if stage.activation.name not in ACTIVATIONS or stage.activation != stages[0].activation:
-            return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {stage.activation.name}"
+        sigma = stage.activation
+        known = sigma.name in ACTIVATIONS and sigma == CATALOGUE[sigma.name]
+        if not known or sigma != stages[0].activation:
+            return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {sigma.name}"
     if x.numel() == 0 or program.layers == 0:
         return "there is nothing to compute"
     return _transform()

@@ -65,7 +65,7 @@ class Case:
         lead = () if self.ensemble is None else (self.ensemble,)
         generator = torch.Generator().manual_seed(1)
         shape = (*lead, self.batch, self.width, *(self.pixels or ()))
-        return torch.randn(shape, generator=generator)
+        return torch.randn(shape, generator=generator, dtype=torch.float32)
 
 
 _WIDE = ("auto", "reference")
@@ -98,6 +98,8 @@ def measure(case: Case, seconds: float = 2.0, report: Report = lambda line: None
         except (HdnnError, ImportError) as error:
             works.pop(peer, None)
             missing[peer] = str(error)
+    if not works:
+        raise HdnnError(f"no peer can do {case.name}: {missing}")
     timings = interleave(works, seconds=seconds)
     first = next(iter(timings))
     for peer, timing in timings.items():
@@ -132,21 +134,24 @@ def sensitivities(seconds: float = 2.0, report: Report = lambda line: None) -> R
 
 
 _MEMORY = """
-import resource, sys, torch, hdnn
+import ctypes, sys, torch, hdnn
 layers, backend, memory, width, rows = (
     int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def status(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
 net = hdnn.network("H1", features=width, layers=layers, T=1.2, backend=backend, memory=memory,
                    scale=width ** -0.5, dtype=torch.float32)
-y = torch.randn(rows, width, requires_grad=True)
-for p in net.parameters():
+y, g = torch.randn(rows, width, requires_grad=True), torch.randn(rows, width)
+for p in [*net.parameters(), y]:
     p.grad = torch.zeros_like(p)
-y.grad = torch.zeros_like(y)
-net(y[:64]).sum().backward()
-before = peak()
-net(y).sum().backward()
-print(peak() - before)
+net(y[:64]).backward(g[:64])
+ctypes.CDLL(None).malloc_trim(0)
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")  # forget the peak so far
+before = status("VmRSS")
+net(y).backward(g)
+print(status("VmHWM") - before)
 """
 
 

@@ -29,7 +29,7 @@ def interleave(
     """Time functions side by side.
 
     Args:
-        works: by name; each is called once before measuring, to compile and to warm up.
+        works: by name; each is called twice before measuring, to compile and to warm up.
         seconds: how long to go on, once every one has been measured `least` times.
         least, most: bounds on the number of rounds.
     """

@@ -73,7 +73,8 @@ class Stack:
             flat = flat.new_zeros(*flat.shape[:-1], self.pattern.code.size)
         elif self.gather is not None:
             index, sign = self.gather
-            flat = flat.index_select(-1, index) * sign
+            # Zeros of the structure stay zeros, whatever number stands first.
+            flat = torch.where(sign == 0, 0.0, flat.index_select(-1, index) * sign)
         shaped = flat.reshape(*flat.shape[:-1], *self.pattern.shape)
         size = list(shaped.shape)
         size[flat.ndim - 2] = self.layers

@@ -7,6 +7,7 @@ from numba import int64
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
     Array,
+    add,
     add_totals,
     axpy,
     compiled,
@@ -28,14 +29,11 @@ def _product_tile(rows: int) -> Callable[..., None]:
         M: Array, mo: int, si: int, sk: int, inner: int, buffer: Array, x: int, y: int, width: int,
         start: int, bo: int,
     ) -> None:  # fmt: skip
-        if start == ADD:
-            sums = load(buffer, y, width, rows, 2)
-        elif start == BIAS:
-            sums = spread(M, bo, 1, rows, 2)
-        else:
-            sums = zeros(buffer, rows, 2)
+        sums = spread(M, bo, 1, rows, 2) if start == BIAS else zeros(buffer, rows, 2)
         for k in range(inner):
             sums = axpy(M, mo + k * sk, si, load(buffer, x + k * width, 0, 1, 2), sums)
+        if start == ADD:  # last: each product would else be rounded at the size of y
+            sums = add(load(buffer, y, width, rows, 2), sums)
         store(buffer, y, width, sums)
 
     return tile

@@ -17,6 +17,7 @@ from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 
 if TYPE_CHECKING:
+    from hdnn.estimator import HDNNClassifier, HDNNRegressor
     from hdnn.model import Augmentation, Model, Scaler
     from hdnn.persistence import load, save
 
@@ -25,6 +26,8 @@ __version__ = "0.1.0"
 # Loaded when first used, so that `import hdnn` costs little more than `import torch`.
 _LAZY = {
     "Augmentation": "model",
+    "HDNNClassifier": "estimator",
+    "HDNNRegressor": "estimator",
     "Model": "model",
     "Scaler": "model",
     "load": "persistence",
@@ -35,6 +38,7 @@ _MODULES = (
     "backends",
     "bench",
     "data",
+    "estimator",
     "model",
     "persistence",
     "plots",
@@ -44,6 +48,8 @@ _MODULES = (
 
 __all__ = [
     "Augmentation",
+    "HDNNClassifier",
+    "HDNNRegressor",
     "HamiltonianNetwork",
     "HdnnError",
     "Model",

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 CLASS_COLOURS = ("#c1440e", "#1f5a99", "#3a7d44", "#8a5fa8", "#b08a1e")
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of a size in inches, drawn without a screen."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def propagation(
         labels: ``(samples,)``.
         shown: how many depths.
     """
-    figure = _figure(1.6 * shown, 1.55 * len(networks))
+    figure = new_figure(1.6 * shown, 1.55 * len(networks))
     axes = figure.subplots(len(networks), shown, squeeze=False)
     for place, (title, net) in enumerate(networks.items()):
         row = axes[place]
@@ -120,7 +121,7 @@ def regions_and_propagation(
         samples: how many of them are drawn.
     """
     points, labels = points[:samples], labels[:samples]
-    figure = _figure(1.75 * len(models), 7.0)
+    figure = new_figure(1.75 * len(models), 7.0)
     axes = figure.subplots(4, len(models), squeeze=False)
     for column, (title, model) in enumerate(models.items()):
         decision_regions(axes[0][column], model, points, labels)

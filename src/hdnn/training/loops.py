@@ -29,6 +29,9 @@ from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
 
+MOST_UNKNOWNS = 160
+"""The largest output layer that the kernels solve; beyond it a matrix library wins."""
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -223,7 +226,7 @@ def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
     """Set the output layer to the minimiser (or a few Adam steps towards it) given y_N."""
-    from hdnn.training import solvers  # loads numba
+    from hdnn.training import matrices, solvers  # loads numba
 
     head = model.head
     loss = loss_name(model.task, head.out_features)
@@ -232,7 +235,9 @@ def solve_output(
     w = weight.double().numpy() / float(weight.sum())
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy().copy()
     code = LOSSES.index(loss)
-    if config.solver == "newton":
+    if config.solver == "newton" and V.size > MOST_UNKNOWNS:
+        matrices.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
+    elif config.solver == "newton":
         solvers.newton(Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE)
     else:
         solvers.adam(
@@ -260,7 +265,7 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     if choice.backend != "fused":
         return choice.reason
     unknowns = model.head.out_features * (data.states.shape[1] + 1)
-    if unknowns > 160:
+    if unknowns > MOST_UNKNOWNS:
         return f"an output layer of {unknowns} unknowns is solved better by a matrix library"
     packed = pack(network.program(), data.states.dtype, data.states.device)
     if DENSE in packed.kinds:

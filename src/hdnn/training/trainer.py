@@ -107,12 +107,12 @@ class Trainer:
         """
         weight = self._weights(X, target, sample_weight)
         train, held = self._hold_out(len(X), target) if validation is None else (None, None)
+        watched_weight = torch.ones(0 if validation is None else len(validation[0]), dtype=X.dtype)
         if held is not None and train is not None:
-            validation = X[held], target[held]
+            validation, watched_weight = (X[held], target[held]), weight[held]
             X, target, weight = X[train], target[train], weight[train]
         data = self._batches(X, target, weight)
-        watched = None if validation is None else self._batches(
-            *validation, torch.ones(len(validation[0]), dtype=X.dtype))  # fmt: skip
+        watched = None if validation is None else self._batches(*validation, watched_weight)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.loop = make_loop(self.model, data, self.config)
         if resume is not None:

@@ -1,0 +1,142 @@
+"""`hdnn reproduce`: the paper's tables and figures, as resumable records."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.experiments import figures, summary
+from hdnn.experiments.records import Store
+from hdnn.experiments.specs import protocol as find_protocol
+from hdnn.experiments.specs import select
+from hdnn.experiments.sweep import sweep
+from hdnn.files import atomic
+from hdnn.plots import save_figure
+
+reproduce = typer.Typer(no_args_is_help=True, help="The paper's tables and figures.")
+app.add_typer(reproduce, name="reproduce")
+
+Protocol = Annotated[str, typer.Option(help="paper, tuned or tuned-restarts.")]
+Kind = Annotated[str, typer.Option(help="paper or independent.")]
+
+
+@reproduce.command()
+def table1(
+    out: Annotated[Path, typer.Option(help="Folder of the records.")],
+    protocol: Protocol = "tuned",
+    split: Kind = "paper",
+    data: Annotated[list[str] | None, typer.Option(help="Filter; repeats.")] = None,
+    architecture: Annotated[list[str] | None, typer.Option(help="Filter; repeats.")] = None,
+    layers: Annotated[list[int] | None, typer.Option(help="Filter; repeats.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many.")] = 20,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 1000,
+    engine: Annotated[str, typer.Option(help="local, joblib, dask or ray.")] = "local",
+    workers: Annotated[int, typer.Option(help="Processes, for joblib.")] = 1,
+    address: Annotated[str | None, typer.Option(help="Of a Dask or Ray cluster.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every cell of Table 1 over many seeds; a second call does only what is missing."""
+    find_protocol(protocol)
+    cells = select(data or (), architecture or (), layers or ())
+    store = Store(out)
+    begin = time.perf_counter()
+    with _bar(quiet=as_json) as progress:
+        sweep(
+            store, cells, protocol, split, range(first_seed, first_seed + seeds),
+            engine=engine, workers=workers, address=address, progress=progress,
+        )  # fmt: skip
+    took = time.perf_counter() - begin
+    rows = summary.summarise(cells, store.read().values(), protocol, split)
+    _write(out, rows, protocol, split)
+    if as_json:
+        shown = [asdict(row) | {"reached": row.reached} for row in rows]
+        emit({"protocol": protocol, "split": split, "seconds": took, "rows": shown})
+        return
+    console.print(_table(rows, f"Table 1, protocol {protocol}, split {split}"))
+    reached = sum(row.reached for row in rows)
+    say(f"the mean reaches the published value in {reached} of {len(rows)} cells; {took:.0f} s")
+    say(f"records and tables: {out}")
+
+
+@reproduce.command()
+def figure1(
+    out: Annotated[Path, typer.Option(help="Where to write it; the ending is the format.")],
+    protocol: Protocol = "tuned",
+    split: Kind = "paper",
+    seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 1000,
+) -> None:
+    """Figure 1: decision regions of H1 on the Swiss roll and the double moons."""
+    find_protocol(protocol)
+    save_figure(figures.figure1(protocol, split, seed), out)
+    say(f"figure: {out}")
+
+
+@reproduce.command()
+def depth(
+    records: Annotated[Path, typer.Argument(help="Folder of records of table1.")],
+    out: Annotated[Path, typer.Option(help="Where to write it; the ending is the format.")],
+    protocol: Protocol = "tuned",
+    split: Kind = "paper",
+) -> None:
+    """Accuracy against depth, with the spread over seeds."""
+    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    save_figure(figures.depth_figure(rows), out)
+    say(f"figure: {out}")
+
+
+def _write(out: Path, rows: list[summary.Row], protocol: str, split: str) -> None:
+    """The table as Markdown, CSV and HTML beside the records."""
+    title = f"Table 1, protocol {protocol}, split {split}"
+    texts = {
+        "md": f"# {title}\n\n{summary.compact(rows)}\n{summary.markdown(rows)}",
+        "csv": summary.comma_separated(rows),
+        "html": summary.page(rows, title),
+    }
+    for ending, text in texts.items():
+        with atomic(out / f"table1-{protocol}-{split}.{ending}") as temporary:
+            temporary.write_text(text)
+
+
+def _table(rows: list[summary.Row], title: str) -> Table:
+    table = Table(title=title)
+    for heading in summary.HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("data", "network") else "right")
+    for row in rows:
+        table.add_row(*summary.cells_of(row), style=None if row.reached else "yellow")
+    return table
+
+
+class _bar:  # noqa: N801 (a context manager that reads like a function)
+    """Progress with the time left on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.last = quiet, 0.0
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> _bar:
+        if not self.quiet and errors.is_terminal:
+            self.bar = Progress(
+                TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=errors, transient=True,
+            )  # fmt: skip
+            self.bar.start()
+            self.task = self.bar.add_task("trainings", total=None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total)
+        elif not self.quiet and (time.monotonic() - self.last > 10 or done == total):
+            self.last = time.monotonic()
+            errors.print(f"{done} of {total} trainings", highlight=False)

@@ -1,0 +1,130 @@
+"""The output layer of wide networks: the problem of `solvers`, with a matrix library.
+
+Logistic loss and squared error have Hessians of the features' size, which are factorised. That of
+softmax is larger by the square of the number of classes: it is applied to vectors, never formed,
+and conjugate gradients solve for the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+Array = np.ndarray
+LINE_SEARCH = 40  # halvings of a Newton step before giving up
+INNER = 250  # products with the Hessian for one step
+
+
+def newton(
+    Z: Array, target: Array, weight: Array, V: Array, loss: str, alpha_c: float, iterations: int,
+    tolerance: float,
+) -> int:  # fmt: skip
+    """Damped Newton from the given V, in place; returns the number of iterations.
+
+    Args:
+        Z: ``(samples, q)``, features with a last column of ones.
+        target: ``(samples, 1)`` class numbers or ``(samples, outputs)`` values.
+        weight: ``(samples,)``, with sum 1.
+        V: ``(outputs, q)``.
+        loss: "logistic", "softmax" or "squared".
+        alpha_c: weight of ||V||^2.
+        iterations, tolerance: at most so many; stop where no entry of the gradient is larger.
+    """
+    evaluate = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}[loss]
+    value, R, P = evaluate(Z @ V.T, target, weight)
+    value += alpha_c * float((V * V).sum())
+    for iteration in range(iterations):
+        G = R.T @ Z + 2 * alpha_c * V
+        if not np.abs(G).max() > tolerance:
+            return iteration
+        step = (
+            _conjugate_gradients(_softmax_hessian(Z, P, weight, alpha_c), G)
+            if loss == "softmax"
+            else _factorised(Z, P, alpha_c, G)
+        )
+        slope, length = float((step * G).sum()), 1.0
+        for _ in range(LINE_SEARCH):
+            tried = V - length * step
+            new, R, P = evaluate(Z @ tried.T, target, weight)
+            new += alpha_c * float((tried * tried).sum())
+            if new <= value - 1e-4 * length * slope:
+                break
+            length /= 2
+        else:  # the decrease is below rounding
+            return iteration
+        V[:], value = tried, new
+    return iterations
+
+
+# Each gives sum_i w_i loss_i, R[i] = w_i dloss_i/dlogits, and what its Hessian is made of: the
+# curvature of every sample, or for softmax the probabilities.
+
+
+def _logistic(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
+    z, label = values[:, 0], target[:, 0]
+    p = 0.5 + 0.5 * np.tanh(0.5 * z)
+    losses = np.logaddexp(0.0, np.where(label > 0.5, -z, z))
+    return float(weight @ losses), (weight * (p - label))[:, None], weight * p * (1 - p)
+
+
+def _softmax(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
+    rows, label = np.arange(len(values)), target[:, 0].astype(np.int64)
+    shifted = values - values.max(1, keepdims=True)
+    P = np.exp(shifted)
+    total = P.sum(1, keepdims=True)
+    P /= total
+    R = P.copy()
+    R[rows, label] -= 1
+    losses = np.log(total[:, 0]) - shifted[rows, label]
+    return float(weight @ losses), R * weight[:, None], P
+
+
+def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
+    R = values - target
+    return float(weight @ (R * R).sum(1)) / 2, R * weight[:, None], weight
+
+
+def _factorised(Z: Array, curvature: Array, alpha_c: float, G: Array) -> Array:
+    """The step S of S (Z' C Z + 2 alpha_c I) = G."""
+    H = Z.T @ (Z * curvature[:, None])
+    ridge = 2 * alpha_c
+    while True:
+        try:
+            L = np.linalg.cholesky(H + ridge * np.eye(len(H)))
+            break
+        except np.linalg.LinAlgError:  # far out, curvatures underflow
+            ridge = max(10 * ridge, 1e-10)
+    return np.linalg.solve(L.T, np.linalg.solve(L, G.T)).T
+
+
+def _softmax_hessian(Z: Array, P: Array, weight: Array, alpha_c: float) -> Callable[[Array], Array]:
+    def product(D: Array) -> Array:
+        U = Z @ D.T
+        U -= (P * U).sum(1, keepdims=True)
+        U *= P * weight[:, None]
+        return U.T @ Z + 2 * alpha_c * D
+
+    return product
+
+
+def _conjugate_gradients(product: Callable[[Array], Array], G: Array) -> Array:
+    """S of H S = G, the more exact the nearer the minimum: Newton stays faster than linear."""
+    S, rest = np.zeros_like(G), G.copy()
+    direction, square = rest.copy(), float((rest * rest).sum())
+    first = math.sqrt(square)
+    goal = (min(0.1, math.sqrt(first)) * first) ** 2
+    for _ in range(INNER):
+        image = product(direction)
+        curvature = float((direction * image).sum())
+        if not curvature > 0:
+            break
+        length = square / curvature
+        S += length * direction
+        rest -= length * image
+        before, square = square, float((rest * rest).sum())
+        if square <= goal:
+            break
+        direction = rest + (square / before) * direction
+    return S if S.any() else G

@@ -18,6 +18,10 @@ class ConvergenceError(HdnnError):
     """An iterative solve did not reach its tolerance."""
 
 
+class StorageError(HdnnError):
+    """A file could not be written: the disk is full, the folder is gone."""
+
+
 class FileFormatError(HdnnError):
     """A file that cannot be read as what it should be: truncated, corrupted, foreign, too new."""
 

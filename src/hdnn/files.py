@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, StorageError
 
 
 @contextmanager
@@ -41,6 +41,6 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     except OSError as error:
-        raise HdnnError(f"cannot write {target}: {error.strerror or error}") from error
+        raise StorageError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)

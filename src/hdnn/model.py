@@ -148,6 +148,11 @@ class Model(nn.Module):
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
         if task == "classification" and classes is not None and len(classes) != max(2, outputs):
             raise HdnnError(f"{len(classes)} classes do not fit {outputs} outputs")
+        features = network.features if augmentation is None else augmentation.features
+        if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
+            raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
+        _check_names(feature_names, features)
+        _check_classes(classes)
         self.network, self.augmentation, self.scaler = network, augmentation, scaler
         dtype = next(network.parameters()).dtype
         self.head = nn.Linear(network.features, outputs, dtype=dtype)
@@ -189,3 +194,20 @@ class Model(nn.Module):
         if self.task == "regression":
             return values
         return values.argmax(-1) if values.shape[-1] > 1 else (values[..., 0] > 0).long()
+
+
+def _check_names(names: object, features: int) -> None:
+    if names is None:
+        return
+    good = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not good or len(names) != features:  # type: ignore[arg-type]
+        raise HdnnError(f"feature_names are {features} strings, got {names!r}")
+
+
+def _check_classes(classes: object) -> None:
+    if classes is None:
+        return
+    if not isinstance(classes, list | tuple) or not all(
+        isinstance(label, str | int | float | bool) for label in classes
+    ):
+        raise HdnnError(f"classes are strings, numbers or booleans, got {classes!r}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FORMATS = ("png", "svg", "pdf", "jpg")
 CLASS_COLOURS = ("#c1440e", "#1f5a99", "#3a7d44", "#8a5fa8", "#b08a1e")
 
 
@@ -36,8 +37,18 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, atomically; the ending of the path chooses the format."""
+    check_figure_path(path)
     with atomic(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=100)
+
+
+def check_figure_path(path: str | os.PathLike[str]) -> None:
+    """Refuse an ending that is no format, or a folder that does not exist."""
+    ending = Path(path).suffix.lstrip(".").lower() or "png"
+    if ending not in FORMATS:
+        raise HdnnError(f"a figure ends in {', '.join(FORMATS)}, got {str(path)!r}")
+    if not Path(path).parent.is_dir():
+        raise HdnnError(f"there is no folder {Path(path).parent} to write {Path(path).name} to")
 
 
 @torch.no_grad()
@@ -61,7 +72,7 @@ def propagation(
         row = axes[place]
         trajectory = net.trajectory(states)
         for column, axis in enumerate(row):
-            layer = round(column * net.layers / (shown - 1))
+            layer = round(column * net.layers / max(shown - 1, 1))
             _scatter(axis, trajectory[layer][:, :2], labels)
             axis.margins(0.08)
             if place == 0:

@@ -9,11 +9,14 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hdnn.errors import ConvergenceError, FileFormatError, HdnnError
+from hdnn.errors import ConvergenceError, FileFormatError, HdnnError, StorageError
+from hdnn.training.evaluation import finite
 from hdnn.training.trainer import DivergenceError
 
 FAILED, MISUSE = 1, 2
 """Exit codes: something went wrong on the way; the request cannot be met as given."""
+
+_FAILURES = (DivergenceError, ConvergenceError, FileFormatError, StorageError)
 
 console = Console()
 errors = Console(stderr=True)
@@ -26,9 +29,8 @@ class _Group(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except HdnnError as error:
-            failed = isinstance(error, DivergenceError | ConvergenceError | FileFormatError)
-            errors.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
-            raise typer.Exit(FAILED if failed else MISUSE) from error
+            warn(f"error: {error}", "red")
+            raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 
 app = typer.Typer(
@@ -46,9 +48,14 @@ def main() -> None:
 
 def say(text: str) -> None:
     """A line for people."""
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def warn(text: str, style: str = "yellow") -> None:
+    """A line for people on standard error."""
+    errors.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def emit(record: Any) -> None:
     """A record for programs, as JSON on standard output."""
-    sys.stdout.write(json.dumps(record, indent=1) + "\n")
+    sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")

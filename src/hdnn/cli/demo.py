@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.table import Table
 
-from hdnn.cli.base import app, console, say
+from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.model import Model
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
 from hdnn.training.trainer import Trainer
@@ -32,11 +32,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("demo.png"),
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 0,
     epochs: Annotated[int, typer.Option(help="Of each training; the paper has 50.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train the paper's Swiss roll with H1, MS1 and a plain network; show what they learn."""
     from hdnn.analysis import sensitivities
-    from hdnn.plots import regions_and_propagation, save_figure
+    from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
 
+    check_figure_path(out)
     recipe = Recipe(DataRecipe(seed=seed))
     recipe = replace(recipe, training=replace(recipe.training, epochs=epochs, seed=seed))
     data = prepare(recipe)
@@ -48,7 +50,8 @@ def demo(
     for heading in ("layers", "paper", "hdnn", "gradient", "seconds"):
         table.add_column(heading, justify="right")
     models: dict[str, Model] = {}
-    with console.status("training; the first time also compiles kernels (about half a minute)"):
+    records: list[dict[str, Any]] = []
+    with errors.status("training; the first time also compiles kernels (about half a minute)"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(recipe, data), replace(recipe.training, epochs=1)).fit(
             data.X_train, data.y_train
@@ -69,8 +72,15 @@ def demo(
                 f"{100 * accuracy:.1f} %", f"{norms.min():.1e} .. {norms.max():.1e}",
                 f"{seconds:.2f}",
             )  # fmt: skip
+            records.append(
+                {"architecture": name, "layers": layers, "paper": paper, "accuracy": accuracy,
+                 "gradients": [float(norms.min()), float(norms.max())], "seconds": seconds}
+            )  # fmt: skip
             models[f"{name}, {layers} layers: {100 * accuracy:.1f} %"] = model
-    console.print(table)
     figure = regions_and_propagation(models, data.X_test, data.y_test)
     save_figure(figure, out)
+    if as_json:
+        emit({"figure": str(out), "seed": seed, "epochs": epochs, "networks": records})
+        return
+    console.print(table)
     say(f"Decision regions, and the way of the data through the layers: {out}")

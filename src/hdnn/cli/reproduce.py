@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.cli.base import app, console, emit, errors, say, warn
 from hdnn.experiments import figures, summary
 from hdnn.experiments.records import Store
 from hdnn.experiments.specs import protocol as find_protocol
@@ -139,4 +139,19 @@ class _bar:  # noqa: N801 (a context manager that reads like a function)
             self.bar.update(self.task, completed=done, total=total)
         elif not self.quiet and (time.monotonic() - self.last > 10 or done == total):
             self.last = time.monotonic()
-            errors.print(f"{done} of {total} trainings", highlight=False)
+            warn(f"{done} of {total} trainings")
+
+
+@reproduce.command()
+def readme(
+    records: Annotated[Path, typer.Argument(help="Folder of records of table1.")],
+    page: Annotated[Path, typer.Option(help="The page to fill.")] = Path("README.md"),
+    protocol: Protocol = "tuned",
+    split: Kind = "paper",
+) -> None:
+    """Write the table of the records between the marks of a page."""
+    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    text = summary.fill(page.read_text(), summary.compact(rows))
+    with atomic(page) as temporary:
+        temporary.write_text(text)
+    say(f"table: {page}")

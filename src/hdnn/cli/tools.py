@@ -70,7 +70,7 @@ def info(
         return
     for name, value in facts.items():
         shown = ", ".join(value) if isinstance(value, list) else value
-        say(f"[bold]{name:18}[/bold]{shown}")
+        say(f"{name:18}{shown}")
 
 
 @app.command()

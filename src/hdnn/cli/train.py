@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hdnn.cli.base import FAILED, app, console, emit, errors, say
+from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.errors import HdnnError
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
-from hdnn.training.recipe import Recipe, prepare
+from hdnn.training.recipe import Recipe, check
 from hdnn.training.runs import Run
 from hdnn.training.trainer import Callback, Entry, Trainer
 
@@ -88,14 +88,14 @@ def train(
     }  # fmt: skip
     flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
     if resume is not None:
-        if config is not None or out is not None or any(flags.values()):
+        if config is not None or out is not None or overwrite or any(flags.values()):
             raise HdnnError("--resume takes no other settings: the run's config.toml has them")
         run = Run.open(resume)
     else:
         recipe = _recipe(config, flags)
         recipe = replace(recipe, data=recipe.data.pinned())
-        for note in prepare(recipe).notes:
-            errors.print(f"note: {note}", style="yellow", highlight=False, soft_wrap=True)
+        for note in check(recipe).notes:
+            warn(f"note: {note}")
         run = Run.create(out or _default_folder(recipe), recipe, overwrite)
     _train(run, csv, tensorboard, checkpoint_seconds, as_json)
 
@@ -106,10 +106,10 @@ def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
         if not config.is_file():
             raise HdnnError(f"there is no config file {config}")
         try:
-            tables = tomllib.loads(config.read_text())
+            tables = tomllib.loads(config.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise HdnnError(f"{config} is not TOML: {error}") from error
-        Recipe.from_tables(tables, str(config))
+        Recipe.check_names(tables, str(config))
     for name, values in flags.items():
         merged = {**tables.get(name, {}), **values}
         # T and step are two ways to say one thing: a flag replaces either.
@@ -118,7 +118,7 @@ def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
         tables[name] = merged
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    return Recipe.from_tables(tables, "the command line")
+    return Recipe.from_tables(tables, "the command line" if config is None else str(config))
 
 
 def _default_folder(recipe: Recipe) -> Path:
@@ -141,16 +141,15 @@ def _train(
         callbacks.append(TensorBoardLogger(tensorboard))
     recipe = run.recipe()
     # A termination is an interruption: it leaves a checkpoint too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _Progress(recipe.training.epochs, quiet=as_json) as progress:
             metrics = run.train([*callbacks, progress], seconds)
     except KeyboardInterrupt:
-        errors.print(
-            f"interrupted; go on with: hdnn train --resume {run.folder}",
-            style="yellow", highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
         raise typer.Exit(FAILED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if as_json:
         emit({"run": str(run.folder), "finished": True, **metrics})
         return

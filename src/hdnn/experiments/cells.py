@@ -145,13 +145,13 @@ def _final_output(
     """The output layers, fitted on all training data."""
     from hdnn.training import solvers  # loads numba
 
-    Z, V = _features(network, X), V.copy()
+    Z, V, solve = _features(network, X), V.copy(), solvers.kernel("newton")
     weight = np.full(y.shape[1], 1 / y.shape[1])
     for e in range(len(V)):
         target = np.ascontiguousarray(y[e].double().numpy()[:, None])
         finite = bool(np.isfinite(Z[e]).all() and np.isfinite(V[e]).all())
         if finite:
-            solvers.newton(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c, 50, 1e-9)
+            solve(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c, 50, 1e-9)
     return V
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from hdnn.errors import HdnnError
 from hdnn.experiments.records import Record
 from hdnn.experiments.specs import Cell
 
@@ -140,3 +141,14 @@ th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left }}
 <table><thead><tr>{head}</tr></thead><tbody>
 {body}</tbody></table></body></html>
 """
+
+
+MARKS = ("<!-- table1 -->\n", "<!-- end of table1 -->")
+
+
+def fill(text: str, table: str) -> str:
+    """A page with the table between its marks."""
+    start, end = (text.find(mark) for mark in MARKS)
+    if start < 0 or end < start:
+        raise HdnnError(f"the page has no marks {MARKS[0].strip()} ... {MARKS[1]}")
+    return text[: start + len(MARKS[0])] + table + text[end:]

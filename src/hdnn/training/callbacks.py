@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, StorageError
 from hdnn.training.trainer import Entry, Trainer
 
 
@@ -19,14 +19,28 @@ class CsvLogger:
         self.path = Path(path)
         self.columns = [field.name for field in fields(Entry)]
 
+        self.fresh = True
+
     def __call__(self, trainer: Trainer, entry: Entry) -> None:
-        fresh = not self.path.exists() or self.path.stat().st_size == 0
-        with open(self.path, "a", newline="") as file:
-            writer = csv.writer(file)
-            if fresh:
-                writer.writerow(self.columns)
-            found: dict[str, Any] = entry.to_dict()
-            writer.writerow([found.get(name, "") for name in self.columns])
+        try:
+            if self.fresh:
+                self._begin(entry.epoch)
+            with open(self.path, "a", newline="") as file:
+                found: dict[str, Any] = entry.to_dict()
+                csv.writer(file).writerow([found.get(name, "") for name in self.columns])
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def _begin(self, epoch: int) -> None:
+        """Write the header, and of an earlier log what came before this epoch."""
+        kept: list[list[str]] = []
+        if self.path.exists():
+            with open(self.path, newline="") as file:
+                rows = list(csv.reader(file))[1:]
+            kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) < epoch]
+        with open(self.path, "w", newline="") as file:
+            csv.writer(file).writerows([self.columns, *kept])
+        self.fresh = False
 
 
 class TensorBoardLogger:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from hdnn.errors import HdnnError, unknown_name
 
@@ -72,25 +72,33 @@ class TrainingConfig:
             _check(name, getattr(self, name), float, low=0.0, strict=True)
         for name in ("alpha", "alpha_c", "weight_decay"):
             _check(name, getattr(self, name), float, low=0.0)
-        object.__setattr__(self, "betas", tuple(self.betas))
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        if isinstance(self.betas, list):
+            object.__setattr__(self, "betas", tuple(self.betas))
+        if not (_numbers(self.betas) and len(self.betas) == 2 and all(b < 1 for b in self.betas)):
             raise HdnnError(f"betas are two numbers in [0, 1), got {self.betas!r}")
+        if not isinstance(self.optimiser, str):
+            raise HdnnError(f"optimiser is a name in torch.optim, got {self.optimiser!r}")
         if self.clip is not None:
             _check("clip", self.clip, float, low=0.0, strict=True)
-        if not 0 <= self.validation < 1:
+        _check("validation", self.validation, float, low=0.0)
+        if self.validation >= 1:
             raise HdnnError(f"validation is a share in [0, 1), got {self.validation!r}")
         if self.early_stopping is not None:
             _check("early_stopping", self.early_stopping, int, low=1)
             if self.validation == 0:
                 raise HdnnError("early_stopping needs a validation part: give validation=0.1")
         _check("seed", self.seed, int, low=0)
-        if isinstance(self.class_weight, str) and self.class_weight != "balanced":
-            raise HdnnError(
-                f"class_weight is 'balanced', a weight for every class, or None, "
-                f"got {self.class_weight!r}"
-            )
+        if self.seed >= 2**63:
+            raise HdnnError(f"seed is an integer below 2^63, got {self.seed}")
         if isinstance(self.class_weight, list):
             object.__setattr__(self, "class_weight", tuple(self.class_weight))
+        if self.class_weight not in (None, "balanced") and not (
+            _numbers(self.class_weight) and len(self.class_weight) > 1
+        ):
+            raise HdnnError(
+                "class_weight is 'balanced', a nonnegative weight for every class, or None, "
+                f"got {self.class_weight!r}"
+            )
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
@@ -117,6 +125,13 @@ class TrainingConfig:
             if name not in known:
                 raise unknown_name("training setting", name, known)
         return cls(**values)
+
+
+def _numbers(values: object) -> TypeGuard[tuple[float, ...]]:
+    """Whether it is a tuple of finite numbers, none below 0."""
+    return isinstance(values, tuple) and all(
+        isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf for v in values
+    )
 
 
 def _check(name: str, value: object, kind: type, low: float, strict: bool = False) -> None:

@@ -126,13 +126,15 @@ def _correct(residual: Array, T: Array, w: Array, loss: int) -> int:
     """How many samples are classified correctly, from dloss/dlogits = probability - target."""
     right = 0
     for p in range(residual.shape[0]):
+        if w[p] == 0:
+            continue
         if loss == LOGISTIC:
             right += abs(residual[p, 0]) < 0.5 * w[p]
         elif loss == SOFTMAX:
             label = int(T[p, 0])
             best, chance = 0, -1.0
             for o in range(residual.shape[1]):
-                q = residual[p, o] / w[p] + (1.0 if o == label else 0.0) if w[p] > 0 else 0.0
+                q = residual[p, o] / w[p] + (1.0 if o == label else 0.0)
                 if q > chance:
                     best, chance = o, q
             right += best == label
@@ -215,7 +217,7 @@ def _epoch(
                 break
             shrink = 1.0
             if numbers[CLIP] > 0:
-                shrink = min(1.0, numbers[CLIP] / (_norm(g_theta[0], g_beta[0]) + 1e-30))
+                shrink = min(1.0, numbers[CLIP] / (_norm(g_theta[0], g_beta[0]) + 1e-6))
             t = taken + i + 1
             _adam_step(theta[e], g_theta[0], moments_theta[0, e], moments_theta[1, e], numbers,
                        shrink, t)  # fmt: skip

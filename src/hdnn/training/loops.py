@@ -6,6 +6,7 @@ same through autograd, for any network; `JointLoop` trains everything with one o
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,10 @@ TOLERANCE = 1e-9
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
+
+
+UNFIT = ("Optimizer", "LBFGS", "SparseAdam", "Muon")
+"""Optimisers that need a closure, sparse gradients or matrices, and so cannot train a model."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +193,20 @@ def make_optimiser(
     known = [
         name for name in dir(torch.optim)
         if isinstance(kind := getattr(torch.optim, name), type)
-        and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+        and issubclass(kind, torch.optim.Optimizer) and name not in UNFIT
     ]  # fmt: skip
     names = {name.lower(): name for name in known}
     if config.optimiser.lower() not in names:
         raise unknown_name("optimiser", config.optimiser, known)
     kind = getattr(torch.optim, names[config.optimiser.lower()])
-    options: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": weight_decay}
-    if "betas" in kind.__init__.__code__.co_varnames:
+    accepted = inspect.signature(kind).parameters
+    options: dict[str, Any] = {"lr": config.learning_rate}
+    if "betas" in accepted:
         options["betas"] = config.betas
+    if "weight_decay" in accepted:
+        options["weight_decay"] = weight_decay
+    elif weight_decay:
+        raise HdnnError(f"{config.optimiser} has no weight decay; use 0, or another optimiser")
     optimiser: torch.optim.Optimizer = kind(parameters, **options)
     return optimiser
 
@@ -238,9 +248,11 @@ def solve_output(
     if config.solver == "newton" and V.size > MOST_UNKNOWNS:
         matrices.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
     elif config.solver == "newton":
-        solvers.newton(Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE)
+        solvers.kernel("newton")(
+            Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE
+        )
     else:
-        solvers.adam(
+        solvers.kernel("adam")(
             Z, T, w, V, code, config.alpha_c, config.solver_iterations, config.learning_rate,
             *config.betas,
         )  # fmt: skip
@@ -425,10 +437,10 @@ def _repeats(pattern: Pattern) -> np.ndarray:
 
 def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    if config.method == "joint":
-        return JointLoop(model, data, config)
     reason = direct_obstacle(model, data, config)
     if config.loop == "direct" and reason is not None:
         raise HdnnError(f"loop='direct' cannot serve: {reason}; use loop='auto'")
+    if config.method == "joint":
+        return JointLoop(model, data, config)
     direct = config.loop != "autograd" and reason is None
     return DirectLoop(model, data, config) if direct else CoordinateLoop(model, data, config)

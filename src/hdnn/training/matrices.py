@@ -49,7 +49,7 @@ def newton(
             tried = V - length * step
             new, R, P = evaluate(Z @ tried.T, target, weight)
             new += alpha_c * float((tried * tried).sum())
-            if new <= value - 1e-4 * length * slope:
+            if new <= value - 1e-4 * length * slope + 1e-15 * abs(value):
                 break
             length /= 2
         else:  # the decrease is below rounding

@@ -17,6 +17,7 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import toml
 from hdnn.training.config import TrainingConfig
+from hdnn.training.loops import make_optimiser
 from hdnn.zoo import architecture, network
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -47,7 +48,9 @@ class DataRecipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "drop", tuple(self.drop))
+        if isinstance(self.drop, list):
+            object.__setattr__(self, "drop", tuple(self.drop))
+        _check_types(self)
         if self.split not in KINDS:
             raise unknown_name("split", self.split, KINDS)
         if not 0 <= self.test < 1:
@@ -64,6 +67,26 @@ class DataRecipe:
         if not self.is_table or not path.is_file():
             return self
         return replace(self, source=str(path.resolve()), digest=_digest(path))
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "None": (type(None),),
+    "tuple[str, ...]": (tuple,),
+}  # fmt: skip
+
+
+def _check_types(record: Any) -> None:
+    """Refuse a value that is not of its field's type, as a config file may bring it."""
+    for f in fields(record):
+        value = getattr(record, f.name)
+        parts = str(f.type).split(" | ")
+        allowed = tuple(kind for part in parts for kind in _TYPES[part])
+        good = isinstance(value, allowed) and (not isinstance(value, bool) or bool in allowed)
+        if isinstance(value, tuple):
+            good = good and all(isinstance(item, str) for item in value)
+        if not good:
+            words = " or ".join(part for part in parts if part != "None")
+            raise HdnnError(f"{f.name} must be {words}, got {value!r}")
 
 
 def _digest(path: Path) -> str:
@@ -98,7 +121,12 @@ class ModelRecipe:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        _check_types(self)
         object.__setattr__(self, "architecture", architecture(self.architecture).name)
+        if self.layers < 1:
+            raise HdnnError(f"layers is an integer of at least 1, got {self.layers}")
+        if self.seed < 0:
+            raise HdnnError(f"seed is an integer of at least 0, got {self.seed}")
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
         uses_step = architecture(self.architecture).scheme.uses_step
@@ -133,11 +161,7 @@ class Recipe:
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], where: str = "the config") -> Recipe:
         """The recipe of plain values in tables data, model, training."""
-        for name, table in tables.items():
-            if name not in ("data", "model", "training"):
-                raise unknown_name(f"table in {where}", name, ("data", "model", "training"))
-            if not isinstance(table, Mapping):
-                raise HdnnError(f"{name} in {where} is a table, got {table!r}")
+        cls.check_names(tables, where)
         try:
             return cls(
                 _record(DataRecipe, tables.get("data", {}), where),
@@ -147,13 +171,26 @@ class Recipe:
         except TypeError as error:
             raise HdnnError(f"{where} has a value of the wrong type: {error}") from error
 
+    @staticmethod
+    def check_names(tables: Mapping[str, Any], where: str) -> None:
+        """Refuse unknown tables and settings."""
+        known = {"data": DataRecipe, "model": ModelRecipe, "training": TrainingConfig}
+        for name, table in tables.items():
+            if name not in ("data", "model", "training"):
+                raise unknown_name(f"table in {where}", name, ("data", "model", "training"))
+            if not isinstance(table, Mapping):
+                raise HdnnError(f"{name} in {where} is a table, got {table!r}")
+            names = [f.name for f in fields(known[name])]
+            for key in table:
+                if key not in names:
+                    raise unknown_name(f"setting in {where}", key, names)
+
 
 def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
-    known = [f.name for f in fields(kind)]
-    for name in values:
-        if name not in known:
-            raise unknown_name(f"setting in {where}", name, known)
-    return kind(**values)
+    try:
+        return kind(**values)
+    except HdnnError as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -206,7 +243,7 @@ def prepare(recipe: Recipe) -> Prepared:
 def build(recipe: Recipe, data: Prepared) -> Model:
     """The untrained model of a recipe."""
     given, features = recipe.model, data.X_train.shape[1]
-    width = given.width or features + min(features, 32)
+    width = features + min(features, 32) if given.width is None else given.width
     augmentation = Augmentation(features, width, given.augmentation)
     net = network(
         given.architecture, features=augmentation.width, layers=given.layers, T=given.T,
@@ -215,6 +252,8 @@ def build(recipe: Recipe, data: Prepared) -> Model:
         scale=given.scale,
     )  # fmt: skip
     standardise = recipe.data.is_table if given.standardise is None else given.standardise
+    if not standardise and bool(torch.isnan(data.X_train).any()):
+        raise HdnnError("missing values are taken as the mean, which needs --standardise")
     outputs = 1
     if data.task == "classification" and data.classes is not None:
         outputs = 1 if len(data.classes) == 2 else len(data.classes)
@@ -224,3 +263,10 @@ def build(recipe: Recipe, data: Prepared) -> Model:
         net, outputs, augmentation, Scaler.fit(data.X_train) if standardise else None,
         task=data.task, classes=data.classes, feature_names=data.feature_names,
     )  # fmt: skip
+
+
+def check(recipe: Recipe) -> Prepared:
+    """The data of a recipe, after making sure that it can be trained as it says."""
+    data = prepare(recipe)
+    make_optimiser(build(recipe, data).parameters(), recipe.training, 0.0)
+    return data

@@ -10,6 +10,7 @@ metrics.json        what it reaches on the held-out data
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -24,13 +25,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic
 from hdnn.model import Model
 from hdnn.persistence import load, save
-from hdnn.training.evaluation import evaluate
+from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.recipe import Prepared, Recipe, build, prepare
-from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
+from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
 
 CHECKPOINT_FORMAT = "1"
 
@@ -90,6 +91,8 @@ class Run:
             if run.finished:
                 raise HdnnError(f"{folder} holds a finished run; pass --overwrite to train again")
             return run
+        if run.folder.is_dir():
+            run.clean()
         if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
             raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
         try:
@@ -97,12 +100,24 @@ class Run:
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
         with atomic(run.config) as temporary:
-            temporary.write_text(recipe.to_toml())
+            temporary.write_text(recipe.to_toml(), encoding="utf-8")
         return run
 
     def recipe(self) -> Recipe:
         """What the run trains."""
-        return Recipe.from_toml(self.config.read_text(), str(self.config))
+        try:
+            text = self.config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise HdnnError(f"{self.config} cannot be read: {error}") from error
+        return Recipe.from_toml(text, str(self.config))
+
+    def clean(self) -> None:
+        """Remove what a killed process left half-written."""
+        for pattern in (".*.toml.*", ".*.jsonl.*", ".*.json.*", ".*.safetensors.*"):
+            for stale in [*self.folder.glob(pattern), *self.checkpoint.parent.glob(pattern)]:
+                stale.unlink(missing_ok=True)
+        for stale in self.folder.glob(".checkpoint.*"):
+            shutil.rmtree(stale, ignore_errors=True)
 
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
@@ -119,8 +134,10 @@ class Run:
             raise HdnnError(f"cannot open {self.folder}: {error.strerror or error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise HdnnError(f"another process is training in {self.folder}; wait for it") from error
+        except OSError as error:
+            raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
         else:
             yield
         finally:
@@ -145,6 +162,7 @@ class Run:
         Interrupted by KeyboardInterrupt, it writes a checkpoint of the last whole epoch first.
         """
         with self.locked():
+            self.clean()
             recipe = self.recipe()
             data = prepare(recipe)
             torch.manual_seed(recipe.model.seed)
@@ -156,7 +174,7 @@ class Run:
             target, undo = _standard(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
-            except (KeyboardInterrupt, HdnnError):
+            except (KeyboardInterrupt, DivergenceError):
                 if trainer.snapshot is not None:
                     self.write_checkpoint(trainer.snapshot)
                 raise
@@ -168,7 +186,7 @@ class Run:
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test)
         with atomic(self.metrics) as temporary:
-            temporary.write_text(json.dumps(metrics, indent=1) + "\n")
+            temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)
         return metrics
 
@@ -176,12 +194,12 @@ class Run:
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the state after an epoch; a reader sees the old one or the new one, whole."""
-        about = {
-            "hdnn": json.dumps(
-                {"format": CHECKPOINT_FORMAT, "epoch": snapshot.epoch, "seconds": snapshot.seconds}
-            )
-        }
         tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+        facts = {
+            "format": CHECKPOINT_FORMAT, "epoch": snapshot.epoch, "seconds": snapshot.seconds,
+            "digest": self._digest(tensors),
+        }  # fmt: skip
+        about = {"hdnn": json.dumps(facts)}
         folder = self.checkpoint.parent
         try:
             if folder.is_dir():
@@ -190,16 +208,24 @@ class Run:
                 return
             fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
             shutil.rmtree(fresh, ignore_errors=True)
-            fresh.mkdir()
-            with atomic(fresh / self.checkpoint.name) as temporary:
-                save_file(tensors, temporary, metadata=about)
-            os.replace(fresh, folder)
+            try:
+                fresh.mkdir()
+                save_file(tensors, fresh / self.checkpoint.name, metadata=about)
+                os.replace(fresh, folder)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
         except (OSError, SafetensorError) as error:
-            raise HdnnError(f"cannot write the checkpoint of {self.folder}: {error}") from error
+            raise StorageError(f"cannot write the checkpoint of {self.folder}: {error}") from error
+
+    def _digest(self, tensors: dict[str, Tensor]) -> str:
+        """A checksum of a state and of the recipe it belongs to."""
+        whole = hashlib.sha256(self.config.read_bytes())
+        for name in sorted(tensors):
+            whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+            whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return whole.hexdigest()
 
     def _read_checkpoint(self, model: Model) -> Snapshot | None:
-        for stale in self.folder.glob(".checkpoint.*"):
-            shutil.rmtree(stale, ignore_errors=True)
         if not self.checkpoint.exists():
             return None
         try:
@@ -208,6 +234,8 @@ class Run:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if about["format"] != CHECKPOINT_FORMAT:
                 raise ValueError(f"format {about['format']!r}")
+            if about["digest"] != self._digest(tensors):
+                raise ValueError("it is damaged, or of another run")
             snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
             expected = {f"model.{k}": v.shape for k, v in model.state_dict().items()}
             found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
@@ -269,7 +297,7 @@ class _Recorder:
             with open(self.run.history, "a") as file:
                 file.write(json.dumps(entry.to_dict()) + "\n")
         except OSError as error:
-            raise HdnnError(f"cannot write {self.run.history}: {error.strerror}") from error
+            raise StorageError(f"cannot write {self.run.history}: {error.strerror}") from error
         now = time.monotonic()
         if now - self.last >= self.interval and trainer.snapshot is not None:
             self.run.write_checkpoint(trainer.snapshot)

@@ -7,9 +7,12 @@ With Z = (y_N, 1) the rows of features and V = (W, mu) the weights, minimise
 which is strictly convex for alpha_c > 0. Losses: logistic (one output), softmax, squared error.
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
+from numba import njit, types
 
 from hdnn.backends.vector.tiles import Array, compiled
 
@@ -170,6 +173,8 @@ def newton(
         _hessian(Z, R, target, weight, loss, ridge, H, p)
         while not _solve(H, step):
             ridge = max(10.0 * ridge, 1e-10)
+            if not ridge < 1e30:  # numbers too large to square, or none at all
+                return iteration
             step[:] = G.reshape(-1)
             _hessian(Z, R, target, weight, loss, ridge, H, p)
         slope = 0.0
@@ -179,7 +184,8 @@ def newton(
         for _ in range(LINE_SEARCH):
             tried[:] = V - length * step.reshape(outputs, q)
             new = residuals(Z, tried, target, weight, loss, R) + alpha_c * squared_norm(tried)
-            if new <= value - 1e-4 * length * slope:
+            # The last steps decrease f by less than its rounding.
+            if new <= value - 1e-4 * length * slope + 1e-15 * abs(value):
                 accepted = True
                 break
             length *= 0.5
@@ -212,3 +218,34 @@ def adam(
                 v = second[o, k] / (1.0 - beta2**t)
                 V[o, k] -= rate * m / (math.sqrt(v) + 1e-8)
     return iterations
+
+
+@functools.cache
+def kernel(name: str) -> Callable[..., int]:
+    """`newton` or `adam` for calls from Python, from numba's cache on disk if it is there."""
+    vector, matrix = (types.Array(types.float64, d, "C") for d in (1, 2))
+    data = (matrix, matrix, vector, matrix, types.int64, types.float64, types.int64)
+    functions: dict[str, tuple[Callable[..., int], int]] = {
+        "newton": (_newton, 1),
+        "adam": (_adam, 3),
+    }
+    function, numbers = functions[name]
+    signature = types.int64(*data, *(types.float64,) * numbers)
+    compile_for: Callable[[Callable[..., int]], Callable[..., int]] = njit(
+        signature, nogil=True, cache=True, fastmath={"contract"}
+    )
+    return compile_for(function)
+
+
+def _newton(
+    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
+    tolerance: float,
+) -> int:  # fmt: skip
+    return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
+
+
+def _adam(
+    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
+    rate: float, beta1: float, beta2: float,
+) -> int:  # fmt: skip
+    return adam(Z, target, weight, V, loss, alpha_c, iterations, rate, beta1, beta2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
-from hdnn.errors import HdnnError
+from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Model
 from hdnn.training.config import TrainingConfig
 from hdnn.training.loops import Batches, Epoch, make_loop, right, solve_output
@@ -105,7 +106,11 @@ class Trainer:
             validation: data to watch, instead of a part held out by the config.
             resume: go on from here.
         """
+        self._check(X, target)
+        self.history, self.stopped, self.snapshot, self._best = [], False, None, None
         weight = self._weights(X, target, sample_weight)
+        if not bool((weight > 0).all()):  # a sample of weight 0 is no sample
+            X, target, weight = X[weight > 0], target[weight > 0], weight[weight > 0]
         train, held = self._hold_out(len(X), target) if validation is None else (None, None)
         watched_weight = torch.ones(0 if validation is None else len(validation[0]), dtype=X.dtype)
         if held is not None and train is not None:
@@ -130,9 +135,11 @@ class Trainer:
         if resume is None:
             self.snapshot = self._take(0, 0.0)
         for number in range(first, self.config.epochs):
+            if self._patience_is_over(number):
+                break
             order = torch.randperm(len(data), generator=self.generator)
             found = self.loop.epoch(order, number)
-            if not _finite(found):
+            if not _finite(found) or not self._finite_weights():
                 raise DivergenceError(self._diagnosis(data, number))
             entry = Entry(
                 number + 1, found.loss, found.penalised, found.accuracy,
@@ -144,20 +151,42 @@ class Trainer:
             self.snapshot = self._take(number + 1, entry.seconds)
             for callback in self.callbacks:
                 callback(self, entry)
-            if self.stopped or self._patience_is_over(entry):
+            if self.stopped:
                 break
+
+    def _check(self, X: Tensor, target: Tensor) -> None:
+        model = self.model
+        if X.ndim != 2 or X.shape[1] != model.features:
+            raise HdnnError(
+                f"X must be (samples, {model.features}) for this model, got {tuple(X.shape)}"
+            )
+        if X.dtype != model.head.weight.dtype:
+            raise HdnnError(
+                f"X is {X.dtype} but the model is {model.head.weight.dtype}; convert one of them"
+            )
+        if len(X) == 0 or len(X) != len(target):
+            raise HdnnError(
+                f"X and the targets must have as many rows, got {len(X)} and {len(target)}"
+            )
+        if model.task != "classification":
+            return
+        classes = max(2, model.head.out_features)
+        if target.ndim != 1 or target.is_floating_point():
+            raise HdnnError(f"class numbers are integers (samples,), got {tuple(target.shape)}")
+        if int(target.min()) < 0 or int(target.max()) >= classes:
+            raise HdnnError(
+                f"class numbers are 0 to {classes - 1} for this model, got {int(target.min())} to "
+                f"{int(target.max())}"
+            )
 
     # --- data -------------------------------------------------------------------------------------
 
     def _weights(self, X: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
-        if len(X) == 0 or len(X) != len(target):
-            raise HdnnError(
-                f"X and the targets must have as many rows, got {len(X)}, {len(target)}"
-            )
         weight = torch.ones(len(X), dtype=X.dtype)
         if sample_weight is not None:
             weight = sample_weight.to(X.dtype)
-            if weight.shape != (len(X),) or not bool((weight >= 0).all()) or not weight.sum() > 0:
+            good = weight.shape == (len(X),) and bool(((weight >= 0) & weight.isfinite()).all())
+            if not good or not bool(weight.sum() > 0):
                 raise HdnnError("sample weights are one nonnegative number a row, not all zero")
         given = self.config.class_weight
         if given is None:
@@ -202,16 +231,17 @@ class Trainer:
     def _note_best(self, entry: Entry) -> None:
         if self.config.early_stopping is None or entry.validation_loss is None:
             return
-        if self._best is None or entry.validation_loss < self._best[0]:
+        loss = math.inf if math.isnan(entry.validation_loss) else entry.validation_loss
+        if self._best is None or loss < self._best[0]:
             state = {k: v.clone() for k, v in self.model.state_dict().items()}
-            self._best = entry.validation_loss, entry.epoch, state
+            self._best = loss, entry.epoch, state
 
-    def _patience_is_over(self, entry: Entry) -> bool:
-        patience = self.config.early_stopping
-        return (
-            patience is not None and self._best is not None
-            and entry.epoch - self._best[1] >= patience
-        )  # fmt: skip
+    def _patience_is_over(self, epochs: int) -> bool:
+        patience, best = self.config.early_stopping, self._best
+        return patience is not None and best is not None and epochs - best[1] >= patience
+
+    def _finite_weights(self) -> bool:
+        return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
     @torch.no_grad()
     def _fit_output(self, data: Batches) -> None:
@@ -254,12 +284,17 @@ class Trainer:
             cut = len(prefix)
             return {k[cut:]: v for k, v in snapshot.tensors.items() if k.startswith(prefix)}
 
-        self._load(part("model."))
-        self.loop.restore(part("loop."))
-        self.generator.set_state(snapshot.tensors["generator"])
-        if "best.loss" in snapshot.tensors:
-            best = snapshot.tensors
-            self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
+        try:
+            self._load(part("model."))
+            self.loop.restore(part("loop."))
+            self.generator.set_state(snapshot.tensors["generator"])
+            if "best.loss" in snapshot.tensors:
+                best = snapshot.tensors
+                self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            raise FileFormatError(
+                f"the saved state is not one of this training: {error}"
+            ) from error
         self.snapshot = snapshot
 
     def _load(self, state: dict[str, Tensor]) -> None:

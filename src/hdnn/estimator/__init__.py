@@ -1,0 +1,10 @@
+"""Estimators for scikit-learn: pipelines, grid searches and cross-validation of these networks."""
+
+from hdnn.data.sources import optional
+
+optional("sklearn")  # else an error that names the extra to install
+
+from hdnn.estimator.classifier import HDNNClassifier  # noqa: E402
+from hdnn.estimator.regressor import HDNNRegressor  # noqa: E402
+
+__all__ = ["HDNNClassifier", "HDNNRegressor"]

@@ -1,0 +1,197 @@
+"""What classifier and regressor share: parameters, building, training, evaluation."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from hdnn import zoo
+from hdnn.errors import HdnnError
+from hdnn.estimator import settings
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.model import Augmentation, Model, Scaler
+from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig
+
+Array = np.ndarray
+CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
+STRUCTURE = (
+    "architecture", "layers", "width", "T", "step", "augmentation", "activation",
+    "time_invariant", "standardise", "dtype",
+)  # fmt: skip
+
+
+class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
+    """A Hamiltonian network as an estimator; see `HDNNClassifier` for the parameters."""
+
+    def __init__(
+        self, architecture: Any = "H1", *, layers: int = 8, width: int | None = None,
+        T: float = 1.2, step: float | None = None, augmentation: str = "append",
+        activation: str = "tanh", time_invariant: bool = False, init_scale: float | str = "auto",
+        method: str = "auto", solver: str = "newton", max_iter: int = 50,
+        batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
+        alpha: float = 1e-3, alpha_c: float = 3e-3, early_stopping: bool = False,
+        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True, warm_start: bool = False,
+        dtype: str = "auto", random_state: Any = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        self.architecture, self.layers, self.width = architecture, layers, width
+        self.T, self.step, self.augmentation = T, step, augmentation
+        self.activation, self.time_invariant = activation, time_invariant
+        self.init_scale, self.method, self.solver = init_scale, method, solver
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.learning_rate, self.schedule = learning_rate, schedule
+        self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
+        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
+        self.standardise, self.warm_start, self.dtype = standardise, warm_start, dtype
+        self.random_state, self.verbose = random_state, verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = bool(self.standardise)  # the scaler puts the mean in its place
+        return tags
+
+    # --- data -------------------------------------------------------------------------------------
+
+    def _continues(self, partial: bool) -> bool:
+        return hasattr(self, "model_") and (partial or self.warm_start)
+
+    def _check(
+        self, X: Any, y: Any, sample_weight: Any, partial: bool, **options: Any
+    ) -> tuple[Array, Array, Array]:
+        """Checked rows and weights; a row of weight 0 is a row that is not there."""
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, ensure_all_finite=self._finite(),
+            reset=not self._continues(partial), **options,
+        )  # fmt: skip
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.any():
+            raise HdnnError("all values of sample_weight are 0: give at least one row a weight")
+        kept = weight > 0
+        return X[kept], y[kept], weight[kept]
+
+    def _finite(self) -> bool | str:
+        return "allow-nan" if self.standardise else True
+
+    # --- building ---------------------------------------------------------------------------------
+
+    def _build(
+        self, X: Array, weight: Array, targets: list[Scaler], seed: int, outputs: int,
+        **description: Any,
+    ) -> Model:  # fmt: skip
+        rows, features = X.shape
+        width = settings.choose_width(self.width, features)
+        widened = Augmentation(features, width, self.augmentation)
+        scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
+        dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
+        row = zoo.architecture(self.architecture)
+        time = {"T": self.T} if self.step is None else {"step": self.step}
+        network = zoo.network(
+            row, features=widened.width, layers=settings.integer("layers", self.layers),
+            activation=self.activation, time_invariant=bool(self.time_invariant),
+            generator=torch.Generator().manual_seed(seed), dtype=dtype,
+            **({name: settings.plain(value) for name, value in time.items()}
+               if row.scheme.uses_step else {}),
+        )  # fmt: skip
+        assert isinstance(network.field, WeightedField)
+        with torch.no_grad():
+            scale = settings.choose_scale(self.init_scale, widened.width)
+            network.field.weights.theta.mul_(scale)
+        names = getattr(self, "feature_names_in_", None)
+        return Model(
+            network, outputs, widened, scaler.to(dtype) if self.standardise else None,
+            feature_names=None if names is None else list(names), **description,
+        )  # fmt: skip
+
+    def _config(self, model: Model, rows: int, seed: int, partial: bool) -> TrainingConfig:
+        """The training; `partial_fit` is joint, since solving for a part would forget the rest."""
+        width, outputs = model.head.in_features, model.head.out_features
+        method = settings.choose_method(self.method, width, outputs)
+        method = "joint" if partial else method
+        schedule = settings.choose_schedule(self.schedule, method, partial)
+        stopping: dict[str, Any] = {}
+        if self.early_stopping:
+            if partial:
+                raise HdnnError("partial_fit cannot stop early: use fit, or early_stopping=False")
+            stopping["validation"] = settings.number(
+                "validation_fraction", self.validation_fraction, below=1.0
+            )
+            stopping["early_stopping"] = settings.integer("n_iter_no_change", self.n_iter_no_change)
+        return TrainingConfig(
+            method=method, epochs=settings.integer("max_iter", self.max_iter),
+            batch_size=settings.choose_batch(self.batch_size, rows, method),
+            learning_rate=settings.choose_rate(self.learning_rate, width, schedule),
+            schedule=schedule,
+            alpha=settings.plain(self.alpha), alpha_c=settings.plain(self.alpha_c),
+            solver=self.solver, class_weight=self._class_weight(partial), seed=seed, **stopping,
+        )  # fmt: skip
+
+    def _class_weight(self, partial: bool) -> str | tuple[float, ...] | None:
+        return None
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def _start(
+        self, X: Array, weight: Array, partial: bool, outputs: int, *targets: Scaler,
+        **description: Any,
+    ) -> tuple[Model, int]:  # fmt: skip
+        """The model to train (a copy of the one there is, or a new one), and a seed."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if not self._continues(partial):
+            model = self._build(X, weight, list(targets), seed, outputs, **description)
+            self._structure = {name: getattr(self, name) for name in STRUCTURE}
+            self._snapshot: Snapshot | None = None
+            self.history_: list[Entry] = []
+            return model, seed
+        for name, built in self._structure.items():
+            if getattr(self, name) != built:
+                raise HdnnError(
+                    f"{name}={getattr(self, name)!r}, but the fitted network has {built!r}: set it "
+                    "back to go on with this network, or fit with warm_start=False"
+                )
+        return copy.deepcopy(self.model_), seed
+
+    def _train(
+        self, model: Model, X: Array, target: Array, weight: Array, seed: int, partial: bool
+    ) -> None:
+        """Train the model in place: `max_iter` epochs, or one more."""
+        config = self._config(model, len(X), seed, partial)
+        resume = self._snapshot if partial else None
+        if partial:
+            epochs = 1 if resume is None else resume.epoch + 1
+            config = TrainingConfig.from_dict({**config.to_dict(), "epochs": epochs})
+        trainer = Trainer(model, config, [_report] if self.verbose else [])
+        dtype = model.head.weight.dtype
+        history = trainer.fit(
+            torch.tensor(X, dtype=dtype), torch.tensor(target),
+            torch.tensor(weight / weight.mean(), dtype=dtype), resume=resume,
+        )  # fmt: skip
+        # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
+        self._snapshot = trainer.snapshot if partial else None
+        self.history_ = [*self.history_, *history] if partial else list(history)
+        self.loss_curve_ = [entry.penalised for entry in self.history_]
+        self.n_iter_ = len(self.history_)
+
+    @torch.no_grad()
+    def _values(self, X: Any) -> Array:
+        """``(rows, outputs)``: the values of the output layer."""
+        check_is_fitted(self, "model_")
+        finite = "allow-nan" if self.model_.scaler is not None else True
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        data = torch.tensor(X, dtype=self.model_.head.weight.dtype)
+        parts = [self.model_(part) for part in data.split(CHUNK)]
+        return torch.cat(parts).double().numpy()
+
+    def _finish(self, model: Model) -> Self:
+        self.model_ = model.eval()
+        return self
+
+
+def _report(trainer: Trainer, entry: Entry) -> None:
+    """What ``verbose`` shows, where scikit-learn's estimators show it."""
+    held = "" if entry.validation_loss is None else f", validation loss {entry.validation_loss:.6f}"
+    print(f"Iteration {entry.epoch}, loss = {entry.penalised:.6f}{held}")  # noqa: T201

@@ -1,0 +1,112 @@
+"""`HDNNRegressor`."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+
+from hdnn.errors import HdnnError
+from hdnn.estimator.base import Array, HDNNEstimator
+from hdnn.model import Model, Scaler
+
+
+class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
+    """A Hamiltonian deep network that predicts one or more numbers for every row.
+
+    Targets are standardised for the training (with sample weights) and the output layer is put
+    back into their units afterwards; the loss is half the squared error. Coordinate descent solves
+    the output layer exactly: a ridge regression on the last hidden state.
+
+    Args:
+        architecture, layers, width, T, step, augmentation, activation, time_invariant, init_scale,
+            method, solver, max_iter, batch_size, learning_rate, schedule, alpha, alpha_c,
+            early_stopping, validation_fraction, n_iter_no_change, standardise, warm_start, dtype,
+            random_state, verbose: as for `hdnn.HDNNClassifier`; here ``alpha_c`` is 1e-3.
+
+    Attributes:
+        n_features_in_, feature_names_in_: number of features, and their names where X had them.
+        model_: the trained `hdnn.Model`, in the units of the targets.
+        n_iter_, loss_curve_, history_: as for `hdnn.HDNNClassifier`, of standardised targets.
+
+    >>> import numpy as np
+    >>> X = np.linspace(-3, 3, 200)[:, None]
+    >>> y = np.sin(2 * X[:, 0])
+    >>> HDNNRegressor(max_iter=200, random_state=0).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    def __init__(
+        self, architecture: Any = "H1", *, layers: int = 8, width: int | None = None,
+        T: float = 1.2, step: float | None = None, augmentation: str = "append",
+        activation: str = "tanh", time_invariant: bool = False, init_scale: float | str = "auto",
+        method: str = "auto", solver: str = "newton", max_iter: int = 50,
+        batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
+        alpha: float = 1e-3, alpha_c: float = 1e-3, early_stopping: bool = False,
+        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True, warm_start: bool = False,
+        dtype: str = "auto", random_state: Any = None, verbose: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            architecture, layers=layers, width=width, T=T, step=step, augmentation=augmentation,
+            activation=activation, time_invariant=time_invariant, init_scale=init_scale,
+            method=method, solver=solver, max_iter=max_iter, batch_size=batch_size,
+            learning_rate=learning_rate, schedule=schedule, alpha=alpha, alpha_c=alpha_c,
+            early_stopping=early_stopping, validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change, standardise=standardise, warm_start=warm_start,
+            dtype=dtype, random_state=random_state, verbose=verbose,
+        )  # fmt: skip
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on ``(rows, features)`` and targets ``(rows[, outputs])``; weight 0 leaves out.
+
+        Args:
+            X: array-like or data frame; NaN is a missing value (with ``standardise``).
+            y: numbers.
+            sample_weight: a number of at least 0 for every row.
+        """
+        return self._fit_values(X, y, sample_weight, partial=False)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train for one epoch on a part of the data; the first part sets all scalings."""
+        return self._fit_values(X, y, sample_weight, partial=True)
+
+    def _fit_values(self, X: Any, y: Any, sample_weight: Any, partial: bool) -> Self:
+        X, y, weight = self._check(X, y, sample_weight, partial, multi_output=True, y_numeric=True)
+        target = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
+        if not self._continues(partial):
+            self._target = Scaler.fit(target, torch.tensor(weight))
+            self._flat = y.ndim == 1
+        elif target.shape[1] != len(self._target.mean):
+            raise HdnnError(
+                f"y has {target.shape[1]} outputs, but the fitted network has "
+                f"{len(self._target.mean)}: fit anew"
+            )
+        fresh = not self._continues(partial)
+        model, seed = self._start(
+            X, weight, partial, target.shape[1], self._target, task="regression"
+        )
+        if not fresh:
+            _rescale(model, 1 / self._target.scale, -self._target.mean / self._target.scale)
+        self._train(model, X, self._target(target).numpy(), weight, seed, partial)
+        _rescale(model, self._target.scale, self._target.mean)
+        return self._finish(model)
+
+    def predict(self, X: Any) -> Array:
+        """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns."""
+        values = self._values(X)
+        return np.ascontiguousarray(values[:, 0]) if self._flat else values
+
+
+@torch.no_grad()
+def _rescale(model: Model, factor: torch.Tensor, shift: torch.Tensor) -> None:
+    """The output layer of ``factor * value + shift``."""
+    weight, bias = model.head.weight, model.head.bias
+    weight.copy_(weight.double() * factor[:, None])
+    bias.copy_(bias.double() * factor + shift)

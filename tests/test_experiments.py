@@ -1,0 +1,224 @@
+"""Table 1: specs, records, sweeps, summaries."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.experiments import cells, specs, summary, sweep
+from hdnn.experiments.records import Record, Store
+
+ROOT = Path(__file__).parents[1]
+
+
+def record(
+    seed: int = 0, accuracy: float = 0.5, layers: int = 4, protocol: str = "tuned"
+) -> Record:
+    return Record("swiss-roll", "H1", layers, protocol, "paper", seed, 1.0, 0.5, accuracy, 0.1, "0")
+
+
+def stub(task: sweep.Task, threads: int | None = None) -> list[Record]:
+    c = task.cell
+    return [
+        Record(c.data, c.architecture, c.layers, task.protocol, task.split, seed, 1.0, 0.5, 0.5,
+               0.1, "0") for seed in task.seeds
+    ]  # fmt: skip
+
+
+# --- specs ----------------------------------------------------------------------------------------
+
+
+def test_published_values_are_the_papers() -> None:
+    table = {(c.data, c.architecture, c.layers): c for c in specs.table1()}
+    assert len(table) == 40
+    assert table["swiss-roll", "H2", 4].published == 98.9
+    assert table["swiss-roll", "MS3", 8].published == 87.0
+    assert table["double-moons", "MS2", 2].published == 94.9
+    assert (table["double-moons", "MS1", 1].row, table["double-moons", "MS1", 1].column) == (6, 1)
+
+
+@pytest.mark.parametrize("name", specs.PROTOCOLS)
+def test_every_cell_has_frozen_settings(name: str) -> None:
+    chosen = specs.protocol(name)
+    for cell in specs.table1():
+        settings = specs.settings(name, cell)
+        for field, allowed in chosen.choices.items():
+            assert getattr(settings, field) in allowed
+
+
+def test_filters_repeat_and_refuse_what_is_not_in_the_table() -> None:
+    found = specs.select(["double-moons"], ["h1", "MS2"], [1, 4])
+    assert {(c.architecture, c.layers) for c in found} == {
+        ("H1", 1), ("H1", 4), ("MS2", 1), ("MS2", 4),
+    }  # fmt: skip
+    assert len(specs.select()) == 40
+    with pytest.raises(HdnnError, match="swiss-roll has 4 8 16 32 64"):
+        specs.select(["swiss-roll"], [], [5])
+    with pytest.raises(HdnnError, match="did you mean 'tuned'"):
+        specs.protocol("tund")
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def test_a_key_is_recorded_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([record(1), record(0)])
+    store.add([record(1, accuracy=0.9), record(2)])
+    assert [r.seed for r in store.read().values()] == [0, 1, 2]
+    assert next(r for r in store.read().values() if r.seed == 1).test_accuracy == 0.5
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    assert all(set(json.loads(line)) == set(Record.__dataclass_fields__) for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+
+
+def test_a_torn_last_line_does_not_count_and_a_torn_other_is_an_error(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add([record(0), record(1)])
+    whole = store.path.read_text()
+    store.path.write_text(whole[:-20])
+    assert [r.seed for r in store.read().values()] == [0]
+    store.path.write_text(whole[10:])
+    with pytest.raises(FileFormatError, match="line 1"):
+        store.read()
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def test_a_second_call_does_only_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[sweep.Task] = []
+
+    def failing(task: sweep.Task, threads: int | None = None) -> list[Record]:
+        if len(tasks) == 2:
+            raise KeyboardInterrupt
+        tasks.append(task)
+        return stub(task)
+
+    monkeypatch.setattr(sweep, "run_task", failing)
+    store, chosen = Store(tmp_path), specs.select(["swiss-roll"], ["H1"])
+    with pytest.raises(KeyboardInterrupt):
+        sweep.sweep(store, chosen, "tuned", "paper", range(3))
+    assert len(store.read()) == 6
+    again: list[sweep.Task] = []
+    monkeypatch.setattr(sweep, "run_task", lambda task: again.append(task) or stub(task))
+    seen: list[tuple[int, int]] = []
+    sweep.sweep(store, chosen, "tuned", "paper", range(4),
+                progress=lambda done, total: seen.append((done, total)))  # fmt: skip
+    assert [task.seeds for task in again] == [(3,), (3,), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
+    assert seen[0] == (0, 14) and seen[-1] == (14, 14)
+    assert len(store.read()) == 20
+
+
+def test_seeds_are_independent_of_how_they_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed gives the same network alone, in a task, and with restarts of one."""
+    cell = specs.select(["double-moons"], ["H1"], [2])[0]
+    quick = specs.protocol("tuned")
+    quick = replace(quick, training=replace(quick.training, epochs=2))
+    settings = specs.Settings(1.0, 0.05, 1.0, "append")
+    together = cells.train(cell, quick, settings, "paper", [5, 6, 7])
+    alone = cells.train(cell, quick, settings, "paper", [6])
+    assert together.test_accuracy[1] == alone.test_accuracy[0]
+    assert (together.V[1] == alone.V[0]).all()
+
+
+def test_restarts_keep_the_lowest_training_loss() -> None:
+    cell = specs.select(["double-moons"], ["MS3"], [1])[0]
+    quick = specs.protocol("tuned")
+    quick = replace(quick, training=replace(quick.training, epochs=3))
+    settings = specs.Settings(1.0, 0.1, 1.0, "append")
+    single = cells.train(cell, quick, settings, "paper", [5, 6])
+    many = cells.train(cell, replace(quick, restarts=6), settings, "paper", [5, 6])
+    assert many.network.ensemble == 2
+    assert len(many.test_accuracy) == 2
+    assert all(
+        m >= s - 0.02 for m, s in zip(many.train_accuracy, single.train_accuracy, strict=True)
+    )
+    assert sum(many.train_accuracy) > sum(single.train_accuracy)
+
+
+def test_choosing_settings_never_sees_the_test_part() -> None:
+    part = cells._part("swiss-roll", "paper", 3, held_out=True)
+    whole = cells._part("swiss-roll", "paper", 3, held_out=False)
+    rows = {tuple(row) for row in whole.X_test.tolist()}
+    assert not rows & {tuple(row) for row in part.X_test.tolist()}
+    assert not rows & {tuple(row) for row in part.X_train.tolist()}
+    assert (len(part.X_train), len(part.X_test)) == (4000, 1000)
+
+
+def test_engines_and_names_are_checked(tmp_path: Path) -> None:
+    for words, match in (
+        ({"name": "nope"}, "protocol"), ({"split": "nope"}, "split"), ({"engine": "dusk"}, "dask"),
+        ({"engine": "dask"}, "--address"),
+    ):  # fmt: skip
+        given = {"name": "tuned", "split": "paper", **words}
+        with pytest.raises(HdnnError, match=match):
+            sweep.sweep(Store(tmp_path), specs.select(), seeds=[0], **given)  # type: ignore[arg-type]
+
+
+def test_a_dask_worker_may_be_killed(tmp_path: Path) -> None:
+    """A real scheduler and two worker processes; one dies; no record is lost or doubled."""
+    distributed = pytest.importorskip("distributed")
+    chosen = specs.select(["double-moons"], [], [1, 2])
+    store = Store(tmp_path)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as cluster:
+        killed = []
+
+        def progress(done: int, total: int) -> None:
+            if done and not killed:
+                worker = next(iter(cluster.workers.values()))
+                killed.append(worker.process.process.kill())
+
+        sweep.sweep(store, chosen, "tuned", "paper", range(5), engine="dask",
+                    address=cluster.scheduler_address, progress=progress)  # fmt: skip
+    assert len(killed) == 1
+    assert len(store.path.read_text().splitlines()) == len(store.read()) == 5 * len(chosen)
+
+
+# --- summaries ------------------------------------------------------------------------------------
+
+
+def test_statistics_and_the_mark_at_the_papers_rounding() -> None:
+    cell = specs.select(["swiss-roll"], ["H1"], [4])[0]  # 93.6 %
+    records = [record(s, a) for s, a in enumerate((0.90, 0.95, 0.9565))]
+    row = summary.summarise([cell], records, "tuned", "paper")[0]
+    assert (row.minimum, row.maximum, row.median, row.seeds) == (90.0, 95.65, 95.0, 3)
+    assert row.mean == pytest.approx(93.55)
+    assert row.deviation == pytest.approx(3.0904, abs=1e-3)
+    assert replace(row, mean=93.56).reached
+    assert not replace(row, mean=93.54).reached
+    assert summary.summarise([cell], records, "paper", "paper") == []
+
+
+def test_tables_say_the_same_in_every_form() -> None:
+    chosen = specs.select(["swiss-roll"], ["H1"])
+    records = [record(s, 0.97, layers=c.layers) for c in chosen for s in range(2)]
+    rows = summary.summarise(chosen, records, "tuned", "paper")
+    assert summary.markdown(rows).count("\n") == 2 + len(rows)
+    found = list(csv.DictReader(io.StringIO(summary.comma_separated(rows))))
+    assert [float(line["mean"]) for line in found] == [pytest.approx(97.0)] * len(rows)
+    assert "| swiss-roll, 4 | 93.6 / **97.0 ± 0.0** |" in summary.compact(rows)
+    assert "| swiss-roll, 8 | 99.0 / 97.0 ± 0.0 |" in summary.compact(rows)
+    page = summary.page(rows, "a <title>")
+    assert page.count("<tr class=") == len(rows) and "a &lt;title&gt;" in page
+    with pytest.raises(HdnnError, match="no marks"):
+        summary.fill("nothing", "table")
+
+
+def test_readme_agrees_with_the_records() -> None:
+    records = Store(ROOT / "results" / "table1").read().values()
+    rows = summary.summarise(specs.select(), records, "tuned", "paper")
+    assert len(rows) == 40 and all(row.seeds == 20 for row in rows)
+    readme = (ROOT / "README.md").read_text()
+    assert summary.fill(readme, summary.compact(rows)) == readme

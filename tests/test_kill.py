@@ -1,0 +1,351 @@
+"""Killed at any moment, a run goes on to the very bits that it would have reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from hdnn.cli import app
+from hdnn.errors import HdnnError
+from hdnn.training import TrainingConfig
+from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
+from hdnn.training.runs import Run
+
+# The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+LONG = Recipe(DataRecipe(), ModelRecipe(layers=64), TrainingConfig(epochs=40))
+SMALL = Recipe(DataRecipe(size=400), ModelRecipe(layers=4), TrainingConfig(epochs=40))
+SHORT = Recipe(DataRecipe(size=100), ModelRecipe(layers=2), TrainingConfig(epochs=3))
+OTHERS = {
+    "early stopping": replace(
+        SMALL, training=TrainingConfig(epochs=300, validation=0.2, early_stopping=20)
+    ),
+    "joint": replace(SMALL, training=TrainingConfig(method="joint", epochs=40, learning_rate=0.01)),
+    "autograd": replace(SMALL, training=TrainingConfig(epochs=40, loop="autograd")),
+    "adam solver, clipped, cosine": replace(
+        SMALL, training=TrainingConfig(epochs=40, solver="adam", clip=0.1, schedule="cosine")
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A child of fork has none of the threads of torch, so there are none to miss."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def forked(work: Callable[[], object]) -> int:
+    """A real process that does some work with everything imported; its id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except SystemExit as leaving:
+        status = int(leaving.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(child: int) -> int:
+    """Wait for a process; its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def train(folder: Path, recipe: Recipe, interval: float = 0.0, beats: int | None = None) -> None:
+    """Begin a run or go on with it; after every epoch a beat, once the checkpoint is written."""
+    callbacks: list[Any] = [] if beats is None else [lambda *_: os.write(beats, b".")]
+    Run.create(folder, recipe).train(callbacks, checkpoint_seconds=interval)
+
+
+def kill(folder: Path, recipe: Recipe, epochs: int, seconds: float, interval: float = 0.0) -> bool:
+    """Kill a run some epochs and a moment after it began or went on; was it unfinished then?"""
+    reader, writer = os.pipe()
+    child = forked(lambda: train(folder, recipe, interval, writer))
+    os.close(writer)
+    left = epochs
+    while left and (heard := os.read(reader, left)):
+        left -= len(heard)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    code = ended(child)
+    os.close(reader)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0 and not Run(folder).finished
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What must not depend on kills."""
+
+    model: bytes
+    metrics: bytes
+    history: list[dict[str, float]]
+
+    @classmethod
+    def of(cls, folder: Path) -> Outcome:
+        run = Run(folder)
+        entries = [json.loads(line) for line in run.history.read_text().splitlines()]
+        history = [{k: v for k, v in entry.items() if k != "seconds"} for entry in entries]
+        return cls(run.model_file.read_bytes(), run.metrics.read_bytes(), history)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def checkpoint_epoch(run: Run) -> int:
+    with safe_open(run.checkpoint, framework="pt") as file:
+        return json.loads(file.metadata()["hdnn"])["epoch"]
+
+
+# --- random moments -------------------------------------------------------------------------------
+
+
+def test_killed_at_20_random_moments(tmp_path: Path) -> None:
+    train(tmp_path / "warm", SHORT)
+    start = time.perf_counter()
+    train(tmp_path / "whole", LONG)
+    epoch = (time.perf_counter() - start) / LONG.training.epochs
+    expected = Outcome.of(tmp_path / "whole")
+    assert len(expected.history) == LONG.training.epochs
+    moments, hits = random.Random(0), 0
+    for number in range(20):
+        folder = tmp_path / str(number)
+        epochs = moments.randrange(1, LONG.training.epochs - 4)
+        interval = 0.0 if number % 2 else 4 * epoch
+        hit = kill(folder, LONG, epochs, moments.uniform(0, 2 * epoch), interval)
+        hits += hit
+        if hit:
+            # No work is lost but that since the last checkpoint.
+            assert interval or checkpoint_epoch(Run(folder)) >= epochs
+            assert ended(forked(lambda folder=folder: train(folder, LONG))) == 0
+        assert Outcome.of(folder) == expected
+    assert hits >= 15
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_killed_again_and_again(case: str, tmp_path: Path) -> None:
+    recipe = OTHERS[case]
+    train(tmp_path / "whole", recipe)
+    expected = Outcome.of(tmp_path / "whole")
+    count = len(expected.history)
+    assert count > 20
+    assert (count < recipe.training.epochs) == (case == "early stopping")
+    moments, folder, hits = random.Random(1), tmp_path / "run", 0
+    for _ in range(4):
+        hits += kill(folder, recipe, moments.randrange(1, count // 8), moments.uniform(0, 0.003))
+    assert hits >= 2
+    if not Run(folder).finished:
+        train(folder, recipe)
+    assert Outcome.of(folder) == expected
+
+
+def test_killed_where_early_stopping_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint is of the epoch in which patience was over: there is none after it."""
+    patient = TrainingConfig(epochs=400, validation=0.2, early_stopping=5)
+    recipe = replace(SMALL, training=patient)
+    train(tmp_path / "whole", recipe)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tmp_path / "run", recipe)
+    train(tmp_path / "run", recipe)
+    assert Outcome.of(tmp_path / "run") == Outcome.of(tmp_path / "whole")
+
+
+# --- every moment at which a file is touched ------------------------------------------------------
+
+TOUCHES = {
+    "open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
+    "os.scandir", "shutil.rmtree", "tempfile.mkstemp",
+}  # fmt: skip
+
+
+def touching(folder: Path, number: int | None, work: Callable[[], object]) -> list[str]:
+    """Do some work in a child that dies just before touching a file below a folder for the n-th
+    time; the touches before it."""
+    reader, writer = os.pipe()
+    seen = 0
+
+    def hook(event: str, values: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event not in TOUCHES or not any(str(folder) in str(value) for value in values[:2]):
+            return
+        if seen == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen += 1
+        os.write(writer, f"{event}\n".encode())
+
+    def watched() -> None:
+        sys.addaudithook(hook)
+        work()
+
+    child = forked(watched)
+    os.close(writer)
+    with open(reader) as file:
+        touches = file.read().splitlines()
+    assert ended(child) == (0 if number is None else -signal.SIGKILL)
+    return touches
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[bool, list[str]]]:
+    """For every touch at which a training was killed: is what it came to the same; the files."""
+    torch.set_num_threads(1)
+    base = tmp_path_factory.mktemp("crashes")
+
+    def prepared(name: str) -> Path:
+        Run.create(base / name, SHORT)
+        return base / name
+
+    train(base / "whole", SHORT)
+    expected = Outcome.of(base / "whole")
+    dry = prepared("dry")
+    touches = touching(dry, None, lambda: train(dry, SHORT))
+    found = {-1: (Outcome.of(dry) == expected, names(dry))}
+    for number in range(len(touches)):
+        folder = prepared(str(number))
+        touching(folder, number, lambda folder=folder: train(folder, SHORT))
+        if not Run(folder).finished:
+            train(folder, SHORT)
+        found[number] = (Outcome.of(folder) == expected, names(folder))
+    assert len(found) > 30
+    return found
+
+
+def test_killed_at_every_touch_of_a_file(crashes: dict[int, tuple[bool, list[str]]]) -> None:
+    assert [number for number, (same, _) in crashes.items() if not same] == []
+
+
+def test_a_killed_run_leaves_no_litter(crashes: dict[int, tuple[bool, list[str]]]) -> None:
+    clean = crashes[-1][1]
+    litter = {number: sorted(set(files) - set(clean)) for number, (_, files) in crashes.items()}
+    assert {number: files for number, files in litter.items() if files} == {}
+
+
+def test_killed_while_the_run_is_made(tmp_path: Path) -> None:
+    touches = touching(tmp_path / "dry", None, lambda: Run.create(tmp_path / "dry", SHORT))
+    assert touches
+    for number in range(len(touches)):
+        folder = tmp_path / str(number)
+        touching(folder, number, lambda folder=folder: Run.create(folder, SHORT))
+        assert Run.create(folder, SHORT).recipe() == SHORT
+        assert names(folder) == ["config.toml"]
+
+
+def test_killed_while_a_run_is_overwritten(tmp_path: Path) -> None:
+    """The folder is still a run: the old one, perhaps to be trained again, or the new one."""
+    other = replace(SHORT, model=ModelRecipe(layers=3))
+
+    def overwrite(folder: Path) -> None:
+        Run.create(folder, other, overwrite=True).train(checkpoint_seconds=0)
+
+    train(tmp_path / "dry", SHORT)
+    touches = touching(tmp_path / "dry", None, lambda: overwrite(tmp_path / "dry"))
+    for number in range(min(len(touches), 25)):
+        folder = tmp_path / str(number)
+        train(folder, SHORT)
+        touching(folder, number, lambda folder=folder: overwrite(folder))
+        overwrite(folder)
+        assert Outcome.of(folder) == Outcome.of(tmp_path / "dry")
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+def test_one_process_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", SHORT)
+    reader, writer = os.pipe()
+
+    def hold() -> None:
+        with run.locked():
+            os.write(writer, b".")
+            signal.pause()
+
+    child = forked(hold)
+    try:
+        os.read(reader, 1)
+        before = names(run.folder)
+        with pytest.raises(HdnnError, match="another process is training in"):
+            run.train()
+        with pytest.raises(HdnnError, match="another process"):
+            Run.create(run.folder, SHORT, overwrite=True)
+        assert names(run.folder) == before
+    finally:
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+        os.close(reader)
+        os.close(writer)
+    run.train()
+    assert run.finished
+
+
+# --- interruptions of the command -----------------------------------------------------------------
+
+SIZE = ["swiss-roll", "--size", "2000", "--layers", "16", "--epochs", "600"]
+
+
+def wait_for(path: Path, alive: Callable[[], bool]) -> None:
+    while not path.exists() and alive():
+        time.sleep(0.005)
+    assert path.exists()
+
+
+def test_ctrl_c_and_termination_leave_a_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    run = Run(folder)
+    command = [sys.executable, "-m", "hdnn", "train", *SIZE, "--out", str(folder)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:  # fmt: skip
+        wait_for(run.history, lambda: process.poll() is None)
+        process.send_signal(signal.SIGINT)
+        _, message = process.communicate()
+    assert process.returncode == 1
+    assert f"hdnn train --resume {folder}" in message
+    assert "Traceback" not in message
+    first = checkpoint_epoch(run)
+    assert 1 <= first < 600
+
+    run.history.rename(tmp_path / "before")  # a new one shows that the next process trains
+    child = forked(lambda: app(["train", "--resume", str(folder)]))
+    wait_for(run.history, lambda: os.waitpid(child, os.WNOHANG)[0] == 0)
+    os.kill(child, signal.SIGTERM)
+    assert ended(child) == 1
+    assert f"hdnn train --resume {folder}" in capfd.readouterr().err
+    assert first < checkpoint_epoch(run) < 600
+
+    assert ended(forked(lambda: app(["train", "--resume", str(folder)]))) == 0
+    Run.create(tmp_path / "whole", run.recipe()).train()
+    assert run.model_file.read_bytes() == Run(tmp_path / "whole").model_file.read_bytes()

@@ -1,0 +1,203 @@
+"""The objective of section 3.3, against the sums written out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hdnn
+from catalogue import NAMES, build
+from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.fields.patterns import STRUCTURES
+from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty, smoothness
+
+WEIGHT = torch.tensor([1.0, 3.0, 0.0, 2.0, 0.5])
+BINARY = torch.tensor([0, 1, 1, 0, 1])
+THREE = torch.tensor([2, 0, 1, 1, 2])
+
+
+def _problem(loss: str) -> tuple[Tensor, Tensor]:
+    outputs = {"logistic": 1, "softmax": 3, "squared": 2}[loss]
+    values = 2 * torch.randn(5, outputs)
+    target = {"logistic": BINARY, "softmax": THREE, "squared": torch.randn(5, 2)}[loss]
+    return values, target
+
+
+def _longhand(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> tuple[float, list]:
+    """sum_i w_i loss_i / sum_i w_i and its gradient, number by number."""
+    total, rows = 0.0, []
+    for z, t, w in zip(values.tolist(), target.tolist(), weight.tolist(), strict=True):
+        if loss == "logistic":
+            p = 1 / (1 + math.exp(-z[0]))
+            total -= w * (math.log(p) if t == 1 else math.log(1 - p))
+            rows.append([w * (p - t)])
+        elif loss == "softmax":
+            shares = [math.exp(v) / sum(math.exp(u) for u in z) for v in z]
+            total -= w * math.log(shares[t])
+            rows.append([w * (p - (k == t)) for k, p in enumerate(shares)])
+        else:
+            total += w * sum((v - u) ** 2 for v, u in zip(z, t, strict=True)) / 2
+            rows.append([w * (v - u) for v, u in zip(z, t, strict=True)])
+    whole = sum(weight.tolist())
+    return total / whole, [[g / whole for g in row] for row in rows]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weight", [torch.ones(5), WEIGHT], ids=["equal", "weighted"])
+def test_values_and_gradients_by_hand(loss: str, weight: Tensor) -> None:
+    values, target = _problem(loss)
+    values.requires_grad_()
+    found = data_loss(values, target, weight, loss)
+    (gradient,) = torch.autograd.grad(found, values)
+    exact, slope = _longhand(values.detach(), target, weight, loss)
+    assert float(found.detach()) == pytest.approx(exact, rel=1e-13)
+    torch.testing.assert_close(gradient, torch.tensor(slope), rtol=1e-12, atol=1e-14)
+    assert torch.autograd.gradcheck(lambda v: data_loss(v, target, weight, loss), values)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_weight_counts_a_sample_so_many_times(loss: str) -> None:
+    values, target = _problem(loss)
+    count = torch.tensor([1, 3, 0, 2, 1])
+    repeated = data_loss(
+        values.repeat_interleave(count, 0), target.repeat_interleave(count, 0), torch.ones(7), loss
+    )
+    torch.testing.assert_close(data_loss(values, target, count.double(), loss), repeated)
+    scaled = data_loss(values, target, 1e6 * count.double(), loss)
+    torch.testing.assert_close(scaled, repeated)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_certain_values_stay_finite(loss: str) -> None:
+    values = torch.full((5, 1 if loss == "logistic" else 3), 800.0)
+    values[:, -1] = -800.0
+    values.requires_grad_()
+    found = data_loss(values, _problem(loss)[1], torch.ones(5), loss)
+    (gradient,) = torch.autograd.grad(found, values)
+    assert math.isfinite(found.detach())
+    assert bool(gradient.isfinite().all())
+
+
+def test_one_target_may_come_as_a_vector() -> None:
+    values, target = torch.randn(5, 1), torch.randn(5)
+    expected = (WEIGHT * (values[:, 0] - target) ** 2).sum() / 2 / WEIGHT.sum()
+    torch.testing.assert_close(data_loss(values, target, WEIGHT, "squared"), expected)
+
+
+def test_the_loss_follows_from_the_task() -> None:
+    assert loss_name("classification", 1) == "logistic"
+    assert loss_name("classification", 3) == "softmax"
+    assert loss_name("regression", 1) == loss_name("regression", 3) == "squared"
+
+
+def test_the_output_penalty_by_hand() -> None:
+    W, mu = torch.tensor([[1.0, -2.0], [3.0, 0.5]], requires_grad=True), torch.tensor([2.0, -1.0])
+    penalty = output_penalty(W, mu)
+    assert float(penalty.detach()) == 1 + 4 + 9 + 0.25 + 4 + 1
+    (gradient,) = torch.autograd.grad(penalty, W)
+    assert gradient.tolist() == [[2.0, -4.0], [6.0, 1.0]]
+
+
+# --- smoothness, equation (13) --------------------------------------------------------------------
+
+
+def _longhand_smoothness(net: hdnn.HamiltonianNetwork) -> float:
+    """The double loop over the assembled weights."""
+    K, b = net.K.detach().numpy(), net.b.detach().numpy()
+    h = np.broadcast_to(net.h if isinstance(net.h, float) else net.h.detach().numpy(), net.layers)
+    total = 0.0
+    for j in range(1, net.layers):
+        for i in range(K.shape[1]):
+            total += h[j] / 2 * (b[j, i] - b[j - 1, i]) ** 2
+            for k in range(K.shape[2]):
+                total += h[j] / 2 * (K[j, i, k] - K[j - 1, i, k]) ** 2
+    return total
+
+
+def _check_smoothness(net: hdnn.HamiltonianNetwork) -> None:
+    assert float(smoothness(net).detach()) == pytest.approx(_longhand_smoothness(net), rel=1e-12)
+    named = dict(net.named_parameters())
+    assert torch.autograd.gradcheck(
+        lambda *given: torch.func.functional_call(
+            _Smoothness(net), {f"net.{k}": v for k, v in zip(named, given, strict=True)}, ()
+        ),
+        tuple(named.values()),
+    )
+
+
+class _Smoothness(torch.nn.Module):
+    """The penalty as a module, so that its parameters can be exchanged."""
+
+    def __init__(self, net: hdnn.HamiltonianNetwork) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self) -> Tensor:
+        return smoothness(self.net)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])
+def test_smoothness_of_every_architecture(name: str) -> None:
+    _check_smoothness(build(name, layers=4))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_smoothness_of_every_structure(structure: str) -> None:
+    weights = Weights(structure, features=4, layers=3)
+    _check_smoothness(hdnn.HamiltonianNetwork(HamiltonianField("J2", weights), step=0.3))
+
+
+def test_smoothness_of_a_graph() -> None:
+    weights = Weights(np.array([[1, 0, 1], [0, 1, 0]], bool), features=3, layers=3)
+    J = torch.tensor([[0.0, 1, -2], [-1, 0, 3], [2, -3, 0]])
+    _check_smoothness(hdnn.HamiltonianNetwork(HamiltonianField(J, weights), step=0.3))
+
+
+def test_a_skew_parameter_counts_twice() -> None:
+    net = build("MS2", features=2, layers=2, step=0.5)
+    with torch.no_grad():
+        net.field.weights.theta.copy_(torch.tensor([[1.0], [4.0]]))
+        net.field.weights.beta.zero_()
+    assert float(smoothness(net).detach()) == 0.5 / 2 * 2 * 3.0**2
+
+
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS2"])
+@pytest.mark.parametrize("learn", [False, True])
+def test_every_layer_is_weighed_with_its_own_step(name: str, learn: bool) -> None:
+    _check_smoothness(build(name, layers=4, step=[0.1, 0.4, 0.2, 0.7], learn_steps=learn))
+
+
+@pytest.mark.parametrize("name", ["H1", "MS1"])
+def test_smoothness_of_an_ensemble_is_the_sum_of_its_members(name: str) -> None:
+    steps = torch.tensor([[0.1, 0.4, 0.2], [0.5, 0.3, 0.9]])
+    whole = build(name, ensemble=2, step=steps)
+    total = 0.0
+    for e in range(2):
+        alone = build(name, step=steps[e].tolist())
+        with torch.no_grad():
+            alone.field.weights.theta.copy_(whole.field.weights.theta[e])
+            alone.field.weights.beta.copy_(whole.field.weights.beta[e])
+        total += float(smoothness(alone).detach())
+    assert float(smoothness(whole).detach()) == pytest.approx(total, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda: build("FCNN", layers=4),
+        lambda: build("H1", layers=4, time_invariant=True),
+        lambda: build("MS1", layers=4, time_invariant=True),
+        lambda: build("H1", layers=1),
+        lambda: build("H1", layers=0, step=0.1),
+        lambda: hdnn.HamiltonianNetwork(
+            EnergyField("J1", lambda x, t: x.square().sum(-1), features=2), layers=3, T=1.0
+        ),
+    ],
+    ids=["FCNN", "time-invariant", "time-invariant MS1", "one layer", "no layers", "energy"],
+)
+def test_nothing_to_be_smooth(net: object) -> None:
+    assert float(smoothness(net()).detach()) == 0.0

@@ -1,0 +1,754 @@
+"""Runs: which folder may be trained in, what goes on, and what survives every failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner, Result
+
+import hdnn
+from hdnn.cli import app
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig
+from hdnn.training import runs as runs_module
+from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
+from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
+from hdnn.training.runs import Run
+
+RECIPE = Recipe(DataRecipe(size=200), ModelRecipe(layers=3), TrainingConfig(epochs=6))
+FLAGS = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 6)
+DIVERGING = replace(
+    RECIPE,
+    training=TrainingConfig(epochs=6, batch_size=20, schedule="exponential", decay=1e40),
+)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def refused(result: Result, code: int, *words: str) -> None:
+    """One message, no traceback, nothing on standard output."""
+    assert result.exit_code == code, (result.output, result.exception)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*") if path.is_file()
+    }  # fmt: skip
+
+
+def stop_after(epoch: int, error: type[BaseException] = KeyboardInterrupt) -> Any:
+    def callback(trainer: Trainer, entry: Entry) -> None:
+        if entry.epoch == epoch:
+            raise error
+
+    return callback
+
+
+def unfinished(folder: Path, recipe: Recipe = RECIPE, epoch: int = 2) -> Run:
+    """A run that was interrupted after an epoch."""
+    run = Run.create(folder, recipe)
+    with pytest.raises(KeyboardInterrupt):
+        run.train([stop_after(epoch)], checkpoint_seconds=1e9)
+    assert not run.finished
+    return run
+
+
+def epochs(run: Run) -> list[int]:
+    return [json.loads(line)["epoch"] for line in run.history.read_text().splitlines()]
+
+
+def about(run: Run) -> dict[str, Any]:
+    with safe_open(run.checkpoint, framework="pt") as file:
+        return json.loads(file.metadata()["hdnn"])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = Run.create(tmp_path_factory.mktemp("runs") / "whole", RECIPE)
+    run.train(checkpoint_seconds=0)
+    return run
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def test_what_a_run_leaves(whole: Run) -> None:
+    assert sorted(contents(whole.folder)) == [
+        "checkpoint/state.safetensors", "config.toml", "history.jsonl", "metrics.json",
+        "model.safetensors",
+    ]  # fmt: skip
+    assert whole.recipe() == RECIPE
+    assert epochs(whole) == [1, 2, 3, 4, 5, 6]
+    entry = json.loads(whole.history.read_text().splitlines()[0])
+    assert set(entry) == {"epoch", "loss", "penalised", "accuracy", "rate", "seconds"}
+    assert entry["penalised"] > entry["loss"] > 0
+    metrics = json.loads(whole.metrics.read_text())
+    assert set(metrics) == {"train", "test"}
+    assert set(metrics["test"]) == {"samples", "loss", "accuracy"}
+    assert metrics["test"]["samples"] == 100
+    model = whole.load_model()
+    assert isinstance(model, hdnn.Model)
+    assert model.network.layers == 3
+    assert model.classes == [0, 1]
+
+
+def test_a_run_is_the_same_every_time(whole: Run, tmp_path: Path) -> None:
+    again = Run.create(tmp_path / "again", RECIPE)
+    again.train()
+    assert again.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert again.metrics.read_bytes() == whole.metrics.read_bytes()
+
+
+def test_the_checkpoint_interval_changes_nothing(whole: Run, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE)
+    run.train(checkpoint_seconds=1e9)
+    assert not run.checkpoint.exists()
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+def test_a_checkpoint_is_written_when_it_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(runs_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    written: list[int] = []
+    monkeypatch.setattr(Run, "write_checkpoint", lambda _, state: written.append(state.epoch))
+    Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)
+    assert written == [2, 4, 6]
+
+
+def test_what_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(HdnnError, match=r"is not a run: there is no config\.toml"):
+        Run.open(tmp_path)
+    (tmp_path / "note.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(HdnnError, match="exists and is not a run"):
+            Run.create(tmp_path, RECIPE, overwrite)
+        with pytest.raises(HdnnError, match="exists and is not a run"):
+            Run.create(tmp_path / "note.txt", RECIPE, overwrite)
+    assert contents(tmp_path) == {"note.txt": b"mine"}
+
+
+def test_an_unfinished_run_has_no_model(tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    with pytest.raises(HdnnError, match="is not finished; go on with: hdnn train --resume"):
+        run.load_model()
+    for words in (("evaluate", run.folder), ("predict", run.folder, "x.csv", "--out", "y.csv")):
+        refused(command(*words), 2, "hdnn train --resume")
+
+
+# --- the state machine, by exit codes -------------------------------------------------------------
+
+
+def test_out_on_an_unfinished_run_goes_on_with_it(whole: Run, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run", epoch=4)
+    first = run.history.read_text().splitlines()[:4]
+    assert command("train", *FLAGS, "--out", run.folder).exit_code == 0
+    assert run.history.read_text().splitlines()[:4] == first
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+def test_resume_goes_on(whole: Run, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    result = command("train", "--resume", run.folder)
+    assert result.exit_code == 0
+    assert "epoch 3/6" in result.stdout
+    assert "epoch 2/6" not in result.stdout
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+@pytest.mark.parametrize("change", [("--layers", 4), ("--seed", 1), ("--lr", 0.1), ("--size", 202)])
+def test_out_on_another_config_is_refused(change: tuple[object, ...], tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    before = contents(run.folder)
+    result = command("train", *FLAGS, *change, "--out", run.folder)
+    refused(result, 2, "another config", "--overwrite")
+    assert contents(run.folder) == before
+    result = command("train", *FLAGS, *change, "--out", run.folder, "--overwrite")
+    assert result.exit_code == 0
+    assert run.finished
+    assert epochs(run) == [1, 2, 3, 4, 5, 6]
+
+
+def test_out_on_a_finished_run_is_refused(whole: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole.folder, tmp_path / "run")
+    before = contents(folder)
+    refused(command("train", *FLAGS, "--out", folder), 2, "finished run", "--overwrite")
+    assert contents(folder) == before
+    assert command("train", *FLAGS, "--out", folder, "--overwrite").exit_code == 0
+    assert Run(folder).model_file.read_bytes() == whole.model_file.read_bytes()
+    assert contents(folder)["history.jsonl"] != before["history.jsonl"]  # its seconds
+
+
+def test_resume_of_a_finished_run_does_nothing(whole: Run) -> None:
+    before = contents(whole.folder)
+    result = command("train", "--resume", whole.folder)
+    assert result.exit_code == 0
+    assert "finished" in result.stdout
+    result = command("train", "--resume", whole.folder, "--json")
+    assert json.loads(result.stdout)["finished"] is True
+    assert contents(whole.folder) == before
+
+
+def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
+    refused(command("train", "--resume", tmp_path / "none"), 2, "not a run")
+    refused(command("train", "--resume", tmp_path), 2, "not a run", "config.toml")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("swiss-roll",), ("--layers", 3), ("--seed", 0), ("--epochs", 6), ("--balanced",),
+     ("--out", "other"), ("--config", "a.toml"), ("--drop", "x"), ("--no-standardise",),
+     ("--overwrite",)],
+    ids=lambda more: more[0],
+)  # fmt: skip
+def test_resume_takes_no_other_settings(more: tuple[object, ...], tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE)
+    refused(command("train", "--resume", run.folder, *more), 2, "--resume")
+    assert list(contents(run.folder)) == ["config.toml"]
+
+
+@pytest.mark.parametrize("text", [b"not toml", b"[model]\nlayer = 3\n", b'name = "\xff"\n'])
+def test_a_damaged_config_is_refused(text: bytes, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    run.config.write_bytes(text)
+    before = contents(run.folder)
+    for words in (("--resume", run.folder), (*FLAGS, "--out", run.folder)):
+        result = command("train", *words)
+        refused(result, result.exit_code, "config.toml")
+        assert result.exit_code in (1, 2)
+    assert contents(run.folder) == before
+
+
+UNBUILDABLE = [
+    ("--T", 1, "--step", 0.1), ("--width", 1), ("--width", 0), ("--optimiser", "Adamm"),
+    ("--T", -1), ("--activation", "tan"), ("--augmentation", "x"), ("--layers", -1),
+    ("--architecture", "FCNN", "--T", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", UNBUILDABLE, ids=str)
+def test_settings_that_cannot_be_built_leave_no_folder(
+    wrong: tuple[object, ...], tmp_path: Path
+) -> None:
+    """Else the same command, corrected, would find "a run of another config" there."""
+    refused(command("train", *FLAGS, *wrong, "--out", tmp_path / "run"), 2)
+    assert not (tmp_path / "run").exists()
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+def test_a_second_trainer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    before = contents(run.folder)
+    with run.locked():
+        for words in (
+            ("--resume", run.folder), (*FLAGS, "--out", run.folder),
+            (*FLAGS, "--out", run.folder, "--overwrite"),
+        ):  # fmt: skip
+            result = command("train", *words)
+            refused(result, result.exit_code, "another process is training in", str(run.folder))
+        assert contents(run.folder) == before
+    assert command("train", "--resume", run.folder).exit_code == 0
+
+
+def test_a_failure_releases_the_lock(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE)
+    for epoch, error in enumerate((KeyboardInterrupt, HdnnError, ZeroDivisionError), start=1):
+        with pytest.raises(error):
+            run.train([stop_after(epoch, error)])
+        with run.locked():
+            pass
+
+
+# --- interruption and history ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, HdnnError])
+def test_an_interruption_writes_a_checkpoint_of_the_last_epoch(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    run = Run.create(tmp_path / "run", RECIPE)
+    with pytest.raises(error):
+        run.train([stop_after(3, error)], checkpoint_seconds=1e9)
+    assert about(run)["epoch"] == 3
+    assert epochs(run) == [1, 2, 3]
+
+
+CONFIGS = {
+    "direct": {"loop": "direct"},
+    "autograd": {"loop": "autograd"},
+    "joint": {"method": "joint", "weight_decay": 1e-3, "schedule": "cosine"},
+    "adam solver": {"solver": "adam", "clip": 0.1},
+    "validation": {"validation": 0.2, "early_stopping": 3},
+    **{
+        name: {"optimiser": name, "loop": "autograd", "learning_rate": 0.01}
+        for name in ("SGD", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adamax", "Rprop")
+    },
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_interrupted_after_any_epoch_the_bits_are_the_same(case: str, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, training=TrainingConfig(epochs=6, **CONFIGS[case]))
+    whole = Run.create(tmp_path / "whole", recipe)
+    whole.train()
+    run = Run.create(tmp_path / "run", recipe)
+    for epoch in (1, 2, 3, 5):
+        if epoch < len(epochs(whole)):
+            with pytest.raises(KeyboardInterrupt):
+                run.train([stop_after(epoch)])
+    run.train()
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert epochs(run) == epochs(whole)
+
+
+@pytest.mark.parametrize(
+    "more", ['{"epoch": 3, "loss": 0.1}\n{"epoch": 4, "loss": 0.1}\n', '{"epoch": 3, "lo', "{"]
+)
+def test_history_is_cut_back_to_the_checkpoint(more: str, whole: Run, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run", epoch=2)
+    kept = run.history.read_text()
+    with open(run.history, "a") as file:
+        file.write(more)
+    run.train()
+    assert epochs(run) == [1, 2, 3, 4, 5, 6]
+    assert run.history.read_text().startswith(kept)
+    entries = [json.loads(line)["loss"] for line in run.history.read_text().splitlines()]
+    expected = [json.loads(line)["loss"] for line in whole.history.read_text().splitlines()]
+    assert entries == expected
+
+
+def test_without_a_checkpoint_the_run_starts_again(whole: Run, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run", epoch=2)
+    shutil.rmtree(run.checkpoint.parent)
+    run.train()
+    assert epochs(run) == [1, 2, 3, 4, 5, 6]
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+def test_seconds_add_up_over_interruptions(tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run", epoch=2)
+    run.train()
+    seconds = [json.loads(line)["seconds"] for line in run.history.read_text().splitlines()]
+    assert seconds == sorted(seconds)
+
+
+def test_a_network_that_trains_nothing(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", replace(RECIPE, training=TrainingConfig(epochs=0)))
+    metrics = run.train()
+    assert run.finished
+    assert metrics["train"]["loss"] == pytest.approx(0.6931, abs=1e-4)  # log 2: it knows nothing
+
+
+# --- checkpoints that cannot be used --------------------------------------------------------------
+
+Damage = Callable[[Run], None]
+
+
+def rewrite(run: Run, change: Callable[[dict[str, torch.Tensor]], object], **facts: Any) -> None:
+    tensors, known = load_file(run.checkpoint), about(run)
+    change(tensors)
+    save_file(tensors, run.checkpoint, metadata={"hdnn": json.dumps({**known, **facts})})
+
+
+def checkpoint_of(recipe: Recipe) -> Damage:
+    def replace_checkpoint(run: Run) -> None:
+        other = unfinished(run.folder.parent / "other", recipe)
+        shutil.copy(other.checkpoint, run.checkpoint)
+
+    return replace_checkpoint
+
+
+def in_place_of(make: Callable[[Path], object]) -> Damage:
+    def damage(run: Run) -> None:
+        run.checkpoint.unlink()
+        make(run.checkpoint)
+
+    return damage
+
+
+def halve(run: Run) -> None:
+    whole = run.checkpoint.read_bytes()
+    run.checkpoint.write_bytes(whole[: len(whole) // 2])
+
+
+def flip(run: Run) -> None:
+    whole = bytearray(run.checkpoint.read_bytes())
+    whole[10] ^= 0xFF
+    run.checkpoint.write_bytes(whole)
+
+
+DAMAGES: dict[str, Damage] = {
+    "cut in half": halve,
+    "flipped bits in the header": flip,
+    "empty": in_place_of(Path.touch),
+    "a folder": in_place_of(Path.mkdir),
+    "text": in_place_of(lambda path: path.write_text("epoch,loss\n1,0.3\n")),
+    "foreign": in_place_of(lambda path: save_file({"x": torch.ones(3)}, path)),
+    "no JSON": in_place_of(
+        lambda path: save_file({"x": torch.ones(3)}, path, metadata={"hdnn": "{"})
+    ),
+    "a list": in_place_of(
+        lambda path: save_file({"x": torch.ones(3)}, path, metadata={"hdnn": "[1]"})
+    ),
+    "a later format": lambda run: rewrite(run, dict.items, format="99"),
+    "no epoch": lambda run: rewrite(run, dict.items, epoch=None),
+    "an epoch before the first": lambda run: rewrite(run, dict.items, epoch=-1),
+    "an epoch after the last": lambda run: rewrite(run, dict.items, epoch=7),
+    "no generator": lambda run: rewrite(run, lambda state: state.pop("generator")),
+    "another generator": lambda run: rewrite(
+        run, lambda state: state.update(generator=torch.zeros(3, dtype=torch.uint8))
+    ),
+    "no weights": lambda run: rewrite(run, lambda state: state.pop("model.head.weight")),
+    "no moments": lambda run: rewrite(run, lambda state: state.pop("loop.moments_theta")),
+    "other moments": lambda run: rewrite(
+        run, lambda state: state.update({"loop.moments_theta": torch.zeros(7)})
+    ),
+    "another depth": checkpoint_of(replace(RECIPE, model=ModelRecipe(layers=4))),
+    "another width": checkpoint_of(replace(RECIPE, model=ModelRecipe(layers=3, width=6))),
+    "another architecture": checkpoint_of(replace(RECIPE, model=ModelRecipe("MS1", layers=3))),
+    "another precision": checkpoint_of(
+        replace(RECIPE, model=ModelRecipe(layers=3, dtype="float64"))
+    ),
+    "another method": checkpoint_of(
+        replace(RECIPE, training=TrainingConfig(epochs=6, method="joint"))
+    ),
+    "another loop": checkpoint_of(
+        replace(RECIPE, training=TrainingConfig(epochs=6, loop="autograd"))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_or_foreign_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    DAMAGES[name](run)
+    before = contents(run.folder)
+    with pytest.raises(FileFormatError, match="checkpoint"):
+        run.train()
+    assert contents(run.folder) == before
+
+
+def test_a_checkpoint_cut_anywhere_is_refused_with_exit_code_1(tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    whole = run.checkpoint.read_bytes()
+    for end in range(0, len(whole), len(whole) // 7):
+        run.checkpoint.write_bytes(whole[:end])
+        before = contents(run.folder)
+        refused(command("train", "--resume", run.folder), 1, "nothing was changed", "remove")
+        assert contents(run.folder) == before
+    run.checkpoint.write_bytes(whole)
+    assert command("train", "--resume", run.folder).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["cut", "foreign"])
+def test_a_damaged_model_is_refused(name: str, whole: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
+    if name == "cut":
+        run.model_file.write_bytes(run.model_file.read_bytes()[:-9])
+    else:
+        hdnn.save(hdnn.network("H1", features=4, layers=3, T=1.0), run.model_file)
+    with pytest.raises(FileFormatError):
+        run.load_model()
+    refused(command("evaluate", run.folder), 1, "model.safetensors")
+
+
+# --- disks that are full or closed ----------------------------------------------------------------
+
+
+def in_child(work: Callable[[], object], bytes_a_file: int) -> str:
+    """What happens in a process that cannot write files larger than this."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        outcome = "no error"
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_a_file, bytes_a_file))
+            work()
+        except BaseException as error:
+            if not isinstance(error, HdnnError):
+                traceback.print_exc(file=sys.stderr)
+            outcome = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writer, outcome.encode())
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as file:
+        outcome = file.read()
+    os.waitpid(child, 0)
+    return outcome
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize(
+    ("room", "interval", "what"),
+    [(20, 0, "config.toml|history.jsonl"), (300, 0, "history.jsonl"), (4000, 0, "checkpoint"),
+     (1000, 1e9, "model.safetensors")],
+    ids=str,
+)  # fmt: skip
+def test_a_full_disk_leaves_what_was_there(
+    room: int, interval: float, what: str, whole: Run, tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    run = unfinished(tmp_path / "run", epoch=2)
+    if interval:
+        run.history.write_text("")
+    before = contents(run.folder)
+    outcome = in_child(lambda: run.train(checkpoint_seconds=interval), room)
+    assert outcome.startswith("HdnnError: cannot write"), outcome
+    assert any(word in outcome for word in (*what.split("|"), "checkpoint"))
+    after = contents(run.folder)
+    assert set(after) - {"metrics.json"} == set(before)  # no temporary files
+    for name in ("config.toml", "checkpoint/state.safetensors"):
+        assert after[name] == before[name]
+    run.train()
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_full_disk_is_a_failure_not_a_misuse(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    run = unfinished(tmp_path / "run")
+
+    def resume() -> None:
+        result = command("train", "--resume", run.folder, "--checkpoint-seconds", 0)
+        raise HdnnError(f"exit {result.exit_code}, {result.stderr}")
+
+    outcome = in_child(resume, 4000)
+    assert outcome.startswith("HdnnError: exit 1, error: cannot write the checkpoint"), outcome
+
+
+def test_a_new_run_on_a_full_disk_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(HdnnError, match=r"cannot write .*config\.toml: No space left on device"):
+        Run.create(tmp_path / "run", RECIPE)
+    assert contents(tmp_path) == {}
+
+
+def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = Run.create(tmp_path / "run", RECIPE)
+    monkeypatch.setattr(runs_module, "save_file", full)
+    with pytest.raises(HdnnError, match=r"cannot write .* No space left on device"):
+        run.train(checkpoint_seconds=0)
+    assert sorted(path.name for path in run.folder.iterdir()) == ["config.toml", "history.jsonl"]
+
+
+def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
+        refused(command("train", *FLAGS, "--out", out), 2, str(out))
+    assert contents(tmp_path) == {"file": b"mine"}
+
+
+# --- data that change -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    points = torch.randn(60, 2)
+    rows = [f"{a:.4f},{b:.4f},{'yes' if a > b else 'no'}" for a, b in points.tolist()]
+    path.write_text("a,b,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_changed_table_is_noticed(table: Path, tmp_path: Path) -> None:
+    words = (table, "--target", "label", "--epochs", 2, "--layers", 2, "--out", tmp_path / "run")
+    assert command("train", *words).exit_code == 0
+    run = Run(tmp_path / "run")
+    recipe = run.recipe()
+    assert recipe.data.source == str(table.resolve())
+    assert len(recipe.data.digest or "") == 64
+    run.model_file.unlink()
+    table.write_text(table.read_text() + "0,1,no\n")
+    before = contents(run.folder)
+    refused(command("train", "--resume", run.folder), 2, "has changed", "table.csv")
+    refused(command("train", *words), 2, "another config")
+    assert contents(run.folder) == before
+    assert command("train", *words, "--overwrite").exit_code == 0
+    table.write_text(table.read_text() + "0,1,no\n")
+    refused(command("evaluate", run.folder), 2, "has changed")
+    assert command("evaluate", run.folder, table).exit_code == 0
+
+
+def test_a_table_that_is_gone_is_named(table: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, data=DataRecipe(str(table), target="label").pinned())
+    run = Run.create(tmp_path / "run", recipe)
+    table.unlink()
+    refused(command("train", "--resume", run.folder), 2, "no such file", "table.csv")
+
+
+# --- divergence -----------------------------------------------------------------------------------
+
+
+def test_divergence_names_layer_and_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", DIVERGING)
+    with pytest.raises(DivergenceError) as caught:
+        run.train()
+    message = str(caught.value)
+    assert "step h = 0.4" in message
+    assert "layer " in message
+    assert "of 3" in message
+    good = epochs(run)
+    assert 1 <= len(good) < 6
+    assert f"in epoch {len(good) + 1}" in message
+    assert about(run)["epoch"] == len(good)
+    state = load_file(run.checkpoint)
+    assert all(torch.isfinite(value).all() for value in state.values() if value.is_floating_point())
+    assert not run.finished
+
+    before = contents(run.folder)
+    refused(command("train", "--resume", run.folder), 1, message)
+    assert contents(run.folder).keys() == before.keys()
+    assert epochs(run) == good
+    again = load_file(run.checkpoint)
+    assert all(torch.equal(again[name], state[name]) for name in state)
+
+    gentle = replace(DIVERGING, training=replace(DIVERGING.training, decay=1.0))
+    run.config.write_text(gentle.to_toml())
+    run.train()
+    assert run.finished
+    assert epochs(run) == [1, 2, 3, 4, 5, 6]
+
+
+def test_divergence_in_the_first_epoch(tmp_path: Path) -> None:
+    for method in ("coordinate", "joint"):
+        words = (*FLAGS, "--step", 3e38, "--method", method, "--out", tmp_path / method)
+        refused(command("train", *words), 1, "epoch 1: with step h = 3e+38, layer 1")
+        assert about(Run(tmp_path / method))["epoch"] == 0
+
+
+def test_divergence_in_the_last_step_of_an_epoch(tmp_path: Path) -> None:
+    """The loss of an epoch is measured before its last step; what is kept is finite even so."""
+    for count in (2, 3):  # the second epoch diverges: it is the last one, or there is one more
+        training = TrainingConfig(epochs=count, schedule="exponential", decay=1e40)
+        run = Run.create(tmp_path / str(count), replace(RECIPE, training=training))
+        with pytest.raises(DivergenceError):
+            run.train(checkpoint_seconds=0)
+        state = load_file(run.checkpoint)
+        assert all(torch.isfinite(v).all() for v in state.values() if v.is_floating_point())
+        assert not run.finished
+
+
+# --- loggers --------------------------------------------------------------------------------------
+
+
+def test_the_csv_logger_writes_the_history(tmp_path: Path) -> None:
+    recipe = replace(RECIPE, training=TrainingConfig(epochs=3, validation=0.2))
+    for name, given in (("plain", RECIPE), ("watched", recipe)):
+        run = Run.create(tmp_path / name, given)
+        run.train([CsvLogger(tmp_path / f"{name}.csv")])
+        header, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
+        history = [json.loads(line) for line in run.history.read_text().splitlines()]
+        assert header.split(",") == [field.name for field in Entry.__dataclass_fields__.values()]
+        for row, entry in zip(rows, history, strict=True):
+            found = dict(zip(header.split(","), row.split(","), strict=True))
+            assert {k: float(v) for k, v in found.items() if v} == entry
+
+
+def test_the_csv_logger_goes_on_with_a_file(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    run = Run.create(tmp_path / "run", RECIPE)
+    with pytest.raises(KeyboardInterrupt):
+        run.train([CsvLogger(log), stop_after(2)])
+    run.train([CsvLogger(log)])
+    assert [line.split(",")[0] for line in log.read_text().splitlines()] == [
+        "epoch", "1", "2", "3", "4", "5", "6",
+    ]  # fmt: skip
+
+
+def test_a_log_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    result = command("train", *FLAGS, "--csv", tmp_path / "none" / "x.csv", "--out", tmp_path / "r")
+    refused(result, result.exit_code, "x.csv")
+
+
+def test_the_tensorboard_logger_writes_scalars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            assert folder == str(tmp_path / "board")
+
+        def add_scalar(self, name: str, value: float, epoch: int) -> None:
+            written.append((name, value, epoch))
+
+        def flush(self) -> None:
+            pass
+
+    module = SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)  # type: ignore[arg-type]
+    words = (*FLAGS, "--tensorboard", tmp_path / "board", "--out", tmp_path / "run")
+    assert command("train", *words).exit_code == 0
+    history = [json.loads(line) for line in Run(tmp_path / "run").history.read_text().splitlines()]
+    assert written == [
+        (name, value, entry["epoch"])
+        for entry in history for name, value in entry.items() if name != "epoch"
+    ]  # fmt: skip
+
+
+def test_without_tensorboard_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(HdnnError, match="pip install tensorboard"):
+        TensorBoardLogger(tmp_path / "board")
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = Run.create(tmp_path / "run", RECIPE)
+    run.train([TensorBoardLogger(tmp_path / "board")])
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    history = [json.loads(line) for line in run.history.read_text().splitlines()]
+    assert [event.step for event in board.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
+    assert [event.value for event in board.Scalars("loss")] == pytest.approx(
+        [entry["loss"] for entry in history]
+    )

@@ -1,0 +1,411 @@
+"""The output layer: damped Newton and the paper's Adam steps, against other people's solvers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+from hdnn.training import matrices, solvers
+from hdnn.training.objective import LOSSES, data_loss, output_penalty
+from hdnn.training.solvers import LOGISTIC, SOFTMAX, SQUARED
+
+Array = np.ndarray
+TIGHT = 1e-13
+
+
+class Problem:
+    """Rows of features with a last column of ones, targets and weights that sum to 1."""
+
+    def __init__(
+        self, X: Array, target: Array, loss: int, *, weight: Array | None = None,
+        alpha_c: float = 1e-3, outputs: int | None = None,
+    ) -> None:  # fmt: skip
+        self.Z = np.hstack([X, np.ones((len(X), 1))])
+        self.target = np.ascontiguousarray(target, float).reshape(len(X), -1)
+        w = np.ones(len(X)) if weight is None else np.asarray(weight, float)
+        self.weight, self.loss, self.alpha_c = w / w.sum(), loss, alpha_c
+        self.outputs = outputs or (self.target.shape[1] if loss == SQUARED else 1)
+
+    def start(self) -> Array:
+        return np.zeros((self.outputs, self.Z.shape[1]))
+
+    def newton(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
+        return solvers.newton(
+            self.Z, self.target, self.weight, V, self.loss, self.alpha_c, iterations, tolerance
+        )
+
+    def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
+        return matrices.newton(
+            self.Z, self.target, self.weight, V, LOSSES[self.loss], self.alpha_c, iterations,
+            tolerance,
+        )  # fmt: skip
+
+    def solve(self) -> Array:
+        V = self.start()
+        self.newton(V)
+        return V
+
+    def objective(self, V: torch.Tensor) -> torch.Tensor:
+        """f(V) by the functions of the objective, which have tests of their own."""
+        values = torch.from_numpy(self.Z) @ V.mT
+        target = torch.from_numpy(self.target)
+        if self.loss != SQUARED:
+            target = target[:, 0].long()
+        data = data_loss(values, target, torch.from_numpy(self.weight), LOSSES[self.loss])
+        return data + self.alpha_c * output_penalty(V[:, :-1], V[:, -1])
+
+    def gradient(self, V: Array) -> Array:
+        at = torch.from_numpy(V.copy()).requires_grad_()
+        (found,) = torch.autograd.grad(self.objective(at), at)
+        return found.numpy()
+
+    def value(self, V: Array) -> float:
+        return float(self.objective(torch.from_numpy(V)))
+
+
+def random(loss: int, seed: int = 0, samples: int = 60, **options: object) -> Problem:
+    """A noisy problem with four features; three classes, or two targets."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(samples, 4)) * [1, 3, 0.3, 1]
+    scores = X @ rng.normal(size=(4, 3)) + rng.normal(size=(samples, 3))
+    if loss == LOGISTIC:
+        return Problem(X, scores[:, 0] > 0, loss, **options)
+    if loss == SOFTMAX:
+        return Problem(X, scores.argmax(1), loss, outputs=3, **options)
+    return Problem(X, scores[:, :2], loss, **options)
+
+
+ALL = pytest.mark.parametrize("loss", range(3), ids=LOSSES)
+
+
+# --- the functions under the solvers --------------------------------------------------------------
+
+
+@ALL
+def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
+    problem = random(loss, weight=np.arange(60.0))
+    V = np.random.default_rng(1).normal(size=problem.start().shape)
+    R = np.empty((60, problem.outputs))
+    value = solvers.residuals(problem.Z, V, problem.target, problem.weight, loss, R)
+    penalty = problem.alpha_c * (V**2).sum()
+    assert value + penalty == pytest.approx(problem.value(V), rel=1e-13)
+    gradient = R.T @ problem.Z + 2 * problem.alpha_c * V
+    np.testing.assert_allclose(gradient, problem.gradient(V), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
+    Z, target = np.array([[1.0], [1.0]]), np.array([[0.0], [1.0]])
+    V = np.array([[800.0]]) if loss == LOGISTIC else np.array([[-800.0], [0.0]])
+    R = np.empty((2, len(V)))
+    value = solvers.residuals(Z, V, target, np.array([0.5, 0.5]), loss, R)
+    assert value == 400.0  # the first sample is wrong by 800, the second right for certain
+    assert np.isfinite(R).all()
+
+
+# --- Newton against others ------------------------------------------------------------------------
+
+
+def _sklearn(problem: Problem, weight: Array | None = None) -> Array:
+    """scikit-learn minimises ||V||^2 / 2 + C sum_i loss_i: ours times C N, with C = 1/2 alpha_c N.
+
+    It does not penalise an intercept and we do, so the intercept is a feature that is 1.
+    """
+    samples = len(problem.Z) if weight is None else weight.sum()
+    reference = LogisticRegression(
+        C=1 / (2 * problem.alpha_c * samples), fit_intercept=False, solver="newton-cholesky",
+        tol=1e-12, max_iter=1000,
+    )  # fmt: skip
+    reference.fit(problem.Z, problem.target[:, 0].astype(int), sample_weight=weight)
+    return reference.coef_
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+@pytest.mark.parametrize("alpha_c", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_coefficients_of_scikit_learn(loss: int, alpha_c: float, seed: int) -> None:
+    problem = random(loss, seed, alpha_c=alpha_c)
+    np.testing.assert_allclose(problem.solve(), _sklearn(problem), atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+def test_coefficients_of_scikit_learn_with_weights(loss: int) -> None:
+    weight = np.arange(60.0) % 7
+    problem = random(loss, weight=weight)
+    np.testing.assert_allclose(problem.solve(), _sklearn(problem, weight), atol=1e-6)
+
+
+def _separable() -> Problem:
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    X[:20] += 5
+    return Problem(X, np.arange(40) < 20, LOGISTIC, alpha_c=1e-4)
+
+
+def _duplicate_columns() -> Problem:
+    problem = random(SOFTMAX)
+    problem.Z[:, 1] = problem.Z[:, 0]
+    return problem
+
+
+def _constant_columns() -> Problem:
+    problem = random(LOGISTIC)
+    problem.Z[:, 1], problem.Z[:, 2] = 3.0, 0.0
+    return problem
+
+
+def _wide() -> Problem:
+    """Fewer samples than features."""
+    rng = np.random.default_rng(0)
+    return Problem(rng.normal(size=(5, 9)), [0, 1, 2, 1, 0], SOFTMAX, outputs=3, alpha_c=1e-4)
+
+
+def _badly_scaled() -> Problem:
+    problem = random(LOGISTIC)
+    problem.Z[:, 0] *= 1e4
+    problem.Z[:, 2] *= 1e-4
+    return problem
+
+
+@pytest.mark.parametrize(
+    "make", [_separable, _duplicate_columns, _constant_columns, _wide, _badly_scaled],
+    ids=lambda make: make.__name__[1:],
+)  # fmt: skip
+def test_separable_and_degenerate_problems_of_scikit_learn(make: Callable[[], Problem]) -> None:
+    problem = make()
+    V, peer = problem.solve(), _sklearn(problem)
+    np.testing.assert_allclose(V, peer, atol=1e-6)
+    assert np.abs(problem.gradient(V)).max() < 1e-9
+
+
+def test_the_last_steps_are_not_lost_in_rounding() -> None:
+    """At the minimum f no longer decreases measurably, but the gradient still does."""
+    problem = _badly_scaled()
+    assert problem.newton(problem.start(), 100, 1e-9) < 15
+
+
+def test_two_softmax_outputs_are_a_logistic_one() -> None:
+    """W_1 = -W_0 = W / 2, so that the penalty is half as strong."""
+    one, two = random(LOGISTIC, alpha_c=5e-3), random(LOGISTIC, alpha_c=1e-2)
+    two.loss, two.outputs = SOFTMAX, 2
+    W = one.solve()
+    np.testing.assert_allclose(two.solve(), np.vstack([-W, W]) / 2, atol=1e-10)
+
+
+@pytest.mark.parametrize("weight", [None, np.arange(60.0)], ids=["equal", "weighted"])
+def test_squared_error_solves_the_normal_equations_in_one_iteration(weight: Array | None) -> None:
+    problem = random(SQUARED, weight=weight)
+    V = problem.start()
+    assert problem.newton(V, tolerance=1e-9) == 1
+    Z, w = problem.Z, problem.weight[:, None]
+    normal = Z.T @ (w * Z) + 2 * problem.alpha_c * np.eye(5)
+    np.testing.assert_allclose(V.T, np.linalg.solve(normal, Z.T @ (w * problem.target)), rtol=1e-10)
+
+
+@ALL
+def test_minimum_of_scipy(loss: int) -> None:
+    problem = random(loss, weight=np.arange(60.0) % 3)
+    shape = problem.start().shape
+    found = minimize(
+        lambda v: problem.value(v.reshape(shape)), np.zeros(shape).ravel(), method="BFGS",
+        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(), options={"gtol": 1e-10},
+    )  # fmt: skip
+    np.testing.assert_allclose(problem.solve().ravel(), found.x, atol=1e-6)
+
+
+# --- degenerate data ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+def test_all_labels_equal(loss: int) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    problem = Problem(X, np.ones(20), loss, outputs=1 if loss == LOGISTIC else 3)
+    V = problem.solve()
+    assert np.abs(problem.gradient(V)).max() < 1e-10
+    values = problem.Z @ V.T
+    assert (values > 0).all() if loss == LOGISTIC else (values.argmax(1) == 1).all()
+
+
+@ALL
+def test_one_sample(loss: int) -> None:
+    outputs = {LOGISTIC: 1, SOFTMAX: 3, SQUARED: 1}[loss]
+    problem = Problem(np.array([[2.0, -1.0]]), [1.0], loss, outputs=outputs)
+    V = problem.solve()
+    assert np.abs(problem.gradient(V)).max() < 1e-10
+    # The minimiser lies in the span of the sample.
+    np.testing.assert_allclose(V / V[:, -1:], np.tile(problem.Z, (outputs, 1)), rtol=1e-9)
+
+
+@ALL
+def test_samples_of_weight_zero_are_not_there(loss: int) -> None:
+    weight = np.ones(60)
+    weight[20:] = 0
+    V = random(loss, weight=weight).solve()
+    whole = random(loss)
+    first = Problem(whole.Z[:20, :-1], whole.target[:20], loss, outputs=whole.outputs)
+    np.testing.assert_allclose(V, first.solve(), atol=1e-12)
+
+
+@ALL
+def test_without_a_penalty_singular_problems_stay_solvable(loss: int) -> None:
+    """alpha_c = 0 and equal columns: many minimisers, and any of them will do."""
+    problem = random(loss, alpha_c=0.0)
+    problem.Z[:, 1] = problem.Z[:, 0]
+    V = problem.solve()
+    assert np.isfinite(V).all()
+    assert np.abs(problem.gradient(V)).max() < 1e-8
+
+
+def test_without_a_penalty_separable_problems_run_off_but_stay_finite() -> None:
+    problem = _separable()
+    problem.alpha_c = 0.0
+    V = problem.start()
+    problem.newton(V, 200, 1e-9)
+    assert np.isfinite(V).all()
+    assert problem.value(V) < 1e-6
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+def test_far_out_where_curvatures_underflow_the_way_back_is_found(loss: int) -> None:
+    problem = random(loss)
+    V = 1e3 * np.random.default_rng(3).normal(size=problem.start().shape)
+    problem.newton(V, 200)
+    np.testing.assert_allclose(V, problem.solve(), atol=1e-9)
+
+
+def test_features_that_are_no_numbers_or_huge_end_the_solvers() -> None:
+    """Squares overflow from 1e154 on; the solvers must end, within their iterations."""
+    cases = [
+        (solver, loss, size)
+        for size in (np.nan, np.inf, 1e160, 1e300)
+        for loss in range(3)
+        for solver in (Problem.newton, Problem.by_matrices)
+    ]
+    taken: list[int] = []
+
+    def work() -> None:
+        for solver, loss, size in cases:
+            problem = random(loss)
+            with np.errstate(all="ignore"):
+                problem.Z[:, :-1] *= size
+                taken.append(solver(problem, problem.start(), 10))
+
+    thread = threading.Thread(target=work, daemon=True)  # hangs alone, if it does
+    thread.start()
+    thread.join(20)
+    assert len(taken) == len(cases), f"{cases[len(taken)]} never ends"
+    assert max(taken) <= 10
+
+
+# --- the matrix library for wide networks ---------------------------------------------------------
+
+
+MATRICES: dict[str, Callable[[], Problem]] = {
+    "logistic": lambda: random(LOGISTIC),
+    "softmax": lambda: random(SOFTMAX),
+    "squared": lambda: random(SQUARED),
+    "weights": lambda: random(SOFTMAX, weight=np.arange(60.0) % 3),
+    "no penalty": lambda: random(LOGISTIC, alpha_c=0.0),
+    "separable": _separable,
+    "duplicate columns": _duplicate_columns,
+    "constant columns": _constant_columns,
+    "wide": _wide,
+    "badly scaled": _badly_scaled,
+    "all labels equal": lambda: Problem(np.eye(4), np.ones(4), SOFTMAX, outputs=3),
+    "one sample": lambda: Problem(np.array([[2.0, -1.0]]), [1.0], LOGISTIC),
+}
+
+
+@pytest.mark.parametrize("label", MATRICES)
+def test_the_matrix_library_finds_the_same_minimum(label: str) -> None:
+    problem = MATRICES[label]()
+    V = problem.start()
+    assert problem.by_matrices(V, 100, 1e-10) < 30
+    assert np.abs(problem.gradient(V)).max() <= 2e-10
+    np.testing.assert_allclose(V, problem.solve(), atol=1e-6)
+
+
+@ALL
+def test_the_matrix_library_goes_down_and_knows_the_minimum(loss: int) -> None:
+    problem = random(loss)
+    V = np.random.default_rng(2).normal(size=problem.start().shape)
+    values = [problem.value(V)]
+    while problem.by_matrices(V, 1, 1e-9):
+        values.append(problem.value(V))
+    assert (np.diff(values) <= 1e-15).all()
+    assert len(values) < 20
+    kept = V.copy()
+    assert problem.by_matrices(V, 10, 1e-9) == 0
+    assert np.array_equal(V, kept)
+
+
+# --- how Newton goes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
+def test_newton_goes_down_and_ends_quadratically(loss: int, scale: float) -> None:
+    problem = random(loss)
+    V = scale * np.random.default_rng(2).normal(size=problem.start().shape)
+    values, slopes = [problem.value(V)], [np.abs(problem.gradient(V)).max()]
+    for _ in range(40):
+        if problem.newton(V, 1, 1e-12) == 0:
+            break
+        values.append(problem.value(V))
+        slopes.append(np.abs(problem.gradient(V)).max())
+    assert (np.diff(values) <= 1e-15).all()
+    assert slopes[-1] <= 1e-12
+    # Once below 1e-3, every gradient is the square of the one before, to a constant and rounding.
+    late = [(a, b) for a, b in pairwise(slopes) if a < 1e-3]
+    assert late
+    assert all(b <= 200 * a**2 + 1e-14 for a, b in late)
+
+
+@ALL
+def test_at_the_minimum_there_is_nothing_to_do(loss: int) -> None:
+    problem = random(loss)
+    V = problem.solve()
+    kept = V.copy()
+    assert problem.newton(V, tolerance=1e-9) == 0
+    assert np.array_equal(V, kept)
+
+
+@ALL
+def test_the_number_of_iterations_is_a_bound_and_is_returned(loss: int) -> None:
+    problem = random(loss)
+    V = problem.start()
+    taken = problem.newton(V, tolerance=1e-9)
+    step_by_step, counted = problem.start(), 0
+    while problem.newton(step_by_step, 1, 1e-9):
+        counted += 1
+    assert counted == taken < 15
+    assert np.array_equal(V, step_by_step)
+    for bound in range(taken):
+        assert problem.newton(problem.start(), bound, 1e-9) == bound
+
+
+# --- Adam -----------------------------------------------------------------------------------------
+
+
+@ALL
+@pytest.mark.parametrize("steps", [1, 10])
+def test_adam_is_the_adam_of_torch_from_zero(loss: int, steps: int) -> None:
+    problem = random(loss, weight=np.arange(60.0) + 1)
+    V = np.full(problem.start().shape, np.nan)  # what was there does not matter
+    taken = solvers.adam(
+        problem.Z, problem.target, problem.weight, V, loss, problem.alpha_c, steps, 0.05, 0.9, 0.999
+    )
+    assert taken == steps
+    twin = torch.zeros(V.shape, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([twin], lr=0.05, betas=(0.9, 0.999))
+    for _ in range(steps):
+        optimiser.zero_grad()
+        problem.objective(twin).backward()
+        optimiser.step()
+    np.testing.assert_allclose(V, twin.detach().numpy(), rtol=1e-12, atol=1e-15)

@@ -436,7 +436,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         V[:] = 2.0
         return 0
 
-    monkeypatch.setattr(solvers, "newton", scripted)
+    monkeypatch.setattr(solvers, "kernel", lambda name: scripted)
     return calls
 
 

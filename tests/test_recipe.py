@@ -135,7 +135,7 @@ def test_what_toml_cannot_say_is_refused() -> None:
         ("[data]\nsplit = 'papre'", "did you mean 'paper'"),
         ("[data]\ntest = 1.0", r"share in \[0, 1\)"),
         ("[data]\ntest = 'x'", "wrong type"),
-        ("[training]\nbetas = 5", "wrong type"),
+        ("[training]\nbetas = 5", "betas"),
         ("[training]\nepochs = -1", "epochs"),
         ("[training]\nearly_stopping = 3", "validation"),
     ],

@@ -528,7 +528,7 @@ def test_a_full_disk_leaves_what_was_there(
         run.history.write_text("")
     before = contents(run.folder)
     outcome = in_child(lambda: run.train(checkpoint_seconds=interval), room)
-    assert outcome.startswith("HdnnError: cannot write"), outcome
+    assert outcome.startswith("StorageError: cannot write"), outcome
     assert any(word in outcome for word in (*what.split("|"), "checkpoint"))
     after = contents(run.folder)
     assert set(after) - {"metrics.json"} == set(before)  # no temporary files

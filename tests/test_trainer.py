@@ -89,14 +89,14 @@ class Stub(nn.Module):
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Samples and largest number of iterations of every call of the Newton solver."""
     calls: list[tuple[int, int]] = []
-    newton = solvers.newton
+    newton = solvers.kernel("newton")
 
     def noted(Z: Any, target: Any, weight: Any, V: Any, loss: int, alpha_c: float,
               iterations: int, tolerance: float) -> int:  # fmt: skip
         calls.append((len(Z), iterations))
         return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
 
-    monkeypatch.setattr(solvers, "newton", noted)
+    monkeypatch.setattr(solvers, "kernel", lambda name: noted)
     return calls
 
 

@@ -23,6 +23,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     'whole'
     """
     target = Path(path)
+    if target.is_dir():
+        raise HdnnError(f"cannot write {target}: it is a folder; give the name of a file")
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)

@@ -46,7 +46,7 @@ def check_figure_path(path: str | os.PathLike[str]) -> None:
     """Refuse an ending that is no format, or a folder that does not exist."""
     ending = Path(path).suffix.lstrip(".").lower() or "png"
     if ending not in FORMATS:
-        raise HdnnError(f"a figure ends in {', '.join(FORMATS)}, got {str(path)!r}")
+        raise HdnnError(f"{str(path)!r} is no figure: its name must end in {', '.join(FORMATS)}")
     if not Path(path).parent.is_dir():
         raise HdnnError(f"there is no folder {Path(path).parent} to write {Path(path).name} to")
 

@@ -36,8 +36,9 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         method: str = "auto", solver: str = "newton", max_iter: int = 50,
         batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
         alpha: float = 1e-3, alpha_c: float = 3e-3, early_stopping: bool = False,
-        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True, warm_start: bool = False,
-        dtype: str = "auto", random_state: Any = None, verbose: bool = False,
+        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True,
+        warm_start: bool = False, dtype: str = "auto", random_state: Any = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.architecture, self.layers, self.width = architecture, layers, width
         self.T, self.step, self.augmentation = T, step, augmentation

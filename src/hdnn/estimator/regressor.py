@@ -24,7 +24,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         architecture, layers, width, T, step, augmentation, activation, time_invariant, init_scale,
             method, solver, max_iter, batch_size, learning_rate, schedule, alpha, alpha_c,
             early_stopping, validation_fraction, n_iter_no_change, standardise, warm_start, dtype,
-            random_state, verbose: as for `hdnn.HDNNClassifier`; here ``alpha_c`` is 1e-3.
+            random_state, verbose: as for `hdnn.HDNNClassifier`.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.
@@ -37,26 +37,6 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     >>> HDNNRegressor(max_iter=200, random_state=0).fit(X, y).score(X, y) > 0.95
     True
     """
-
-    def __init__(
-        self, architecture: Any = "H1", *, layers: int = 8, width: int | None = None,
-        T: float = 1.2, step: float | None = None, augmentation: str = "append",
-        activation: str = "tanh", time_invariant: bool = False, init_scale: float | str = "auto",
-        method: str = "auto", solver: str = "newton", max_iter: int = 50,
-        batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
-        alpha: float = 1e-3, alpha_c: float = 1e-3, early_stopping: bool = False,
-        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True, warm_start: bool = False,
-        dtype: str = "auto", random_state: Any = None, verbose: bool = False,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            architecture, layers=layers, width=width, T=T, step=step, augmentation=augmentation,
-            activation=activation, time_invariant=time_invariant, init_scale=init_scale,
-            method=method, solver=solver, max_iter=max_iter, batch_size=batch_size,
-            learning_rate=learning_rate, schedule=schedule, alpha=alpha, alpha_c=alpha_c,
-            early_stopping=early_stopping, validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change, standardise=standardise, warm_start=warm_start,
-            dtype=dtype, random_state=random_state, verbose=verbose,
-        )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

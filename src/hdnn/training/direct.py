@@ -19,7 +19,7 @@ from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pasted
 from hdnn.training.solvers import (
     LOGISTIC,
     NEWTON,
-    SOFTMAX,
+    SQUARED,
     adam,
     newton,
     residuals,
@@ -94,8 +94,8 @@ def _norm(a: Array, b: Array) -> float:
 def _leave(
     buffer: Array, width: int, n: int, chosen: Array, target: Array, weight: Array, Z: Array,
     T: Array, w: Array,
-) -> None:  # fmt: skip
-    """Z = (y_N, 1), targets and weights of the chosen samples; the weights sum to 1."""
+) -> float:  # fmt: skip
+    """Z = (y_N, 1), targets and weights of the chosen samples; these sum to 1, unless to 0."""
     total = 0.0
     for p in range(chosen.size):
         i = chosen[p]
@@ -105,8 +105,10 @@ def _leave(
         T[p] = target[i]
         w[p] = weight[i]
         total += weight[i]
-    for p in range(chosen.size):
-        w[p] /= total
+    if total > 0:
+        for p in range(chosen.size):
+            w[p] /= total
+    return total
 
 
 @compiled
@@ -122,22 +124,22 @@ def _pull(residual: Array, V: Array, buffer: Array, g: int, width: int) -> None:
 
 
 @compiled
-def _correct(residual: Array, T: Array, w: Array, loss: int) -> int:
-    """How many samples are classified correctly, from dloss/dlogits = probability - target."""
+def _correct(Z: Array, V: Array, T: Array, loss: int) -> int:
+    """How many samples are classified correctly."""
     right = 0
-    for p in range(residual.shape[0]):
-        if w[p] == 0:
-            continue
+    if loss == SQUARED:
+        return right
+    for p in range(Z.shape[0]):
+        best, highest = 0, -np.inf
+        for o in range(V.shape[0]):
+            z = 0.0
+            for k in range(V.shape[1]):
+                z += V[o, k] * Z[p, k]
+            if z > highest:
+                best, highest = o, z
         if loss == LOGISTIC:
-            right += abs(residual[p, 0]) < 0.5 * w[p]
-        elif loss == SOFTMAX:
-            label = int(T[p, 0])
-            best, chance = 0, -1.0
-            for o in range(residual.shape[1]):
-                q = residual[p, o] / w[p] + (1.0 if o == label else 0.0)
-                if q > chance:
-                    best, chance = o, q
-            right += best == label
+            best = 1 if highest > 0 else 0
+        right += best == int(T[p, 0])
     return right
 
 
@@ -195,14 +197,20 @@ def _epoch(
             g, d = n * width, 2 * n * width
             kept = record(walk, 0, depth, 0, d + table[:, M].max() * width)
             Z, T, w, residual = all_z[:count], all_t[:count], all_w[:count], all_r[:count]
-            _leave(scratch, width, n, chosen, _member(target, e), _member(weight, e), Z, T, w)
+            total = _leave(
+                scratch, width, n, chosen, _member(target, e), _member(weight, e), Z, T, w
+            )
+            if total == 0:  # a batch of which nothing counts
+                losses[e, i, :2] = 0
+                losses[e, i, 2] = _correct(Z, V[e], T, loss)
+                continue
             if solver == NEWTON:
                 newton(Z, T, w, V[e], loss, numbers[ALPHA_C], iterations, numbers[TOLERANCE])
             else:
                 adam(Z, T, w, V[e], loss, numbers[ALPHA_C], iterations, numbers[OUTPUT_RATE],
                      numbers[BETA1], numbers[BETA2])  # fmt: skip
             plain = residuals(Z, V[e], T, w, loss, residual)
-            losses[e, i, 2] = _correct(residual, T, w, loss)
+            losses[e, i, 2] = _correct(Z, V[e], T, loss)
             _pull(residual, V[e], scratch, g, width)
             _backward(walk, g, d, kept, partial)
             _disassemble(

@@ -34,8 +34,8 @@ MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
 
 
-UNFIT = ("Optimizer", "LBFGS", "SparseAdam", "Muon")
-"""Optimisers that need a closure, sparse gradients or matrices, and so cannot train a model."""
+UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
+"""Optimisers that need a closure or sparse gradients, and so cannot train a model."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,8 @@ class CoordinateLoop(Loop):
         config, head = self.config, self.model.head
         target, weight = self.data.target[chosen], self.data.weight[chosen]
         out = self.model.network(self.data.states[chosen])
+        if not bool(weight.sum() > 0):  # a batch of which nothing counts
+            return 0.0, 0.0, right(head(out).detach(), target, self.loss)
         solve_output(self.model, out.detach(), target, weight, config)
         values = out @ head.weight.detach().mT + head.bias.detach()
         plain = data_loss(values, target, weight, self.loss)
@@ -162,6 +164,9 @@ class JointLoop(Loop):
         for chosen in batches:
             target, weight = self.data.target[chosen], self.data.weight[chosen]
             values = head(self.model.network(self.data.states[chosen]))
+            correct += right(values.detach(), target, self.loss)
+            if not bool(weight.sum() > 0):  # a batch of which nothing counts
+                continue
             plain = data_loss(values, target, weight, self.loss)
             penalised = plain + config.alpha * smoothness(self.model.network)
             penalised = penalised + config.alpha_c * output_penalty(head.weight, head.bias)
@@ -174,7 +179,6 @@ class JointLoop(Loop):
                 sums[:] = np.nan
                 break
             self.optimiser.step()
-            correct += right(values.detach(), target, self.loss)
         mean = sums / len(batches)
         accuracy = None if self.loss == "squared" else correct / len(order)
         return Epoch(float(mean[0]), float(mean[1]), accuracy)
@@ -207,7 +211,10 @@ def make_optimiser(
         options["weight_decay"] = weight_decay
     elif weight_decay:
         raise HdnnError(f"{config.optimiser} has no weight decay; use 0, or another optimiser")
-    optimiser: torch.optim.Optimizer = kind(parameters, **options)
+    try:
+        optimiser: torch.optim.Optimizer = kind(parameters, **options)
+    except ValueError as error:
+        raise HdnnError(f"{config.optimiser} cannot train this model: {error}") from error
     return optimiser
 
 

@@ -86,7 +86,7 @@ def _check_types(record: Any) -> None:
             good = good and all(isinstance(item, str) for item in value)
         if not good:
             words = " or ".join(part for part in parts if part != "None")
-            raise HdnnError(f"{f.name} must be {words}, got {value!r}")
+            raise HdnnError(f"{f.name} is of the wrong type: {words} is wanted, got {value!r}")
 
 
 def _digest(path: Path) -> str:

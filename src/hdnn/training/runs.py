@@ -31,7 +31,7 @@ from hdnn.model import Model
 from hdnn.persistence import load, save
 from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.recipe import Prepared, Recipe, build, prepare
-from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
+from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
 
 CHECKPOINT_FORMAT = "1"
 
@@ -174,8 +174,8 @@ class Run:
             target, undo = _standard(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
-            except (KeyboardInterrupt, DivergenceError):
-                if trainer.snapshot is not None:
+            except (KeyboardInterrupt, HdnnError) as error:
+                if trainer.snapshot is not None and not isinstance(error, StorageError):
                     self.write_checkpoint(trainer.snapshot)
                 raise
             undo(model)
@@ -197,7 +197,7 @@ class Run:
         tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
         facts = {
             "format": CHECKPOINT_FORMAT, "epoch": snapshot.epoch, "seconds": snapshot.seconds,
-            "digest": self._digest(tensors),
+            "digest": self._digest(snapshot.epoch, tensors),
         }  # fmt: skip
         about = {"hdnn": json.dumps(facts)}
         folder = self.checkpoint.parent
@@ -217,9 +217,10 @@ class Run:
         except (OSError, SafetensorError) as error:
             raise StorageError(f"cannot write the checkpoint of {self.folder}: {error}") from error
 
-    def _digest(self, tensors: dict[str, Tensor]) -> str:
-        """A checksum of a state and of the recipe it belongs to."""
-        whole = hashlib.sha256(self.config.read_bytes())
+    def _digest(self, epoch: int, tensors: dict[str, Tensor]) -> str:
+        """A checksum of a state and of the data and model it belongs to."""
+        recipe = self.recipe()
+        whole = hashlib.sha256(repr((recipe.data, recipe.model, epoch)).encode())
         for name in sorted(tensors):
             whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
             whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -234,7 +235,7 @@ class Run:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if about["format"] != CHECKPOINT_FORMAT:
                 raise ValueError(f"format {about['format']!r}")
-            if about["digest"] != self._digest(tensors):
+            if about["digest"] != self._digest(int(about["epoch"]), tensors):
                 raise ValueError("it is damaged, or of another run")
             snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
             expected = {f"model.{k}": v.shape for k, v in model.state_dict().items()}

@@ -156,17 +156,18 @@ class Trainer:
 
     def _check(self, X: Tensor, target: Tensor) -> None:
         model = self.model
+        if len(X) == 0 or len(X) != len(target):
+            raise HdnnError(
+                f"X and the targets must have as many rows, got {len(X)}, {len(target)}"
+            )
         if X.ndim != 2 or X.shape[1] != model.features:
             raise HdnnError(
-                f"X must be (samples, {model.features}) for this model, got {tuple(X.shape)}"
+                f"X must have {model.features} features a sample for this model, "
+                f"got {tuple(X.shape)}"
             )
         if X.dtype != model.head.weight.dtype:
             raise HdnnError(
                 f"X is {X.dtype} but the model is {model.head.weight.dtype}; convert one of them"
-            )
-        if len(X) == 0 or len(X) != len(target):
-            raise HdnnError(
-                f"X and the targets must have as many rows, got {len(X)} and {len(target)}"
             )
         if model.task != "classification":
             return
@@ -292,9 +293,7 @@ class Trainer:
                 best = snapshot.tensors
                 self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
         except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise FileFormatError(
-                f"the saved state is not one of this training: {error}"
-            ) from error
+            raise FileFormatError(f"the checkpoint is not one of this training: {error}") from error
         self.snapshot = snapshot
 
     def _load(self, state: dict[str, Tensor]) -> None:

@@ -1,0 +1,471 @@
+"""The scikit-learn estimators: scikit-learn's own checks, and what they promise beyond those."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_friedman1
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import hdnn
+from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
+from hdnn.estimator import settings
+from hdnn.model import Scaler
+from hdnn.training import matrices, solvers
+from hdnn.training.objective import LOSSES
+
+Array = np.ndarray
+IRIS = load_iris(return_X_y=True)
+BOTH = pytest.mark.parametrize("kind", [HDNNClassifier, HDNNRegressor])
+
+
+def quick(kind: Any = HDNNClassifier, **options: Any) -> Any:
+    return kind(**{"layers": 3, "max_iter": 6, "random_state": 0, **options})
+
+
+def values(estimator: Any, X: Array = IRIS[0]) -> Array:
+    """The numbers behind the predictions."""
+    found = estimator.predict_proba if hasattr(estimator, "predict_proba") else estimator.predict
+    return np.asarray(found(X))
+
+
+# --- scikit-learn's checks ------------------------------------------------------------------------
+
+
+# Both ways of training. scikit-learn skips, by itself, what needs pandas or SCIPY_ARRAY_API.
+@parametrize_with_checks(
+    [
+        HDNNClassifier(layers=3, max_iter=20),
+        HDNNClassifier(layers=3, max_iter=20, method="joint", learning_rate=0.05),
+        HDNNRegressor(layers=3, max_iter=20),
+        HDNNRegressor(layers=3, max_iter=20, method="joint", learning_rate=0.05),
+    ]
+)
+def test_scikit_learn_s_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+# --- learning -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("load", "floor"), [(load_iris, 0.93), (load_wine, 0.95)])
+def test_the_defaults_learn(load: Any, floor: float) -> None:
+    X, y = load(return_X_y=True)
+    assert cross_val_score(HDNNClassifier(random_state=0), X, y, cv=3).mean() > floor
+
+
+def test_a_wide_problem_is_learned_jointly() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    clf = HDNNClassifier(random_state=0, max_iter=15).fit(X[::2], y[::2])
+    assert clf.score(X[1::2], y[1::2]) > 0.93
+    assert clf.model_.network.features == 60
+
+
+def test_regression_beats_a_linear_model() -> None:
+    X, y = make_friedman1(300, noise=0.5, random_state=0)
+    found = cross_val_score(HDNNRegressor(random_state=0), X, y, cv=3).mean()
+    assert found > cross_val_score(Ridge(), X, y, cv=3).mean() + 0.05
+
+
+def test_probabilities_decisions_and_labels_agree() -> None:
+    X, y = IRIS
+    names = np.array(["setosa", "versicolor", "virginica"])
+    for kept in (y < 3, y < 2):
+        clf = quick().fit(X[kept], names[y[kept]])
+        p = clf.predict_proba(X)
+        np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+        np.testing.assert_allclose(np.exp(clf.predict_log_proba(X)), p)
+        assert (clf.predict(X) == clf.classes_[p.argmax(1)]).all()
+        decision = clf.decision_function(X)
+        assert decision.shape == ((150, 3) if kept.all() else (150,))
+        assert clf.model_.classes == clf.classes_.tolist()
+
+
+def test_the_model_is_the_estimator(tmp_path: Path) -> None:
+    X, y = IRIS
+    for estimator in (quick().fit(X, y), quick(HDNNRegressor).fit(X[:, :3], X[:, 3:])):
+        data = X[:, : estimator.n_features_in_]
+        hdnn.save(estimator.model_, tmp_path / "model")
+        again = hdnn.load(tmp_path / "model")
+        with torch.no_grad():
+            out = (
+                again.probabilities(torch.tensor(data))
+                if again.task == "classification"
+                else again(torch.tensor(data))
+            )
+        np.testing.assert_allclose(out.numpy(), values(estimator, data), rtol=1e-10, atol=1e-14)
+
+
+def test_what_is_asked_for_is_built() -> None:
+    X, y = IRIS
+    clf = quick(
+        architecture="MS3", layers=5, width=11, step=0.25, augmentation="spread",
+        activation="relu", time_invariant=True, dtype="float32", standardise=False,
+    ).fit(X, y)  # fmt: skip
+    net = clf.model_.network
+    assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
+    assert net.time_invariant
+    assert net.field.activation.name == "relu"
+    assert clf.model_.augmentation.mode == "spread"
+    assert clf.model_.scaler is None
+    assert net.K.dtype == torch.float32
+    assert quick(architecture="FCNN").fit(X, y).model_.network.name == "FCNN"
+    longer = quick(T=2.0, layers=4).fit(X, y).model_.network
+    assert pytest.approx(2.0) == longer.T
+
+
+def test_numbers_from_numpy_are_numbers() -> None:
+    X, y = IRIS
+    options = {"layers": np.int64(3), "max_iter": np.int32(6), "alpha": np.float64(1e-3)}
+    found = quick(**options, learning_rate=np.float32(0.01), T=np.float64(1.2)).fit(X, y)
+    np.testing.assert_allclose(
+        values(found), values(quick(learning_rate=float(np.float32(0.01))).fit(X, y))
+    )
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("features", "width"), [(1, 8), (4, 8), (13, 26), (64, 128), (100, 128), (301, 302)]
+)
+def test_width_by_features(features: int, width: int) -> None:
+    assert settings.choose_width(None, features) == width
+
+
+def test_method_batch_rate_and_dtype() -> None:
+    assert settings.choose_method("auto", 32, 4) == "coordinate"
+    assert settings.choose_method("auto", 32, 5) == "joint"
+    assert settings.choose_method("auto", 34, 1) == "joint"
+    assert settings.choose_method("coordinate", 34, 1) == "coordinate"
+    assert settings.choose_batch("auto", 500, "coordinate") == 500
+    assert settings.choose_batch("auto", 501, "coordinate") == 200
+    assert settings.choose_batch("auto", 201, "joint") == 200
+    assert settings.choose_batch(64, 50, "joint") == 50
+    assert settings.choose_rate("auto", 10, "constant") == pytest.approx(0.02)
+    assert settings.choose_schedule("auto", "joint", partial=True) == "constant"
+    plain, offset = (Scaler(torch.tensor([m]), torch.ones(1)) for m in (1.0, 1e6))
+    assert settings.choose_dtype("auto", 1000, [plain]) == torch.float64
+    assert settings.choose_dtype("auto", 1001, [plain]) == torch.float32
+    assert settings.choose_dtype("auto", 1001, [plain, offset]) == torch.float64
+
+
+def test_seconds_since_1970_are_good_features_and_targets() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1200, 2))
+    seconds = 1.7e9 + 100 * (x[:, 0] - x[:, 1])
+    X = np.column_stack([1.7e9 + 100 * x[:, 0], x[:, 1]])
+    assert quick(HDNNRegressor, max_iter=3).fit(X, seconds).score(X, seconds) > 0.95
+
+
+# --- weights and missing values -------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("method", ["coordinate", "joint"])
+def test_weights_are_repetitions(kind: Any, method: str) -> None:
+    X, y = IRIS
+    rng = np.random.default_rng(0)
+    weight = rng.integers(0, 3, len(X))
+    weighted = quick(kind, method=method, batch_size=500).fit(X, y, sample_weight=weight)
+    repeated = quick(kind, method=method, batch_size=500).fit(
+        X.repeat(weight, axis=0), y.repeat(weight)
+    )
+    np.testing.assert_allclose(values(weighted), values(repeated), rtol=1e-7, atol=1e-9)
+
+
+def test_class_weights_are_sample_weights() -> None:
+    X, y = IRIS
+    kept = np.r_[0:50, 50:70, 100:150]
+    X, y = X[kept], y[kept]
+    counts = np.bincount(y)
+    balanced = quick(standardise=False, class_weight="balanced").fit(X, y)
+    given = {c: len(y) / (3 * counts[c]) for c in range(3)}
+    by_class = quick(standardise=False, class_weight=given).fit(X, y)
+    by_row = quick(standardise=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
+    np.testing.assert_allclose(values(balanced), values(by_class), rtol=1e-7)
+    np.testing.assert_allclose(values(balanced), values(by_row), rtol=1e-7)
+
+
+def test_missing_values_count_as_the_mean() -> None:
+    X, y = IRIS
+    holes = X.copy()
+    holes[::7, 2] = np.nan
+    clf = quick().fit(holes, y)
+    filled = np.where(np.isnan(holes), np.nanmean(holes, 0), holes)
+    np.testing.assert_allclose(clf.predict_proba(holes), clf.predict_proba(filled), atol=1e-12)
+    with pytest.raises(ValueError, match="contains NaN"):
+        quick(standardise=False).fit(holes, y)
+    with pytest.raises(ValueError, match="infinity"):
+        quick().fit(np.where(np.isnan(holes), np.inf, holes), y)
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_warm_start_goes_on(kind: Any) -> None:
+    X, y = IRIS
+    est = quick(kind, warm_start=True, max_iter=15).fit(X, y)
+    first, model = est.loss_curve_, est.model_
+    scaler = copy.deepcopy(model.scaler)
+    est.fit(X, y)
+    assert est.loss_curve_[0] < first[0]
+    assert est.n_iter_ == 15
+    assert torch.equal(est.model_.scaler.mean, scaler.mean)
+    assert est.model_ is not model
+    with pytest.raises(HdnnError, match=r"layers=7.*warm_start=False"):
+        est.set_params(layers=7).fit(X, y)
+    with pytest.raises(ValueError, match="features"):
+        est.set_params(layers=3).fit(X[:, :2], y)
+
+
+@BOTH
+def test_partial_fit_is_an_epoch_at_a_time(kind: Any) -> None:
+    X, y = IRIS
+    options = {"classes": [0, 1, 2]} if kind is HDNNClassifier else {}
+    est = quick(kind, learning_rate=0.05)
+    for turn in range(40):
+        rows = slice(turn % 2, None, 2)
+        est.partial_fit(X[rows], y[rows], **options)
+        est = pickle.loads(pickle.dumps(est))
+    assert est.n_iter_ == len(est.loss_curve_) == 40
+    assert est.loss_curve_[-1] < 0.3 * est.loss_curve_[0]
+    assert est.score(X, y) > 0.9
+    # Adam goes on where it was, so that 40 calls with all rows are a fit of 40 epochs.
+    whole = quick(kind, method="joint", schedule="constant", max_iter=12).fit(X, y)
+    parts = quick(kind)
+    for _ in range(12):
+        parts.partial_fit(X, y, **options)
+    np.testing.assert_allclose(values(parts), values(whole), rtol=1e-6, atol=1e-8)
+
+
+def test_partial_fit_knows_its_classes() -> None:
+    X, y = IRIS
+    with pytest.raises(HdnnError, match="first partial_fit needs classes"):
+        quick().partial_fit(X, y)
+    clf = quick().partial_fit(X[:50], y[:50], classes=[0, 1, 2])  # one class of three
+    assert clf.predict_proba(X).shape == (150, 3)
+    clf.partial_fit(X[50:], y[50:])
+    with pytest.raises(HdnnError, match="were \\[0, 1, 2\\]"):
+        clf.partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(HdnnError, match=r"\[7\] are not among \[0, 1, 2\]"):
+        clf.partial_fit(X, np.where(y == 2, 7, y))
+    with pytest.raises(HdnnError, match="cannot balance"):
+        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
+    with pytest.raises(HdnnError, match="cannot stop early"):
+        quick(early_stopping=True).partial_fit(X, y, classes=[0, 1, 2])
+
+
+def test_a_failed_partial_fit_leaves_the_model() -> None:
+    X, y = IRIS
+    reg = quick(HDNNRegressor).fit(X, y)
+    before = reg.predict(X)
+    with pytest.raises(HdnnError, match="learning_rate"):
+        reg.set_params(learning_rate=-1.0).partial_fit(X, y)
+    np.testing.assert_array_equal(reg.predict(X), before)
+
+
+def test_early_stopping() -> None:
+    X, y = IRIS
+    clf = quick(early_stopping=True, n_iter_no_change=2, max_iter=200, learning_rate=0.2)
+    clf.fit(X, y)
+    assert clf.n_iter_ < 200
+    held = [entry.validation_loss for entry in clf.history_]
+    assert held.index(min(held)) == clf.n_iter_ - 3
+
+
+def test_held_out_rows_keep_their_weights() -> None:
+    """A class that counts for nothing in training counts for nothing on the held-out part."""
+    X, y = IRIS
+    weight = np.where(y == 2, 1e-12, 1.0)
+    clf = quick(early_stopping=True, n_iter_no_change=50, max_iter=30)
+    assert clf.fit(X, y, weight).history_[-1].validation_loss < 0.05
+
+
+# --- copies, pipelines, searches ------------------------------------------------------------------
+
+
+@BOTH
+def test_copies(kind: Any, tmp_path: Path) -> None:
+    X, y = IRIS
+    est = quick(kind).fit(X, y)
+    joblib.dump(est, tmp_path / "est.joblib")
+    copies = [
+        copy.deepcopy(est), pickle.loads(pickle.dumps(est)), joblib.load(tmp_path / "est.joblib"),
+        clone(est).fit(X, y),
+    ]  # fmt: skip
+    for other in copies:
+        np.testing.assert_array_equal(values(other), values(est))
+
+
+def test_pipeline_and_cross_validation() -> None:
+    X, y = IRIS
+    pipe = make_pipeline(StandardScaler(), quick(standardise=False, max_iter=30))
+    assert cross_val_score(pipe, X, y, cv=3).mean() > 0.9
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+def test_grid_search_in_parallel(backend: str) -> None:
+    X, y = IRIS
+    grid = {"layers": [2, 4], "alpha": np.logspace(-4, -2, 2)}
+    quick().fit(X, y)  # the kernels of the parent are in use before it forks
+    with joblib.parallel_backend(backend):
+        search = GridSearchCV(quick(max_iter=20), grid, n_jobs=2, cv=2).fit(X, y)
+    assert search.best_score_ > 0.9
+    serial = GridSearchCV(quick(max_iter=20), grid, cv=2).fit(X, y)
+    np.testing.assert_allclose(
+        search.cv_results_["mean_test_score"], serial.cv_results_["mean_test_score"]
+    )
+
+
+def test_feature_names() -> None:
+    X, y = IRIS
+    names = ["a", "b", "c", "d"]
+    frame = pyarrow.table({name: X[:, i] for i, name in enumerate(names)})
+    clf = quick().fit(frame, y)
+    assert clf.feature_names_in_.tolist() == clf.model_.feature_names == names
+    assert clf.n_features_in_ == 4
+    with pytest.raises(ValueError, match="feature names"):
+        clf.predict(frame.select(["b", "a", "c", "d"]))
+
+
+def test_several_targets() -> None:
+    X, _ = IRIS
+    both = quick(HDNNRegressor).fit(X[:, :2], X[:, 2:])
+    assert both.predict(X[:, :2]).shape == (150, 2)
+    assert quick(HDNNRegressor).fit(X[:, :2], X[:, 2:3]).predict(X[:, :2]).shape == (150, 1)
+    with pytest.raises(HdnnError, match="y has 1 outputs"):
+        both.partial_fit(X[:, :2], X[:, 2])
+
+
+def test_targets_of_any_size_give_the_same_fit() -> None:
+    X, y = IRIS
+    plain = quick(HDNNRegressor).fit(X, y).predict(X)
+    scaled = quick(HDNNRegressor).fit(X, 1e6 * y - 3e7).predict(X)
+    np.testing.assert_allclose(scaled, 1e6 * plain - 3e7, rtol=1e-9)
+
+
+def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    quick(max_iter=3, verbose=True).fit(*IRIS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"Iteration {i}" for i in (1, 2, 3)]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architecture": "H9"}, "unknown architecture 'H9'.*H1"),
+        ({"layers": 0}, "layers is an integer of at least 1; got 0"),
+        ({"layers": 2.5}, "layers is an integer"),
+        ({"width": "big"}, "width is an integer of at least 1, or None"),
+        ({"width": 2}, "width=2 is too small for 4 features; use at least 4"),
+        ({"T": -1.0}, "T must be positive"),
+        ({"step": 0.0}, "step must be positive"),
+        ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),
+        ({"activation": "tan"}, "unknown activation 'tan'.*tanh"),
+        ({"init_scale": 0.0}, "init_scale is a number above 0, or 'auto'; got 0.0"),
+        ({"method": "both"}, "unknown method 'both'.*coordinate, joint"),
+        ({"solver": "lbfgs"}, "unknown solver 'lbfgs'.*newton, adam"),
+        ({"max_iter": 0}, "max_iter is an integer of at least 1"),
+        ({"batch_size": "all"}, "batch_size is an integer of at least 1, or 'auto'; got 'all'"),
+        ({"learning_rate": True}, "learning_rate is a number above 0, or 'auto'; got True"),
+        ({"schedule": "linear"}, "unknown schedule 'linear'.*cosine"),
+        ({"alpha": -1.0}, "alpha is a number of at least 0"),
+        ({"alpha_c": None}, "alpha_c is a number of at least 0"),
+        ({"early_stopping": True, "validation_fraction": 1.0}, "between 0 and 1; got 1.0"),
+        ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change is an integer"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'.*auto, float32, float64"),
+        ({"class_weight": "even"}, "class_weight is None, 'balanced' or a dictionary.*'even'"),
+        ({"class_weight": {5: 1.0}}, r"class_weight names \[5\], but the classes are \[0, 1, 2\]"),
+        ({"class_weight": {0: -1.0}}, "class weights are numbers of at least 0"),
+    ],
+)
+def test_errors_name_the_remedy(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        quick(**options).fit(*IRIS)
+
+
+def test_other_errors() -> None:
+    X, y = IRIS
+    with pytest.raises(TypeError, match=r"(?i)sparse.*dense data is required"):
+        quick().fit(sparse.csr_array(X), y)
+    with pytest.raises(HdnnError, match=r"at least two classes, got one class: \[0\]"):
+        quick().fit(X[:50], y[:50])
+    with pytest.raises(ValueError, match=r"zero|all values of sample_weight"):
+        quick().fit(X, y, sample_weight=np.zeros(150))
+    with pytest.raises(NotFittedError):
+        quick().predict(X)
+    with pytest.raises(HdnnError, match=r"not finite.*smaller T"):
+        quick(HDNNRegressor, T=1e200, activation="relu", method="joint").fit(X, y)
+
+
+# --- the output layer of wide networks ------------------------------------------------------------
+
+
+def problem(loss: str, outputs: int, q: int = 30) -> tuple[Array, Array, Array]:
+    rng = np.random.default_rng(0)
+    Z = np.hstack([rng.normal(size=(150, q - 1)), np.ones((150, 1))])
+    scores = Z @ rng.normal(size=(q, outputs)) + 3 * rng.normal(size=(150, outputs))
+    target = {
+        "logistic": lambda: (scores[:, :1] > 0).astype(float),
+        "softmax": lambda: scores.argmax(1)[:, None].astype(float),
+        "squared": lambda: scores,
+    }[loss]()
+    weight = rng.uniform(0.1, 1.0, 150)
+    return Z, target, weight / weight.sum()
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [("logistic", 1), ("softmax", 6), ("squared", 4)])
+@pytest.mark.parametrize("alpha_c", [1e-2, 1e-5])
+def test_matrices_solve_what_the_kernels_solve(loss: str, outputs: int, alpha_c: float) -> None:
+    Z, target, weight = problem(loss, outputs)
+    wide, kernel = np.zeros((outputs, 30)), np.zeros((outputs, 30))
+    assert matrices.newton(Z, target, weight, wide, loss, alpha_c, 60, 1e-11) < 60
+    solvers.kernel("newton")(Z, target, weight, kernel, LOSSES.index(loss), alpha_c, 60, 1e-11)
+    np.testing.assert_allclose(wide, kernel, rtol=1e-6, atol=1e-6)
+
+
+def test_matrices_agree_with_scikit_learn() -> None:
+    Z, target, weight = problem("softmax", 6)
+    V = np.zeros((6, 30))
+    matrices.newton(Z, target, weight, V, "softmax", 1e-3, 50, 1e-12)
+    model = LogisticRegression(
+        C=1 / (2 * 1e-3), fit_intercept=False, solver="newton-cholesky", tol=1e-10
+    )
+    model.fit(Z, target[:, 0], sample_weight=weight)
+    np.testing.assert_allclose(V, model.coef_, atol=1e-6)
+
+
+def test_matrices_stand_separable_data_without_a_penalty() -> None:
+    Z = np.column_stack([np.linspace(-1, 1, 40), np.ones(40)])
+    target = (Z[:, :1] > 0).astype(float)
+    for loss, outputs in (("logistic", 1), ("softmax", 2)):
+        V = np.zeros((outputs, 2))
+        matrices.newton(Z, target, np.full(40, 1 / 40), V, loss, 0.0, 30, 1e-9)
+        assert np.isfinite(V).all()
+
+
+def test_coordinate_descent_of_a_wide_network() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    clf = quick(method="coordinate", width=200, max_iter=2).fit(X[::4], y[::4])
+    assert clf.model_.head.weight.numel() > 160
+    assert clf.score(X, y) > 0.9

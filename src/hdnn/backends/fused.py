@@ -7,6 +7,7 @@ recomputes it there: nothing is saved but the input state and the parameters.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -85,11 +86,42 @@ class _Call:
         self.plan, self.flops = _plan(self.wiring, self.state.shape, layers, x.element_size())
         self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
         self.mixing = mixing(packed)
-        theta, beta, self.steps, dense = self._arrays([t.detach().numpy() for t in inputs])
-        self.rows = np.empty((self.state.shape[0], layers, self.wiring.size), self.number)
+        self.arrays = self._arrays([t.detach().numpy() for t in inputs])
+        networks = self.state.shape[0]
+        self.rows = np.empty((networks, layers, self.wiring.size), self.number)
+        # Where a chunk is a whole network, threads also take parameters apart and together.
+        self.own = networks > 1 and self.plan.pieces == 1
+
+    def _assemble(self, first: int, last: int) -> None:
+        """Pack the parameters of networks first <= e < last."""
+        theta, beta, steps, dense = self._members(self.arrays, first, last)
+        wiring = self.wiring
         _kernel("assemble", self.number)(
-            theta, beta, dense, self.steps, self.wiring.wire, self.mixing, self.wiring.table,
-            self.rows,
+            theta, beta, dense, steps, wiring.wire, self.mixing, wiring.table,
+            self.rows[first:last],
+        )  # fmt: skip
+
+    def _disassemble(
+        self, partial: Array, found: tuple[Array, ...], gains: bool, first: int, last: int
+    ) -> None:
+        """Carry the gradients of packed parameters back, for networks first <= e < last."""
+        theta, beta, gsteps, dense = self._members(found, first, last)
+        wiring, steps = self.wiring, self._members(self.arrays, first, last)[2]
+        _kernel("disassemble", self.number)(
+            partial[:, first:last] if self.own else partial, self.rows[first:last], steps,
+            wiring.wire, self.mixing, wiring.table, theta, beta, dense,
+            gsteps if gains else _none(self.number),
+        )  # fmt: skip
+
+    def _members(self, arrays: tuple[Array, ...], first: int, last: int) -> tuple[Array, ...]:
+        """The part of some networks; what all share stays whole."""
+        if not self.own:
+            return arrays
+        theta, beta, steps, dense = arrays
+        return (
+            theta[first:last], beta[first:last],
+            steps if steps.shape[1] == 1 else steps[:, first:last],
+            dense if dense.shape[0] == 1 else dense[first:last],
         )  # fmt: skip
 
     def _arrays(self, arrays: list[Array]) -> tuple[Array, Array, Array, Array]:
@@ -113,35 +145,44 @@ class _Call:
         out = np.empty(self.shape, self.number)
         kernel, table, plan = _kernel("forward", self.number), self.wiring.table, self.plan
         target = _arranged(out, self.layout)
-        self._share(
-            lambda scratch, first, last: kernel(
+        if not self.own:
+            self._assemble(0, len(self.rows))
+
+        def work(scratch: Array, first: int, last: int) -> None:
+            if self.own:
+                self._assemble(first, last)
+            kernel(
                 self.state, target, self.rows, table, scratch, self.code, plan.block, plan.pieces,
                 first, last,
-            ),
-            1.0,
-        )  # fmt: skip
+            )  # fmt: skip
+
+        self._share(work, 1.0)
         return torch.from_numpy(out)
 
     def backward(self, gout: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
         """The gradients of the state and of the program's tensors, where needed."""
         kernel, table, plan = _kernel("backward", self.number), self.wiring.table, self.plan
-        partial = np.empty((plan.pieces, *self.rows.shape), self.number)
+        shape = (plan.pieces, *self.rows.shape)
+        partial = _scratch(math.prod(shape), self.number, "partial").reshape(shape)
         gx = np.empty(self.shape, self.number)
         incoming, outgoing = _view(gout, self.layout), _arranged(gx, self.layout)
         gains = needed[3]
-        self._share(
-            lambda scratch, first, last: kernel(
+        found = [np.empty(t.shape, self.number) for t in self.inputs]
+        arrays = self._arrays(found)
+        # Gradients that networks share (of common steps) are summed by one thread.
+        own = self.own and not gains
+
+        def work(scratch: Array, first: int, last: int) -> None:
+            kernel(
                 self.state, incoming, outgoing, partial, self.rows, table, scratch, self.code,
                 gains, plan.block, plan.segment, plan.slots, plan.pieces, first, last,
-            ),
-            3.0,
-        )  # fmt: skip
-        found = [np.empty(t.shape, self.number) for t in self.inputs]
-        theta, beta, steps, dense = self._arrays(found)
-        _kernel("disassemble", self.number)(
-            partial, self.rows, self.steps, self.wiring.wire, self.mixing, table, theta, beta,
-            dense, steps if gains else _none(self.number),
-        )  # fmt: skip
+            )  # fmt: skip
+            if own:
+                self._disassemble(partial, arrays, gains, first, last)
+
+        self._share(work, 3.0)
+        if not own:
+            self._disassemble(partial, arrays, gains, 0, len(self.rows))
         return [
             torch.from_numpy(g) if want else None
             for g, want in zip((gx, *found), needed, strict=False)
@@ -151,6 +192,7 @@ class _Call:
         """``(E, samples, layers + 1, n, n)``: d y_N / d y_l."""
         kernel, table = _kernel("sensitivities", self.number), self.wiring.table
         networks, groups, n, samples = self.state.shape
+        self._assemble(0, networks)
         layers = self.rows.shape[1]
         self.plan = plan = _plan(self.wiring, self.state.shape, layers, self.rows.itemsize, n)[0]
         out = np.empty((networks, groups * samples, layers + 1, n, n), self.number)
@@ -198,12 +240,13 @@ def _plan(
 _local = threading.local()
 
 
-def _scratch(length: int, number: str) -> Array:
-    """Scratch of this thread, kept from call to call."""
+def _scratch(length: int, number: str, purpose: str = "block") -> Array:
+    """Room of this thread for a purpose, kept from call to call: fresh pages are slow to touch."""
     kept: dict[str, Array] = _local.__dict__
-    if number not in kept or kept[number].size < length:
-        kept[number] = kernels.aligned(length, np.dtype(number))
-    return kept[number]
+    key = purpose + number
+    if key not in kept or kept[key].size < length:
+        kept[key] = kernels.aligned(length, np.dtype(number))
+    return kept[key][:length]
 
 
 @functools.cache

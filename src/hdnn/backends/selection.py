@@ -18,7 +18,7 @@ ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
 """The activations that the kernels know, in the order of their codes there."""
 
 WIDEST = {torch.float32: 32, torch.float64: 32}
-"""The largest width at which the kernels win; beyond it matrix products of the library do."""
+"""The widest stages (hidden units) at which the kernels win; beyond, a library's products do."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
         return Choice("fused", "asked for")
     if reason is not None:
         return Choice("reference", f"the fused backend cannot serve: {reason}")
-    width = program.layout.width
+    width = max(stage.W.pattern.shape[0] for stage in program.stages or ())
     if width > WIDEST[x.dtype]:
         return Choice("reference", f"width {width} is above {WIDEST[x.dtype]}: matrix products win")
     return Choice("fused", f"width {width} is at most {WIDEST[x.dtype]}")

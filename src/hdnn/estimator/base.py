@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any, Self
 
 import numpy as np
@@ -195,4 +196,4 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 def _report(trainer: Trainer, entry: Entry) -> None:
     """What ``verbose`` shows, where scikit-learn's estimators show it."""
     held = "" if entry.validation_loss is None else f", validation loss {entry.validation_loss:.6f}"
-    print(f"Iteration {entry.epoch}, loss = {entry.penalised:.6f}{held}")  # noqa: T201
+    sys.stdout.write(f"Iteration {entry.epoch}, loss = {entry.penalised:.6f}{held}\n")

@@ -32,16 +32,17 @@ def single(strict: None) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 7), (60.0, 25)])
-def test_works_take_turns(seconds: float, rounds: int) -> None:
-    """In every round each is called once, in the same order: noise meets all alike."""
+def test_works_take_turns(seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every round each has a burst, after a call to warm up: noise meets all alike."""
+    monkeypatch.setattr("hdnn.bench.timing.BURST", 0.0)  # bursts of one call
     calls: list[str] = []
     works = {name: lambda name=name: calls.append(name) for name in "abc"}
     found = interleave(works, seconds=seconds, least=7, most=25)
-    warm = len(calls) - 3 * rounds
+    warm = len(calls) - 6 * rounds
     assert warm % 3 == 0
     assert warm > 0
-    assert set(Counter(calls).values()) == {rounds + warm // 3}
-    assert calls[warm:] == list("abc") * rounds
+    assert set(Counter(calls).values()) == {2 * rounds + warm // 3}
+    assert calls[warm:] == list("aabbcc") * rounds
     assert list(found) == list("abc")
     for timing in found.values():
         assert timing.rounds == rounds
@@ -59,7 +60,7 @@ def test_a_slower_work_is_seen_to_be_slower(monkeypatch: pytest.MonkeyPatch) -> 
     found = interleave({"fast": work(1.0), "slow": work(3.0)}, seconds=100.0)
     assert found["fast"].median == pytest.approx(1.0)
     assert found["slow"].median == pytest.approx(3.0)
-    assert found["slow"].rounds == 26  # until 100 seconds have passed
+    assert found["slow"].rounds == 13  # rounds of 8 seconds, until 100 have passed
 
 
 # --- peers ----------------------------------------------------------------------------------------

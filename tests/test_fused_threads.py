@@ -57,9 +57,9 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     seen: set[int] = set()
     take = fused._scratch
 
-    def recorded(length: int, number: str) -> Any:
+    def recorded(*words: Any) -> Any:
         seen.add(threading.get_ident())
-        return take(length, number)
+        return take(*words)
 
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
     monkeypatch.setattr(fused, "_scratch", recorded)

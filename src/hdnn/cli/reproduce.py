@@ -114,8 +114,8 @@ def _write(out: Path, rows: list[summary.Row], protocol: str, split: str) -> Non
 
 
 def _table(rows: list[summary.Row], title: str) -> Table:
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
-    narrow = ("median", "seeds") if console.width < 100 else ()
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    narrow = ("median", "seeds", "difference") if console.width < 100 else ()
     for heading in summary.HEADINGS:
         if heading not in narrow:
             left = heading in ("data", "network")

@@ -122,7 +122,7 @@ def _scatter(axis: Axes, points: Tensor, labels: Tensor) -> None:
 
 @torch.no_grad()
 def regions_and_propagation(
-    models: Mapping[str, Model], points: Tensor, labels: Tensor, samples: int = 600
+    models: Mapping[str, Model], points: Tensor, labels: Tensor, samples: int = 500
 ) -> Figure:
     """Decision regions of every model; below, the data on their way through its layers.
 

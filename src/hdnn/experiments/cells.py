@@ -18,7 +18,7 @@ from hdnn.fields import Weights
 from hdnn.model import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.config import TrainingConfig
-from hdnn.training.loops import DirectEnsemble
+from hdnn.training.ensemble import DirectEnsemble
 
 WIDTH = 4
 ORDER_SEED = 1_000_000

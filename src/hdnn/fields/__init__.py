@@ -1,14 +1,9 @@
-"""What the dynamics are: J (`interconnection`), K and b (`weights`), H (`hamiltonian`)."""
+"""What the dynamics are: J (`interconnection`), K, b (`weights`), H (`hamiltonian`, `energy`)."""
 
 from hdnn.fields.activations import ACTIVATIONS, Activation
-from hdnn.fields.hamiltonian import (
-    ActivationField,
-    EnergyField,
-    Field,
-    HamiltonianField,
-    HiddenLayer,
-    LayerField,
-)
+from hdnn.fields.energy import EnergyField
+from hdnn.fields.field import Field, HiddenLayer
+from hdnn.fields.hamiltonian import ActivationField, HamiltonianField, LayerField
 from hdnn.fields.interconnection import (
     MATRICES,
     Fixed,

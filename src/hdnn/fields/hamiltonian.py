@@ -1,24 +1,23 @@
-"""Fields: the right-hand side of the ODE that a network discretises. No step size in here.
+"""Hamiltonian fields and baselines: the right-hand side of the ODE that a network discretises.
 
     y' = (J - R) dH/dy,      H(y) = 1' E(K y + b),      dH/dy = K' sigma(K y + b)
 
 With J constant or one for every layer the field is *one hidden layer*, and schemes lower it to
-stages; with J(y, t) or a user's energy it is just a velocity.
+stages; with J(y, t) it is just a velocity. No step size in here.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hdnn.errors import HdnnError, IncompatibleError
+from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
+from hdnn.fields.field import Field, HiddenLayer, Time, Velocity, interconnect, minus, positive
 from hdnn.fields.interconnection import (
     Fixed,
     Interconnection,
@@ -28,31 +27,8 @@ from hdnn.fields.interconnection import (
     interconnection,
     inverse_transpose,
 )
-from hdnn.fields.layout import Layout, layout_of
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Span, Weights, span
-
-Time = Tensor | float
-Velocity = Callable[[int, Time, Tensor], Tensor]
-Energy = Callable[[Tensor, Time], Tensor]
-
-
-@dataclass(frozen=True)
-class HiddenLayer:
-    """A velocity that is one hidden layer: G sigma(W x + b), with G = S W' or G = I.
-
-    Args:
-        W, b: blocks of the stacks of K and b.
-        activation: sigma.
-        adjoint: whether G = S W' (Hamiltonian) or the identity (MS1, MS2, baselines).
-        S: J - R, or a block of it: ``(w, r)`` or ``(L, w, r)``.
-    """
-
-    W: Block
-    b: Block
-    activation: Activation
-    adjoint: bool = False
-    S: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -64,47 +40,6 @@ class Half:
     write: tuple[int, int]
     W: Pattern
     b: Pattern
-
-
-class Field(nn.Module, ABC):
-    """What the dynamics are: a velocity for every layer.
-
-    Attributes:
-        layout: width, and where it lives in a state.
-        layers: number of layers it has parameters for, or None for any number.
-        separable: whether y' depends on z only and z' on y only.
-    """
-
-    layout: Layout
-    layers: int | None = None
-    separable: bool = False
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """The dtype of its numbers, or None where it has none of its own."""
-        tensors = [*self.parameters(), *self.buffers()]
-        return next((t.dtype for t in tensors if t.is_floating_point()), None)
-
-    @abstractmethod
-    def bound(self) -> Velocity:
-        """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
-
-    def hidden(self) -> HiddenLayer | None:
-        """The field as one hidden layer, or None."""
-        return None
-
-    def tensors(self) -> tuple[Tensor | None, ...] | None:
-        """The tensors that a program refers to, if it refers to nothing that is computed anew."""
-        return None
-
-    def moves(self, part: str) -> HiddenLayer | None:
-        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None."""
-        return None
-
-    def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """The right-hand side of the ODE of a layer at time t, in the shape of y."""
-        x, restore = self.layout.flatten(y)
-        return restore(self.bound()(layer, t, x))
 
 
 class WeightedField(Field):
@@ -152,6 +87,7 @@ class HamiltonianField(WeightedField):
         activation: sigma, by name; E is its energy (log cosh for tanh).
         dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
 
+    >>> import torch
     >>> field = HamiltonianField("J1", Weights("dense", features=4, layers=16))
     >>> field.velocity(torch.zeros(3, 4), layer=5).shape
     torch.Size([3, 4])
@@ -170,7 +106,7 @@ class HamiltonianField(WeightedField):
         super().__init__(weights, activation)
         self.interconnection = interconnection(J, self.layout.width).to(weights.theta)
         self._check_interconnection()
-        R = None if dissipation is None else _positive(dissipation, self.layout.width)
+        R = None if dissipation is None else positive(dissipation, self.layout.width)
         if R is not None and isinstance(self.interconnection, InverseTranspose):
             raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
         self.register_buffer("R", None if R is None else R.to(weights.theta))
@@ -214,7 +150,7 @@ class HamiltonianField(WeightedField):
         """J - R where it is a matrix or a stack; None where J K' = I."""
         if isinstance(self.interconnection, InverseTranspose):
             return None
-        return _minus(self.interconnection, self.R)
+        return minus(self.interconnection, self.R)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """H(y) = 1' E(K y + b): one number for every sample."""
@@ -260,85 +196,10 @@ class HamiltonianField(WeightedField):
         layout, sigma = self.layout, self.activation.function
         if isinstance(self.interconnection, InverseTranspose):
             return lambda j, t, x: sigma(layout.affine(K[j], b[j], x))
-        apply = _interconnect(self.interconnection, self.R, layout)
+        apply = interconnect(self.interconnection, self.R, layout)
         return lambda j, t, x: apply(
             j, t, x, layout.linear(K[j].mT, sigma(layout.affine(K[j], b[j], x)))
         )
-
-
-class EnergyField(Field):
-    """y' = (J - R) dH/dy for any energy H(y, t), a torch callable; the gradient is autograd's.
-
-    Args:
-        J: as in `HamiltonianField` (a constant one, J(t) or J(y, t)).
-        energy: ``(canonical state, t) -> (..)``, one number for every sample; possibly a module
-            with parameters of its own.
-        features, channels, ensemble: the layout of the state.
-        separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
-        dissipation: R, symmetric positive semidefinite.
-
-    >>> pendulum = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
-    >>> pendulum.velocity(torch.tensor([0.0, 1.0]))
-    tensor([1., -0.])
-    """
-
-    R: Tensor | None
-
-    def __init__(
-        self,
-        J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection,
-        energy: Energy,
-        *,
-        features: int | None = None,
-        channels: int | None = None,
-        ensemble: int | None = None,
-        separable: bool = False,
-        dissipation: Tensor | npt.ArrayLike | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        self.layout = layout_of(features, channels, ensemble)
-        dtype = dtype or torch.get_default_dtype()
-        self.interconnection = interconnection(J, self.layout.width).to(dtype=dtype)
-        if isinstance(self.interconnection, InverseTranspose):
-            raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
-        self.layers = self.interconnection.layers
-        self.function = energy
-        R = None if dissipation is None else _positive(dissipation, self.layout.width).to(dtype)
-        self.register_buffer("R", R)
-        self.separable = separable
-        if separable and not _couples_halves_only(self.interconnection, R, self.layout.width):
-            raise IncompatibleError(
-                "a separable field needs J = [0 X; -X' 0] and no dissipation inside the halves"
-            )
-
-    @property
-    def J(self) -> Tensor:
-        """``(n, n)`` where constant, ``(L, n, n)`` for J(t)."""
-        return self.interconnection.matrix()
-
-    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
-        if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.function(y, t)
-        return self.J if self.interconnection.constant else self.J[layer]
-
-    def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """H(y, t): one number for every sample."""
-        x, _ = self.layout.flatten(y)
-        return self.layout.of_samples(self.function(x, t), y)
-
-    def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """dH/dy, by autograd."""
-        x, restore = self.layout.flatten(y)
-        return restore(self._gradient(x, t))
-
-    def _gradient(self, x: Tensor, t: Time) -> Tensor:
-        return torch.func.grad(lambda v: self.function(v, t).sum())(x)
-
-    def bound(self) -> Velocity:
-        apply = _interconnect(self.interconnection, self.R, self.layout)
-        return lambda j, t, x: apply(j, t, x, self._gradient(x, t))
 
 
 @dataclass(frozen=True)
@@ -366,30 +227,6 @@ class LayerField:
         return self.gradient(y) @ self.J.mT
 
 
-def _interconnect(
-    J: Interconnection, R: Tensor | None, layout: Layout
-) -> Callable[[int, Time, Tensor, Tensor], Tensor]:
-    """The map (layer, t, state, dH/dy) -> (J - R) dH/dy."""
-    if isinstance(J, StateDependent):
-
-        def apply(j: int, t: Time, x: Tensor, g: Tensor) -> Tensor:
-            x, g = x.movedim(layout.axis, -1), g.movedim(layout.axis, -1)
-            S = J.function(x, t) if R is None else J.function(x, t) - R
-            return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
-
-        return apply
-    S = _minus(J, R)
-    if S.ndim == 2:
-        return lambda j, t, x, g: layout.linear(S, g)
-    return lambda j, t, x, g: layout.linear(S[..., j if S.shape[-3] > 1 else 0, :, :], g)
-
-
-def _minus(J: Interconnection, R: Tensor | None) -> Tensor:
-    """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``."""
-    S = J.matrix() if R is None else J.matrix() - R
-    return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
-
-
 def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None:
     """The two halves of a field in which y' depends on z only and z' on y only, or None."""
     J, weights, n = field.interconnection, field.weights, field.layout.width
@@ -411,27 +248,3 @@ def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None
         W = weights.pattern.block(units, np.arange(*read))
         halves[part] = Half(span(units), read, write, W, weights.bias_pattern.block(units))
     return halves
-
-
-def _couples_halves_only(J: Interconnection, R: Tensor | None, n: int) -> bool:
-    if n % 2:
-        return False
-    S = J.support(n) if R is None else J.support(n) | (R != 0).cpu().numpy()
-    return not (S[: n // 2, : n // 2].any() or S[n // 2 :, n // 2 :].any())
-
-
-def _positive(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
-    R = torch.as_tensor(dissipation).to(torch.float64)
-    if R.shape != (n, n):
-        raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
-    if not bool(torch.isfinite(R).all()):
-        raise HdnnError("the dissipation R must be finite")
-    scale = max(1.0, float(R.abs().max()))
-    if float((R - R.mT).abs().max()) > 1e-6 * scale:
-        raise HdnnError("the dissipation R must be symmetric; use (R + R') / 2")
-    smallest = float(torch.linalg.eigvalsh((R + R.mT) / 2)[0])
-    if smallest < -1e-6 * scale:
-        raise HdnnError(
-            f"the dissipation R must be positive semidefinite, but has eigenvalue {smallest:.3g}"
-        )
-    return (R + R.mT) / 2

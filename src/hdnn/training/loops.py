@@ -6,10 +6,8 @@ same through autograd, for any network; `JointLoop` trains everything with one o
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,34 +15,16 @@ from torch import Tensor, nn
 
 from hdnn.backends import choose
 from hdnn.backends.packing import DENSE, pack
-from hdnn.backends.selection import ACTIVATIONS
-from hdnn.backends.threads import share, thread_count
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.fields.patterns import Pattern
 from hdnn.model import Model
-from hdnn.network import HamiltonianNetwork
-from hdnn.training.config import SOLVERS, TrainingConfig
+from hdnn.training.config import TrainingConfig
+from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch
 from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty, smoothness
-
-TOLERANCE = 1e-9
-"""Where the Newton solver stops: the largest entry of the gradient."""
+from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
-
-
-UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
-"""Optimisers that need a closure or sparse gradients, and so cannot train a model."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch did: means over its batches, before their steps."""
-
-    loss: float
-    penalised: float
-    accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -190,55 +170,6 @@ class JointLoop(Loop):
         restore_optimiser(self.optimiser, state)
 
 
-def make_optimiser(
-    parameters: Any, config: TrainingConfig, weight_decay: float
-) -> torch.optim.Optimizer:
-    """The optimiser of a config: any class of `torch.optim`, by name."""
-    known = [
-        name for name in dir(torch.optim)
-        if isinstance(kind := getattr(torch.optim, name), type)
-        and issubclass(kind, torch.optim.Optimizer) and name not in UNFIT
-    ]  # fmt: skip
-    names = {name.lower(): name for name in known}
-    if config.optimiser.lower() not in names:
-        raise unknown_name("optimiser", config.optimiser, known)
-    kind = getattr(torch.optim, names[config.optimiser.lower()])
-    accepted = inspect.signature(kind).parameters
-    options: dict[str, Any] = {"lr": config.learning_rate}
-    if "betas" in accepted:
-        options["betas"] = config.betas
-    if "weight_decay" in accepted:
-        options["weight_decay"] = weight_decay
-    elif weight_decay:
-        raise HdnnError(f"{config.optimiser} has no weight decay; use 0, or another optimiser")
-    try:
-        optimiser: torch.optim.Optimizer = kind(parameters, **options)
-    except ValueError as error:
-        raise HdnnError(f"{config.optimiser} cannot train this model: {error}") from error
-    return optimiser
-
-
-def flatten_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser as named tensors."""
-    found = {}
-    for number, entries in optimiser.state_dict()["state"].items():
-        for name, value in entries.items():
-            if value is not None:
-                found[f"{number}.{name}"] = torch.as_tensor(value).clone()
-    return found
-
-
-def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
-    """Put named tensors back."""
-    entries: dict[int, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        number, name = key.split(".", 1)
-        entries.setdefault(int(number), {})[name] = value.clone()
-    whole = optimiser.state_dict()
-    whole["state"] = entries
-    optimiser.load_state_dict(whole)
-
-
 def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
@@ -324,122 +255,6 @@ class DirectLoop(Loop):
 
     def restore(self, state: dict[str, Tensor]) -> None:
         self.ensemble.restore(state)
-
-
-class DirectEnsemble:
-    """Networks side by side, trained by coordinate descent in kernels; threads share them.
-
-    Args:
-        network: a network, or an ensemble of E; its parameters are trained in place.
-        states: y_0, ``(E or 1, samples, n)``.
-        targets: ``(E or 1, samples, 1)`` class numbers, or ``(E or 1, samples, outputs)`` values.
-        weights: ``(E or 1, samples)``.
-        config: coordinate descent with Adam.
-        outputs, loss: of the output layers.
-
-    Attributes:
-        V: ``(E, outputs, n + 1)``, the output layers (W, mu) in float64.
-    """
-
-    def __init__(
-        self, network: HamiltonianNetwork, states: Tensor, targets: Tensor, weights: Tensor,
-        config: TrainingConfig, *, outputs: int, loss: str,
-    ) -> None:  # fmt: skip
-        from hdnn.backends.fused import mixing  # loads numba
-        from hdnn.training import direct
-
-        field = network.field
-        assert isinstance(field, WeightedField)
-        self.config, self.weights, self.loss = config, field.weights, loss
-        packed = pack(network.program(), states.dtype, states.device)
-        self.number = "float32" if states.dtype == torch.float32 else "float64"
-        self.X = np.ascontiguousarray(states.detach().numpy())
-        self.targets = np.ascontiguousarray(targets.double().numpy())
-        self.sample_weight = np.ascontiguousarray(weights.double().numpy())
-        self.wiring, self.mixing = packed.wiring, mixing(packed)
-        self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
-        single = network.ensemble is None
-        steps = packed.inputs.steps.detach().numpy()
-        self.steps = steps[:, None] if single else steps
-        self.h = self._smoothing_steps(network)
-        self.repeats = [_repeats(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
-        members = network.ensemble or 1
-        self.moments = [
-            np.zeros((2, members, *t.shape[-2:]), self.number)
-            for t in (field.weights.theta, field.weights.beta)
-        ]
-        self.V = np.zeros((members, outputs, states.shape[-1] + 1))
-        self.taken = 0
-        table = self.wiring.table
-        self.scratch = direct.scratch_size(
-            table, states.shape[-1], network.layers, config.batch_size, self.X.itemsize
-        )
-
-    def _smoothing_steps(self, network: HamiltonianNetwork) -> np.ndarray:
-        """h_j as the smoothness penalty weighs them: 0 for networks without a step."""
-        h = network.h
-        if isinstance(h, Tensor):
-            return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
-        return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
-
-    def epoch(self, order: Tensor, number: int) -> list[Epoch]:
-        """One epoch of every network; ``order`` is ``(E or 1, samples)``."""
-        from hdnn.backends.kernels import aligned
-        from hdnn.training import direct
-
-        config = self.config
-        count = -(-order.shape[1] // config.batch_size)
-        losses = np.full((len(self.V), count, 3), np.nan)
-        numbers = np.array(
-            [config.rate(number), *config.betas, config.alpha, config.alpha_c, TOLERANCE,
-             config.learning_rate, config.clip or 0.0]
-        )  # fmt: skip
-        theta, beta = (
-            t.detach().numpy().reshape(len(self.V), *t.shape[-2:])
-            for t in (self.weights.theta, self.weights.beta)
-        )
-        kernel, indices = direct.epoch_kernel(self.number), np.ascontiguousarray(order.numpy())
-        loss = LOSSES.index(self.loss)
-        solver = SOLVERS.index(config.solver)
-
-        def work(first: int, last: int) -> None:
-            kernel(
-                self.X, self.targets, self.sample_weight, indices, theta, beta, *self.moments,
-                self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
-                *self.repeats, numbers, losses, aligned(self.scratch, self.number), self.code,
-                loss, solver, config.solver_iterations, config.batch_size, self.taken, first, last,
-            )  # fmt: skip
-
-        share(work, len(self.V), thread_count())
-        self.taken += count
-        return [self._summary(losses[e], order.shape[1]) for e in range(len(self.V))]
-
-    def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
-        plain, penalised, _ = losses.mean(0)
-        accuracy = None if self.loss == "squared" else float(losses[:, 2].sum()) / samples
-        return Epoch(float(plain), float(penalised), accuracy)
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything beside the parameters that the next epoch depends on."""
-        return {
-            "moments_theta": torch.from_numpy(self.moments[0].copy()),
-            "moments_beta": torch.from_numpy(self.moments[1].copy()),
-            "V": torch.from_numpy(self.V.copy()),
-            "taken": torch.tensor(self.taken),
-        }
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
-        for kept, name in zip(self.moments, ("moments_theta", "moments_beta"), strict=True):
-            kept[:] = state[name].numpy()
-        self.V[:] = state["V"].numpy()
-        self.taken = int(state["taken"])
-
-
-def _repeats(pattern: Pattern) -> np.ndarray:
-    """How often every parameter stands in the assembled array."""
-    counts = np.bincount(np.abs(pattern.code.ravel()), minlength=pattern.size + 1)
-    return counts[1:].astype(np.float64)
 
 
 def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:

@@ -17,7 +17,7 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import toml
 from hdnn.training.config import TrainingConfig
-from hdnn.training.loops import make_optimiser
+from hdnn.training.optimisers import make_optimiser
 from hdnn.zoo import architecture, network
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

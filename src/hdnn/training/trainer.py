@@ -13,7 +13,8 @@ from torch import Tensor
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Model
 from hdnn.training.config import TrainingConfig
-from hdnn.training.loops import Batches, Epoch, make_loop, right, solve_output
+from hdnn.training.ensemble import Epoch
+from hdnn.training.loops import Batches, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
 
 

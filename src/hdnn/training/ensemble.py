@@ -1,0 +1,146 @@
+"""Networks side by side, trained by coordinate descent in compiled kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.backends.packing import pack
+from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.threads import share, thread_count
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.fields.patterns import Pattern
+from hdnn.network import HamiltonianNetwork
+from hdnn.training.config import SOLVERS, TrainingConfig
+from hdnn.training.objective import LOSSES
+
+TOLERANCE = 1e-9
+"""Where the Newton solver stops: the largest entry of the gradient."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch did: means over its batches, before their steps."""
+
+    loss: float
+    penalised: float
+    accuracy: float | None
+
+
+class DirectEnsemble:
+    """Networks side by side, trained by coordinate descent in kernels; threads share them.
+
+    Args:
+        network: a network, or an ensemble of E; its parameters are trained in place.
+        states: y_0, ``(E or 1, samples, n)``.
+        targets: ``(E or 1, samples, 1)`` class numbers, or ``(E or 1, samples, outputs)`` values.
+        weights: ``(E or 1, samples)``.
+        config: coordinate descent with Adam.
+        outputs, loss: of the output layers.
+
+    Attributes:
+        V: ``(E, outputs, n + 1)``, the output layers (W, mu) in float64.
+    """
+
+    def __init__(
+        self, network: HamiltonianNetwork, states: Tensor, targets: Tensor, weights: Tensor,
+        config: TrainingConfig, *, outputs: int, loss: str,
+    ) -> None:  # fmt: skip
+        from hdnn.backends.fused import mixing  # loads numba
+        from hdnn.training import direct
+
+        field = network.field
+        assert isinstance(field, WeightedField)
+        self.config, self.weights, self.loss = config, field.weights, loss
+        packed = pack(network.program(), states.dtype, states.device)
+        self.number = "float32" if states.dtype == torch.float32 else "float64"
+        self.X = np.ascontiguousarray(states.detach().numpy())
+        self.targets = np.ascontiguousarray(targets.double().numpy())
+        self.sample_weight = np.ascontiguousarray(weights.double().numpy())
+        self.wiring, self.mixing = packed.wiring, mixing(packed)
+        self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
+        single = network.ensemble is None
+        steps = packed.inputs.steps.detach().numpy()
+        self.steps = steps[:, None] if single else steps
+        self.h = self._smoothing_steps(network)
+        self.repeats = [_repeats(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
+        members = network.ensemble or 1
+        self.moments = [
+            np.zeros((2, members, *t.shape[-2:]), self.number)
+            for t in (field.weights.theta, field.weights.beta)
+        ]
+        self.V = np.zeros((members, outputs, states.shape[-1] + 1))
+        self.taken = 0
+        table = self.wiring.table
+        self.scratch = direct.scratch_size(
+            table, states.shape[-1], network.layers, config.batch_size, self.X.itemsize
+        )
+
+    def _smoothing_steps(self, network: HamiltonianNetwork) -> np.ndarray:
+        """h_j as the smoothness penalty weighs them: 0 for networks without a step."""
+        h = network.h
+        if isinstance(h, Tensor):
+            return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
+        return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
+
+    def epoch(self, order: Tensor, number: int) -> list[Epoch]:
+        """One epoch of every network; ``order`` is ``(E or 1, samples)``."""
+        from hdnn.backends.kernels import aligned
+        from hdnn.training import direct
+
+        config = self.config
+        count = -(-order.shape[1] // config.batch_size)
+        losses = np.full((len(self.V), count, 3), np.nan)
+        numbers = np.array(
+            [config.rate(number), *config.betas, config.alpha, config.alpha_c, TOLERANCE,
+             config.learning_rate, config.clip or 0.0]
+        )  # fmt: skip
+        theta, beta = (
+            t.detach().numpy().reshape(len(self.V), *t.shape[-2:])
+            for t in (self.weights.theta, self.weights.beta)
+        )
+        kernel, indices = direct.epoch_kernel(self.number), np.ascontiguousarray(order.numpy())
+        loss = LOSSES.index(self.loss)
+        solver = SOLVERS.index(config.solver)
+
+        def work(first: int, last: int) -> None:
+            kernel(
+                self.X, self.targets, self.sample_weight, indices, theta, beta, *self.moments,
+                self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
+                *self.repeats, numbers, losses, aligned(self.scratch, self.number), self.code,
+                loss, solver, config.solver_iterations, config.batch_size, self.taken, first, last,
+            )  # fmt: skip
+
+        share(work, len(self.V), thread_count())
+        self.taken += count
+        return [self._summary(losses[e], order.shape[1]) for e in range(len(self.V))]
+
+    def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
+        plain, penalised, _ = losses.mean(0)
+        accuracy = None if self.loss == "squared" else float(losses[:, 2].sum()) / samples
+        return Epoch(float(plain), float(penalised), accuracy)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything beside the parameters that the next epoch depends on."""
+        return {
+            "moments_theta": torch.from_numpy(self.moments[0].copy()),
+            "moments_beta": torch.from_numpy(self.moments[1].copy()),
+            "V": torch.from_numpy(self.V.copy()),
+            "taken": torch.tensor(self.taken),
+        }
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go back to a state."""
+        for kept, name in zip(self.moments, ("moments_theta", "moments_beta"), strict=True):
+            kept[:] = state[name].numpy()
+        self.V[:] = state["V"].numpy()
+        self.taken = int(state["taken"])
+
+
+def _repeats(pattern: Pattern) -> np.ndarray:
+    """How often every parameter stands in the assembled array."""
+    counts = np.bincount(np.abs(pattern.code.ravel()), minlength=pattern.size + 1)
+    return counts[1:].astype(np.float64)

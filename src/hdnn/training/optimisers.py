@@ -1,0 +1,64 @@
+"""Optimisers of torch by name, and their state as named tensors."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.training.config import TrainingConfig
+
+UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
+"""Optimisers that need a closure or sparse gradients, and so cannot train a model."""
+
+
+def make_optimiser(
+    parameters: Any, config: TrainingConfig, weight_decay: float
+) -> torch.optim.Optimizer:
+    """The optimiser of a config: any class of `torch.optim`, by name."""
+    known = [
+        name for name in dir(torch.optim)
+        if isinstance(kind := getattr(torch.optim, name), type)
+        and issubclass(kind, torch.optim.Optimizer) and name not in UNFIT
+    ]  # fmt: skip
+    names = {name.lower(): name for name in known}
+    if config.optimiser.lower() not in names:
+        raise unknown_name("optimiser", config.optimiser, known)
+    kind = getattr(torch.optim, names[config.optimiser.lower()])
+    accepted = inspect.signature(kind).parameters
+    options: dict[str, Any] = {"lr": config.learning_rate}
+    if "betas" in accepted:
+        options["betas"] = config.betas
+    if "weight_decay" in accepted:
+        options["weight_decay"] = weight_decay
+    elif weight_decay:
+        raise HdnnError(f"{config.optimiser} has no weight decay; use 0, or another optimiser")
+    try:
+        optimiser: torch.optim.Optimizer = kind(parameters, **options)
+    except ValueError as error:
+        raise HdnnError(f"{config.optimiser} cannot train this model: {error}") from error
+    return optimiser
+
+
+def flatten_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser as named tensors."""
+    found = {}
+    for number, entries in optimiser.state_dict()["state"].items():
+        for name, value in entries.items():
+            if value is not None:
+                found[f"{number}.{name}"] = torch.as_tensor(value).clone()
+    return found
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
+    """Put named tensors back."""
+    entries: dict[int, dict[str, Tensor]] = {}
+    for key, value in state.items():
+        number, name = key.split(".", 1)
+        entries.setdefault(int(number), {})[name] = value.clone()
+    whole = optimiser.state_dict()
+    whole["state"] = entries
+    optimiser.load_state_dict(whole)

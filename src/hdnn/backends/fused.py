@@ -257,6 +257,7 @@ def _none(number: str) -> Array:
 @functools.cache
 def _kernel(name: str, number: str) -> Callable[..., None]:
     cached = Path(kernels.__file__).parent / "__pycache__"
-    if sys.stderr.isatty() and not any(cached.glob(f"kernels._{name}-*.nbi")):
+    found = (path for form in (f"*.{name}-*.nbi", f"*._{name}-*.nbi") for path in cached.glob(form))
+    if sys.stderr.isatty() and not any(found):
         sys.stderr.write(f"hdnn: compiling the kernel {name!r}, once for this machine ...\n")
     return kernels.kernel(name, number)

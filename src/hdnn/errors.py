@@ -26,6 +26,10 @@ class FileFormatError(HdnnError):
     """A file that cannot be read as what it should be: truncated, corrupted, foreign, too new."""
 
 
+class FetchError(HdnnError):
+    """A data set could not be fetched from any of its sources."""
+
+
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> HdnnError:
     """The error for a name that is in no catalogue, with the known names and the nearest one.
 

@@ -9,14 +9,14 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hdnn.errors import ConvergenceError, FileFormatError, HdnnError, StorageError
+from hdnn.errors import ConvergenceError, FetchError, FileFormatError, HdnnError, StorageError
 from hdnn.training.evaluation import finite
 from hdnn.training.trainer import DivergenceError
 
 FAILED, MISUSE = 1, 2
 """Exit codes: something went wrong on the way; the request cannot be met as given."""
 
-_FAILURES = (DivergenceError, ConvergenceError, FileFormatError, StorageError)
+_FAILURES = (DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError)
 
 console = Console()
 errors = Console(stderr=True)

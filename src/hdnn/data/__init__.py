@@ -1,5 +1,6 @@
-"""Data sets: the planar problems, tables from files and arrays, and scikit-learn's small ones."""
+"""Data sets: the planar problems, tables from files and arrays, and pictures."""
 
+from hdnn.data import images
 from hdnn.data.bundled import BUNDLED, bundled
 from hdnn.data.delimited import NamedRows, iter_rows
 from hdnn.data.labels import Label, decode, encode, guess_task
@@ -33,6 +34,7 @@ __all__ = [
     "encode",
     "guess_task",
     "holdout",
+    "images",
     "iter_rows",
     "peaks",
     "problem",

@@ -125,15 +125,15 @@ def open_source(source: Any) -> Source:
     )
 
 
-def optional(module: str) -> Any:
+def optional(module: str, extra: str = "data") -> Any:
     """An optional module, or an error that names the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = {"sklearn": "scikit-learn"}.get(
+        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(
             module.partition(".")[0], module.partition(".")[0]
         )
-        raise HdnnError(f"this needs {package}: pip install 'hdnn[data]'") from error
+        raise HdnnError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error
 
 
 def _from_path(path: Path) -> Source:

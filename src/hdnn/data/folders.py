@@ -1,0 +1,130 @@
+"""Pictures in a folder, one subfolder for each class."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hdnn.data.sources import optional
+from hdnn.errors import FileFormatError, HdnnError
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+_GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
+
+Labelled = tuple[list[Path], list[int]]
+
+
+def read_folder(
+    folder: Path, size: tuple[int, int] | None = None
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None, tuple[str, ...]]:
+    """Pictures ``(B, C, H, W)`` and class numbers, of the training part and of the test part.
+
+    Args:
+        folder: with ``class/*.png``, or ``train/class/*.png`` and ``test/class/*.png``.
+        size: (height, width) to bring every picture to; None asks that all are of one size.
+
+    Returns:
+        The training part, the test part or None where there is none, and the names of the classes.
+    """
+    names = {path.name for path in _subfolders(folder)}
+    parted = "train" in names and names <= {"train", "test"} and bool(_subfolders(folder / "train"))
+    classes = _class_names(folder / "train" if parted else folder)
+    parts = [_listed(folder / "train" if parted else folder, classes)]
+    if parted and "test" in names:
+        parts.append(_listed(folder / "test", classes))
+    pictures = _read_all([path for paths, _ in parts for path in paths], size)
+    count = len(parts[0][0])
+    train = pictures[:count], torch.tensor(parts[0][1], dtype=torch.int64)
+    if len(parts) == 1:
+        return train, None, classes
+    return train, (pictures[count:], torch.tensor(parts[1][1], dtype=torch.int64)), classes
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _class_names(folder: Path) -> tuple[str, ...]:
+    names = [path.name for path in _subfolders(folder)]
+    if len(names) < 2:
+        found = f"one subfolder ({names[0]})" if names else "no subfolder"
+        raise HdnnError(
+            f"{folder} has {found}; a data set of pictures has a subfolder for each class, two at "
+            "least"
+        )
+    numeric = all(name.isdecimal() for name in names)  # so that 10 comes after 9
+    return tuple(sorted(names, key=int) if numeric else names)
+
+
+def _listed(folder: Path, classes: Sequence[str]) -> Labelled:
+    unknown = {path.name for path in _subfolders(folder)} - set(classes)
+    if unknown:
+        raise HdnnError(
+            f"{folder} has the class {min(unknown)!r}, of which there are no training pictures; "
+            f"known are {', '.join(classes)}"
+        )
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        inside = (folder / name).iterdir() if (folder / name).is_dir() else ()
+        found = sorted(p for p in inside if _is_picture(p))
+        if not found:
+            raise HdnnError(f"{folder / name} holds no pictures ({', '.join(SUFFIXES)})")
+        paths += found
+        labels += [label] * len(found)
+    return paths, labels
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
+
+
+def _read_all(paths: Sequence[Path], size: tuple[int, int] | None) -> Tensor:
+    """All pictures, ``(B, 1, H, W)`` if every one is grey, else ``(B, 3, H, W)``."""
+    arrays = [_read(path, size) for path in paths]
+    _refuse_mixed(paths, arrays)
+    if any(array.ndim == 3 for array in arrays):
+        coloured = (a if a.ndim == 3 else np.repeat(a[:, :, None], 3, axis=2) for a in arrays)
+        return torch.from_numpy(_stacked(coloured)).permute(0, 3, 1, 2).contiguous()
+    return torch.from_numpy(_stacked(arrays)).unsqueeze(1)
+
+
+def _stacked(arrays: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    return np.stack(list(arrays))
+
+
+def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    image_module: Any = optional("PIL.Image", "images")
+    operations: Any = optional("PIL.ImageOps", "images")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", image_module.DecompressionBombWarning)
+            with image_module.open(path, formats=("PNG", "JPEG")) as opened:
+                picture = operations.exif_transpose(opened)
+                if picture.mode not in _GREY + _COLOUR:
+                    raise ValueError(f"its mode is {picture.mode}; save it with 8 bits a channel")
+                picture = picture.convert("L" if picture.mode in _GREY else "RGB")
+                if size is not None:
+                    picture = picture.resize((size[1], size[0]))
+                return np.array(picture, dtype=np.uint8)
+    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError,
+            image_module.DecompressionBombWarning) as error:  # fmt: skip
+        raise FileFormatError(f"cannot read {path} as a picture: {error}") from error
+
+
+def _refuse_mixed(paths: Sequence[Path], arrays: Sequence[NDArray[np.uint8]]) -> None:
+    first = arrays[0].shape[:2]
+    for path, array in zip(paths, arrays, strict=True):
+        if array.shape[:2] != first:
+            raise HdnnError(
+                f"pictures of different sizes: {paths[0]} is {first[0]} x {first[1]}, {path} is "
+                f"{array.shape[0]} x {array.shape[1]} (height x width); give size=(height, width) "
+                "to bring all to one"
+            )

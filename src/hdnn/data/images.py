@@ -1,0 +1,191 @@
+"""Data sets of pictures: MNIST, Fashion-MNIST, scikit-learn's digits, and folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.data.downloads import Progress
+from hdnn.data.fetch import REMOTES, obtain
+from hdnn.data.folders import read_folder
+from hdnn.data.idx import parse_idx, read_bytes
+from hdnn.data.sources import optional
+from hdnn.data.splits import holdout
+from hdnn.errors import FileFormatError, HdnnError, unknown_name
+
+TEST_SHARE = 0.2
+"""What is held out for test where the data set has no test part of its own."""
+
+_DIGITS = tuple("0123456789")
+_FILES = tuple(file.name for file in REMOTES["mnist"].files)
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """Training and test pictures with their classes.
+
+    Args:
+        train, test: pictures, ``(B, C, H, W)`` uint8, 0 to 255.
+        train_labels, test_labels: class numbers, ``(B,)`` int64.
+        classes: their names.
+        name: of the data set, or the path of the folder.
+    """
+
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one picture."""
+        channels, height, width = self.train.shape[1:]
+        return channels, height, width
+
+    def __repr__(self) -> str:
+        return (
+            f"Pictures({self.name}: {len(self.train)} training, {len(self.test)} test, "
+            f"{' x '.join(map(str, self.shape))}, {len(self.classes)} classes)"
+        )
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """What is known of a data set before it is loaded."""
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    train: int
+    test: int
+
+    @property
+    def fetched(self) -> bool:
+        """Whether it has to be fetched once."""
+        return self.name in REMOTES
+
+
+_CLOTHES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+IMAGE_SETS: dict[str, ImageSet] = {
+    data.name: data
+    for data in (
+        ImageSet("digits", "handwritten digits of scikit-learn", _DIGITS, (1, 8, 8), 1438, 359),
+        ImageSet("mnist", "handwritten digits", _DIGITS, (1, 28, 28), 60_000, 10_000),
+        ImageSet("fashion-mnist", "pieces of clothing", _CLOTHES, (1, 28, 28), 60_000, 10_000),
+    )
+}
+"""The data sets of pictures, by name; "digits" needs no download."""
+
+
+def load(
+    source: str | os.PathLike[str] = "digits",
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    size: tuple[int, int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Pictures:
+    """Pictures by name or from a folder; MNIST and Fashion-MNIST are fetched at first use.
+
+    A folder holds ``class/*.png`` (or JPEG), or ``train/class`` and ``test/class``, or the four IDX
+    files of MNIST's layout. Without a test part, a fifth of every class is held out.
+
+    Args:
+        source: "digits", "mnist", "fashion-mnist", or the path of a folder.
+        data_dir: where data sets are kept; None is HDNN_DATA, else the user's cache.
+        size: (height, width) to bring the pictures of a folder to; None: all are of one size.
+        seed: of the part that is held out of a folder. That of the digits is fixed.
+        progress: told what is fetched, ``progress(what, bytes_so_far, bytes_in_all)``.
+
+    >>> pictures = load("digits")
+    >>> pictures
+    Pictures(digits: 1438 training, 359 test, 1 x 8 x 8, 10 classes)
+    >>> pictures.train.dtype, int(pictures.train.max())
+    (torch.uint8, 255)
+    """
+    key = str(source).lower().replace("_", "-")
+    known = key in IMAGE_SETS
+    if not known and not Path(source).expanduser().is_dir():
+        if isinstance(source, str) and os.sep not in source:
+            raise unknown_name("data set of pictures", source, [*IMAGE_SETS, "a folder of classes"])
+        raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
+    if known and size is not None:
+        raise HdnnError(f"size is for a folder of pictures; those of {key} have one size")
+    if key == "digits":
+        return _digits()
+    if known:
+        contents = obtain(REMOTES[key], data_dir, progress).contents
+        return _from_idx(contents, key, IMAGE_SETS[key].classes)
+    return _from_folder(Path(source).expanduser(), size, seed)
+
+
+def _digits() -> Pictures:
+    data = optional("sklearn.datasets").load_digits()
+    # The values are 0 to 16.
+    pictures = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    labels = torch.from_numpy(data.target.astype(np.int64))
+    return _held_out(pictures, labels, _DIGITS, "digits", seed=0)
+
+
+def _held_out(
+    pictures: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, seed: int
+) -> Pictures:
+    kept, held = holdout(len(pictures), TEST_SHARE, seed, labels)
+    return Pictures(pictures[kept], labels[kept], pictures[held], labels[held], classes, name)
+
+
+def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> Pictures:
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
+    contents = {}
+    for name in _FILES:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if name not in contents and path.is_file():
+                contents[name] = read_bytes(path)
+    if contents:
+        missing = [name for name in _FILES if name not in contents]
+        if missing:
+            raise HdnnError(f"{folder} holds IDX files, but not {', '.join(missing)}")
+        return _from_idx(contents, str(folder))
+    train, test, classes = read_folder(folder, size)
+    if test is None:
+        return _held_out(*train, classes, str(folder), seed)
+    return Pictures(*train, *test, classes, str(folder))
+
+
+def _from_idx(
+    contents: Mapping[str, bytes], name: str, classes: tuple[str, ...] | None = None
+) -> Pictures:
+    """Pictures from the bytes of the four files of MNIST's layout."""
+    parts: list[Tensor] = []
+    for pictures_file, labels_file in (_FILES[:2], _FILES[2:]):
+        pictures = parse_idx(contents[pictures_file], f"{name}: {pictures_file}")
+        labels = parse_idx(contents[labels_file], f"{name}: {labels_file}")
+        if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
+            raise FileFormatError(
+                f"{name}: {pictures_file} has shape {pictures.shape} and {labels_file} "
+                f"{labels.shape}; they should be (B, height, width) and (B,)"
+            )
+        if not pictures.size:
+            raise FileFormatError(f"{name}: {pictures_file} holds no pictures")
+        parts += [
+            torch.from_numpy(pictures).unsqueeze(1),
+            torch.from_numpy(labels.astype(np.int64)),
+        ]
+    if parts[0].shape[1:] != parts[2].shape[1:]:
+        raise FileFormatError(f"{name}: training and test pictures are of different sizes")
+    count = 1 + max(int(parts[1].max()), int(parts[3].max()))
+    return Pictures(*parts, classes or tuple(map(str, range(count))), name)

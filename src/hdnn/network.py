@@ -139,6 +139,11 @@ class HamiltonianNetwork(nn.Module):
         return self.field.layout.width if self.field.layout.channels else None
 
     @property
+    def kernel(self) -> int:
+        """k where K_j is a convolution with kernels of k x k pixels, else 1."""
+        return self.field.layout.kernel
+
+    @property
     def ensemble(self) -> int | None:
         """E, the number of networks side by side, or None."""
         return self.field.layout.ensemble
@@ -165,7 +170,7 @@ class HamiltonianNetwork(nn.Module):
 
     @property
     def K(self) -> Tensor:
-        """``([E,] L, n, n)``: the assembled weights."""
+        """``([E,] L, n, n)``, of convolutions ``(L, n, n, k, k)``: the assembled weights."""
         return self._weighted("K").weights.K
 
     @property
@@ -183,6 +188,11 @@ class HamiltonianNetwork(nn.Module):
         field = self._hamiltonian()
         if not isinstance(field, HamiltonianField):
             raise HdnnError("field_at gives K and b, which an energy of one's own does not have")
+        if self.kernel > 1:
+            raise HdnnError(
+                f"field_at gives J, K and b as matrices, but K is a convolution (kernel="
+                f"{self.kernel}); use net.K, net.b, net.field.gradient(y, layer=j), .velocity"
+            )
         if self.ensemble is not None:
             raise HdnnError("field_at serves single networks; index net.J, net.K and net.b instead")
         if not -self.layers <= layer < self.layers:

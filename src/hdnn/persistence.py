@@ -33,6 +33,7 @@ from hdnn.fields import (
     Pattern,
     Weights,
 )
+from hdnn.fields.weights import structure_of
 from hdnn.files import atomic
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.network import HamiltonianNetwork
@@ -235,6 +236,7 @@ def _describe_field(field: Field, tensors: Tensors) -> Description:
         "activation": field.activation.name,
         "structure": weights.structure,
         "channels" if weights.layout.channels else "features": weights.layout.width,
+        "kernel": weights.layout.kernel,
         "layers": weights.layers,
         "time_invariant": weights.time_invariant,
         "ensemble": weights.layout.ensemble,
@@ -267,10 +269,13 @@ def _build_weights(description: Description, tensors: Tensors) -> Weights:
     elements = sum(tensor.numel() for tensor in tensors.values())
     if not isinstance(width, int) or width < 1 or width * width > 8 * elements + 64:
         raise FileFormatError(f"width {width!r} does not fit the tensors in the file")
+    kernel = description.get("kernel", 1)  # files of before convolutions do not name it
+    if not isinstance(kernel, int) or kernel < 1 or (width * kernel) ** 2 > 8 * elements + 64:
+        raise FileFormatError(f"kernel {kernel!r} does not fit the tensors in the file")
     if structure == "custom":
         pattern = Pattern.of(tensors["pattern.K"].numpy())
     elif structure in STRUCTURES:
-        pattern = STRUCTURES[structure](width)
+        pattern = structure_of(structure, width, kernel)
     else:
         raise FileFormatError(f"unknown structure {structure!r}; known are {', '.join(STRUCTURES)}")
     ensemble, layers = description["ensemble"], description["layers"]
@@ -281,7 +286,7 @@ def _build_weights(description: Description, tensors: Tensors) -> Weights:
     bias = Pattern.of(tensors["pattern.b"].numpy()) if "pattern.b" in tensors else None
     return Weights(
         pattern if structure == "custom" else structure,
-        features=features, channels=channels, layers=layers,
+        features=features, channels=channels, kernel=kernel, layers=layers,
         time_invariant=description["time_invariant"], ensemble=ensemble, bias=bias,
         init="zeros", dtype=theta.dtype,
     )  # fmt: skip

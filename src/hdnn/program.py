@@ -46,7 +46,7 @@ class Stage:
 
     Args:
         read, write: ranges ``(start, stop)`` of the width.
-        W: ``([E,] L, m, r)``, b: ``([E,] L, m)``, as blocks of stacks.
+        W: ``([E,] L, m, r)``, or kernels ``(L, m, r, k, k)``; b: ``([E,] L, m)``: blocks of stacks.
         A: see `Gain`.
         activation: sigma.
         carry: 1 (residual) or 0.
@@ -66,13 +66,15 @@ class Stage:
         apart = self.read[1] <= self.write[0] or self.write[1] <= self.read[0]
         return apart and self.carry == 1
 
-    def gain(self, W: Tensor) -> Step | Tensor:
-        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``."""
+    def gain(self, W: Tensor, layout: Layout) -> Step | Tensor:
+        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``, of convolutions a kernel of those."""
         if not isinstance(self.A, Adjoint):
             return self.A
         scaled = self.A.S * self.A.step if isinstance(self.A.step, float) else self.A.S
-        A = scaled @ W.mT
-        return A if isinstance(self.A.step, float) else A * self.A.step[..., None, None]
+        A = layout.mixed(scaled, layout.adjoint(W))
+        if isinstance(self.A.step, float):
+            return A
+        return A * self.A.step[(..., *(None,) * (A.ndim - self.A.step.ndim))]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
-from hdnn.fields import ActivationField, Field, HiddenLayer
+from hdnn.fields import ActivationField, Field, HiddenLayer, Layout
 from hdnn.program import Adjoint, Flow, Gain, Program, Stage, Step, at_layer, times
 
 Function = Callable[[Tensor], Tensor]
@@ -299,21 +299,21 @@ class ImplicitMidpoint(Scheme):
             raise HdnnError(f"tolerance is a positive number or None, got {self.tolerance!r}")
 
     def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        axis = field.layout.axis
+        layout = field.layout
 
         def step(f: Function, x: Tensor, h: Step) -> Tensor:
             if self.solver == "fixed-point":
                 middle = self._solve(lambda m: x + h / 2 * f(m), x)
             else:
-                middle = self._newton(f, x, h, axis)
+                middle = self._newton(f, x, h, layout)
             return x + h * f(middle)
 
         return _flow(field, h, layers, step, reversible=True)
 
-    def _newton(self, f: Function, x: Tensor, h: Step, axis: int) -> Tensor:
+    def _newton(self, f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
         def better(x: Tensor, h: Step, m: Tensor) -> Tensor:
             residual = m - x - h / 2 * f(m)
-            return m - _solve_linear(f, m, h / 2, residual, axis)
+            return m - _solve_linear(f, m, h / 2, residual, layout)
 
         fixed_h = h.detach() if isinstance(h, Tensor) else h
         with torch.no_grad():
@@ -360,23 +360,27 @@ def _decide(condition: Tensor) -> bool | None:
         return None
 
 
-def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, axis: int) -> Tensor:
-    """(I - h df/dm)^{-1} r, sample by sample; the width is on the given axis."""
+_UNKNOWNS = 4096
+"""The most that are solved for at once, in one dense system a sample."""
 
-    def last(v: Tensor) -> Tensor:
-        return f(v.movedim(-1, axis)).movedim(axis, -1)
 
-    point, n = m.movedim(axis, -1), m.shape[axis]
-    pull = torch.func.vjp(last, point)[1]
+def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, layout: Layout) -> Tensor:
+    """(I - h df/dm)^{-1} r, by one dense system for every vector of what a layer couples."""
+    point, restore = layout.vectors(m)
+    n = point.shape[-1]
+    if n > _UNKNOWNS:
+        raise HdnnError(
+            f"Newton's method would solve dense systems of {n} unknowns, a convolution couples all "
+            f"pixels; use ImplicitMidpoint(solver='fixed-point'), or at most {_UNKNOWNS}"
+        )
+    pull = torch.func.vjp(lambda v: layout.vectors(f(restore(v)))[0], point)[1]
     basis = torch.eye(n, dtype=m.dtype, device=m.device)
     rows = torch.func.vmap(lambda e: pull(e.expand_as(point))[0])(basis)
     jacobian = rows.movedim(0, -2)
     if isinstance(h, Tensor) and h.ndim:
         h = h.unsqueeze(-1)
     system = torch.eye(n, dtype=m.dtype, device=m.device) - h * jacobian
-    return torch.linalg.solve(system, r.movedim(axis, -1).unsqueeze(-1)).squeeze(-1).movedim(
-        -1, axis
-    )  # fmt: skip
+    return restore(torch.linalg.solve(system, layout.vectors(r)[0].unsqueeze(-1)).squeeze(-1))
 
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {

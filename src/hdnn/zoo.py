@@ -113,6 +113,7 @@ def network(
     *,
     features: int | None = None,
     channels: int | None = None,
+    kernel: int = 1,
     layers: int,
     T: float | None = None,
     step: StepSize | None = None,
@@ -134,6 +135,8 @@ def network(
     Args:
         name: which one, in any case.
         features, channels: the width n; states are ``(..., n)`` or ``(B, n, *spatial)``.
+        kernel: k, odd: with channels, K_j is a convolution with a kernel of k x k pixels and K_j'
+            its adjoint; 1: a matrix over the channels, the same at every pixel.
         layers: L.
         T, step: final time or step size, exactly one (FCNN: neither).
         learn_steps: train the steps.
@@ -149,12 +152,15 @@ def network(
     >>> net = network("H1", features=4, layers=64, T=1.2)
     >>> net.K.shape, net.h, net.J.shape
     (torch.Size([64, 4, 4]), 0.01875, torch.Size([4, 4]))
+    >>> images = network("H1", channels=8, kernel=3, layers=4, T=0.5)
+    >>> images.K.shape, images(torch.zeros(2, 8, 14, 14)).shape
+    (torch.Size([4, 8, 8, 3, 3]), torch.Size([2, 8, 14, 14]))
     """
     row = architecture(name)
     weights = Weights(
-        row.structure, features=features, channels=channels, layers=layers, bias=row.bias,
-        time_invariant=time_invariant, ensemble=ensemble, generator=generator, scale=scale,
-        dtype=dtype, device=device,
+        row.structure, features=features, channels=channels, kernel=kernel, layers=layers,
+        time_invariant=time_invariant, ensemble=ensemble, bias=row.bias, generator=generator,
+        scale=scale, dtype=dtype, device=device,
     )  # fmt: skip
     if X is not None and row.name != "HS":
         raise HdnnError(f"X is the interconnection of HS; {row.name} has none, leave it out")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hdnn.backends import choose, reference
+from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork
 
 
@@ -29,6 +30,11 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([9, 5, 4, 4])
     """
     net.check_state(y)
+    if net.kernel > 1:
+        raise HdnnError(
+            f"d y_N / d y_l of a convolution (kernel={net.kernel}) couples all pixels and is too "
+            "large to write out; hdnn.analysis.watch follows the norms of gradients instead"
+        )
     program = net.program()
     if choose(program, y, net.backend).backend == "fused":
         from hdnn.backends import fused  # loads numba

@@ -12,6 +12,7 @@ Backends that do not let autograd see the layers (`fused`, `lean`) take these as
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -68,8 +69,8 @@ def _wiring(stages: tuple[_StageKey, ...]) -> Wiring:
     rows, wires, at = [], [], 0
     for read, write, W, W_offset, b, b_offset, kind, carry in stages:
         m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]
-        gains = 1 if kind == SCALAR else w * m
-        at_w, at_a, at_b = at, at + m * r, at + m * r + gains
+        gains = 1 if kind == SCALAR else w * m * math.prod(W.shape[2:])
+        at_w, at_a, at_b = at, at + W.code.size, at + W.code.size + gains
         rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry))
         codes = W.code.ravel(), np.zeros(gains, np.int64), b.code.ravel()
         offsets = W_offset, 0, b_offset
@@ -116,11 +117,11 @@ class Packed:
             if kind == ADJOINT and isinstance(stage.A, Adjoint):
                 A = Adjoint(step, stage.A.S)
             elif kind == DENSE:
-                w, m = stage.write[1] - stage.write[0], W.shape[0]
+                shape = stage.write[1] - stage.write[0], W.shape[0], *W.shape[2:]
                 A = inputs.dense.expand(*inputs.dense.shape[:-2], layers, -1)[
-                    ..., given : given + w * m
-                ].unflatten(-1, (w, m))
-                given += w * m
+                    ..., given : given + math.prod(shape)
+                ].unflatten(-1, shape)
+                given += math.prod(shape)
             blocks = [_block(t, p, layers) for t, p in ((inputs.theta, W), (inputs.beta, b))]
             stages.append(replace(stage, W=blocks[0], b=blocks[1], A=A))
         return replace(self.program, layers=layers, steps=tuple(stages), memo={})
@@ -164,9 +165,11 @@ def _block(theta: Tensor, pattern: Pattern, layers: int) -> Block:
 def _patterns(packed: Packed, s: int) -> tuple[Pattern, Pattern]:
     """The patterns of a stage over the joined parameters, as in the wire."""
     row = packed.wiring.table[s]
-    r, m, at_w, at_b = row[1], row[4], row[5], row[7]
+    m, at_w, at_b = row[4], row[5], row[7]
     wire = packed.wiring.wire
-    W = Pattern(wire[at_w : at_w + m * r].reshape(m, r), packed.inputs.theta.shape[-1])
+    shape = packed.stages[s].W.pattern.shape
+    codes = wire[at_w : at_w + math.prod(shape)].reshape(shape)
+    W = Pattern(codes, packed.inputs.theta.shape[-1])
     return W, Pattern(wire[at_b : at_b + m], packed.inputs.beta.shape[-1])
 
 
@@ -190,9 +193,9 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
         steps = _steps(stages, kinds, lead, dtype, device)
         nothing = _constant((), (*(1,) * (lead + 1), 0), dtype, device)
     dense = [
-        A.flatten(-2)
+        A.flatten(lead + 1)
         for stage, kind in zip(stages, kinds, strict=True)
-        if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor()), Tensor)
+        if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor(), program.layout), Tensor)
     ]
     given = torch.cat(dense, -1) if dense else nothing
     packed = Packed(program, stages, kinds, Inputs(theta, beta, steps, given), _wiring(key))
@@ -205,7 +208,7 @@ def _kind(stage: Stage, lead: int) -> int:
     A = stage.A
     if isinstance(A, Adjoint):
         return ADJOINT if A.S.ndim == 2 and not A.S.requires_grad else DENSE
-    return DENSE if isinstance(A, Tensor) and A.ndim == lead + 3 else SCALAR
+    return DENSE if isinstance(A, Tensor) and A.ndim >= lead + 3 else SCALAR
 
 
 def _join(stacks: list[Stack]) -> tuple[Tensor, list[int]]:

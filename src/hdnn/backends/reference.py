@@ -130,9 +130,9 @@ class _Interpreter:
 
     def _ready(self, stage: Stage) -> _Ready:
         W, b = self._tensor(stage.W), self._tensor(stage.b)
-        A = stage.gain(W)
+        A = stage.gain(W, self.layout)
         lead = 0 if self.layout.ensemble is None else 1
-        dense = isinstance(A, Tensor) and A.ndim == lead + 3
+        dense = isinstance(A, Tensor) and A.ndim >= lead + 3
         return _Ready(
             stage, W.unbind(lead), b.unbind(lead),
             A.unbind(lead) if isinstance(A, Tensor) and dense else None,

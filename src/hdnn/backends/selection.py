@@ -37,6 +37,8 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     stages = program.stages
     if stages is None:
         return "it needs a program of stages, and this scheme or field lowers to a flow"
+    if program.layout.kernel > 1:
+        return "its kernels multiply by matrices; a library's convolutions (oneDNN) are faster"
     if x.device.type != "cpu":
         return f"it runs on the CPU, and the state is on {x.device}"
     if x.dtype not in WIDEST:

@@ -14,7 +14,7 @@ from hdnn.fields.interconnection import (
     canonical,
     signs,
 )
-from hdnn.fields.layout import Layout
+from hdnn.fields.layout import Channels, Convolution, Features, Layout
 from hdnn.fields.patterns import STRUCTURES, Pattern
 from hdnn.fields.weights import INITIALISERS, Block, Stack, Weights
 
@@ -26,7 +26,10 @@ __all__ = [
     "Activation",
     "ActivationField",
     "Block",
+    "Channels",
+    "Convolution",
     "EnergyField",
+    "Features",
     "Field",
     "Fixed",
     "HamiltonianField",

@@ -116,7 +116,8 @@ class HamiltonianField(WeightedField):
     def _check_interconnection(self) -> None:
         J, pattern = self.interconnection, self.weights.pattern
         if isinstance(J, InverseTranspose) and not (
-            pattern.shape[0] == pattern.shape[1] and np.array_equal(pattern.code, -pattern.code.T)
+            pattern.shape[0] == pattern.shape[1]
+            and np.array_equal(pattern.code, -pattern.adjoint.code)
         ):
             raise HdnnError(
                 f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
@@ -137,6 +138,11 @@ class HamiltonianField(WeightedField):
     def J(self) -> Tensor:
         """``(n, n)`` where constant, ``([E,] L, n, n)`` for J(t) and where J K' = I."""
         if isinstance(self.interconnection, InverseTranspose):
+            if self.layout.kernel > 1:
+                raise HdnnError(
+                    "J_j is the inverse of K_j', and that of a convolution is no convolution; "
+                    "the layer equation needs no J: use net.K, or an architecture with J1 or J2"
+                )
             return inverse_transpose(self.weights.K)
         return self.interconnection.matrix()
 
@@ -164,7 +170,7 @@ class HamiltonianField(WeightedField):
         x, restore = self.layout.flatten(y)
         K, b = self._layers()
         s = self.activation.function(self.layout.affine(K[layer], b[layer], x))
-        return restore(self.layout.linear(K[layer].mT, s))
+        return restore(self.layout.linear(self.layout.adjoint(K[layer]), s))
 
     def tensors(self) -> tuple[Tensor | None, ...] | None:
         J = self.interconnection
@@ -193,13 +199,17 @@ class HamiltonianField(WeightedField):
 
     def bound(self) -> Velocity:
         K, b = self._layers()
-        layout, sigma = self.layout, self.activation.function
+        layout, sigma, axis = self.layout, self.activation.function, self.weights.theta.ndim - 2
         if isinstance(self.interconnection, InverseTranspose):
             return lambda j, t, x: sigma(layout.affine(K[j], b[j], x))
-        apply = interconnect(self.interconnection, self.R, layout)
-        return lambda j, t, x: apply(
-            j, t, x, layout.linear(K[j].mT, sigma(layout.affine(K[j], b[j], x)))
-        )
+        adjoint = layout.adjoint(self.weights.K)
+        if isinstance(self.interconnection, StateDependent):
+            apply, G = interconnect(self.interconnection, self.R, layout), adjoint.unbind(axis)
+            return lambda j, t, x: apply(
+                j, t, x, layout.linear(G[j], sigma(layout.affine(K[j], b[j], x)))
+            )
+        A = layout.mixed(minus(self.interconnection, self.R), adjoint).unbind(axis)
+        return lambda j, t, x: layout.linear(A[j], sigma(layout.affine(K[j], b[j], x)))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
-"""Where the width n of a state lives: the last axis (features), or after the batch (channels).
+"""Where the width n of a state lives, and what a layer's K is to it.
 
-A layout brings a state of any batch shape to a canonical one and applies matrices to its width:
+A layout brings a state of any batch shape to a canonical one and applies linear maps to it:
 
-    features   (..., n)              <->  ([E,] B, n)
-    channels   ([E,] B, n, *spatial) <->  ([E,] B, n, S)
+    Features      (..., n)              <->  ([E,] B, n)       K is a matrix
+    Channels      ([E,] B, n, *spatial) <->  ([E,] B, n, S)    K is a matrix, at every pixel
+    Convolution   (B, n, height, width)                        K is a kernel (o, i, k, k)
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,97 +24,257 @@ Restore = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The width of a state, the axis that holds it, and the size of an ensemble, if any.
+class Layout(ABC):
+    """The width of a state, and the size of an ensemble, if any.
 
     Args:
         width: n.
-        channels: whether the width is a channel axis, ``(B, n, *spatial)``, or the last one.
         ensemble: E, the number of networks that run side by side, or None.
+
+    Attributes:
+        channels: whether the width is a channel axis, ``(B, n, *spatial)``, or the last one.
+        axis: the axis of the width in the canonical form.
+        kernel: k, the side of a convolution's kernel; 1 where K is a matrix.
     """
 
     width: int
-    channels: bool = False
     ensemble: int | None = None
+    channels: ClassVar[bool] = False
+    axis: ClassVar[int] = -1
 
     @property
-    def axis(self) -> int:
-        """The axis of the width in the canonical form."""
-        return -2 if self.channels else -1
+    @abstractmethod
+    def kernel(self) -> int: ...
 
-    def __str__(self) -> str:
-        text = f"{'channels' if self.channels else 'features'}={self.width}"
-        return text if self.ensemble is None else f"{text}, ensemble={self.ensemble}"
-
+    @abstractmethod
     def check(self, x: Tensor) -> None:
         """Refuse a state that does not have this layout."""
-        lead = 0 if self.ensemble is None else 1
-        place = lead + 1 if self.channels else x.ndim - 1
-        needed = lead + (2 if self.channels else 1)
-        if x.ndim < needed or x.shape[place] != self.width:
-            shape = f"(B, {self.width}, *spatial)" if self.channels else f"(..., {self.width})"
-            if lead:
-                shape = f"({self.ensemble} or 1, {shape[1:]}"
-            raise HdnnError(f"the state must have shape {shape}, got {tuple(x.shape)}")
-        if lead and x.shape[0] not in (1, self.ensemble):
+
+    @abstractmethod
+    def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
+        """The canonical form of a state, and the function that undoes it."""
+
+    @abstractmethod
+    def linear(self, A: Tensor, x: Tensor) -> Tensor:
+        """A x on canonical states; A is ``([E,] out, in)``, or a kernel ``(out, in, k, k)``."""
+
+    @abstractmethod
+    def affine(self, W: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        """W x + b on canonical states."""
+
+    @abstractmethod
+    def add_linear(self, y: Tensor, A: Tensor, x: Tensor) -> Tensor:
+        """y + A x on canonical states."""
+
+    @abstractmethod
+    def adjoint(self, K: Tensor) -> Tensor:
+        """K' of a stack: <K x, y> = <x, K' y>."""
+
+    @abstractmethod
+    def mixed(self, S: Tensor, K: Tensor) -> Tensor:
+        """S K of a stack, where the matrix S ``(..., w, m)`` acts on the width, pixel by pixel."""
+
+    @abstractmethod
+    def vectors(self, x: Tensor) -> tuple[Tensor, Restore]:
+        """A canonical state as vectors ``(..., m)`` of what K couples, and how to undo it."""
+
+    @abstractmethod
+    def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
+        """One number for every sample, ``([E,] B)``, in the batch shape of the state y."""
+
+    @abstractmethod
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over width and space of a canonical state: ``([E,] B)``."""
+
+    def _check_ensemble(self, x: Tensor) -> None:
+        if self.ensemble is not None and x.shape[0] not in (1, self.ensemble):
             raise HdnnError(
                 f"the first axis is the ensemble of {self.ensemble} (or 1: one batch for all), "
                 f"got {tuple(x.shape)}; for a shared batch pass y.unsqueeze(0)"
             )
 
+    def _refuse(self, shape: str, x: Tensor) -> HdnnError:
+        if self.ensemble is not None:
+            shape = f"({self.ensemble} or 1, {shape[1:]}"
+        return HdnnError(f"the state must have shape {shape}, got {tuple(x.shape)}")
+
+    def _named(self, text: str) -> str:
+        return text if self.ensemble is None else f"{text}, ensemble={self.ensemble}"
+
+
+@dataclass(frozen=True)
+class Matrices(Layout, ABC):
+    """What layouts share in which K is a matrix."""
+
+    @property
+    def kernel(self) -> int:
+        return 1
+
+    def adjoint(self, K: Tensor) -> Tensor:
+        return K.mT
+
+    def mixed(self, S: Tensor, K: Tensor) -> Tensor:
+        return S @ K
+
+
+@dataclass(frozen=True)
+class Features(Matrices):
+    """States ``(..., n)``."""
+
+    def __str__(self) -> str:
+        return self._named(f"features={self.width}")
+
+    def check(self, x: Tensor) -> None:
+        needed = 1 if self.ensemble is None else 2
+        if x.ndim < needed or x.shape[-1] != self.width:
+            raise self._refuse(f"(..., {self.width})", x)
+        self._check_ensemble(x)
+
     def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
-        """The canonical form of a state, and the function that undoes it."""
         self.check(x)
         lead: tuple[int, ...] = ()
         if self.ensemble is not None:
             x = x.expand(self.ensemble, *x.shape[1:])
             lead = (self.ensemble,)
         shape = x.shape
-        if not self.channels:
-            if x.ndim == len(lead) + 2:
-                return x, _same
-            return x.reshape(*lead, -1, self.width), lambda z: z.reshape(shape)
-        flat = x.flatten(len(lead) + 2) if x.ndim > len(lead) + 2 else x.unsqueeze(-1)
-        return flat, lambda z: z.reshape(shape)
+        if x.ndim == len(lead) + 2:
+            return x, _same
+        return x.reshape(*lead, -1, self.width), lambda z: z.reshape(shape)
 
     def linear(self, A: Tensor, x: Tensor) -> Tensor:
-        """A x on canonical states; A is ``(out, in)``, or ``(E, out, in)`` for an ensemble."""
-        if self.channels:
-            return torch.matmul(A if A.ndim == 2 else A.unsqueeze(1), x)
         return x @ A.mT
 
     def affine(self, W: Tensor, b: Tensor, x: Tensor) -> Tensor:
-        """W x + b on canonical states."""
-        if self.channels:
-            column = b.unsqueeze(-1)
-            return self.linear(W, x) + (column if self.ensemble is None else column.unsqueeze(1))
         if self.ensemble is None:
             return F.linear(x, W, b)
         return torch.baddbmm(b.unsqueeze(-2), x, W.mT)
 
     def add_linear(self, y: Tensor, A: Tensor, x: Tensor) -> Tensor:
-        """y + A x on canonical states."""
-        if self.channels:
-            return y + self.linear(A, x)
         return torch.addmm(y, x, A.mT) if self.ensemble is None else torch.baddbmm(y, x, A.mT)
 
+    def vectors(self, x: Tensor) -> tuple[Tensor, Restore]:
+        return x, _same
+
     def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
-        """One number for every sample, ``([E,] B)``, in the batch shape of the state y."""
-        if self.channels:
-            return values
         lead = () if self.ensemble is None else (self.ensemble,)
         return values.reshape((*lead, *y.shape[len(lead) : -1]))
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over width and space of a canonical state: ``([E,] B)``."""
-        return x.sum((-2, -1)) if self.channels else x.sum(-1)
+        return x.sum(-1)
+
+
+@dataclass(frozen=True)
+class Channels(Matrices):
+    """States ``(B, n, *spatial)``; K acts on channels, the same at every pixel."""
+
+    channels: ClassVar[bool] = True
+    axis: ClassVar[int] = -2
+
+    def __str__(self) -> str:
+        return self._named(f"channels={self.width}")
+
+    def check(self, x: Tensor) -> None:
+        place = 1 if self.ensemble is None else 2
+        if x.ndim <= place or x.shape[place] != self.width:
+            raise self._refuse(f"(B, {self.width}, *spatial)", x)
+        self._check_ensemble(x)
+
+    def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
+        self.check(x)
+        place = 1
+        if self.ensemble is not None:
+            x, place = x.expand(self.ensemble, *x.shape[1:]), 2
+        shape = x.shape
+        flat = x.flatten(place + 1) if x.ndim > place + 1 else x.unsqueeze(-1)
+        return flat, lambda z: z.reshape(shape)
+
+    def linear(self, A: Tensor, x: Tensor) -> Tensor:
+        return torch.matmul(A if A.ndim == 2 else A.unsqueeze(1), x)
+
+    def affine(self, W: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        column = b.unsqueeze(-1)
+        return self.linear(W, x) + (column if self.ensemble is None else column.unsqueeze(1))
+
+    def add_linear(self, y: Tensor, A: Tensor, x: Tensor) -> Tensor:
+        return y + self.linear(A, x)
+
+    def vectors(self, x: Tensor) -> tuple[Tensor, Restore]:
+        return x.mT, lambda v: v.mT
+
+    def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
+        return values
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x.sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class Convolution(Layout):
+    """States ``(B, n, height, width)``; K is a convolution: stride 1, zeros beyond the edges.
+
+        (K x)[o, p, q] = sum_{i, u, v} K[o, i, u, v] x[i, p + u, q + v],   u, v = -k//2 .. k//2
+
+    With zeros around the image its exact adjoint is the convolution with K'[i, o, u, v] =
+    K[o, i, -u, -v], so both are one call of ``conv2d``.
+
+    Args:
+        width: n.
+        side: k, odd.
+    """
+
+    side: int = 3
+    channels: ClassVar[bool] = True
+    axis: ClassVar[int] = -3
+
+    @property
+    def kernel(self) -> int:
+        return self.side
+
+    def __str__(self) -> str:
+        return f"channels={self.width}, kernel={self.side}"
+
+    def check(self, x: Tensor) -> None:
+        if x.ndim != 4 or x.shape[1] != self.width:
+            raise self._refuse(f"(B, {self.width}, height, width)", x)
+
+    def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
+        self.check(x)
+        return x, _same
+
+    def linear(self, A: Tensor, x: Tensor) -> Tensor:
+        if A.ndim == 2:  # a matrix acts on channels, pixel by pixel
+            A = A[..., None, None]
+        return F.conv2d(x, A, padding=A.shape[-1] // 2)
+
+    def affine(self, W: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        return F.conv2d(x, W, b, padding=self.side // 2)
+
+    def add_linear(self, y: Tensor, A: Tensor, x: Tensor) -> Tensor:
+        return y + self.linear(A, x)
+
+    def adjoint(self, K: Tensor) -> Tensor:
+        return K.transpose(-4, -3).flip(-2, -1)
+
+    def mixed(self, S: Tensor, K: Tensor) -> Tensor:
+        return (S @ K.flatten(-3)).unflatten(-1, K.shape[-3:])
+
+    def vectors(self, x: Tensor) -> tuple[Tensor, Restore]:
+        return x.flatten(-3), lambda v: v.unflatten(-1, x.shape[-3:])
+
+    def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
+        return values
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x.sum((-3, -2, -1))
 
 
 def _same(x: Tensor) -> Tensor:
     return x
 
 
-def layout_of(features: int | None, channels: int | None, ensemble: int | None = None) -> Layout:
+def layout_of(
+    features: int | None, channels: int | None, ensemble: int | None = None, kernel: int = 1
+) -> Layout:
     """The layout of ``features=n`` or ``channels=n``: exactly one of the two is given."""
     if (features is None) == (channels is None):
         raise HdnnError(
@@ -123,4 +286,18 @@ def layout_of(features: int | None, channels: int | None, ensemble: int | None =
         raise HdnnError(f"a width is a positive integer, got {width!r}")
     if ensemble is not None and (not isinstance(ensemble, int) or ensemble < 1):
         raise HdnnError(f"ensemble is a positive integer or None, got {ensemble!r}")
-    return Layout(width, channels is not None, ensemble)
+    if not isinstance(kernel, int) or isinstance(kernel, bool) or kernel < 1 or kernel % 2 == 0:
+        raise HdnnError(f"kernel is an odd positive integer (1: no convolution), got {kernel!r}")
+    if kernel == 1:
+        return Features(width, ensemble) if channels is None else Channels(width, ensemble)
+    if channels is None:
+        raise HdnnError(
+            f"kernel={kernel} is a convolution over images (B, n, height, width); "
+            "give channels=n instead of features, or kernel=1"
+        )
+    if ensemble is not None:
+        raise HdnnError(
+            f"ensembles have matrices only, got kernel={kernel} with ensemble={ensemble}; "
+            "use kernel=1, or one network after the other"
+        )
+    return Convolution(width, side=kernel)

@@ -65,6 +65,11 @@ class Pattern:
         return (self.code != 0).reshape(*self.shape[:2], -1).any(axis=-1)
 
     @property
+    def adjoint(self) -> Pattern:
+        """The pattern of K': rows and columns change places, kernels are turned by 180 degrees."""
+        return Pattern(_adjoint(self.code), self.size)
+
+    @property
     def is_plain(self) -> bool:
         """Whether theta in its own order already is the assembled array."""
         return np.array_equal(self.code.ravel(), np.arange(1, self.size + 1))
@@ -77,6 +82,20 @@ class Pattern:
 
 def _numbered(*shape: int, start: int = 1) -> Codes:
     return np.arange(start, start + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+
+
+def _adjoint(code: Codes) -> Codes:
+    return np.flip(code.swapaxes(0, 1), axis=tuple(range(2, code.ndim)))
+
+
+def _blocks(*rows: tuple[Codes, Codes]) -> Codes:
+    """[A B; C D], of matrices or of kernels: np.block, but over the first two axes."""
+    return np.concatenate([np.concatenate(row, axis=1) for row in rows], axis=0)
+
+
+def _space(kernel: int) -> tuple[int, ...]:
+    """The axes of a structure after rows and columns: none for matrices."""
+    return () if kernel == 1 else (kernel, kernel)
 
 
 def _half(n: int) -> int:
@@ -93,47 +112,53 @@ def plain(*shape: int) -> Pattern:
     return Pattern.of(_numbered(*shape))
 
 
-def dense(n: int) -> Pattern:
-    """A full matrix: n^2 parameters."""
-    return plain(n, n)
+def dense(n: int, kernel: int = 1) -> Pattern:
+    """Anything: n^2 k^2 parameters."""
+    return plain(n, n, *_space(kernel))
 
 
-def skew(n: int) -> Pattern:
-    """K = -K': n(n-1)/2 parameters, the entries above the diagonal row by row.
+def skew(n: int, kernel: int = 1) -> Pattern:
+    """K = -K': (n^2 k^2 - n)/2 parameters; for matrices n(n-1)/2, row by row above the diagonal.
+
+    A kernel has K[o, i, u, v] = -K[i, o, -u, -v]: those on the diagonal are odd functions.
 
     >>> skew(3).code.tolist()
     [[0, 1, 2], [-1, 0, 3], [-2, -3, 0]]
+    >>> skew(1, kernel=3).code.tolist()
+    [[[[1, 2, 3], [4, 0, -4], [-3, -2, -1]]]]
     """
-    code = np.zeros((n, n), dtype=np.int64)
-    upper = np.triu_indices(n, 1)
-    code[upper] = _numbered(len(upper[0]))
-    return Pattern.of(code - code.T)
+    place = _numbered(n, n, *_space(kernel))
+    code = np.where(place < _adjoint(place), 1, 0)
+    code[code > 0] = _numbered(int(code.sum()))
+    return Pattern.of(code - _adjoint(code))
 
 
-def off_diagonal_skew(n: int) -> Pattern:
-    """[0 K0; -K0' 0]: n^2/4 parameters (MS1; with K0 = X also the J of HS)."""
+def off_diagonal_skew(n: int, kernel: int = 1) -> Pattern:
+    """[0 K0; -K0' 0]: n^2 k^2/4 parameters (MS1; with K0 = X also the J of HS)."""
     half = _half(n)
-    K0 = _numbered(half, half)
+    K0 = _numbered(half, half, *_space(kernel))
     zero = np.zeros_like(K0)
-    return Pattern.of(np.block([[zero, K0], [-K0.T, zero]]))
+    return Pattern.of(_blocks((zero, K0), (-_adjoint(K0), zero)))
 
 
-def off_diagonal(n: int) -> Pattern:
-    """[0 K1; K2 0]: n^2/2 parameters (MS3)."""
+def off_diagonal(n: int, kernel: int = 1) -> Pattern:
+    """[0 K1; K2 0]: n^2 k^2/2 parameters (MS3)."""
     half = _half(n)
-    K1, K2 = _numbered(2, half, half)
-    return Pattern.of(np.block([[np.zeros_like(K1), K1], [K2, np.zeros_like(K2)]]))
+    K1, K2 = _numbered(2, half, half, *_space(kernel))
+    return Pattern.of(_blocks((np.zeros_like(K1), K1), (K2, np.zeros_like(K2))))
 
 
-def block_diagonal(n: int) -> Pattern:
-    """[K1 0; 0 K2]: n^2/2 parameters (HS)."""
+def block_diagonal(n: int, kernel: int = 1) -> Pattern:
+    """[K1 0; 0 K2]: n^2 k^2/2 parameters (HS)."""
     half = _half(n)
-    K1, K2 = _numbered(2, half, half)
-    return Pattern.of(np.block([[K1, np.zeros_like(K1)], [np.zeros_like(K2), K2]]))
+    K1, K2 = _numbered(2, half, half, *_space(kernel))
+    return Pattern.of(_blocks((K1, np.zeros_like(K1)), (np.zeros_like(K2), K2)))
 
 
-def masked(graph: npt.ArrayLike) -> Pattern:
+def masked(graph: npt.ArrayLike, kernel: int = 1) -> Pattern:
     """One parameter wherever the graph (a boolean matrix) has an edge: sparse, distributed H-DNNs.
+
+    With a kernel of side k an edge has k^2 parameters.
 
     >>> masked([[True, False], [True, True]]).code.tolist()
     [[1, 0], [2, 3]]
@@ -141,16 +166,20 @@ def masked(graph: npt.ArrayLike) -> Pattern:
     mask = np.asarray(graph)
     if mask.ndim != 2 or not np.isin(mask, (0, 1)).all():
         raise HdnnError(f"a graph is a matrix of booleans, got shape {mask.shape}, {mask.dtype}")
-    code = np.zeros(mask.shape, dtype=np.int64)
-    code[mask.astype(bool)] = _numbered(int(mask.sum()))
+    space = _space(kernel)
+    code = np.zeros((*mask.shape, *space), dtype=np.int64)
+    code[mask.astype(bool)] = _numbered(int(mask.sum()), *space)
     return Pattern.of(code)
 
 
-STRUCTURES: dict[str, Callable[[int], Pattern]] = {
+STRUCTURES: dict[str, Callable[..., Pattern]] = {
     "dense": dense,
     "skew": skew,
     "off-diagonal-skew": off_diagonal_skew,
     "off-diagonal": off_diagonal,
     "block-diagonal": block_diagonal,
 }
-"""The named structures of K: a function of the width that gives the pattern."""
+"""The named structures of K: a function of the width that gives the pattern.
+
+One that serves convolutions takes the side of the kernel as its second argument.
+"""

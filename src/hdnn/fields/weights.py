@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from hdnn.fields.layout import layout_of
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-Structure = str | Pattern | Callable[[int], Pattern] | npt.ArrayLike
+Structure = str | Pattern | Callable[..., Pattern] | npt.ArrayLike
 Draw = Callable[[Tensor, torch.Generator | None], Tensor]
 
 INITIALISERS: dict[str, Draw] = {
@@ -122,8 +124,9 @@ class Weights(nn.Module):
 
     Args:
         structure: a name of `STRUCTURES`, a boolean graph ``(m, n)``, a `Pattern`, or a function
-            of the width that gives one.
+            of the width (and of the kernel) that gives one.
         features, channels: the width n; exactly one of the two.
+        kernel: k, odd: with channels, K is a convolution with a kernel of k x k pixels.
         layers: L.
         time_invariant: all layers share K and b.
         ensemble: E networks side by side: every array gets a leading axis E.
@@ -147,6 +150,7 @@ class Weights(nn.Module):
         *,
         features: int | None = None,
         channels: int | None = None,
+        kernel: int = 1,
         layers: int,
         time_invariant: bool = False,
         ensemble: int | None = None,
@@ -160,10 +164,10 @@ class Weights(nn.Module):
         super().__init__()
         if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
             raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
-        self.layout = layout_of(features, channels, ensemble)
+        self.layout = layout_of(features, channels, ensemble, kernel)
         self.layers, self.time_invariant = layers, time_invariant
         self.structure = structure if isinstance(structure, str) else "custom"
-        self.pattern = _pattern(structure, self.layout.width)
+        self.pattern = structure_of(structure, self.layout.width, kernel)
         rows = self.pattern.shape[0]
         self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
         if self.bias_pattern.shape != self.pattern.shape[:1]:
@@ -192,16 +196,22 @@ class Weights(nn.Module):
     ) -> None:
         """Draw K and b anew; standard normal by default, as in the paper's own code.
 
+        A convolution sums n k^2 numbers, so that its parameters are drawn 1 / sqrt(n k^2) times
+        as large.
+
         Args:
             generator: source of random numbers (None: torch's default); for an ensemble possibly
                 one for every member, which is then drawn as that member alone would be.
-            scale: factor on every parameter.
+            scale: factor on every parameter, beside that one.
             init: "normal", "uniform" (on [-1, 1]) or "zeros".
         """
         if init not in INITIALISERS:
             raise unknown_name("initialiser", init, INITIALISERS)
         if self.theta.is_meta:
             return
+        kernel = self.layout.kernel
+        if kernel > 1:
+            scale /= math.sqrt(self.layout.width * kernel**2)
         for member, source in self._members(generator):
             for parameter in (self.theta, self.beta):
                 target = parameter if member is None else parameter[member]
@@ -235,7 +245,7 @@ class Weights(nn.Module):
 
     @property
     def K(self) -> Tensor:
-        """``([E,] L, m, n)``: the assembled K of every layer."""
+        """``([E,] L, m, n)``, of convolutions ``(L, m, n, k, k)``: K of every layer."""
         return self.stack().tensor()
 
     @property
@@ -254,14 +264,22 @@ class Weights(nn.Module):
         return f"{self.structure!r}, {self.layout}, layers={self.layers}{shared}"
 
 
-def _pattern(structure: Structure, width: int) -> Pattern:
+def structure_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
+    """The pattern that a name, a graph, a pattern or a function of the width stands for."""
     if isinstance(structure, str):
         if structure not in STRUCTURES:
             raise unknown_name("structure", structure, STRUCTURES)
-        return STRUCTURES[structure](width)
+        structure = STRUCTURES[structure]
     if callable(structure):
-        structure = structure(width)
-    pattern = structure if isinstance(structure, Pattern) else masked(structure)
+        with_kernel = kernel > 1 and len(inspect.signature(structure).parameters) > 1
+        structure = structure(width, kernel) if with_kernel else structure(width)
+    pattern = structure if isinstance(structure, Pattern) else masked(structure, kernel)
     if len(pattern.shape) < 2 or pattern.shape[1] != width:
         raise HdnnError(f"K must have {width} columns, got a structure of shape {pattern.shape}")
+    space = () if kernel == 1 else (kernel, kernel)
+    if pattern.shape[2:] != space:
+        raise HdnnError(
+            f"with kernel={kernel} a structure has shape {('m', width, *space)}, "
+            f"got {pattern.shape}; give a table of that shape, or a function of (n, kernel)"
+        )
     return pattern

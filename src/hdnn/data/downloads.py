@@ -20,6 +20,9 @@ from hdnn.errors import FetchError
 Progress = Callable[[str, int, int], None]
 """Called with what is being fetched, the bytes so far, and the bytes in all (0 if not known)."""
 
+Way = Callable[[str, Mapping[str, int], Progress], Iterator[tuple[str, bytes]]]
+"""How files are fetched: from an address, these names with these sizes, telling the progress."""
+
 CONNECT_SECONDS, READ_SECONDS, NPM_SECONDS = 5, 30, 300
 MAX_MEMBERS, MAX_ARCHIVE = 1000, 2**28
 

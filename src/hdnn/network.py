@@ -13,6 +13,7 @@ from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.ode import ODE
 from hdnn.program import Program
 from hdnn.schemes import ForwardEuler, Scheme
 
@@ -274,6 +275,12 @@ class HamiltonianNetwork(nn.Module):
                 "splitting scheme (MS1, MS3, HS) or ImplicitMidpoint()"
             )
         return reference.inverse(program, y)
+
+    def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
+        """The ODE that the network discretises, as f(t, y) for scipy and torchdiffeq; see `ODE`."""
+        if not self.scheme.uses_step:
+            raise HdnnError(f"{self._title()} discretises no ODE: it has no step size")
+        return ODE(self.field, self.h, self.layers, shape)
 
     def reset_parameters(self, generator: Any = None, **options: Any) -> None:
         """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`."""

@@ -1,5 +1,13 @@
-"""Looking at gradients: sensitivities of the output to the state of every layer."""
+"""Looking at gradients: sensitivities, their norms, and the theory as checks."""
 
-from hdnn.analysis.sensitivity import sensitivities
+from hdnn.analysis.growth import Norms, norms, product_bound
+from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
 
-__all__ = ["sensitivities"]
+__all__ = [
+    "Norms",
+    "forward_sensitivities",
+    "layer_factors",
+    "norms",
+    "product_bound",
+    "sensitivities",
+]

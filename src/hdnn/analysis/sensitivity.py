@@ -1,4 +1,4 @@
-"""Sensitivities: how the output of a network depends on the state of every layer.
+"""Sensitivities: how the states of a network depend on each other.
 
 The paper writes Jacobians transposed (column convention); here M_l = d y_N / d y_l is the usual
 Jacobian, M[i, k] = d y_N[i] / d y_l[k].
@@ -6,6 +6,9 @@ Jacobian, M[i, k] = d y_N[i] / d y_l[k].
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from hdnn.backends import choose, reference
@@ -30,11 +33,7 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([9, 5, 4, 4])
     """
     net.check_state(y)
-    if net.kernel > 1:
-        raise HdnnError(
-            f"d y_N / d y_l of a convolution (kernel={net.kernel}) couples all pixels and is too "
-            "large to write out; hdnn.analysis.watch follows the norms of gradients instead"
-        )
+    refuse_convolution(net)
     program = net.program()
     if choose(program, y, net.backend).backend == "fused":
         from hdnn.backends import fused  # loads numba
@@ -42,6 +41,80 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
         found = fused.sensitivities(program, y)
     else:
         found = reference.sensitivities(program, y)
+    return _shaped(net, y, found)
+
+
+def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
+    """d y_{l+1} / d y_l of every layer: the factors of the product in equation (5).
+
+    Args:
+        net: the network.
+        y: states ``(..., n)`` or ``(B, n, *spatial)``.
+
+    Returns:
+        ``(layers, ..., n, n)``; for channels ``(layers, B, *spatial, n, n)``.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> layer_factors(net, torch.zeros(5, 4)).shape
+    torch.Size([8, 5, 4, 4])
+    """
+    net.check_state(y)
+    refuse_convolution(net)
+    x, _ = net.field.layout.flatten(y.detach())
+    with torch.no_grad():
+        advance, found = reference.layer_map(net.program()), []
+        for layer in range(net.layers):
+            found.append(jacobians(lambda v, j=layer: advance(j, v), x, net.field.layout.axis))
+            x = advance(layer, x)
+    stacked = torch.stack(found) if found else x.new_empty(0)
+    return _shaped(net, y, stacked)
+
+
+def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
+    """d y_l / d y_0 for every layer l and every sample: how a change of the input travels on.
+
+    Args:
+        net: the network.
+        y: states ``(..., n)`` or ``(B, n, *spatial)``.
+
+    Returns:
+        ``(layers + 1, ..., n, n)``; the first is the identity, the last is
+        ``sensitivities(net, y)[0]``.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> forward_sensitivities(net, torch.zeros(5, 4)).shape
+    torch.Size([9, 5, 4, 4])
+    """
+    factors = layer_factors(net, y)
+    found = [torch.eye(factors.shape[-1], dtype=y.dtype, device=y.device).expand(factors.shape[1:])]
+    for factor in factors:
+        found.append(factor @ found[-1])
+    return torch.stack(found)
+
+
+def jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
+    """``([E,] samples, n, n)``: the Jacobian of a map of canonical states, sample by sample."""
+    n = x.shape[axis]
+    shape = [n, *(1,) * x.ndim]
+    shape[axis] = n
+    rows = torch.eye(n, dtype=x.dtype, device=x.device).reshape(shape).expand(n, *x.shape)
+    back = torch.func.vjp(function, x)[1]
+    pulled = torch.func.vmap(lambda g: back(g)[0])(rows).movedim(axis, -1).movedim(0, -2)
+    return pulled.flatten(pulled.ndim - 4, -3) if axis == -2 else pulled
+
+
+def refuse_convolution(net: HamiltonianNetwork) -> None:
+    """An error where the Jacobian of a sample couples all pixels."""
+    if net.kernel > 1:
+        raise HdnnError(
+            f"d y_N / d y_l of a convolution (kernel={net.kernel}) couples all pixels and is too "
+            "large to write out; hdnn.analysis.watch follows the norms of gradients instead"
+        )
+
+
+def _shaped(net: HamiltonianNetwork, y: Tensor, found: Tensor) -> Tensor:
     layout = net.field.layout
     lead = () if layout.ensemble is None else (layout.ensemble,)
     rest = y.shape[len(lead) :]

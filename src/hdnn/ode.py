@@ -1,0 +1,112 @@
+"""The ordinary differential equation that a network discretises, for solvers of others."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError
+from hdnn.fields import Field
+from hdnn.program import Step, times
+
+Array = npt.NDArray[Any]
+
+
+class ODE(nn.Module):
+    """y' = f(t, y) with weights that are constant on pieces: those of layer j on [t_j, t_{j+1}).
+
+        f(t, y) = J K_j' sigma(K_j y + b_j),      t_j = h_0 + ... + h_{j-1}
+
+    Before t_0 = 0 the first layer serves, from t_N = T on the last. J(y, t) and energies H(y, t)
+    get the time t itself (a network freezes it at t_j). Where the layers' weights differ, f jumps
+    at the inner `breakpoints`; a solver keeps its order only if it stops there (torchdiffeq:
+    ``options={"jump_t": ode.breakpoints[1:-1]}``) or goes layer by layer with `layer`.
+
+    Tensors in, tensors out, differentiable, with the parameters of the field as its own (so that
+    torchdiffeq's adjoint finds them). Arrays in, arrays out, as scipy's ``solve_ivp`` calls it: a
+    vector is taken for all entries of a state of the given shape, one after the other.
+
+    Args:
+        field: the dynamics.
+        h: the step, one number or ``(L,)``.
+        layers: L.
+        shape: of the state that a flat vector stands for; None: ``(-1, n)``, for features only.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0, dtype=torch.float64)
+    >>> f = net.ode()
+    >>> f(0.3, torch.zeros(5, 4, dtype=torch.float64)).shape, f(0.3, np.zeros(20)).shape
+    (torch.Size([5, 4]), (20,))
+    """
+
+    breakpoints: Tensor
+
+    def __init__(
+        self, field: Field, h: Step, layers: int, shape: tuple[int, ...] | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(h, Tensor) and h.ndim > 1:
+            raise HdnnError(
+                f"the networks of an ensemble with steps {tuple(h.shape)} have no time in common; "
+                "use one step for all, or single networks"
+            )
+        if not layers:
+            raise HdnnError("a network without layers discretises no ODE")
+        self.field, self.layers, self.shape = field, layers, shape
+        begins = [float(t) for t in times(h, layers)]
+        last = h[-1].item() if isinstance(h, Tensor) else h
+        self._times = [*begins, begins[-1] + last]
+        points = torch.tensor(self._times, dtype=torch.float64)
+        self.register_buffer("breakpoints", points, persistent=False)
+
+    @property
+    def T(self) -> float:
+        """The final time."""
+        return self._times[-1]
+
+    def layer_at(self, t: float | Tensor) -> int:
+        """The layer whose weights hold at time t."""
+        now = t.detach().item() if isinstance(t, Tensor) else float(t)
+        return min(max(bisect.bisect_right(self._times, now) - 1, 0), self.layers - 1)
+
+    def layer(self, j: int) -> Callable[[Any, Any], Any]:
+        """f(t, y) with the weights of layer j at every time: smooth on the closed interval."""
+        if not 0 <= j < self.layers:
+            raise HdnnError(f"layer {j} is out of range: there are {self.layers}")
+        return lambda t, y: self._evaluate(j, t, y)
+
+    def forward(self, t: Any, y: Any) -> Any:
+        """f(t, y): a tensor for a tensor, else an array in float64, in the shape of y."""
+        return self._evaluate(self.layer_at(t), t, y)
+
+    def _evaluate(self, j: int, t: Any, y: Any) -> Any:
+        if isinstance(y, Tensor):
+            return self.field.velocity(y, j, t)
+        given = np.asarray(y, dtype=np.float64)
+        state = given.reshape(self._shape()) if given.ndim == 1 else given
+        weights = next(iter(self.field.parameters()), None)
+        where = {} if weights is None else {"dtype": weights.dtype, "device": weights.device}
+        with torch.no_grad():
+            found = self.field.velocity(torch.as_tensor(state, **where), j, float(t))
+        out: Array = found.cpu().numpy().reshape(given.shape).astype(np.float64, copy=False)
+        return out
+
+    def _shape(self) -> tuple[int, ...]:
+        if self.shape is not None:
+            return self.shape
+        layout = self.field.layout
+        if layout.channels or layout.ensemble is not None:
+            raise HdnnError(
+                f"a flat vector says nothing about the shape of a state with {layout}; "
+                "give it, such as net.ode(shape=y.shape)"
+            )
+        return (-1, layout.width)
+
+    def extra_repr(self) -> str:
+        return f"{self.layers} pieces on [0, {self.T:.6g}]"

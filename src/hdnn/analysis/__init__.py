@@ -1,13 +1,25 @@
 """Looking at gradients: sensitivities, their norms, and the theory as checks."""
 
+from hdnn.analysis.certificate import Certificate, Check
+from hdnn.analysis.certification import certify
 from hdnn.analysis.growth import Norms, norms, product_bound
+from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
+from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
 
 __all__ = [
+    "Certificate",
+    "Check",
     "Norms",
+    "Profile",
+    "Spectrum",
+    "certify",
     "forward_sensitivities",
     "layer_factors",
     "norms",
     "product_bound",
+    "profile",
     "sensitivities",
+    "spectrum",
+    "velocity_jacobians",
 ]

@@ -91,6 +91,16 @@ def _norm(a: Array, b: Array) -> float:
 
 
 @compiled
+def _row_norms(a: Array, b: Array, out: Array) -> None:
+    for j in range(a.shape[0]):
+        total = 0.0
+        for g in (a, b):
+            for k in range(g.shape[1]):
+                total += float(g[j, k]) * float(g[j, k])
+        out[j] = math.sqrt(total)
+
+
+@compiled
 def _leave(
     buffer: Array, width: int, n: int, chosen: Array, target: Array, weight: Array, Z: Array,
     T: Array, w: Array,
@@ -167,13 +177,14 @@ def _epoch(
     X: Array, target: Array, weight: Array, order: Array, theta: Array, beta: Array,
     moments_theta: Array, moments_beta: Array, V: Array, steps: Array, h: Array, wire: Array,
     mixing: Array, table: Array, repeats: Array, bias_repeats: Array, numbers: Array,
-    losses: Array, scratch: Array, code: int, loss: int, solver: int, iterations: int, batch: int,
-    taken: int, first: int, last: int,
+    losses: Array, slopes: Array, scratch: Array, code: int, loss: int, solver: int,
+    iterations: int, batch: int, taken: int, first: int, last: int,
 ) -> None:  # fmt: skip
     """One epoch of networks first <= e < last; a network stops where its loss is not finite.
 
     losses[e, i] is the plain and the penalised loss of batch i before its step, and the number of
-    samples that it classifies correctly.
+    samples that it classifies correctly; slopes[e, i], unless empty, the norms of the gradient,
+    layer by layer.
     """
     n, depth, size = X.shape[2], h.shape[1], wire.size
     lanes = 2 * VECTOR_BYTES // scratch.itemsize
@@ -219,6 +230,8 @@ def _epoch(
             own_h = _member(h, e)
             smooth = _smooth(theta[e], repeats, own_h, numbers[ALPHA], g_theta[0])
             smooth += _smooth(beta[e], bias_repeats, own_h, numbers[ALPHA], g_beta[0])
+            if slopes.shape[2] > 0:
+                _row_norms(g_theta[0], g_beta[0], slopes[e, i])
             losses[e, i, 0] = plain
             losses[e, i, 1] = plain + smooth + numbers[ALPHA_C] * squared_norm(V[e])
             if not math.isfinite(losses[e, i, 1]):
@@ -244,7 +257,7 @@ def epoch_kernel(dtype: str) -> Callable[..., None]:
     signature = types.void(
         stack, wide[2], wide[1], ints[1], stack, stack, moments, moments, wide[2],
         types.Array(number, 3, "A"), wide[1], ints[0], flat, ints[1], wide[0], wide[0], wide[0],
-        wide[2], flat, *(types.int64,) * 8,
+        wide[2], wide[2], flat, *(types.int64,) * 8,
     )  # fmt: skip
     compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
         signature, nogil=True, cache=True, fastmath={"contract"}

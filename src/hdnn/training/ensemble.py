@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,6 +30,22 @@ class Epoch:
     loss: float
     penalised: float
     accuracy: float | None
+
+
+class Observer(Protocol):
+    """Looks at a training at some iterations, without a trace in it.
+
+    Iterations count from 0 over all epochs.
+    """
+
+    def due(self, iteration: int) -> bool:
+        """Whether to look at this one."""
+
+    def before(self, iteration: int, chosen: Tensor) -> None:
+        """The weights are those before its step; ``chosen`` numbers the samples of its batch."""
+
+    def after(self, slopes: np.ndarray) -> None:
+        """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
 
 
 class DirectEnsemble:
@@ -86,14 +104,38 @@ class DirectEnsemble:
             return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
         return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
 
-    def epoch(self, order: Tensor, number: int) -> list[Epoch]:
-        """One epoch of every network; ``order`` is ``(E or 1, samples)``."""
+    def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
+        """One epoch of every network; ``order`` is ``(E or 1, samples)``.
+
+        With an observer the epoch is cut where it looks. All that an iteration depends on is kept
+        between calls of the kernel, so the bits are those of an epoch in one piece.
+        """
+        size = self.config.batch_size
+        count = -(-order.shape[1] // size)
+        losses = np.full((len(self.V), count, 3), np.nan)
+        rows = self.weights.theta.shape[-2] if observer is not None else 0
+        cuts = [
+            i for i in range(count) if observer is not None and observer.due(number * count + i)
+        ]
+        for begin, end in itertools.pairwise(sorted({0, *cuts, count})):
+            if observer is not None and begin in cuts:
+                observer.before(number * count + begin, order[:, begin * size : (begin + 1) * size])
+            part, slopes = losses[:, begin:end].copy(), np.zeros((len(self.V), end - begin, rows))
+            alive = np.isfinite(losses[:, :begin, 1]).all(1)
+            self._steps(order[:, begin * size : end * size], number, part, slopes, alive)
+            losses[:, begin:end] = part
+            if observer is not None and begin in cuts:
+                observer.after(slopes[:, 0])
+        return [self._summary(losses[e], order.shape[1]) for e in range(len(self.V))]
+
+    def _steps(
+        self, order: Tensor, number: int, losses: np.ndarray, slopes: np.ndarray, alive: np.ndarray
+    ) -> None:
+        """Some iterations of an epoch, of the networks whose loss is still finite."""
         from hdnn.backends.kernels import aligned
         from hdnn.training import direct
 
         config = self.config
-        count = -(-order.shape[1] // config.batch_size)
-        losses = np.full((len(self.V), count, 3), np.nan)
         numbers = np.array(
             [config.rate(number), *config.betas, config.alpha, config.alpha_c, TOLERANCE,
              config.learning_rate, config.clip or 0.0]
@@ -107,16 +149,19 @@ class DirectEnsemble:
         solver = SOLVERS.index(config.solver)
 
         def work(first: int, last: int) -> None:
-            kernel(
-                self.X, self.targets, self.sample_weight, indices, theta, beta, *self.moments,
-                self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
-                *self.repeats, numbers, losses, aligned(self.scratch, self.number), self.code,
-                loss, solver, config.solver_iterations, config.batch_size, self.taken, first, last,
-            )  # fmt: skip
+            scratch = aligned(self.scratch, self.number)
+            whole = bool(alive[first:last].all())
+            for e in (first,) if whole else (first + np.flatnonzero(alive[first:last])).tolist():
+                kernel(
+                    self.X, self.targets, self.sample_weight, indices, theta, beta, *self.moments,
+                    self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
+                    *self.repeats, numbers, losses, slopes, scratch, self.code, loss, solver,
+                    config.solver_iterations, config.batch_size, self.taken, e,
+                    last if whole else e + 1,
+                )  # fmt: skip
 
         share(work, len(self.V), thread_count())
-        self.taken += count
-        return [self._summary(losses[e], order.shape[1]) for e in range(len(self.V))]
+        self.taken += losses.shape[1]
 
     def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
         plain, penalised, _ = losses.mean(0)

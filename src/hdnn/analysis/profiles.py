@@ -1,0 +1,220 @@
+"""The profile of a network along its depth: sensitivities, states' energy, per sample."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.analysis.sensitivity import sensitivities
+from hdnn.backends import choose
+from hdnn.backends.packing import Packed, pack
+from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.threads import share, thread_count
+from hdnn.errors import HdnnError
+from hdnn.fields import HamiltonianField
+from hdnn.fields.weights import Stack
+from hdnn.network import HamiltonianNetwork
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a batch meets along the depth of a network, at depths l = 0 (input) to N (output).
+
+    Args:
+        depths: the l that were asked for, ``(D,)``.
+        largest, smallest: singular values of d y_N / d y_l by sample, ``([E,] D, samples)``;
+            ``largest`` is the spectral norm.
+        of_mean: norm of the *mean over the batch* of d y_N / d y_l, ``([E,] D)``: another number,
+            which cancellation between samples makes smaller.
+        energy: H of layer l at y_l by sample (at l = N with the weights of the last layer),
+            ``([E,] D, samples)``; None for a network without an energy.
+    """
+
+    depths: np.ndarray
+    largest: np.ndarray
+    smallest: np.ndarray
+    of_mean: np.ndarray
+    energy: np.ndarray | None
+
+
+def spread(layers: int, most: int) -> list[int]:
+    """At most so many depths from 0 to ``layers``, evenly spaced, with both ends.
+
+    >>> spread(64, 5), spread(3, 17)
+    ([0, 16, 32, 48, 64], [0, 1, 2, 3])
+    """
+    count = min(layers + 1, max(2, most))
+    return [round(k * layers / (count - 1)) for k in range(count)] if count > 1 else [0]
+
+
+def profile(
+    net: HamiltonianNetwork, y: Tensor, depths: Sequence[int] | None = None, energy: bool = True
+) -> Profile:
+    """Norms, smallest singular values and energy along the depth of a network, in one sweep.
+
+    Args:
+        net: a network over features, or an ensemble of E of them.
+        y: ``(samples, n)``; for an ensemble ``(E or 1, samples, n)``.
+        depths: increasing, in 0 .. N; None is all of them.
+        energy: whether to compute it.
+
+    >>> import hdnn
+    >>> net = hdnn.network("MS3", features=4, layers=64, T=1.0, dtype=torch.float64)
+    >>> bool((profile(net, torch.zeros(5, 4, dtype=torch.float64)).largest > 1 - 1e-12).all())
+    True
+    """
+    layout = net.field.layout
+    if layout.channels:
+        raise HdnnError("profile takes networks over features; for images use hdnn.analysis.watch")
+    net.check_state(y)
+    wanted = _depths(net.layers, depths)
+    single = layout.ensemble is None
+    x = y.detach().reshape(-1, layout.width)[None] if single else y.detach()
+    fused = choose(net.program(), y, net.backend).backend == "fused"
+    found = (_fused if fused else _reference)(net, x, wanted)
+    largest, smallest, of_mean, states = (a[0] if single else a for a in found)
+    field = net.field
+    H = _energy(field, states, wanted) if energy and isinstance(field, HamiltonianField) else None
+    return Profile(wanted, largest, smallest, of_mean, H)
+
+
+def _depths(layers: int, depths: Sequence[int] | None) -> np.ndarray:
+    wanted = np.arange(layers + 1) if depths is None else np.array(depths, np.int64)
+    good = wanted.ndim == 1 and len(wanted) > 0 and bool((np.diff(wanted) > 0).all())
+    if not good or wanted[0] < 0 or wanted[-1] > layers:
+        raise HdnnError(f"depths increase from 0 to at most {layers}, got {depths!r}")
+    return wanted
+
+
+Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class Snapshots:
+    """Profiles of one network at several moments of its training.
+
+    Taking a snapshot copies the weights and a few samples; `profiles` does the work for all of them
+    in one call, as if they were an ensemble. Where the kernels cannot serve, it is done at once.
+
+    Args:
+        net: a single network over features, whose weights change between the snapshots.
+        depths: as in `profile`.
+    """
+
+    def __init__(self, net: HamiltonianNetwork, depths: Sequence[int] | None = None) -> None:
+        if net.ensemble is not None or net.field.layout.channels:
+            raise HdnnError("snapshots are taken of a single network over features")
+        self.net, self.depths = net, _depths(net.layers, depths)
+        self._weights: list[tuple[np.ndarray, ...]] = []
+        self._states: list[np.ndarray] = []
+        self._done: list[Profile] = []
+
+    def take(self, y: Tensor) -> None:
+        """Keep what the profile of states ``(samples, n)`` needs."""
+        program = self.net.program()
+        if choose(program, y, self.net.backend).backend != "fused":
+            self._done.append(profile(self.net, y, self.depths.tolist()))
+            return
+        packed = pack(program, y.dtype, y.device)
+        self._weights.append(tuple(t.detach().numpy().copy() for t in packed.inputs))
+        self._states.append(y.detach().numpy())
+
+    def profiles(self) -> list[Profile]:
+        """One for every snapshot since the last call."""
+        done, self._done = self._done, []
+        weights, states, self._weights, self._states = self._weights, self._states, [], []
+        # Samples of a last, smaller batch may be fewer: those snapshots go by themselves.
+        for _, group in itertools.groupby(range(len(states)), key=lambda k: states[k].shape):
+            chosen = list(group)
+            done += self._together([weights[k] for k in chosen], [states[k] for k in chosen])
+        return done
+
+    def _together(
+        self, weights: list[tuple[np.ndarray, ...]], states: list[np.ndarray]
+    ) -> list[Profile]:
+        theta, beta, steps, dense = (np.stack(parts) for parts in zip(*weights, strict=True))
+        X = np.stack(states)
+        packed = pack(self.net.program(), torch.from_numpy(X).dtype, torch.device("cpu"))
+        found = _walk(packed, [theta, beta, steps.swapaxes(0, 1), dense], X, self.depths)
+        field, H = self.net.field, None
+        if isinstance(field, HamiltonianField):
+            H = _energy(field, found[3], self.depths, theta, beta)
+        largest, smallest, of_mean, _ = found
+        return [
+            Profile(self.depths, largest[k], smallest[k], of_mean[k], None if H is None else H[k])
+            for k in range(len(X))
+        ]
+
+
+def _fused(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
+    packed = pack(net.program(), x.dtype, x.device)
+    arrays = [t.detach().numpy() for t in packed.inputs]
+    if net.ensemble is None:
+        theta, beta, steps, dense = arrays
+        arrays = [theta[None], beta[None], steps[:, None], dense[None]]
+    return _walk(packed, arrays, np.ascontiguousarray(x.numpy()), depths)
+
+
+def _walk(packed: Packed, arrays: list[np.ndarray], X: np.ndarray, depths: np.ndarray) -> Found:
+    """The kernel on networks side by side: theta, beta, steps, dense with an axis for them."""
+    from hdnn.analysis import walk  # loads numba
+    from hdnn.backends.fused import mixing
+    from hdnn.backends.kernels import aligned
+
+    number, (samples, n), table = X.dtype.name, X.shape[1:], packed.wiring.table
+    networks, layers, D = len(arrays[0]), packed.program.layers, len(depths)
+    states = np.empty((networks, D, samples, n), number)
+    largest, smallest = np.empty((2, networks, D, samples))
+    of_mean = np.empty((networks, D))
+    width = walk.block_width(samples, X.itemsize)
+    size = walk.scratch_size(table, n, layers, samples, X.itemsize)
+    code, mixed = ACTIVATIONS.index(packed.stages[0].activation.name), mixing(packed)
+    kernel = walk.kernel(number)
+
+    def work(first: int, last: int) -> None:
+        kernel(
+            X, *arrays, packed.wiring.wire, mixed, table, depths, aligned(size, number), code,
+            layers, width, states, largest, smallest, of_mean, first, last,
+        )  # fmt: skip
+
+    share(work, networks, thread_count())
+    return largest, smallest, of_mean, states
+
+
+def _reference(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
+    from hdnn.analysis.singular import extremes  # loads numba
+
+    y = x[0] if net.ensemble is None else x.expand(net.ensemble, *x.shape[1:])
+    with torch.no_grad():
+        states = net.trajectory(y)[depths]
+        M = sensitivities(net, y)[depths]
+    if net.ensemble is None:
+        states, M = states[:, None], M[:, None]
+    states, M = (t.movedim(1, 0).cpu() for t in (states, M))
+    largest, smallest = extremes(M.numpy())
+    of_mean, _ = extremes(M.double().mean(2).numpy())
+    return largest, smallest, of_mean, states.numpy()
+
+
+@torch.no_grad()
+def _energy(
+    field: HamiltonianField, states: np.ndarray, depths: np.ndarray,
+    theta: np.ndarray | None = None, beta: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """H = 1' E(K_l y_l + b_l), with other values of the parameters where they are given."""
+    layers = torch.from_numpy(np.minimum(depths, field.weights.layers - 1))
+    stacks = [field.weights.stack(), field.weights.bias_stack()]
+    if theta is not None and beta is not None:
+        stacks = [
+            Stack(torch.from_numpy(values), kept.pattern, kept.layers, kept.gather)
+            for kept, values in zip(stacks, (theta, beta), strict=True)
+        ]
+    axis = stacks[0].theta.ndim - 2
+    K, b = (stack.tensor().cpu().index_select(axis, layers) for stack in stacks)
+    u = torch.from_numpy(states) @ K.mT + b.unsqueeze(-2)
+    H: np.ndarray = field.activation.energy(u).sum(-1).numpy()
+    return H

@@ -1,0 +1,146 @@
+"""One walk along the depth of a network, compiled: states, and singular values of d y_N / d y_l.
+
+As the kernel of `sensitivities`, but the matrices are reduced where they are made: nothing but two
+numbers a sample and depth leaves the cache, so that a training can be watched while it runs.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from numba import boolean, njit, types
+
+from hdnn.analysis.singular import jacobi
+from hdnn.backends import rows
+from hdnn.backends.blocks import Walk, record, row_of, stage_backward
+from hdnn.backends.rows import M, R
+from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled
+
+_assemble = compiled(rows.assemble)
+BLOCK = 32  # samples that go through the layers together
+COLUMNS = 256  # matrices whose singular values are found together, in the cache
+
+
+def scratch_size(table: Array, n: int, layers: int, samples: int, itemsize: int) -> int:
+    """Elements of scratch: a block's state, hidden rows, n covectors of n rows, the tape."""
+    width = block_width(samples, itemsize)
+    tape = int((table[:, R] + table[:, M]).sum()) * layers
+    return (n + int(table[:, M].max()) + n * n + tape) * width
+
+
+def block_width(samples: int, itemsize: int) -> int:
+    """Samples of a block, rounded up to whole vectors."""
+    lanes = 2 * VECTOR_BYTES // itemsize
+    return -(-min(samples, BLOCK) // lanes) * lanes
+
+
+@compiled
+def _down(
+    walk: Walk, x: Array, depths: Array, tape: int, states: Array, first: int, count: int
+) -> int:
+    """Carry a block to the end, keeping its tape; states[at, sample] at every depth asked for."""
+    n, width, at = x.shape[1], walk.width, 0
+    for f in range(n):
+        for p in range(width):
+            walk.buffer[f * width + p] = x[first + min(p, count - 1), f]
+    for layer in range(walk.packed.shape[1] + 1):
+        if at < depths.size and depths[at] == layer:
+            for p in range(count):
+                for f in range(n):
+                    states[at, first + p, f] = walk.buffer[f * width + p]
+            at += 1
+        if layer < walk.packed.shape[1]:
+            tape = record(walk, layer, layer + 1, 0, tape)
+    return tape
+
+
+@compiled
+def _pull(walk: Walk, layer: int, matrix: int, size: int, n: int, kept: int) -> int:
+    """The n rows of the matrix through a layer, backward; returns where its tape begins."""
+    for k in range(walk.table.shape[0] - 1, -1, -1):
+        stage = walk.table[k]
+        kept -= (stage[R] + stage[M]) * walk.width
+        for i in range(n):
+            stage_backward(
+                walk, stage, row_of(walk, layer), matrix + i * size, size, kept, walk.buffer, -1,
+                boolean(False),
+            )  # fmt: skip
+    return kept
+
+
+@compiled
+def _reduce(
+    A: Array, top: int, slots: int, start: int, count: int, largest: Array, smallest: Array
+) -> None:
+    """Singular values of the matrices of depths top, top - 1, ..., one slot of A each."""
+    filled = A[:, :, : slots * count].copy() if slots * count < A.shape[2] else A
+    work, found = np.empty((4, slots * count)), np.empty((2, slots * count))
+    jacobi(filled, work, found[0], found[1])
+    for slot in range(slots):
+        for p in range(count):
+            largest[top - slot, start + p] = found[0, slot * count + p]
+            smallest[top - slot, start + p] = found[1, slot * count + p]
+
+
+def _walk(
+    X: Array, theta: Array, beta: Array, steps: Array, dense: Array, wire: Array, mixing: Array,
+    table: Array, depths: Array, scratch: Array, code: int, layers: int, width: int,
+    states: Array, largest: Array, smallest: Array, of_mean: Array, first: int, last: int,
+) -> None:  # fmt: skip
+    """Networks first <= e < last: y_l and the extreme singular values of d y_N / d y_l by sample.
+
+    states[e, at, sample], largest and smallest[e, at, sample], of_mean[e, at] for l = depths[at].
+    """
+    samples, n = X.shape[1], X.shape[2]
+    packed = np.empty((1, layers, wire.size), theta.dtype)
+    size, hidden = n * width, table[:, M].max() * width
+    for e in range(first, last):
+        own = steps[:, e : e + 1] if steps.shape[1] > 1 else steps
+        given = dense[e : e + 1] if dense.shape[0] > 1 else dense
+        _assemble(theta[e : e + 1], beta[e : e + 1], given, own, wire, mixing, table, packed)
+        walk = Walk(table, packed, scratch, code, 0, width)
+        mean = np.zeros((n, n, depths.size))
+        for start in range(0, samples, width):
+            count = min(width, samples - start)
+            matrix, room = size + hidden, max(1, COLUMNS // count)
+            A = np.empty((n, n, room * count))
+            x = X[e if X.shape[0] > 1 else 0]
+            kept = _down(walk, x, depths, matrix + n * size, states[e], start, count)
+            scratch[matrix : matrix + n * size] = 0
+            for i in range(n):
+                scratch[matrix + i * (size + width) : matrix + i * (size + width) + width] = 1
+            at, slots = depths.size - 1, 0
+            for layer in range(layers, -1, -1):
+                if layer < layers:
+                    kept = _pull(walk, layer, matrix, size, n, kept)
+                if at >= 0 and depths[at] == layer:
+                    for i in range(n):
+                        for j in range(n):
+                            for p in range(count):
+                                value = scratch[matrix + (i * n + j) * width + p]
+                                A[i, j, slots * count + p] = value
+                                mean[i, j, at] += value / samples
+                    slots += 1
+                    at -= 1
+                if slots == room or (layer == 0 and slots > 0):
+                    _reduce(A, at + slots, slots, start, count, largest[e], smallest[e])
+                    slots = 0
+        jacobi(mean, np.empty((4, depths.size)), of_mean[e], np.empty(depths.size))
+
+
+@functools.cache
+def kernel(dtype: str) -> Callable[..., None]:
+    """`_walk` compiled for float32 or float64, from numba's cache on disk if it is there."""
+    number = getattr(types, dtype)
+    stack, flat = types.Array(number, 3, "A"), types.Array(number, 1, "C")
+    wide = [types.Array(types.float64, d, "C") for d in (2, 3)]
+    ints = [types.Array(types.int64, d, "C") for d in (1, 2)]
+    signature = types.void(
+        types.Array(number, 3, "C"), *(stack,) * 4, ints[0], flat, ints[1], ints[0], flat,
+        *(types.int64,) * 3, types.Array(number, 4, "C"), wide[1], wide[1], wide[0],
+        types.int64, types.int64,
+    )  # fmt: skip
+    compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
+        signature, nogil=True, cache=True, fastmath={"contract"}
+    )
+    return compile_for(_walk)

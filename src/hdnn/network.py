@@ -18,6 +18,8 @@ from hdnn.program import Program
 from hdnn.schemes import ForwardEuler, Scheme
 
 StepSize = float | Sequence[float] | Tensor
+_Place = tuple[dict[str, Any], str, Tensor | nn.Module | None]
+"""An entry of a module: where it is held, its name, and what it was."""
 
 
 class HamiltonianNetwork(nn.Module):
@@ -67,7 +69,7 @@ class HamiltonianNetwork(nn.Module):
             raise unknown_name("kind of memory", memory, MEMORY)
         self.backend, self.memory, self.name = backend, memory, name
         self._step: float | None = None
-        self._lowered: tuple[tuple[Tensor | None, ...], Program] | None = None
+        self._lowered: tuple[list[_Place], Program] | None = None
         self.learn_steps = learn_steps
         self._set_steps(T, step)
 
@@ -219,17 +221,27 @@ class HamiltonianNetwork(nn.Module):
     def program(self) -> Program:
         """What the network computes, as stages and flows.
 
-        Stages refer to the parameters themselves, so they are made anew only when those are other
-        tensors; flows hold assembled weights, so they are made anew every time.
+        Stages refer to the parameters themselves, so they are made anew only when some entry of a
+        module (parameter, buffer, submodule) is another object; flows hold assembled weights, so
+        they are made anew every time.
         """
-        tensors = None if self._step is None else self.field.tensors()
-        if tensors is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return self.scheme.lower(self.field, self.h, self.layers)
         kept = self._lowered
-        if kept is None or any(a is not b for a, b in zip(kept[0], tensors, strict=True)):
-            kept = tensors, self.scheme.lower(self.field, self.h, self.layers)
-            self._lowered = None if kept[1].stages is None else kept
-        return kept[1]
+        if kept is not None and all([held.get(name) is entry for held, name, entry in kept[0]]):
+            return kept[1]
+        program = self.scheme.lower(self.field, self.h, self.layers)
+        tensors = None if self._step is None else self.field.tensors()
+        places = [
+            (held, name, entry)
+            for module in self.modules()
+            for held in (module._modules, module._parameters, module._buffers)
+            for name, entry in held.items()
+        ]
+        entries = {id(entry) for _, _, entry in places}  # a parametrised tensor is not among them
+        steady = tensors is not None and all(t is None or id(t) in entries for t in tensors)
+        self._lowered = (places, program) if steady and program.stages is not None else None
+        return program
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lowered": None}

@@ -100,7 +100,7 @@ class Program:
     layers: int
     steps: tuple[Stage | Flow, ...]
     layout: Layout
-    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
     stages: tuple[Stage, ...] | None = field(init=False, compare=False, repr=False)
 

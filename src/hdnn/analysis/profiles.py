@@ -13,7 +13,6 @@ from torch import Tensor
 from hdnn.analysis.sensitivity import sensitivities
 from hdnn.backends import choose
 from hdnn.backends.packing import Packed, pack
-from hdnn.backends.selection import ACTIVATIONS
 from hdnn.backends.threads import share, thread_count
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
@@ -162,7 +161,6 @@ def _fused(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
 def _walk(packed: Packed, arrays: list[np.ndarray], X: np.ndarray, depths: np.ndarray) -> Found:
     """The kernel on networks side by side: theta, beta, steps, dense with an axis for them."""
     from hdnn.analysis import walk  # loads numba
-    from hdnn.backends.fused import mixing
     from hdnn.backends.kernels import aligned
 
     number, (samples, n), table = X.dtype.name, X.shape[1:], packed.wiring.table
@@ -172,7 +170,7 @@ def _walk(packed: Packed, arrays: list[np.ndarray], X: np.ndarray, depths: np.nd
     of_mean = np.empty((networks, D))
     width = walk.block_width(samples, X.itemsize)
     size = walk.scratch_size(table, n, layers, samples, X.itemsize)
-    code, mixed = ACTIVATIONS.index(packed.stages[0].activation.name), mixing(packed)
+    code, mixed = packed.code, packed.arrays().mixing
     kernel = walk.kernel(number)
 
     def work(first: int, last: int) -> None:

@@ -42,6 +42,12 @@ def place(state: Array, block: int, index: int) -> tuple[int, int, int, int]:
     return index // runs, start, count, -(-count // lanes) * lanes
 
 
+@pasted
+def place_of(state: Array, block: int, e: int, index: int) -> int:
+    """The number of a block among those of all networks."""
+    return e * state.shape[1] * -(-state.shape[3] // block) + index
+
+
 @compiled
 def read_block(
     state: Array, e: int, group: int, first: int, count: int, buffer: Array, o: int, width: int,
@@ -151,7 +157,7 @@ def layers_forward(walk: Walk, first: int, last: int, x: int, s: int) -> None:
 
 @pasted
 def record(walk: Walk, first: int, last: int, x: int, tape: int) -> int:
-    """As `_layers_forward`, keeping x[read] and s of every stage; returns the end of the tape."""
+    """As `layers_forward`, keeping x[read] and s of every stage; returns the end of the tape."""
     for layer in range(first, last):
         for k in range(walk.table.shape[0]):
             stage = walk.table[k]

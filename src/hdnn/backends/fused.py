@@ -10,7 +10,7 @@ import functools
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from hdnn.backends import kernels
 from hdnn.backends.packing import Inputs, Packed, Wiring, is_batched, pack
 from hdnn.backends.rows import M, R, W
-from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.tapes import Tape, take
 from hdnn.backends.threads import share, thread_count
 from hdnn.fields.layout import Layout
 from hdnn.program import Program
@@ -29,6 +29,7 @@ from hdnn.program import Program
 SERIAL_FLOPS = 1.5e7
 """Work below which a second thread costs more than it gives: about 0.5 ms."""
 
+STEPS = 2  # the place of the steps among the inputs
 Array = np.ndarray
 _NUMPY = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -37,15 +38,14 @@ def run(program: Program, x: Tensor) -> Tensor:
     """The state after the last layer."""
     x, restore = program.layout.flatten(x)
     packed = pack(program, x.dtype, x.device)
-    out: Tensor = _Fused.apply(x, *packed.inputs, packed)
+    out: Tensor = _Fused.apply(x, packed, torch.is_grad_enabled(), *packed.inputs[: packed.moving])
     return restore(out)
 
 
 def sensitivities(program: Program, x: Tensor) -> Tensor:
     """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep."""
     x, _ = program.layout.flatten(x.detach())
-    packed = pack(program, x.dtype, x.device)
-    found = _Call(packed, packed.inputs, x).sensitivities().movedim(2, 0)
+    found = _Call(pack(program, x.dtype, x.device), x).sensitivities().movedim(2, 0)
     return found.squeeze(1) if program.layout.ensemble is None else found
 
 
@@ -53,67 +53,66 @@ class _Fused(torch.autograd.Function):
     """y_N as a function of y_0 and the tensors of a program."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, theta: Tensor, beta: Tensor, steps: Tensor, dense: Tensor,
-        packed: Packed,
-    ) -> Tensor:  # fmt: skip
-        call = _Call(packed, Inputs(theta, beta, steps, dense), x)
+    def forward(ctx: Any, x: Tensor, packed: Packed, graph: bool, *tensors: Tensor) -> Tensor:
+        ctx.call = call = _Call(packed, x)
         # The matrices S are saved only so that torch notices if somebody writes to them.
-        ctx.save_for_backward(x, theta, beta, steps, dense, *packed.mixers())
-        ctx.call = call
-        return call.forward()
+        ctx.save_for_backward(x, *tensors, *packed.mixers)
+        return call.forward(graph and True in ctx.needs_input_grad)
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
-        x, *tensors = ctx.saved_tensors
-        packed, inputs = ctx.call.packed, Inputs(*tensors[:4])
-        if is_batched(gout):
-            return (*packed.pull(x, inputs, gout), None)
-        if torch.is_grad_enabled():
-            return (*packed.gradients(x, inputs, gout, ctx.needs_input_grad), None)
-        return (*ctx.call.backward(gout, ctx.needs_input_grad), None)
+        call, (x, *tensors) = ctx.call, ctx.saved_tensors
+        need_x, _, _, *needed = ctx.needs_input_grad
+        batched = is_batched(gout)
+        if not batched and not torch.is_grad_enabled():
+            gx, *found = call.backward(gout, need_x, needed)
+            return (gx, None, None, *found)
+        inputs = Inputs(*tensors[: len(needed)], *call.packed.inputs[len(needed) :])
+        if batched:
+            gx, *found = call.packed.pull(x, inputs, gout)
+        else:
+            gx, *found = call.packed.gradients(x, inputs, gout, (need_x, *needed))
+        return (gx, None, None, *found[: len(needed)])
 
 
 class _Call:
     """One program on one batch: its arrays, and how the kernels cut them up."""
 
-    def __init__(self, packed: Packed, inputs: Inputs, x: Tensor) -> None:
-        self.packed, self.inputs = packed, inputs
-        self.layout, self.wiring = packed.program.layout, packed.wiring
+    def __init__(self, packed: Packed, x: Tensor) -> None:
+        self.packed, self.wiring = packed, packed.wiring
+        self.layout, layers = packed.program.layout, packed.program.layers
         self.number, self.shape = _NUMPY[x.dtype], x.shape
         self.state = _view(x, self.layout)
-        layers = packed.program.layers
         self.plan, self.flops = _plan(self.wiring, self.state.shape, layers, x.element_size())
-        self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
-        self.mixing = mixing(packed)
-        self.arrays = self._arrays([t.detach().numpy() for t in inputs])
+        self.arrays = packed.arrays()
         networks = self.state.shape[0]
         self.rows = np.empty((networks, layers, self.wiring.size), self.number)
         # Where a chunk is a whole network, threads also take parameters apart and together.
         self.own = networks > 1 and self.plan.pieces == 1
+        self.tape: Tape | None = None
 
     def _assemble(self, first: int, last: int) -> None:
         """Pack the parameters of networks first <= e < last."""
-        theta, beta, steps, dense = self._members(self.arrays, first, last)
+        theta, beta, steps, dense = self._members(self.arrays[:4], first, last)
         wiring = self.wiring
         _kernel("assemble", self.number)(
-            theta, beta, dense, steps, wiring.wire, self.mixing, wiring.table,
+            theta, beta, dense, steps, wiring.wire, self.arrays.mixing, wiring.table,
             self.rows[first:last],
         )  # fmt: skip
 
     def _disassemble(
-        self, partial: Array, found: tuple[Array, ...], gains: bool, first: int, last: int
+        self, partial: Array, found: Sequence[Array], gains: bool, first: int, last: int
     ) -> None:
         """Carry the gradients of packed parameters back, for networks first <= e < last."""
         theta, beta, gsteps, dense = self._members(found, first, last)
-        wiring, steps = self.wiring, self._members(self.arrays, first, last)[2]
+        wiring, steps = self.wiring, self._members(self.arrays[:4], first, last)[2]
         _kernel("disassemble", self.number)(
             partial[:, first:last] if self.own else partial, self.rows[first:last], steps,
-            wiring.wire, self.mixing, wiring.table, theta, beta, dense,
+            wiring.wire, self.arrays.mixing, wiring.table, theta, beta, dense,
             gsteps if gains else _none(self.number),
         )  # fmt: skip
 
-    def _members(self, arrays: tuple[Array, ...], first: int, last: int) -> tuple[Array, ...]:
+    def _members(self, arrays: Sequence[Array], first: int, last: int) -> Sequence[Array]:
         """The part of some networks; what all share stays whole."""
         if not self.own:
             return arrays
@@ -124,27 +123,26 @@ class _Call:
             dense if dense.shape[0] == 1 else dense[first:last],
         )  # fmt: skip
 
-    def _arrays(self, arrays: list[Array]) -> tuple[Array, Array, Array, Array]:
-        """Those of the program with an axis for the ensemble, of size 1 where there is none."""
-        theta, beta, steps, dense = arrays
-        if self.layout.ensemble is None:
-            return theta[None], beta[None], steps[:, None], dense[None]
-        return theta, beta, steps, dense
-
     def _share(self, work: Callable[[Array, int, int], None], factor: float) -> None:
         """Run a kernel over all chunks, on threads where there is work enough."""
         chunks = self.state.shape[0] * self.plan.pieces
-        size, number = self.plan.scratch, self.number
         if factor * self.flops < SERIAL_FLOPS:
-            work(_scratch(size, number), 0, chunks)
+            work(self._room(), 0, chunks)
             return
-        share(lambda a, b: work(_scratch(size, number), a, b), chunks, thread_count())
+        share(lambda a, b: work(self._room(), a, b), chunks, thread_count())
 
-    def forward(self) -> Tensor:
-        """The state after the last layer."""
+    def _room(self) -> Array:
+        """The tape, of which every block has its part, or scratch of this thread."""
+        return _scratch(self.plan.scratch, self.number) if self.tape is None else self.tape.array
+
+    def forward(self, graph: bool) -> Tensor:
+        """The state after the last layer; with `graph`, on tape for `backward` if there is room."""
+        plan, table, code = self.plan, self.wiring.table, self.packed.code
         out = np.empty(self.shape, self.number)
-        kernel, table, plan = _kernel("forward", self.number), self.wiring.table, self.plan
-        target = _arranged(out, self.layout)
+        kernel, target = _kernel("forward", self.number), _arranged(out, self.layout)
+        if graph:
+            self.tape = take(len(self.rows) * plan.blocks * plan.keep, self.number)
+        keep = 0 if self.tape is None else plan.keep
         if not self.own:
             self._assemble(0, len(self.rows))
 
@@ -152,30 +150,39 @@ class _Call:
             if self.own:
                 self._assemble(first, last)
             kernel(
-                self.state, target, self.rows, table, scratch, self.code, plan.block, plan.pieces,
+                self.state, target, self.rows, table, scratch, code, plan.block, plan.pieces, keep,
                 first, last,
             )  # fmt: skip
 
         self._share(work, 1.0)
         return torch.from_numpy(out)
 
-    def backward(self, gout: Tensor, needed: tuple[bool, ...]) -> list[Tensor | None]:
+    def backward(self, gout: Tensor, need_x: bool, needed: list[bool]) -> list[Tensor | None]:
         """The gradients of the state and of the program's tensors, where needed."""
-        kernel, table, plan = _kernel("backward", self.number), self.wiring.table, self.plan
+        if self.tape is None:
+            return self._backward(gout, need_x, needed)
+        with self.tape.lock:
+            return self._backward(gout, need_x, needed)
+
+    def _backward(self, gout: Tensor, need_x: bool, needed: list[bool]) -> list[Tensor | None]:
+        plan, table, code = self.plan, self.wiring.table, self.packed.code
+        kernel, number = _kernel("backward", self.number), self.number
         shape = (plan.pieces, *self.rows.shape)
-        partial = _scratch(math.prod(shape), self.number, "partial").reshape(shape)
-        gx = np.empty(self.shape, self.number)
+        partial = _scratch(math.prod(shape), number, "partial").reshape(shape)
+        gx = np.empty(self.shape, number)
         incoming, outgoing = _view(gout, self.layout), _arranged(gx, self.layout)
-        gains = needed[3]
-        found = [np.empty(t.shape, self.number) for t in self.inputs]
-        arrays = self._arrays(found)
+        # What is constant has no gradient; the kernel adds nothing to arrays without elements.
+        found = [np.empty(a.shape, number) for a in self.arrays[: len(needed)]]
+        arrays = (*found, *self.arrays[len(needed) : 4])
+        gains = len(needed) > STEPS and needed[STEPS]
+        keep = 0 if self.tape is None else plan.keep
         # Gradients that networks share (of common steps) are summed by one thread.
         own = self.own and not gains
 
         def work(scratch: Array, first: int, last: int) -> None:
             kernel(
-                self.state, incoming, outgoing, partial, self.rows, table, scratch, self.code,
-                gains, plan.block, plan.segment, plan.slots, plan.pieces, first, last,
+                self.state, incoming, outgoing, partial, self.rows, table, scratch, code, gains,
+                plan.block, plan.segment, plan.slots, plan.pieces, keep, first, last,
             )  # fmt: skip
             if own:
                 self._disassemble(partial, arrays, gains, first, last)
@@ -184,8 +191,11 @@ class _Call:
         if not own:
             self._disassemble(partial, arrays, gains, 0, len(self.rows))
         return [
-            torch.from_numpy(g) if want else None
-            for g, want in zip((gx, *found), needed, strict=False)
+            torch.from_numpy(gx) if need_x else None,
+            *(
+                torch.from_numpy(g).view(t.shape) if want else None
+                for g, t, want in zip(found, self.packed.inputs, needed, strict=False)
+            ),
         ]
 
     def sensitivities(self) -> Tensor:
@@ -198,8 +208,8 @@ class _Call:
         out = np.empty((networks, groups * samples, layers + 1, n, n), self.number)
         self._share(
             lambda scratch, first, last: kernel(
-                self.state, out, self.rows, table, scratch, self.code, plan.block, plan.segment,
-                plan.slots, plan.pieces, first, last,
+                self.state, out, self.rows, table, scratch, self.packed.code, plan.block,
+                plan.segment, plan.slots, plan.pieces, first, last,
             ),
             float(n),
         )  # fmt: skip
@@ -215,15 +225,6 @@ def _arranged(array: Array, layout: Layout) -> Array:
     if layout.ensemble is None:
         array = array[None]
     return array if layout.channels else array.swapaxes(1, 2)[:, None]
-
-
-def mixing(packed: Packed) -> Array:
-    """S of all adjoint gains, one after the other."""
-    flat = [S.detach().reshape(-1) for S in packed.mixers()]
-    if not flat:
-        return _none(_NUMPY[packed.inputs.steps.dtype]).reshape(0)
-    array: Array = (flat[0] if len(flat) == 1 else torch.cat(flat)).numpy()
-    return array
 
 
 @functools.lru_cache(maxsize=256)

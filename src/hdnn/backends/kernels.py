@@ -22,6 +22,7 @@ from hdnn.backends.blocks import (
     chunk_range,
     layers_forward,
     place,
+    place_of,
     read_block,
     record,
     restore,
@@ -45,6 +46,8 @@ class Plan(NamedTuple):
     slots: int  # block states kept to restart from
     pieces: int  # chunks per network; chunks in all: networks * pieces
     scratch: int  # elements of scratch a thread needs
+    blocks: int  # blocks per network
+    keep: int  # elements that keep all activations of a block, 0 where its scratch does not
 
 
 def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulled: int = 1) -> Plan:
@@ -69,8 +72,10 @@ def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulle
         segment = max(1, rows // 2 // tape)
         slots = min(-(-layers // segment), max(8, (rows - segment * tape) // n))
     room = PARTIAL // (networks * layers * (tape * n) * itemsize)
-    pieces = min(groups * -(-samples // block), -(-CHUNKS // networks), max(2, room))
-    return Plan(block, segment, slots, pieces, (fixed + segment * tape + slots * n) * block)
+    blocks = groups * -(-samples // block)
+    pieces = min(blocks, -(-CHUNKS // networks), max(2, room))
+    scratch = (fixed + segment * tape + slots * n) * block
+    return Plan(block, segment, slots, pieces, scratch, blocks, scratch if slots == 1 else 0)
 
 
 def aligned(length: int, dtype: np.dtype | str) -> Array:
@@ -83,29 +88,40 @@ def aligned(length: int, dtype: np.dtype | str) -> Array:
 
 def _forward(
     state: Array, out: Array, packed: Array, table: Array, scratch: Array, code: int, block: int,
-    pieces: int, first: int, last: int,
+    pieces: int, keep: int, first: int, last: int,
 ) -> None:  # fmt: skip
-    """out = program(state) for chunks first <= chunk < last."""
+    """out = program(state) for chunks first <= chunk < last.
+
+    With `keep`, every block has as many numbers of the scratch to itself, and leaves there what
+    `_backward` would recompute.
+    """
+    hidden = table[:, M].max()
     for chunk in range(first, last):
         e, begin, end = chunk_range(state.shape, block, pieces, chunk)
         for index in range(begin, end):
             group, start, count, width = place(state, block, index)
             walk = Walk(table, packed, scratch, code, e, width)
-            read_block(state, e, group, start, count, scratch, 0, width, boolean(True))
-            layers_forward(walk, 0, packed.shape[1], 0, state.shape[2] * width)
-            write_block(scratch, 0, width, out, e, group, start, count)
+            x, size = place_of(state, block, e, index) * keep, state.shape[2] * width
+            read_block(state, e, group, start, count, scratch, x, width, boolean(True))
+            if keep:
+                record(walk, 0, packed.shape[1], x, x + 3 * size + hidden * width)
+            else:
+                layers_forward(walk, 0, packed.shape[1], x, x + size)
+            write_block(scratch, x, width, out, e, group, start, count)
 
 
 def _backward(
     state: Array, gout: Array, gstate: Array, partial: Array, packed: Array, table: Array,
     scratch: Array, code: int, gains: bool, block: int, segment: int, slots: int, pieces: int,
-    first: int, last: int,
+    keep: int, first: int, last: int,
 ) -> None:  # fmt: skip
     """Gradients of <gout, program(state)>: gstate and partial, for chunks first <= chunk < last.
 
-    Recomputes the states of each block. `gains` asks for the gradients of scalar gains too.
+    Recomputes the states of each block, unless `_forward` has left them with the same `keep`.
+    `gains` asks for the gradients of scalar gains too.
     """
     n, layers, hidden = state.shape[2], packed.shape[1], table[:, M].max()
+    tape = (table[:, R] + table[:, M]).sum()
     marks = np.zeros(slots, np.int64)
     for chunk in range(first, last):
         e, begin, end = chunk_range(state.shape, block, pieces, chunk)
@@ -114,14 +130,18 @@ def _backward(
         for index in range(begin, end):
             group, start, count, width = place(state, block, index)
             walk = Walk(table, packed, scratch, code, e, width)
-            size = n * width
-            x, g, d, saved, top = 0, size, 2 * size, 2 * size + hidden * width, 0
-            read_block(state, e, group, start, count, scratch, saved, width, boolean(True))
+            size, x = n * width, place_of(state, block, e, index) * keep
+            g, d, saved, top = x + size, x + 2 * size, x + 2 * size + hidden * width, 0
+            if not keep:
+                read_block(state, e, group, start, count, scratch, saved, width, boolean(True))
             read_block(gout, e, group, start, count, scratch, g, width, boolean(False))
             for goal in range((layers - 1) // segment, -1, -1):
-                top = restore(walk, goal, segment, marks, top, x, d, saved, size)
                 stop = min(layers, (goal + 1) * segment)
-                kept = record(walk, goal * segment, stop, x, saved + slots * size)
+                if keep:
+                    kept = saved + size + layers * tape * width
+                else:
+                    top = restore(walk, goal, segment, marks, top, x, d, saved, size)
+                    kept = record(walk, goal * segment, stop, x, saved + slots * size)
                 for layer in range(stop - 1, goal * segment - 1, -1):
                     at = grads + layer * packed.shape[2]
                     for k in range(table.shape[0] - 1, -1, -1):
@@ -188,21 +208,21 @@ def _signatures(
     table, wire = types.Array(types.int64, 2, "C"), types.Array(types.int64, 1, "C")
     stack, state = types.Array(number, 3, "A"), types.Array(number, 4, "A")
     flat, packed, partial, matrices = (types.Array(number, d, "C") for d in (1, 3, 4, 5))
-    ints = (types.int64,) * 6
+    ints = (types.int64,) * 7
     return {
         "assemble": (assemble, (*(stack,) * 4, wire, flat, table, packed)),
         "disassemble": (
             disassemble,
             (partial, packed, stack, wire, flat, table, *(stack,) * 4),
         ),
-        "forward": (_forward, (state, state, packed, table, flat, *ints[:5])),
+        "forward": (_forward, (state, state, packed, table, flat, *ints[:6])),
         "backward": (
             _backward,
             (*(state,) * 3, partial, packed, table, flat, types.int64, types.boolean, *ints),
         ),
         "sensitivities": (
             _sensitivities,
-            (state, matrices, packed, table, flat, types.int64, *ints),
+            (state, matrices, packed, table, flat, *ints),
         ),
     }
 

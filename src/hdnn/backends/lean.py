@@ -41,7 +41,7 @@ class _Lean(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         inputs = Inputs(theta, beta, steps, dense)
         out = reference.run(packed.rebuild(inputs), x)
-        ctx.save_for_backward(x, out, *inputs, *packed.mixers())
+        ctx.save_for_backward(x, out, *inputs, *packed.mixers)
         ctx.packed = packed
         return out
 

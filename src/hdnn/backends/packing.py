@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
+from hdnn.backends.selection import ACTIVATIONS
 from hdnn.errors import IncompatibleError
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Stack
@@ -44,6 +45,22 @@ class Inputs(NamedTuple):
         theta, beta, dense = (t if t.shape[-2] == 1 else t[..., first:last, :] for t in rows)
         steps = self.steps if self.steps.shape[-1] == 1 else self.steps[..., first:last]
         return Inputs(theta, beta, steps, dense)
+
+
+class Arrays(NamedTuple):
+    """The tensors of a program as arrays, with an axis for the ensemble of size 1 if there is none.
+
+    mixing holds S of all adjoint gains, one after the other.
+    """
+
+    theta: np.ndarray
+    beta: np.ndarray
+    steps: np.ndarray
+    dense: np.ndarray
+    mixing: np.ndarray
+
+
+_Kept = tuple[tuple[int | tuple[int, ...], ...], Arrays, list[np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +106,8 @@ class Packed:
         kinds: the kind of gain of every stage.
         inputs: its tensors.
         wiring: how they are used.
+        moving: how many of the tensors, from the first, may want gradients.
+        mixers: S of every adjoint gain.
     """
 
     program: Program
@@ -96,14 +115,31 @@ class Packed:
     kinds: tuple[int, ...]
     inputs: Inputs
     wiring: Wiring
+    moving: int
+    mixers: tuple[Tensor, ...]
+    _kept: list[_Kept] = field(default_factory=list, compare=False, repr=False)
 
-    def mixers(self) -> list[Tensor]:
-        """S of every adjoint gain."""
-        return [
-            stage.A.S
-            for stage, kind in zip(self.stages, self.kinds, strict=True)
-            if kind == ADJOINT and isinstance(stage.A, Adjoint)
-        ]
+    @functools.cached_property
+    def code(self) -> int:
+        """The number of the activation in the kernels."""
+        return ACTIVATIONS.index(self.stages[0].activation.name)
+
+    def arrays(self) -> Arrays:
+        """The tensors as numpy arrays over the same memory, kept while it is the same memory."""
+        theta, beta = self.inputs[:2]  # the others are constants wherever a program is kept
+        places = theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride()
+        if not self._kept or self._kept[0][0] != places:
+            self._kept[:] = [(places, self._view(), [S.detach().numpy() for S in self.mixers])]
+        _, arrays, mixers = self._kept[0]
+        if len(mixers) > 1:  # joined anew every time: somebody may have written to one
+            return arrays._replace(mixing=np.concatenate([S.ravel() for S in mixers]))
+        return arrays._replace(mixing=mixers[0].ravel()) if mixers else arrays
+
+    def _view(self) -> Arrays:
+        theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
+        if self.program.layout.ensemble is None:
+            theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
+        return Arrays(theta, beta, steps, dense, np.empty(0, theta.dtype))
 
     def rebuild(self, inputs: Inputs, layers: int | None = None) -> Program:
         """The program of other values of the tensors, possibly with fewer layers."""
@@ -198,7 +234,14 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
         if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor(), program.layout), Tensor)
     ]
     given = torch.cat(dense, -1) if dense else nothing
-    packed = Packed(program, stages, kinds, Inputs(theta, beta, steps, given), _wiring(key))
+    inputs = Inputs(theta, beta, steps, given)
+    moving = 4 if dense or steps.requires_grad else 2
+    mixers = tuple(
+        stage.A.S
+        for stage, kind in zip(stages, kinds, strict=True)
+        if kind == ADJOINT and isinstance(stage.A, Adjoint)
+    )
+    packed = Packed(program, stages, kinds, inputs, _wiring(key), moving, mixers)
     if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
         program.memo["packed"] = packed
     return packed

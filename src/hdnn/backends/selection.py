@@ -71,7 +71,10 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
     """
-    choice = _by_speed(program, x, requested)
+    key = ("choice", requested, x.dtype, x.device, x.numel() == 0, _transform())
+    choice: Choice | None = program.memo.get(key)
+    if choice is None:
+        choice = program.memo[key] = _by_speed(program, x, requested)
     if choice.backend == "fused" or memory == "fast" or _transform() is not None:
         return choice
     if program.stages is None:

@@ -67,7 +67,6 @@ class DirectEnsemble:
         self, network: HamiltonianNetwork, states: Tensor, targets: Tensor, weights: Tensor,
         config: TrainingConfig, *, outputs: int, loss: str,
     ) -> None:  # fmt: skip
-        from hdnn.backends.fused import mixing  # loads numba
         from hdnn.training import direct
 
         field = network.field
@@ -78,7 +77,7 @@ class DirectEnsemble:
         self.X = np.ascontiguousarray(states.detach().numpy())
         self.targets = np.ascontiguousarray(targets.double().numpy())
         self.sample_weight = np.ascontiguousarray(weights.double().numpy())
-        self.wiring, self.mixing = packed.wiring, mixing(packed)
+        self.wiring, self.mixing = packed.wiring, packed.arrays().mixing
         self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
         single = network.ensemble is None
         steps = packed.inputs.steps.detach().numpy()

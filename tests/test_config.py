@@ -43,6 +43,14 @@ INVALID: dict[str, list[Any]] = {
     "early_stopping": [0, -1, 1.5, "3", True],
     "seed": [-1, 0.0, "0", None, True, 2**64],
     "optimiser": [5, None],
+    "warmup": [-1.0, math.nan, math.inf, "1", None, True],
+    "label_smoothing": [-0.1, 1.0, math.nan, "0", None, True],
+    "averaging": [-0.1, 1.0, math.nan, "0", None, True],
+    "shift": [-1, 1.0, "1", None, True],
+    "rotate": [-1.0, math.nan, math.inf, "1", None, True],
+    "zoom": [-0.1, 1.0, math.nan, "0", None, True],
+    "flip": [1, 0.0, "yes", None],
+    "erase": [-1, 1.0, "1", None, True],
 }  # fmt: skip
 
 
@@ -100,7 +108,8 @@ ODD = TrainingConfig(
     method="joint", epochs=7, batch_size=3, learning_rate=0.01, betas=(0.8, 0.99),
     schedule="exponential", decay=0.8, alpha=0.0, alpha_c=1.0, solver="adam", solver_iterations=2,
     optimiser="SGD", weight_decay=2e-4, clip=1.5, class_weight=(1.0, 2.0), validation=0.2,
-    early_stopping=4, seed=9, loop="autograd",
+    early_stopping=4, seed=9, loop="autograd", warmup=2.0, label_smoothing=0.1, averaging=0.9,
+    shift=2, rotate=10.0, zoom=0.1, flip=True, erase=4,
 )  # fmt: skip
 """Every setting other than its default."""
 

@@ -28,7 +28,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "data": {
         "source": 'C:\\tables\\"my" Zürich\t[1].csv', "split": "independent", "size": 400,
         "target": "naïve 'label'", "drop": ("a", 'b"', "c\\"), "task": "regression", "test": 0.35,
-        "digest": "00ff", "seed": 7,
+        "pixels": 32, "digest": "00ff", "seed": 7,
     },
     "model": {
         "architecture": "MS1", "layers": 5, "T": 0.1 + 0.2, "step": 1e-07, "width": 8,
@@ -40,7 +40,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "betas": (0.5, 0.25), "schedule": "cosine", "decay": 0.8, "alpha": 0.0, "alpha_c": 3.0,
         "solver": "adam", "solver_iterations": 4, "optimiser": "SGD", "weight_decay": 2e-4,
         "clip": 1.5, "class_weight": (0.5, 2.0), "validation": 0.2, "early_stopping": 3, "seed": 4,
-        "loop": "autograd",
+        "loop": "autograd", "warmup": 1.5, "label_smoothing": 0.1, "averaging": 0.99, "shift": 2,
+        "rotate": 10.0, "zoom": 0.1, "flip": True, "erase": 4,
     },
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from hdnn.zoo import network
 
 if TYPE_CHECKING:
     from hdnn.estimator import HDNNClassifier, HDNNRegressor
+    from hdnn.images import ImageClassifier, ImageConfig
     from hdnn.model import Augmentation, Model, Scaler
     from hdnn.persistence import load, save
 
@@ -28,6 +29,8 @@ _LAZY = {
     "Augmentation": "model",
     "HDNNClassifier": "estimator",
     "HDNNRegressor": "estimator",
+    "ImageClassifier": "images",
+    "ImageConfig": "images",
     "Model": "model",
     "Scaler": "model",
     "load": "persistence",
@@ -39,6 +42,7 @@ _MODULES = (
     "bench",
     "data",
     "estimator",
+    "images",
     "model",
     "persistence",
     "plots",
@@ -52,6 +56,8 @@ __all__ = [
     "HDNNRegressor",
     "HamiltonianNetwork",
     "HdnnError",
+    "ImageClassifier",
+    "ImageConfig",
     "Model",
     "Scaler",
     "fields",

@@ -170,15 +170,44 @@ class Model(nn.Module):
         assert self.network.features is not None
         return self.network.features
 
+    @property
+    def networks(self) -> tuple[HamiltonianNetwork, ...]:
+        """The Hamiltonian blocks, in order: one."""
+        return (self.network,)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse training data of another shape or type than the model's."""
+        if x.ndim != 2 or x.shape[1] != self.features:
+            raise HdnnError(
+                f"X must have {self.features} features a sample for this model, "
+                f"got {tuple(x.shape)}"
+            )
+        if x.dtype != self.head.weight.dtype:
+            raise HdnnError(
+                f"X is {x.dtype} but the model is {self.head.weight.dtype}; convert one of them"
+            )
+
     def enter(self, x: Tensor) -> Tensor:
         """y_0: the data, standardised and augmented."""
         x = x if self.scaler is None else self.scaler(x)
         return x if self.augmentation is None else self.augmentation(x)
 
+    def ready(self, x: Tensor) -> Tensor:
+        """What can be computed once, before the training: y_0."""
+        return self.enter(x)
+
+    def entering(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
+        """Every Hamiltonian block with the state that enters it."""
+        return [(self.network, states)]
+
+    def values(self, states: Tensor) -> Tensor:
+        """``(..., outputs)``: the values of the output layer, of data that `ready` has seen."""
+        out: Tensor = self.head(self.network(states))
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
         """``(..., outputs)``: the values of the output layer (logits, for classification)."""
-        out: Tensor = self.head(self.network(self.enter(x)))
-        return out
+        return self.values(self.enter(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
         """``(..., classes)``: logistic for two classes, softmax for more."""

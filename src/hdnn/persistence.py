@@ -35,6 +35,7 @@ from hdnn.fields import (
 )
 from hdnn.fields.weights import structure_of
 from hdnn.files import atomic
+from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.network import HamiltonianNetwork
 
@@ -45,7 +46,7 @@ Description = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
-def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
+def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.PathLike[str]) -> None:
     """Write a network or a model to one file, atomically.
 
     >>> import hdnn, tempfile
@@ -55,10 +56,12 @@ def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> Non
     >>> torch.equal(load(path).K, net.K)
     True
     """
-    if not isinstance(thing, HamiltonianNetwork | Model):
+    if not isinstance(thing, HamiltonianNetwork | Model | ImageClassifier):
         raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
     tensors = {name: t.detach().contiguous() for name, t in thing.state_dict().items()}
-    if isinstance(thing, Model):
+    if isinstance(thing, ImageClassifier):
+        description = {"format": FORMAT, "kind": "images", **_describe_classifier(thing)}
+    elif isinstance(thing, Model):
         description = {"format": FORMAT, "kind": "model", **_describe_model(thing, tensors)}
     else:
         description = {"format": FORMAT, "kind": "network", **_describe(thing, tensors)}
@@ -93,7 +96,7 @@ def _read(path: Path) -> tuple[Description, Tensors]:
         description = json.loads(text or "null")
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the description in {path} is not JSON: {error}") from error
-    if not isinstance(description, dict) or description.get("kind") not in ("network", "model"):
+    if not isinstance(description, dict) or description.get("kind") not in _KINDS:
         raise FileFormatError(f"{path} is a safetensors file, but hdnn did not write it")
     if description.get("format") != FORMAT:
         raise FileFormatError(
@@ -183,9 +186,30 @@ def _build_model(description: Description, tensors: Tensors) -> Model:
     return model
 
 
+def _describe_classifier(model: ImageClassifier) -> Description:
+    return {"config": model.config.to_dict(), "classes": model.classes}
+
+
+def _build_classifier(description: Description, tensors: Tensors) -> ImageClassifier:
+    config = ImageConfig.from_dict(description["config"])
+    weight, opening = tensors["head.weight"], tensors["opening.0.weight"]
+    # A file says how large it is; nothing larger than that is ever built for it.
+    expected = (config.classes, config.features), (config.widths[0], config.channels, 3, 3)
+    elements = sum(tensor.numel() for tensor in tensors.values())
+    deep = 0 if config.time_invariant else sum(config.layers)
+    if (tuple(weight.shape), tuple(opening.shape)) != expected or (
+        max(deep, len(config.widths), *config.widths) > elements
+    ):
+        raise FileFormatError("the layers in the file do not fit their description")
+    model = ImageClassifier(config, classes=description["classes"], dtype=weight.dtype)
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
 _KINDS: dict[str, Callable[[Description, Tensors], Any]] = {
     "network": _build,
     "model": _build_model,
+    "images": _build_classifier,
 }
 
 

@@ -54,6 +54,7 @@ def demo(
         for name, layers in CELLS:
             given, paper = _recipe(recipe, name, layers)
             model = build(given, data)
+            assert isinstance(model, Model)
             start = time.perf_counter()
             Trainer(model, given.training).fit(data.X_train, data.y_train)
             seconds = time.perf_counter() - start

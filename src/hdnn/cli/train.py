@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tomllib
 from dataclasses import replace
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.errors import HdnnError
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
+from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import Recipe, check
 from hdnn.training.runs import Run
 from hdnn.training.trainer import Callback, Entry, Trainer
@@ -22,7 +24,10 @@ from hdnn.training.trainer import Callback, Entry, Trainer
 @app.command()
 def train(
     source: Annotated[
-        str | None, typer.Argument(help="A data set (swiss-roll, double-moons, ...) or a table.")
+        str | None,
+        typer.Argument(
+            help="A data set (swiss-roll, mnist, ...), a table, or a folder of pictures by class."
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML with tables data, model, training; flags override it.")
@@ -31,10 +36,20 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
     architecture: Annotated[str | None, typer.Option(help="MS1 MS2 MS3 H1 H2 HS ...")] = None,
-    layers: Annotated[int | None, typer.Option(help="Depth.")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Depth; of every stage for pictures: 4,4,4.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="Pictures: paper, convolutional.")] = None,
     T: Annotated[float | None, typer.Option("--T", help="Final time, h = T / layers.")] = None,
     step: Annotated[float | None, typer.Option(help="Step h, instead of T.")] = None,
     width: Annotated[int | None, typer.Option(help="Width of the network.")] = None,
+    widths: Annotated[str | None, typer.Option(help="Pictures: channels, 16,32,48.")] = None,
+    kernel: Annotated[int | None, typer.Option(help="Pictures: of K, 1 or 3.")] = None,
+    block: Annotated[str | None, typer.Option(help="hamiltonian or convolution.")] = None,
+    connector: Annotated[str | None, typer.Option(help="Pictures: pool or stride.")] = None,
+    norm: Annotated[str | None, typer.Option(help="Pictures: none, batch, group.")] = None,
+    head: Annotated[str | None, typer.Option(help="Pictures: linear or pool.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Of the initial K and b.")] = None,
     augmentation: Annotated[str | None, typer.Option(help="append or spread.")] = None,
     activation: Annotated[str | None, typer.Option(help="tanh, ...")] = None,
     time_invariant: Annotated[bool | None, typer.Option(help="All layers share weights.")] = None,
@@ -44,7 +59,10 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples in an iteration.")] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Learning rate.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="constant, exponential, cosine.")] = None,
+    schedule: Annotated[
+        str | None, typer.Option(help="constant, exponential, cosine, one-cycle.")
+    ] = None,
+    warmup: Annotated[float | None, typer.Option(help="Epochs of rising rate.")] = None,
     decay: Annotated[float | None, typer.Option(help="Of the exponential schedule.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Smoothness penalty.")] = None,
     alpha_c: Annotated[float | None, typer.Option(help="Output layer penalty.")] = None,
@@ -52,6 +70,13 @@ def train(
     solver: Annotated[str | None, typer.Option(help="Output layer: newton or adam.")] = None,
     optimiser: Annotated[str | None, typer.Option(help="A name in torch.optim.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="For joint descent.")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="Joint descent.")] = None,
+    averaging: Annotated[float | None, typer.Option(help="Decay of mean weights.")] = None,
+    shift: Annotated[int | None, typer.Option(help="Pictures: by up to n pixels.")] = None,
+    rotate: Annotated[float | None, typer.Option(help="Pictures: up to degrees.")] = None,
+    zoom: Annotated[float | None, typer.Option(help="Pictures: sizes 1 +- this.")] = None,
+    flip: Annotated[bool | None, typer.Option(help="Pictures: mirror half of them.")] = None,
+    erase: Annotated[int | None, typer.Option(help="Pictures: a black square.")] = None,
     clip: Annotated[float | None, typer.Option(help="Largest norm of the gradient.")] = None,
     balanced: Annotated[bool, typer.Option("--balanced", help="Weigh classes alike.")] = False,
     validation: Annotated[float | None, typer.Option(help="Share held out to watch.")] = None,
@@ -62,19 +87,28 @@ def train(
     drop: Annotated[list[str] | None, typer.Option(help="Column to leave out; repeats.")] = None,
     task: Annotated[str | None, typer.Option(help="classification or regression.")] = None,
     test: Annotated[float | None, typer.Option(help="Share of a table held out.")] = None,
+    pixels: Annotated[int | None, typer.Option(help="Side to bring a folder's to.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are kept, else HDNN_DATA or the cache.")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the history here.")] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard here.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Between checkpoints.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train a network on a data set of the paper or on your own table."""
+    """Train a network on a data set of the paper, your own table, or pictures."""
+    if data_dir is not None:
+        os.environ["HDNN_DATA"] = str(data_dir)
     given: dict[str, dict[str, Any]] = {
         "data": {
             "source": source, "split": split, "size": size, "target": target, "task": task,
-            "drop": tuple(drop) if drop else None, "test": test, "seed": seed,
+            "drop": tuple(drop) if drop else None, "test": test, "seed": seed, "pixels": pixels,
         },
         "model": {
-            "architecture": architecture, "layers": layers, "T": T, "step": step, "width": width,
+            "architecture": architecture, "layers": _numbers("layers", layers), "T": T,
+            "step": step, "width": width, "widths": _several("widths", widths), "kernel": kernel,
+            "block": block, "connector": connector, "norm": norm, "head": head, "scale": scale,
+            "preset": preset,
             "augmentation": augmentation, "activation": activation, "dtype": dtype, "seed": seed,
             "time_invariant": time_invariant, "standardise": standardise,
         },
@@ -82,6 +116,8 @@ def train(
             "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "decay": decay,
             "schedule": schedule, "alpha": alpha, "alpha_c": alpha_c, "method": method,
             "solver": solver, "optimiser": optimiser, "weight_decay": weight_decay, "clip": clip,
+            "warmup": warmup, "label_smoothing": label_smoothing, "averaging": averaging,
+            "shift": shift, "rotate": rotate, "zoom": zoom, "flip": flip, "erase": erase,
             "class_weight": "balanced" if balanced else None, "validation": validation,
             "early_stopping": early_stopping, "seed": seed,
         },
@@ -98,6 +134,22 @@ def train(
             warn(f"note: {note}")
         run = Run.create(out or _default_folder(recipe), recipe, overwrite)
     _train(run, csv, tensorboard, checkpoint_seconds, as_json)
+
+
+def _several(name: str, text: str | None) -> list[int] | None:
+    """The integers of "4,4,4"."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise HdnnError(f"--{name} takes integers, as in 4 or 4,4,4; got {text!r}") from None
+
+
+def _numbers(name: str, text: str | None) -> int | list[int] | None:
+    """One integer, or several."""
+    found = _several(name, text)
+    return found[0] if found is not None and len(found) == 1 else found
 
 
 def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
@@ -123,7 +175,8 @@ def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
 
 def _default_folder(recipe: Recipe) -> Path:
     model = recipe.model
-    name = f"{Path(recipe.data.source).stem}-{model.architecture}-{model.layers}-{model.seed}"
+    layers = "-".join(map(str, model.layers)) if isinstance(model, ImageRecipe) else model.layers
+    name = f"{Path(recipe.data.source).stem}-{model.architecture}-{layers}-{model.seed}"
     return Path("runs") / name
 
 

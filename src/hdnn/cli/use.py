@@ -11,9 +11,11 @@ import torch
 import typer
 
 from hdnn.cli.base import app, emit, say
+from hdnn.cli.pictures import labelled, read_unlabelled
 from hdnn.data import iter_rows, read_table
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
+from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.training.evaluation import evaluate as measure
 from hdnn.training.recipe import prepare
@@ -26,13 +28,20 @@ RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
 def predict(
     run: RunFolder,
     data: Annotated[
-        Path, typer.Argument(help="CSV with the columns that the model was trained on.")
+        Path,
+        typer.Argument(
+            help="CSV with the columns that the model was trained on; for pictures, a folder of "
+            "them or an IDX file."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="CSV to write: the rows with predictions appended.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Append predictions to a CSV file, in constant memory."""
+    """Append predictions to a CSV file, in constant memory, or list those of pictures."""
     model = Run.open(run).load_model()
+    if isinstance(model, ImageClassifier):
+        _predict_pictures(model, data, out, as_json)
+        return
     names = model.feature_names or [f"x{k}" for k in range(model.features)]
     rows = iter_rows(data, names)
     titles = _titles(model)
@@ -49,14 +58,29 @@ def predict(
         say(f"{count} rows with {', '.join(titles)}: {out}")
 
 
-def _titles(model: Model) -> list[str]:
+def _predict_pictures(model: ImageClassifier, data: Path, out: Path, as_json: bool) -> None:
+    names, pictures = read_unlabelled(data, model.config.channels, model.config.size)
+    titles = _titles(model)
+    with atomic(out) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["picture", *titles])
+        for first in range(0, len(pictures), 500):
+            found = _chances(model, pictures[first : first + 500])
+            writer.writerows([names[first + k], *row] for k, row in enumerate(found))
+    if as_json:
+        emit({"rows": len(pictures), "out": str(out), "columns": ["picture", *titles]})
+    else:
+        say(f"{len(pictures)} pictures with {', '.join(titles)}: {out}")
+
+
+def _titles(model: Model | ImageClassifier) -> list[str]:
     if model.task == "regression":
         count = model.head.out_features
         return ["prediction"] if count == 1 else [f"prediction_{k}" for k in range(count)]
     return ["prediction", *(f"p_{name}" for name in _classes(model))]
 
 
-def _classes(model: Model) -> list[Any]:
+def _classes(model: Model | ImageClassifier) -> list[Any]:
     return model.classes or list(range(max(2, model.head.out_features)))
 
 
@@ -66,6 +90,11 @@ def _predictions(model: Model, X: np.ndarray) -> list[list[Any]]:
     if model.task == "regression":
         values: list[list[float]] = model(states).tolist()
         return [[f"{value:.9g}" for value in row] for row in values]
+    return _chances(model, states)
+
+
+@torch.no_grad()
+def _chances(model: Model | ImageClassifier, states: torch.Tensor) -> list[list[Any]]:
     chances = model.probabilities(states)
     classes = _classes(model)
     best = chances.argmax(-1).tolist()
@@ -79,11 +108,14 @@ def _predictions(model: Model, X: np.ndarray) -> list[list[Any]]:
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        Path | None, typer.Argument(help="A table; without it, the data that the run held out.")
+        Path | None,
+        typer.Argument(
+            help="A table or a folder of pictures; without it, the data that the run held out."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a trained run on held-out data or on another table."""
+    """Measure a trained run on held-out data, on another table, or on other pictures."""
     opened = Run.open(run)
     model = opened.load_model()
     if data is None:
@@ -91,6 +123,8 @@ def evaluate(
         if not len(prepared.X_test):
             raise HdnnError("the run held out no data: pass a table to evaluate on")
         X, target = prepared.X_test, prepared.y_test
+    elif isinstance(model, ImageClassifier):
+        X, target = labelled(data, model)
     else:
         name = opened.recipe().data.target
         if name is None:

@@ -39,7 +39,7 @@ def read_folder(
     parts = [_listed(folder / "train" if parted else folder, classes)]
     if parted and "test" in names:
         parts.append(_listed(folder / "test", classes))
-    pictures = _read_all([path for paths, _ in parts for path in paths], size)
+    pictures = read_pictures([path for paths, _ in parts for path in paths], size)
     count = len(parts[0][0])
     train = pictures[:count], torch.tensor(parts[0][1], dtype=torch.int64)
     if len(parts) == 1:
@@ -86,7 +86,7 @@ def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
 
 
-def _read_all(paths: Sequence[Path], size: tuple[int, int] | None) -> Tensor:
+def read_pictures(paths: Sequence[Path], size: tuple[int, int] | None) -> Tensor:
     """All pictures, ``(B, 1, H, W)`` if every one is grey, else ``(B, 3, H, W)``."""
     arrays = [_read(path, size) for path in paths]
     _refuse_mixed(paths, arrays)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,10 +41,15 @@ class Record:
 
 
 class Store:
-    """The file ``records.jsonl`` of a folder; only one process writes to it."""
+    """The file ``records.jsonl`` of a folder; several processes of a machine may write to it.
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+    Args:
+        folder: made if it is not there.
+        kind: of the records.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], kind: type[Record] = Record) -> None:
+        self.folder, self.kind = Path(folder), kind
         self.path = self.folder / "records.jsonl"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +64,7 @@ class Store:
         lines = self.path.read_text().splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                record = Record(**json.loads(line))
+                record = self.kind(**json.loads(line))
             except (ValueError, TypeError) as error:
                 if number == len(lines):
                     break
@@ -69,9 +76,20 @@ class Store:
 
     def add(self, records: Iterable[Record]) -> None:
         """Add records; the file is replaced whole, so a reader never sees a part of one."""
-        found = self.read()
-        for record in records:
-            found.setdefault(record.key, record)
-        ordered = sorted(found.values(), key=lambda record: record.key)
-        with atomic(self.path) as temporary:
-            temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in ordered))
+        with self._alone():
+            found = self.read()
+            for record in records:
+                found.setdefault(record.key, record)
+            ordered = sorted(found.values(), key=lambda record: record.key)
+            with atomic(self.path) as temporary:
+                temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in ordered))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for other processes that add records; a killed process leaves no lock."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)

@@ -11,7 +11,7 @@ from hdnn.errors import HdnnError, unknown_name
 
 METHODS = ("coordinate", "joint")
 SOLVERS = ("newton", "adam")
-SCHEDULES = ("constant", "exponential", "cosine")
+SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
 LOOPS = ("auto", "direct", "autograd")
 
 
@@ -25,12 +25,21 @@ class TrainingConfig:
         epochs, batch_size: passes over the data, samples in an iteration.
         learning_rate, betas: of Adam on the hidden layers.
         schedule, decay: learning rate over epochs: "constant", "exponential" (times ``decay`` after
-            each) or "cosine" (to 0).
+            each), "cosine" (to 0), or "one-cycle": for every iteration, up for ``warmup`` epochs,
+            then on a cosine to 0.
+        warmup: epochs of a linear rise from 0, by iteration, in front of any schedule.
         alpha: weight of the smoothness penalty, equation (13).
         alpha_c: weight of ||W||^2 + |mu|^2, output layer only.
         solver, solver_iterations: how the output layer is solved: "newton" or "adam".
         optimiser: for "joint", or to leave Adam: a name in `torch.optim`.
-        weight_decay: for "joint": on all parameters, as torch's optimisers do it.
+        weight_decay: for "joint": on all parameters, as torch's optimisers do it (decoupled with
+            "AdamW").
+        label_smoothing: share of a label that is spread over all classes.
+        averaging: for "joint": 0, or the decay of a running average of the weights, which is what
+            the training returns (and validates).
+        shift, rotate, zoom, flip, erase: for pictures: random shifts by at most this many pixels,
+            rotations by at most this many degrees, sizes 1 +- zoom, mirror images, and squares of
+            this side set to black; see `hdnn.training.distortion`.
         clip: largest norm of the hidden layers' gradient, or None.
         class_weight: None, "balanced", or a weight for every class number.
         validation: share of the training data held out to watch.
@@ -53,6 +62,14 @@ class TrainingConfig:
     solver_iterations: int = 10
     optimiser: str = "Adam"
     weight_decay: float = 0.0
+    warmup: float = 0.0
+    label_smoothing: float = 0.0
+    averaging: float = 0.0
+    shift: int = 0
+    rotate: float = 0.0
+    zoom: float = 0.0
+    flip: bool = False
+    erase: int = 0
     clip: float | None = None
     class_weight: str | tuple[float, ...] | None = None
     validation: float = 0.0
@@ -70,8 +87,9 @@ class TrainingConfig:
             _check(name, getattr(self, name), int, low=0 if name == "epochs" else 1)
         for name in ("learning_rate", "decay"):
             _check(name, getattr(self, name), float, low=0.0, strict=True)
-        for name in ("alpha", "alpha_c", "weight_decay"):
+        for name in ("alpha", "alpha_c", "weight_decay", "warmup", "rotate"):
             _check(name, getattr(self, name), float, low=0.0)
+        self._check_pictures()
         if isinstance(self.betas, list):
             object.__setattr__(self, "betas", tuple(self.betas))
         if not (_numbers(self.betas) and len(self.betas) == 2 and all(b < 1 for b in self.betas)):
@@ -100,16 +118,39 @@ class TrainingConfig:
                 f"got {self.class_weight!r}"
             )
 
-    def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0.
+    def _check_pictures(self) -> None:
+        for name in ("shift", "erase"):
+            _check(name, getattr(self, name), int, low=0)
+        for name in ("label_smoothing", "averaging", "zoom"):
+            _check(name, getattr(self, name), float, low=0.0)
+            if getattr(self, name) >= 1:
+                raise HdnnError(f"{name} is a number in [0, 1), got {getattr(self, name)!r}")
+        if not isinstance(self.flip, bool):
+            raise HdnnError(f"flip is true or false, got {self.flip!r}")
+        if self.warmup > self.epochs:
+            raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
+
+    @property
+    def distorts(self) -> bool:
+        """Whether pictures are changed at random."""
+        return bool(self.shift or self.rotate or self.zoom or self.flip or self.erase)
+
+    def rate(self, epoch: float) -> float:
+        """The learning rate at an epoch, counted from 0; a fraction is a place within it.
 
         >>> TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8).rate(1)
         0.032
         """
+        if epoch < self.warmup:
+            return self.learning_rate * max(epoch, 1e-3) / self.warmup
+        whole = math.floor(epoch)
         if self.schedule == "exponential":
-            return self.learning_rate * self.decay**epoch
+            return self.learning_rate * self.decay**whole
         if self.schedule == "cosine":
-            return self.learning_rate * (1 + math.cos(math.pi * epoch / max(self.epochs, 1))) / 2
+            return self.learning_rate * (1 + math.cos(math.pi * whole / max(self.epochs, 1))) / 2
+        if self.schedule == "one-cycle":
+            share = (epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
+            return self.learning_rate * (1 + math.cos(math.pi * min(share, 1.0))) / 2
         return self.learning_rate
 
     def to_dict(self) -> dict[str, Any]:

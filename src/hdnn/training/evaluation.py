@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.training.objective import data_loss, loss_name
 
-CHUNK = 65_536
-"""Samples that go through the network at once."""
+CHUNK = 1 << 20
+"""Numbers that enter the network at once."""
 
 
 def finite(value: Any) -> Any:
@@ -25,15 +26,28 @@ def finite(value: Any) -> Any:
 
 
 @torch.no_grad()
-def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, float | int]:
+def values_of(model: Model | ImageClassifier, states: Tensor) -> Tensor:
+    """``(samples, outputs)``: the values of data that ``model.ready`` has seen, in chunks."""
+    wide = model.config.widths[0] if isinstance(model, ImageClassifier) else 1
+    single = max(1, states[:1].numel() * wide)
+    before = model.training
+    model.eval()
+    try:
+        return torch.cat([model.values(part) for part in states.split(max(1, CHUNK // single))])
+    finally:
+        model.train(before)
+
+
+@torch.no_grad()
+def evaluate(model: Model | ImageClassifier, X: Tensor, target: Tensor) -> dict[str, float | int]:
     """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
 
     Args:
         model: the trained model.
-        X: ``(samples, features)``.
+        X: ``(samples, features)``, or pictures ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
     """
-    values = torch.cat([model(part) for part in X.split(CHUNK)])
+    values = values_of(model, model.ready(X))
     weight = torch.ones(len(X), dtype=values.dtype)
     loss = float(data_loss(values, target, weight, loss_name(model.task, values.shape[1])))
     found: dict[str, float | int] = {"samples": len(X), "loss": loss}

@@ -17,11 +17,18 @@ from hdnn.backends import choose
 from hdnn.backends.packing import DENSE, pack
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.images import ImageClassifier
 from hdnn.model import Model
+from hdnn.network import HamiltonianNetwork
+from hdnn.training.averaging import Average
 from hdnn.training.config import TrainingConfig
-from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch
+from hdnn.training.distortion import distort
+from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch, Observer
 from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty, smoothness
 from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
+
+Trainable = Model | ImageClassifier
+"""What is trained: both are entered, have Hamiltonian blocks and a linear output layer."""
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
@@ -32,7 +39,7 @@ class Batches:
     """The training data on the threshold of the network.
 
     Args:
-        states: y_0, ``(samples, n)``.
+        states: y_0, ``(samples, n)``, or pictures ``(samples, C, H, W)``.
         target: class numbers ``(samples,)`` or values ``(samples, outputs)``.
         weight: ``(samples,)``.
     """
@@ -48,9 +55,13 @@ class Batches:
 class Loop(ABC):
     """Trains a model on batches, epoch by epoch; its state can be taken out and put back."""
 
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+    average: Average | None = None
+
+    def __init__(self, model: Trainable, data: Batches, config: TrainingConfig) -> None:
         self.model, self.data, self.config = model, data, config
         self.loss = loss_name(model.task, model.head.out_features)
+        self.observer: Observer | None = None
+        self._looked = False
 
     @abstractmethod
     def epoch(self, order: Tensor, number: int) -> Epoch:
@@ -67,6 +78,17 @@ class Loop(ABC):
     def _batches(self, order: Tensor) -> list[Tensor]:
         return list(order.split(self.config.batch_size))
 
+    def _look(self, iteration: int, chosen: Tensor) -> None:
+        """Let the observer see the weights before an iteration."""
+        self._looked = self.observer is not None and self.observer.due(iteration)
+        if self._looked and self.observer is not None:
+            self.observer.before(iteration, chosen)
+
+    def _show_slopes(self) -> None:
+        """Let the observer see the gradients that were just computed, before they are clipped."""
+        if self._looked and self.observer is not None:
+            self.observer.after(slopes(self.model.networks[0]))
+
 
 def right(values: Tensor, target: Tensor, loss: str) -> int:
     """How many samples are classified correctly."""
@@ -76,8 +98,23 @@ def right(values: Tensor, target: Tensor, loss: str) -> int:
     return int((found == target).sum())
 
 
+def slopes(network: HamiltonianNetwork) -> np.ndarray:
+    """Norms of the gradient by layer; of parameters that belong to no layer, one norm for all."""
+    field = network.field
+    if isinstance(field, WeightedField):
+        grads = [field.weights.theta.grad, field.weights.beta.grad]
+        squares = [g.double().square().sum(-1).reshape(-1) for g in grads if g is not None]
+    else:
+        grads = [p.grad for p in network.parameters()]
+        squares = [g.double().square().sum().reshape(1) for g in grads if g is not None]
+    found: np.ndarray = torch.stack(squares).sum(0).sqrt().cpu().numpy() if squares else np.zeros(1)
+    return found
+
+
 class CoordinateLoop(Loop):
     """Output layer solved given the hidden layers, then one step on the hidden layers."""
+
+    model: Model
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
@@ -88,7 +125,8 @@ class CoordinateLoop(Loop):
             group["lr"] = self.config.rate(number)
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for chosen in batches:
+        for i, chosen in enumerate(batches):
+            self._look(number * len(batches) + i, chosen)
             plain, penalised, hits = self._step(chosen)
             sums += plain, penalised
             correct += hits
@@ -111,6 +149,7 @@ class CoordinateLoop(Loop):
         smooth = config.alpha * smoothness(self.model.network)
         self.optimiser.zero_grad()
         (plain + smooth).backward()
+        self._show_slopes()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.network.parameters(), config.clip)
         penalty = config.alpha_c * output_penalty(head.weight, head.bias)
@@ -127,47 +166,79 @@ class CoordinateLoop(Loop):
 
 
 class JointLoop(Loop):
-    """One optimiser for hidden and output layers together (appendix B.2)."""
+    """One optimiser for opening, hidden and output layers together (appendix B.2)."""
 
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+    def __init__(self, model: Trainable, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.optimiser = make_optimiser(
-            model.parameters(), config, weight_decay=config.weight_decay
+            model.parameters(), config, weight_decay=config.weight_decay, fused=True
         )
+        self.average = Average(model, config.averaging) if config.averaging else None
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.rate(number)
-        config, head = self.config, self.model.head
+        self.model.train()
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for chosen in batches:
-            target, weight = self.data.target[chosen], self.data.weight[chosen]
-            values = head(self.model.network(self.data.states[chosen]))
-            correct += right(values.detach(), target, self.loss)
-            if not bool(weight.sum() > 0):  # a batch of which nothing counts
-                continue
-            plain = data_loss(values, target, weight, self.loss)
-            penalised = plain + config.alpha * smoothness(self.model.network)
-            penalised = penalised + config.alpha_c * output_penalty(head.weight, head.bias)
-            self.optimiser.zero_grad()
-            penalised.backward()
-            if config.clip is not None:
-                nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-            sums += float(plain.detach()), float(penalised.detach())
-            if not np.isfinite(sums[1]):
+        for k, chosen in enumerate(batches):
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.config.rate(number + k / len(batches))
+            self._look(number * len(batches) + k, chosen)
+            plain, penalised, hits = self.gradients(chosen, number, k)
+            correct += hits
+            sums += plain, penalised
+            if not np.isfinite(penalised):
                 sums[:] = np.nan
                 break
             self.optimiser.step()
+            if self.average is not None:
+                self.average.update()
+        self.model.eval()
         mean = sums / len(batches)
         accuracy = None if self.loss == "squared" else correct / len(order)
         return Epoch(float(mean[0]), float(mean[1]), accuracy)
 
+    def gradients(self, chosen: Tensor, number: int, place: int) -> tuple[float, float, int]:
+        """Form the gradients of a batch; returns its loss, the penalised loss and the hits.
+
+        Args:
+            chosen: the samples of the batch.
+            number, place: the epoch, and the number of the batch in it.
+        """
+        config, head = self.config, self.model.head
+        target, weight = self.data.target[chosen], self.data.weight[chosen]
+        states = self.data.states[chosen]
+        if config.distorts:
+            states = distort(states, config, number, place)
+        values = self.model.values(states)
+        hits = right(values.detach(), target, self.loss)
+        self.optimiser.zero_grad()
+        if not bool(weight.sum() > 0):  # a batch of which nothing counts
+            return 0.0, 0.0, hits
+        plain = data_loss(values, target, weight, self.loss, config.label_smoothing)
+        penalised = plain
+        if config.alpha:
+            for network in self.model.networks:
+                penalised = penalised + config.alpha * smoothness(network)
+        if config.alpha_c:
+            penalised = penalised + config.alpha_c * output_penalty(head.weight, head.bias)
+        penalised.backward()
+        self._show_slopes()
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        return float(plain.detach()), float(penalised.detach()), hits
+
     def state(self) -> dict[str, Tensor]:
-        return flatten_optimiser(self.optimiser)
+        found = flatten_optimiser(self.optimiser)
+        if self.average is not None:
+            found |= {f"average.{name}": t for name, t in self.average.state().items()}
+        return found
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        restore_optimiser(self.optimiser, state)
+        own = {k.removeprefix("average."): v for k, v in state.items() if k.startswith("average.")}
+        if self.average is not None:
+            self.average.restore(own)
+        rest = {k: v for k, v in state.items() if not k.startswith("average.")}
+        restore_optimiser(self.optimiser, rest)
 
 
 def solve_output(
@@ -226,6 +297,8 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
 class DirectLoop(Loop):
     """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
 
+    model: Model
+
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.ensemble = DirectEnsemble(
@@ -243,7 +316,7 @@ class DirectLoop(Loop):
         self.ensemble.V[0] = V
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
-        found = self.ensemble.epoch(order[None], number)[0]
+        found = self.ensemble.epoch(order[None], number, self.observer)[0]
         head, V = self.model.head, torch.from_numpy(self.ensemble.V[0])
         with torch.no_grad():
             head.weight.copy_(V[:, :-1])
@@ -257,8 +330,11 @@ class DirectLoop(Loop):
         self.ensemble.restore(state)
 
 
-def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
+def make_loop(model: Trainable, data: Batches, config: TrainingConfig) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
+    _check_fit(model, config)
+    if isinstance(model, ImageClassifier):
+        return JointLoop(model, data, config)
     reason = direct_obstacle(model, data, config)
     if config.loop == "direct" and reason is not None:
         raise HdnnError(f"loop='direct' cannot serve: {reason}; use loop='auto'")
@@ -266,3 +342,24 @@ def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
         return JointLoop(model, data, config)
     direct = config.loop != "autograd" and reason is None
     return DirectLoop(model, data, config) if direct else CoordinateLoop(model, data, config)
+
+
+def _check_fit(model: Trainable, config: TrainingConfig) -> None:
+    """Refuse settings that would not be used."""
+    pictures = isinstance(model, ImageClassifier)
+    if pictures and config.method != "joint":
+        raise HdnnError("an image classifier is trained with method='joint', not 'coordinate'")
+    if pictures and config.loop == "direct":
+        raise HdnnError("loop='direct' serves models for tables; use loop='auto' for pictures")
+    if config.distorts and not pictures:
+        raise HdnnError("shift, rotate, zoom, flip and erase are for pictures")
+    if config.method != "joint" and (
+        config.averaging or config.label_smoothing or config.warmup
+        or config.schedule == "one-cycle"
+    ):  # fmt: skip
+        raise HdnnError(
+            "averaging, label_smoothing, warmup and the one-cycle schedule are for method='joint'"
+        )
+    outputs = model.head.out_features
+    if config.label_smoothing and loss_name(model.task, outputs) != "softmax":
+        raise HdnnError("label_smoothing is for classification with three classes or more")

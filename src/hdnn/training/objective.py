@@ -20,7 +20,9 @@ def loss_name(task: str, outputs: int) -> str:
     return "logistic" if outputs == 1 else "softmax"
 
 
-def data_loss(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> Tensor:
+def data_loss(
+    values: Tensor, target: Tensor, weight: Tensor, loss: str, smoothing: float = 0.0
+) -> Tensor:
     """sum_i w_i loss_i / sum_i w_i.
 
     Args:
@@ -28,13 +30,14 @@ def data_loss(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> Tens
         target: class numbers ``(samples,)``, or values ``(samples, outputs)``.
         weight: ``(samples,)``.
         loss: "logistic", "softmax" (cross-entropy) or "squared" (half the squared distance).
+        smoothing: share of a label that is spread over all classes, for "softmax".
     """
     if loss == "logistic":
         losses = F.binary_cross_entropy_with_logits(
             values[:, 0], target.to(values.dtype), reduction="none"
         )
     elif loss == "softmax":
-        losses = F.cross_entropy(values, target, reduction="none")
+        losses = F.cross_entropy(values, target, reduction="none", label_smoothing=smoothing)
     else:
         losses = (values - target.reshape_as(values)).square().sum(-1) / 2
     return (weight * losses).sum() / weight.sum()

@@ -16,9 +16,9 @@ UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
 
 
 def make_optimiser(
-    parameters: Any, config: TrainingConfig, weight_decay: float
+    parameters: Any, config: TrainingConfig, weight_decay: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimiser of a config: any class of `torch.optim`, by name."""
+    """The optimiser of a config: any class of `torch.optim`, by name; its fused form if asked."""
     known = [
         name for name in dir(torch.optim)
         if isinstance(kind := getattr(torch.optim, name), type)
@@ -30,6 +30,8 @@ def make_optimiser(
     kind = getattr(torch.optim, names[config.optimiser.lower()])
     accepted = inspect.signature(kind).parameters
     options: dict[str, Any] = {"lr": config.learning_rate}
+    if fused and "fused" in accepted:
+        options["fused"] = True
     if "betas" in accepted:
         options["betas"] = config.betas
     if "weight_decay" in accepted:

@@ -14,13 +14,20 @@ from torch import Tensor
 
 from hdnn.data import KINDS, PROBLEMS, holdout, problem, read_table, split
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.images import ImageClassifier
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import toml
 from hdnn.training.config import TrainingConfig
 from hdnn.training.optimisers import make_optimiser
+from hdnn.training.pictures import (
+    DTYPES,
+    ImageRecipe,
+    build_classifier,
+    is_image,
+    load_pictures,
+    with_preset,
+)
 from hdnn.zoo import architecture, network
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,13 @@ class DataRecipe:
     """Where the data come from.
 
     Args:
-        source: the name of a planar problem, or the path of a table.
+        source: the name of a planar problem or of a data set of pictures, or the path of a table or
+            of a folder of pictures.
         split, size: for a planar problem: "paper" or "independent", and the points of both parts.
         target, drop, task: for a table: the column to predict, columns to leave out, and
             "classification" or "regression" where the guess is wrong.
         test: for a table: the share held out to evaluate.
+        pixels: for a folder of pictures: the side to bring them to.
         digest: for a table: its SHA-256, so that a run notices when the file has changed.
         seed: of the draw or of the held-out part.
     """
@@ -44,6 +53,7 @@ class DataRecipe:
     drop: tuple[str, ...] = ()
     task: str | None = None
     test: float = 0.2
+    pixels: int | None = None
     digest: str | None = None
     seed: int = 0
 
@@ -59,11 +69,18 @@ class DataRecipe:
     @property
     def is_table(self) -> bool:
         """Whether the source is a file."""
-        return self.source.lower().replace("_", "-") not in PROBLEMS
+        return self.source.lower().replace("_", "-") not in PROBLEMS and not self.is_image
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the source are pictures."""
+        return is_image(self.source)
 
     def pinned(self) -> DataRecipe:
         """The same with an absolute path and the digest of a table, as a run records it."""
         path = Path(self.source)
+        if self.is_image and path.is_dir():
+            return replace(self, source=str(path.resolve()))
         if not self.is_table or not path.is_file():
             return self
         return replace(self, source=str(path.resolve()), digest=_digest(path))
@@ -139,7 +156,7 @@ class Recipe:
     """Data, model and training."""
 
     data: DataRecipe = field(default_factory=DataRecipe)
-    model: ModelRecipe = field(default_factory=ModelRecipe)
+    model: ModelRecipe | ImageRecipe = field(default_factory=ModelRecipe)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def to_toml(self) -> str:
@@ -163,9 +180,13 @@ class Recipe:
         """The recipe of plain values in tables data, model, training."""
         cls.check_names(tables, where)
         try:
+            data = _record(DataRecipe, tables.get("data", {}), where)
+            pictures = _of_pictures(tables)
+            tables = with_preset(tables) if pictures else tables
+            kind = ImageRecipe if pictures else ModelRecipe
             return cls(
-                _record(DataRecipe, tables.get("data", {}), where),
-                _record(ModelRecipe, tables.get("model", {}), where),
+                data,
+                _record(kind, tables.get("model", {}), where),
                 TrainingConfig.from_dict(tables.get("training", {})),
             )
         except TypeError as error:
@@ -174,16 +195,27 @@ class Recipe:
     @staticmethod
     def check_names(tables: Mapping[str, Any], where: str) -> None:
         """Refuse unknown tables and settings."""
-        known = {"data": DataRecipe, "model": ModelRecipe, "training": TrainingConfig}
+        pictures = _of_pictures(tables)
+        model = ImageRecipe if pictures else ModelRecipe
+        known = {"data": DataRecipe, "model": model, "training": TrainingConfig}
         for name, table in tables.items():
             if name not in ("data", "model", "training"):
                 raise unknown_name(f"table in {where}", name, ("data", "model", "training"))
             if not isinstance(table, Mapping):
                 raise HdnnError(f"{name} in {where} is a table, got {table!r}")
             names = [f.name for f in fields(known[name])]
+            names += ["preset"] if pictures and name == "model" else []
             for key in table:
                 if key not in names:
                     raise unknown_name(f"setting in {where}", key, names)
+
+
+def _of_pictures(tables: Mapping[str, Any]) -> bool:
+    """Whether tables are of a recipe for pictures, even where their folder is gone."""
+    data, model = tables.get("data", {}), tables.get("model", {})
+    if isinstance(model, Mapping) and "widths" in model:
+        return True
+    return isinstance(data, Mapping) and is_image(str(data.get("source", "")))
 
 
 def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
@@ -210,6 +242,12 @@ class Prepared:
 def prepare(recipe: Recipe) -> Prepared:
     """The data of a recipe, split into train and test."""
     data, dtype = recipe.data, DTYPES[recipe.model.dtype]
+    if data.is_image:
+        found = load_pictures(data.source, data.pixels, data.seed)
+        return Prepared(
+            found.train, found.train_labels, found.test, found.test_labels, "classification",
+            list(found.classes), None, [],
+        )  # fmt: skip
     if not data.is_table:
         parts = split(problem(data.source).name, data.split, data.size, data.seed)
         return Prepared(
@@ -240,9 +278,16 @@ def prepare(recipe: Recipe) -> Prepared:
     )  # fmt: skip
 
 
-def build(recipe: Recipe, data: Prepared) -> Model:
+def build(recipe: Recipe, data: Prepared) -> Model | ImageClassifier:
     """The untrained model of a recipe."""
-    given, features = recipe.model, data.X_train.shape[1]
+    if isinstance(recipe.model, ImageRecipe):
+        assert data.classes is not None
+        return build_classifier(recipe.model, data.X_train, data.classes)
+    return _build_model(recipe.model, recipe.data.is_table, data)
+
+
+def _build_model(given: ModelRecipe, is_table: bool, data: Prepared) -> Model:
+    features = data.X_train.shape[1]
     width = features + min(features, 32) if given.width is None else given.width
     augmentation = Augmentation(features, width, given.augmentation)
     net = network(
@@ -251,7 +296,7 @@ def build(recipe: Recipe, data: Prepared) -> Model:
         dtype=DTYPES[given.dtype], generator=torch.Generator().manual_seed(given.seed),
         scale=given.scale,
     )  # fmt: skip
-    standardise = recipe.data.is_table if given.standardise is None else given.standardise
+    standardise = is_table if given.standardise is None else given.standardise
     if not standardise and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardise")
     outputs = 1

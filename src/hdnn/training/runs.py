@@ -27,6 +27,7 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic
+from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.persistence import load, save
 from hdnn.training.evaluation import evaluate, finite
@@ -143,14 +144,14 @@ class Run:
         finally:
             os.close(descriptor)
 
-    def load_model(self) -> Model:
+    def load_model(self) -> Model | ImageClassifier:
         """The trained model."""
         if not self.finished:
             raise HdnnError(
                 f"{self.folder} is not finished; go on with: hdnn train --resume {self.folder}"
             )
         model = load(self.model_file)
-        if not isinstance(model, Model):
+        if not isinstance(model, Model | ImageClassifier):
             raise FileFormatError(f"{self.model_file} holds a network, not a model")
         return model
 
@@ -167,9 +168,9 @@ class Run:
             data = prepare(recipe)
             torch.manual_seed(recipe.model.seed)
             model = build(recipe, data)
-            trainer = Trainer(model, recipe.training)
             snapshot = self._read_checkpoint(model)
             self._cut_history(0 if snapshot is None else snapshot.epoch)
+            trainer = Trainer(model, recipe.training)
             trainer.callbacks = [_Recorder(self, checkpoint_seconds), *callbacks]
             target, undo = _standard(data)
             try:
@@ -181,7 +182,7 @@ class Run:
             undo(model)
             return self._finish(model, data)
 
-    def _finish(self, model: Model, data: Prepared) -> dict[str, Any]:
+    def _finish(self, model: Model | ImageClassifier, data: Prepared) -> dict[str, Any]:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train)}
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test)
@@ -226,7 +227,7 @@ class Run:
             whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return whole.hexdigest()
 
-    def _read_checkpoint(self, model: Model) -> Snapshot | None:
+    def _read_checkpoint(self, model: Model | ImageClassifier) -> Snapshot | None:
         if not self.checkpoint.exists():
             return None
         try:
@@ -258,7 +259,7 @@ class Run:
             temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
 
 
-def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
+def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier], None]]:
     """Targets of a regression, standardised, and how to undo that in the output layer."""
     target = data.y_train
     if data.task == "classification":
@@ -267,7 +268,7 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
     spread = torch.where(spread > 0, spread, 1.0)
 
     @torch.no_grad()
-    def undo(model: Model) -> None:
+    def undo(model: Model | ImageClassifier) -> None:
         model.head.weight.mul_(spread.reshape(-1, 1))
         model.head.bias.mul_(spread).add_(mean)
 

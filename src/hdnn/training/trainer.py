@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -14,7 +15,8 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Model
 from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import Epoch
-from hdnn.training.loops import Batches, make_loop, right, solve_output
+from hdnn.training.evaluation import values_of
+from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
 
 
@@ -73,14 +75,18 @@ class Trainer:
     >>> import hdnn
     >>> from hdnn.data import split
     >>> data = split("double-moons", size=400)
-    >>> model = Model(hdnn.network("H1", features=4, layers=4, T=1.0), 1, hdnn.Augmentation(2, 4))
+    >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
+    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50))
     >>> [entry.epoch for entry in trainer.fit(data.X_train, data.y_train)]
     [1, 2]
     """
 
     def __init__(
-        self, model: Model, config: TrainingConfig | None = None, callbacks: Sequence[Callback] = ()
+        self,
+        model: Trainable,
+        config: TrainingConfig | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.model = model
         self.config = TrainingConfig() if config is None else config
@@ -101,7 +107,7 @@ class Trainer:
         """Train; returns the history, an entry for every epoch.
 
         Args:
-            X: ``(samples, features)``.
+            X: ``(samples, features)``, or pictures ``(samples, C, H, W)``.
             target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
             sample_weight: ``(samples,)``.
             validation: data to watch, instead of a part held out by the config.
@@ -113,7 +119,8 @@ class Trainer:
         if not bool((weight > 0).all()):  # a sample of weight 0 is no sample
             X, target, weight = X[weight > 0], target[weight > 0], weight[weight > 0]
         train, held = self._hold_out(len(X), target) if validation is None else (None, None)
-        watched_weight = torch.ones(0 if validation is None else len(validation[0]), dtype=X.dtype)
+        size = 0 if validation is None else len(validation[0])
+        watched_weight = torch.ones(size, dtype=self.model.head.weight.dtype)
         if held is not None and train is not None:
             validation, watched_weight = (X[held], target[held]), weight[held]
             X, target, weight = X[train], target[train], weight[train]
@@ -126,6 +133,8 @@ class Trainer:
         self._run(data, watched, resume)
         if self._best is not None and self.config.early_stopping is not None:
             self._load(self._best[2])
+        elif self.loop.average is not None:
+            self._load(self.loop.average.weights)
         if self.config.method == "coordinate":
             self._fit_output(data)
         return self.history
@@ -161,15 +170,7 @@ class Trainer:
             raise HdnnError(
                 f"X and the targets must have as many rows, got {len(X)}, {len(target)}"
             )
-        if X.ndim != 2 or X.shape[1] != model.features:
-            raise HdnnError(
-                f"X must have {model.features} features a sample for this model, "
-                f"got {tuple(X.shape)}"
-            )
-        if X.dtype != model.head.weight.dtype:
-            raise HdnnError(
-                f"X is {X.dtype} but the model is {model.head.weight.dtype}; convert one of them"
-            )
+        model.check(X)
         if model.task != "classification":
             return
         classes = max(2, model.head.out_features)
@@ -184,9 +185,10 @@ class Trainer:
     # --- data -------------------------------------------------------------------------------------
 
     def _weights(self, X: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
-        weight = torch.ones(len(X), dtype=X.dtype)
+        dtype = self.model.head.weight.dtype
+        weight = torch.ones(len(X), dtype=dtype)
         if sample_weight is not None:
-            weight = sample_weight.to(X.dtype)
+            weight = sample_weight.to(dtype)
             good = weight.shape == (len(X),) and bool(((weight >= 0) & weight.isfinite()).all())
             if not good or not bool(weight.sum() > 0):
                 raise HdnnError("sample weights are one nonnegative number a row, not all zero")
@@ -203,7 +205,7 @@ class Trainer:
             factors = torch.tensor(given, dtype=torch.float64)
             if len(factors) != classes:
                 raise HdnnError(f"class_weight has {len(factors)} entries for {classes} classes")
-        return weight * factors.to(X.dtype)[target]
+        return weight * factors.to(dtype)[target]
 
     def _hold_out(self, size: int, target: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if self.config.validation == 0:
@@ -215,16 +217,28 @@ class Trainer:
 
     def _batches(self, X: Tensor, target: Tensor, weight: Tensor) -> Batches:
         with torch.no_grad():
-            states = self.model.enter(X)
+            states = self.model.ready(X)
         if self.model.task == "regression":
             target = target.to(states.dtype).reshape(len(X), -1)
         return Batches(states, target, weight)
 
     # --- after an epoch ---------------------------------------------------------------------------
 
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """The model with the weights that the training would return now."""
+        if self.loop.average is None:
+            yield
+            return
+        last = {name: t.clone() for name, t in self.model.state_dict().items()}
+        self._load(self.loop.average.weights)
+        yield
+        self._load(last)
+
     @torch.no_grad()
     def _watch(self, data: Batches) -> tuple[float, float | None]:
-        values = self.model.head(self.model.network(data.states))
+        with self._judged():
+            values = values_of(self.model, data.states)
         loss = float(data_loss(values, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
@@ -235,8 +249,9 @@ class Trainer:
             return
         loss = math.inf if math.isnan(entry.validation_loss) else entry.validation_loss
         if self._best is None or loss < self._best[0]:
-            state = {k: v.clone() for k, v in self.model.state_dict().items()}
-            self._best = loss, entry.epoch, state
+            average = self.loop.average
+            state = self.model.state_dict() if average is None else average.weights
+            self._best = loss, entry.epoch, {k: v.clone() for k, v in state.items()}
 
     def _patience_is_over(self, epochs: int) -> bool:
         patience, best = self.config.early_stopping, self._best
@@ -250,13 +265,19 @@ class Trainer:
         """The final output layer, on all training data."""
         if self.config.epochs == 0:
             return
+        assert isinstance(self.model, Model)
         out = self.model.network(data.states)
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:
-        network = self.model.network
+        advice = f"a smaller learning rate (now {self.config.rate(number):.3g}), or clip=1.0"
         with torch.no_grad():
-            states = network.trajectory(data.states[: self.config.batch_size])
+            entered = self.model.entering(data.states[: self.config.batch_size])
+            found = [(network, network.trajectory(y)) for network, y in entered]
+        if not found:
+            return f"the loss is not finite in epoch {number + 1}; use {advice}"
+        broken = [pair for pair in found if not bool(torch.isfinite(pair[1]).all())]
+        network, states = (broken or found)[0]
         finite = torch.isfinite(states).flatten(1).all(1)
         sizes = torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0).abs().flatten(1).amax(1)
         layer = int((~finite).nonzero()[0]) if not bool(finite.all()) else int(sizes.argmax())
@@ -265,8 +286,7 @@ class Trainer:
         h = network.h if isinstance(network.h, float) else float(network.h.max())
         return (
             f"the loss is not finite in epoch {number + 1}: with step h = {h:.3g}, layer {layer} "
-            f"of {network.layers} {what}; use a smaller T or step, a smaller learning rate "
-            f"(now {self.config.rate(number):.3g}), or clip=1.0"
+            f"of {network.layers} {what}; use a smaller T or step, {advice}"
         )
 
     # --- state ------------------------------------------------------------------------------------

@@ -91,9 +91,9 @@ class ODE(nn.Module):
         given = np.asarray(y, dtype=np.float64)
         state = given.reshape(self._shape()) if given.ndim == 1 else given
         weights = next(iter(self.field.parameters()), None)
-        where = {} if weights is None else {"dtype": weights.dtype, "device": weights.device}
+        x = torch.as_tensor(state)
         with torch.no_grad():
-            found = self.field.velocity(torch.as_tensor(state, **where), j, float(t))
+            found = self.field.velocity(x if weights is None else x.to(weights), j, float(t))
         out: Array = found.cpu().numpy().reshape(given.shape).astype(np.float64, copy=False)
         return out
 

@@ -7,6 +7,7 @@ Jacobian, M[i, k] = d y_N[i] / d y_l[k].
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     with torch.no_grad():
         advance, found = reference.layer_map(net.program()), []
         for layer in range(net.layers):
-            found.append(jacobians(lambda v, j=layer: advance(j, v), x, net.field.layout.axis))
+            found.append(jacobians(partial(advance, layer), x, net.field.layout.axis))
             x = advance(layer, x)
     stacked = torch.stack(found) if found else x.new_empty(0)
     return _shaped(net, y, stacked)

@@ -1,0 +1,244 @@
+"""Checks of the ODE behind a network: J, the premises and statements of Lemmas 1, 2 and 3."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdnn.analysis.certificate import Check, follows
+from hdnn.analysis.continuous import backward_dynamics
+from hdnn.analysis.sensitivity import jacobians
+from hdnn.analysis.spectra import EPS
+from hdnn.analysis.subject import Subject
+from hdnn.errors import HdnnError
+from hdnn.fields import EnergyField, HamiltonianField
+from hdnn.fields.field import minus
+from hdnn.program import times
+
+NAN = math.nan
+
+
+def worst_place(badness: Tensor) -> dict[str, Any]:
+    """The layer and the sample of the largest entry of ``(layers, samples)``."""
+    place = int(badness.argmax())
+    return {"layer": place // badness.shape[1], "sample": place % badness.shape[1]}
+
+
+def interconnection(subject: Subject, tolerance: float | None) -> Check:
+    """J = -J' (equation 7)."""
+    S, statement = _interconnection(subject)
+    allowed = 8 * EPS if tolerance is None else tolerance
+    if S is None:
+        value, holds = NAN, False
+    else:
+        size = torch.linalg.matrix_norm(S, 2)
+        value = float((torch.linalg.matrix_norm(S + S.mT, 2) / size.clamp_min(1e-300)).max())
+        holds = value <= allowed
+    return Check(
+        "interconnection", holds, value, allowed, statement,
+        "the energy is constant along the ODE" if holds else
+        "the energy is not constant along the ODE, and Lemmas 2 and 3 do not apply",
+        "equation (7)",
+    )  # fmt: skip
+
+
+def _interconnection(subject: Subject) -> tuple[Tensor | None, str]:
+    field = subject.hamiltonian
+    if field is None:
+        return None, "J = -J': this is a baseline without J"
+    if subject.inverse:
+        assert isinstance(field, HamiltonianField)
+        return field.weights.K, "K = -K', hence J = -J' for J K' = I"
+    if not subject.state_dependent:
+        what = "J = -J'" if field.R is None else "J - R is skew (it has dissipation R)"
+        return minus(field.interconnection, field.R), what
+    t = times(subject.net.h, subject.layers)
+    J = torch.stack([field.J_at(subject.states[j], j, t[j]) for j in range(subject.layers)])
+    return J if field.R is None else J - field.R, "J(y, t) = -J(y, t)' at all states"
+
+
+def full_rank(subject: Subject, tolerance: float | None) -> Check:
+    """K' D K > 0 needs K of full column rank; an energy of one's own needs a positive Hessian."""
+    field = subject.hamiltonian
+    allowed = subject.n * EPS
+    value, statement = NAN, "K has full column rank"
+    if isinstance(field, EnergyField):
+        statement = "the Hessian of H is positive definite"
+        values = torch.linalg.eigvalsh(_hessians(subject, field))
+        value = float((values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)).min())
+    elif field is not None and not subject.inverse:
+        K = field.weights.K
+        value = 0.0
+        if K.shape[-2] >= K.shape[-1]:
+            singular = torch.linalg.svdvals(K)
+            value = float((singular[:, -1] / singular[:, 0].clamp_min(1e-300)).min())
+    elif subject.inverse:
+        statement += " (the Jacobian D K of MS1 and MS2 needs no inverse)"
+    holds = None if math.isnan(value) else value > allowed
+    return Check(
+        "full-rank", holds, value, allowed, statement,
+        follows(
+            holds, "a premise of Lemma 3 holds",
+        "a premise of Lemma 3 fails: gradients can grow linearly in time; see `diagonalisable`",
+        ),
+        "Lemma 3 (its proof)", ">=",
+    )  # fmt: skip
+
+
+def _hessians(subject: Subject, field: EnergyField) -> Tensor:
+    t, layout = times(subject.net.h, subject.layers), field.layout
+    states = subject.states[:-1].unsqueeze(-1) if layout.channels else subject.states[:-1]
+    return torch.stack([
+        jacobians(partial(field.gradient, layer=j, t=t[j]), states[j], layout.axis)
+        for j in range(subject.layers)
+    ])  # fmt: skip
+
+
+def slopes(subject: Subject) -> Tensor | None:
+    """D = sigma'(K y_j + b) of every layer, ``(layers, samples, m)``."""
+    field = subject.hamiltonian
+    if not isinstance(field, HamiltonianField):
+        return None
+    z = subject.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
+    found: Tensor = torch.func.grad(lambda v: field.activation.function(v).sum())(z)
+    return found
+
+
+def positive_slope(subject: Subject, tolerance: float | None) -> Check:
+    """D > 0 fails where units are saturated: 1 - tanh^2 is 0 in floating point."""
+    D, value, allowed, detail = slopes(subject), NAN, 4 * EPS, {}
+    if D is not None:
+        value, detail = float(D.min()), worst_place(-D.amin(-1))
+    holds = None if D is None else value > allowed
+    return Check(
+        "unsaturated", holds, value, allowed, "D = diag sigma'(K y + b) is positive",
+        follows(
+            holds, "a premise of Lemma 3 holds",
+        "a premise of Lemma 3 fails: saturated units pass no gradient; see `diagonalisable`",
+        ),
+        "Lemma 3 (its proof)", ">=", detail,
+    )  # fmt: skip
+
+
+def imaginary(subject: Subject, tolerance: float | None) -> Check:
+    """Lemma 2, from the actual Jacobian."""
+    value, allowed, holds, detail = NAN, NAN, None, {}
+    if subject.stepped:
+        found = subject.spectrum
+        limit = found.rounding if tolerance is None else torch.full_like(found.real, tolerance)
+        detail = worst_place(found.real / limit)
+        at = detail["layer"], detail["sample"]
+        value, allowed = float(found.real[at]), float(limit[at])
+        holds = value <= allowed
+    return Check(
+        "imaginary-spectrum", holds, value, allowed,
+        "eigenvalues of df/dy are imaginary: |Re| / ||df/dy||",
+        follows(
+            holds, "no mode of the ODE with frozen coefficients grows or decays",
+        "modes of the ODE itself grow or decay exponentially, whatever the step",
+        ),
+        "Lemma 2", detail=detail,
+    )  # fmt: skip
+
+
+def diagonalisable(subject: Subject, tolerance: float | None) -> Check:
+    """Lemma 3, from the actual Jacobian."""
+    value, holds, detail = NAN, None, {}
+    if subject.stepped:
+        condition = subject.spectrum.condition
+        value, detail = float(condition.max()), worst_place(condition)
+        holds = math.isfinite(value)
+    return Check(
+        "diagonalisable", holds, value, (16 * subject.n * EPS) ** -0.5,
+        "eigenvectors of df/dy form a basis: its condition number kappa",
+        follows(
+            holds, "with frozen coefficients gradients stay below kappa for all time",
+        "a Jordan block: gradients grow linearly in time, even with frozen coefficients",
+        ),
+        "Lemma 3", detail=detail,
+    )  # fmt: skip
+
+
+def gradient_dynamics(subject: Subject, tolerance: float | None) -> Check:
+    """Lemma 1: d y(T)/d y(T - t) from its own differential equation, and by differentiation."""
+    value, allowed, holds, detail = NAN, NAN, None, {}
+    solution = _solved(subject)
+    if solution is not None and solution.error < 1e-3:
+        M = solution.sensitivities
+        mine = backward_dynamics(subject.net, solution.states[-1], solution.substeps)
+        value = float((_norm(mine - M) / _norm(M)).max())
+        allowed = 20 * solution.error + 1e-9 if tolerance is None else tolerance
+        holds = value <= allowed
+        detail = {"samples": M.shape[1], "substeps": solution.substeps}
+    return Check(
+        "gradient-dynamics", holds, value, allowed,
+        "d/dt d y(T)/d y(T - t) is df/dy times it: integrated and differentiated",
+        follows(
+            holds, "gradients of the ODE obey the equation that Lemmas 2 and 3 are about",
+        "the two computations disagree: the velocity is not differentiable there, or a defect",
+        ),
+        "Lemma 1", detail=detail,
+    )  # fmt: skip
+
+
+def _solved(subject: Subject) -> Any:
+    if not subject.stepped:
+        return None
+    try:
+        return subject.solution
+    except HdnnError:  # the step is too large to follow the ODE; `scheme-drift` says so
+        return None
+
+
+def _norm(M: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(M, 2)
+
+
+def smooth_weights(subject: Subject, tolerance: float | None) -> Check:
+    """K and b must vary slowly against the dynamics: their change over 1 / ||df/dy||."""
+    field, value, holds, detail = subject.weighted, NAN, None, {}
+    if field is not None and subject.stepped:
+        both = torch.cat([field.weights.K, field.weights.b.unsqueeze(-1)], -1).flatten(1)
+        change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
+        turn = subject.h * subject.spectrum.size.amax(1)
+        scale = torch.maximum(size[1:], size[:-1]) * torch.maximum(turn[1:], turn[:-1])
+        rate = torch.where(change > 0, change / scale, 0.0)
+        value = float(rate.max()) if len(rate) else 0.0
+        detail = {"layer": int(rate.argmax()) + 1} if len(rate) else {}
+        holds = value <= 1
+    return Check(
+        "smooth-weights", holds, value, 1.0,
+        "relative change of K, b while the fastest mode turns by one radian",
+        follows(
+            holds, "coefficients vary slowly: Lemmas 2 and 3 speak of the whole network",
+        "weights change faster than the dynamics: Lemmas 2 and 3 speak of single layers only; "
+        "a larger alpha (smoothness penalty), or time_invariant, helps",
+        ),
+        "section 3.4, equation (13)", detail=detail,
+    )  # fmt: skip
+
+
+def marginal_growth(subject: Subject, tolerance: float | None) -> Check:
+    """What Lemmas 2 and 3 are used for: ||M|| within [1 / kappa, kappa], sample by sample."""
+    value, holds, detail = NAN, None, {}
+    if subject.stepped:
+        size = subject.singular[..., 0]
+        both = torch.maximum(size, 1 / size)
+        ratio = both / subject.spectrum.condition.amax(0)
+        value, detail = float(ratio.max()), worst_place(ratio)
+        detail = {**detail, "largest": float(size.max()), "smallest": float(size.min())}
+        holds = value <= 1 + 1e-9 if bool(subject.spectrum.condition.isfinite().any()) else None
+    return Check(
+        "marginal-growth", holds, value, 1.0,
+        "||d y_N / d y_l|| within [1/kappa, kappa], as with frozen coefficients",
+        follows(
+            holds, "gradients neither vanish nor explode beyond what Lemmas 2 and 3 give",
+        "gradients grow (or vanish) beyond what frozen coefficients allow: D, K or b change "
+        "along the trajectory, or the step adds to it",
+        ),
+        "section 3.4", detail=detail,
+    )  # fmt: skip

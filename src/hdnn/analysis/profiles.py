@@ -151,10 +151,7 @@ class Snapshots:
 
 def _fused(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
     packed = pack(net.program(), x.dtype, x.device)
-    arrays = [t.detach().numpy() for t in packed.inputs]
-    if net.ensemble is None:
-        theta, beta, steps, dense = arrays
-        arrays = [theta[None], beta[None], steps[:, None], dense[None]]
+    arrays = list(packed.arrays()[:4])
     return _walk(packed, arrays, np.ascontiguousarray(x.numpy()), depths)
 
 

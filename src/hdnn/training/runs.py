@@ -2,6 +2,7 @@
 
 config.toml         the recipe
 history.jsonl       an entry for every epoch
+gradients.jsonl     where it is asked for: recordings of gradients, see `hdnn.training.recorder`
 checkpoint/         the state after an epoch, replaced atomically
 model.safetensors   the trained model; it is there when the run is finished
 metrics.json        what it reaches on the held-out data
@@ -32,6 +33,7 @@ from hdnn.model import Model
 from hdnn.persistence import load, save
 from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.recipe import Prepared, Recipe, build, prepare
+from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
 
 CHECKPOINT_FORMAT = "1"
@@ -50,6 +52,10 @@ class Run:
     @property
     def history(self) -> Path:
         return self.folder / "history.jsonl"
+
+    @property
+    def gradients(self) -> Path:
+        return self.folder / "gradients.jsonl"
 
     @property
     def checkpoint(self) -> Path:
@@ -123,7 +129,7 @@ class Run:
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-        for path in (self.model_file, self.metrics, self.history, self.config):
+        for path in (self.model_file, self.metrics, self.gradients, self.history, self.config):
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -156,9 +162,14 @@ class Run:
         return model
 
     def train(
-        self, callbacks: Sequence[Callback] = (), checkpoint_seconds: float = 5.0
+        self,
+        callbacks: Sequence[Callback] = (),
+        checkpoint_seconds: float = 5.0,
+        recorder: Recorder | None = None,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
+
+        A run that was recorded so far goes on being recorded in the same way.
 
         Interrupted by KeyboardInterrupt, it writes a checkpoint of the last whole epoch first.
         """
@@ -170,7 +181,7 @@ class Run:
             model = build(recipe, data)
             snapshot = self._read_checkpoint(model)
             self._cut_history(0 if snapshot is None else snapshot.epoch)
-            trainer = Trainer(model, recipe.training)
+            trainer = Trainer(model, recipe.training, recorder=self._recorder(recorder))
             trainer.callbacks = [_Recorder(self, checkpoint_seconds), *callbacks]
             target, undo = _standard(data)
             try:
@@ -181,6 +192,15 @@ class Run:
                 raise
             undo(model)
             return self._finish(model, data)
+
+    def _recorder(self, given: Recorder | None) -> Recorder | None:
+        """The recorder of this run, writing to its folder."""
+        log = GradientLog(self.gradients)
+        if given is None and self.gradients.exists():
+            given = log.recorder()
+        if given is not None:
+            given.log = log
+        return given
 
     def _finish(self, model: Model | ImageClassifier, data: Prepared) -> dict[str, Any]:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train)}

@@ -18,6 +18,7 @@ from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import values_of
 from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
+from hdnn.training.recorder import Recorder
 
 
 class DivergenceError(HdnnError):
@@ -71,6 +72,7 @@ class Trainer:
         config: how.
         callbacks: called with the trainer and the entry after every epoch; one that sets
             ``trainer.stopped = True`` ends the training there.
+        recorder: looks at gradients on the way; it changes nothing.
 
     >>> import hdnn
     >>> from hdnn.data import split
@@ -87,8 +89,9 @@ class Trainer:
         model: Trainable,
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
+        recorder: Recorder | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.recorder = model, recorder
         self.config = TrainingConfig() if config is None else config
         self.callbacks = list(callbacks)
         self.history: list[Entry] = []
@@ -128,6 +131,10 @@ class Trainer:
         watched = None if validation is None else self._batches(*validation, watched_weight)
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.loop = make_loop(self.model, data, self.config)
+        if self.recorder is not None:
+            first = 0 if resume is None else resume.epoch
+            self.recorder.start(self.model.networks[0], data.states, first)
+            self.loop.observer = self.recorder
         if resume is not None:
             self._restore(resume)
         self._run(data, watched, resume)
@@ -159,6 +166,8 @@ class Trainer:
             self.history.append(entry)
             self._note_best(entry)
             self.snapshot = self._take(number + 1, entry.seconds)
+            if self.recorder is not None:
+                self.recorder.finish(number + 1)
             for callback in self.callbacks:
                 callback(self, entry)
             if self.stopped:

@@ -1,0 +1,225 @@
+"""The recorder: what happens to gradients along the depth of a network while it is trained.
+
+It looks, and leaves no trace: the weights of a training with and without it are the same bits.
+In a run folder its recordings are in ``gradients.jsonl``, beside the history: first a line that
+says what was recorded (`Header`), then one line for every recording (`Recording`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hdnn.analysis.profiles import Snapshots, spread
+from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.files import atomic
+from hdnn.network import HamiltonianNetwork
+from hdnn.training.evaluation import finite
+
+FORMAT = 1
+DEPTHS, SAMPLES = 17, 8
+"""What is recorded by default; with it a recording costs about as much as a training step."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a recorder records.
+
+    Args:
+        every: iterations from one recording to the next.
+        depths: l of the recorded d y_N / d y_l, from 0 (input) to N (output).
+        samples: of every batch, the first so many are looked at.
+        format: of the file.
+    """
+
+    every: int
+    depths: tuple[int, ...]
+    samples: int
+    format: int = FORMAT
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One look, before the step of an iteration, at the batch of that iteration.
+
+    Args:
+        epoch: counted from 1, as in the history.
+        iteration: counted from 0 over all epochs: steps taken before.
+        mean, minimum, maximum: over samples, of the norm of d y_N / d y_l, one entry for a depth.
+        smallest: the smallest singular value of d y_N / d y_l of any sample.
+        of_mean: the norm of the mean of d y_N / d y_l over the samples.
+        energy: mean over samples of H of layer l at y_l; None where there is no energy.
+        gradient: norms of the gradient of the penalised loss on the whole batch with respect to
+            K and b, one entry for *every* layer (one in all where layers share their weights);
+            before clipping.
+    """
+
+    epoch: int
+    iteration: int
+    mean: tuple[float, ...]
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+    smallest: tuple[float, ...]
+    of_mean: tuple[float, ...]
+    energy: tuple[float, ...] | None
+    gradient: tuple[float, ...] | None
+
+
+class GradientLog:
+    """The file ``gradients.jsonl`` of a run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def read(self) -> tuple[Header, list[dict[str, Any]]]:
+        """What was recorded, and the recordings; a last line that was cut off is left out."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            header = json.loads(lines[0])
+            if header.pop("format") != FORMAT:
+                raise ValueError("it is of another format")
+            found = Header(**{**header, "depths": tuple(header["depths"])})
+        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise FileFormatError(f"{self.path} is no record of gradients: {error}") from error
+        entries = []
+        for line in lines[1:]:
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                break
+        return found, entries
+
+    def recorder(self) -> Recorder:
+        """A recorder that goes on in the same way."""
+        header, _ = self.read()
+        return Recorder(header.every, header.depths, header.samples)
+
+    def begin(self, header: Header, epoch: int) -> None:
+        """Cut the record back to the end of an epoch, where it is of the same kind."""
+        kept: list[dict[str, Any]] = []
+        if self.path.exists() and epoch > 0:
+            there, entries = self.read()
+            if there != header:
+                raise HdnnError(
+                    f"{self.path} records every {there.every} iterations, at {len(there.depths)} "
+                    f"depths of {there.samples} samples; go on with the same, or leave --record out"
+                )
+            kept = [entry for entry in entries if entry["epoch"] <= epoch]
+        with atomic(self.path) as temporary:
+            lines = [asdict(header), *kept]
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def append(self, recordings: Sequence[Recording]) -> None:
+        """Add the recordings of an epoch."""
+        try:
+            with open(self.path, "a") as file:
+                file.write("".join(_line(recording) for recording in recordings))
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+
+def _line(recording: Recording) -> str:
+    """A recording as JSON with six digits, in one go: formatting numbers one by one is slow."""
+    names = [f.name for f in fields(Recording)]
+    values = {name: getattr(recording, name) for name in names}
+    given = {name: value for name, value in values.items() if value is not None}
+    flat = [x for value in given.values() if isinstance(value, tuple) for x in value]
+    if not np.isfinite(flat).all():
+        return json.dumps(finite(given)) + "\n"
+    form = ", ".join(
+        f'"{name}": [{", ".join(["%.6g"] * len(value))}]' if isinstance(value, tuple)
+        else f'"{name}": {value}'
+        for name, value in given.items()
+    )  # fmt: skip
+    return "{" + form % tuple(flat) + "}\n"
+
+
+class Recorder:
+    """Watches a training, every so many iterations.
+
+    Args:
+        every: iterations from one recording to the next; the first is before the first step.
+        depths: how many depths, evenly spaced from input to output, or which ones.
+        samples: how many samples of a batch.
+
+    Attributes:
+        recordings: of all whole epochs so far.
+        log: where they are written as well, or None.
+
+    >>> import hdnn
+    >>> from hdnn.data import split
+    >>> from hdnn.training import Trainer, TrainingConfig
+    >>> data = split("double-moons", size=400)
+    >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
+    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    >>> recorder = Recorder(every=4)
+    >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50), recorder=recorder)
+    >>> _ = trainer.fit(data.X_train, data.y_train)
+    >>> [recording.iteration for recording in recorder.recordings]
+    [0, 4]
+    """
+
+    def __init__(
+        self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
+    ) -> None:
+        for name, value in (("every", every), ("samples", samples)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise HdnnError(f"{name} is an integer of at least 1, got {value!r}")
+        self.every, self.depths, self.samples = every, depths, samples
+        self.recordings: list[Recording] = []
+        self.log: GradientLog | None = None
+
+    def start(self, network: HamiltonianNetwork, states: Tensor, epoch: int = 0) -> None:
+        """Watch a network that is trained on ``states``, ``(samples, n)``, after some epochs."""
+        if network.features is None:
+            raise HdnnError(
+                "recording serves networks over features; look at images with hdnn.analysis.watch"
+            )
+        chosen = (
+            spread(network.layers, self.depths) if isinstance(self.depths, int) else self.depths
+        )
+        self._snapshots, self._states = Snapshots(network, chosen), states
+        self.header = Header(self.every, tuple(self._snapshots.depths.tolist()), self.samples)
+        self.recordings = []
+        self._looks: list[int] = []
+        self._slopes: dict[int, np.ndarray] = {}
+        if self.log is not None:
+            self.log.begin(self.header, epoch)
+
+    def due(self, iteration: int) -> bool:
+        """Whether to look at this iteration."""
+        return iteration % self.every == 0
+
+    def before(self, iteration: int, chosen: Tensor) -> None:
+        """Take a snapshot of the weights and of some samples of the batch."""
+        self._looks.append(iteration)
+        self._snapshots.take(self._states[chosen.reshape(-1)[: self.samples]])
+
+    def after(self, slopes: np.ndarray) -> None:
+        """Keep the norms of the gradient."""
+        self._slopes[self._looks[-1]] = slopes.reshape(-1)
+
+    def finish(self, epoch: int) -> None:
+        """Make the recordings of an epoch that has ended, and write them where there is a log."""
+        found = []
+        for iteration, seen in zip(self._looks, self._snapshots.profiles(), strict=True):
+            slopes = self._slopes.get(iteration)
+            norms = seen.largest
+            energy = None if seen.energy is None else seen.energy.mean(-1)
+            columns = (
+                norms.mean(-1), norms.min(-1), norms.max(-1), seen.smallest.min(-1), seen.of_mean,
+                energy, slopes,
+            )  # fmt: skip
+            lists = (None if column is None else tuple(column.tolist()) for column in columns)
+            found.append(Recording(epoch, iteration, *lists))  # type: ignore[arg-type]
+        self._looks, self._slopes = [], {}
+        self.recordings += found
+        if self.log is not None:
+            self.log.append(found)

@@ -6,6 +6,7 @@ from hdnn.analysis.growth import Norms, norms, product_bound
 from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
 from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
+from hdnn.analysis.watch import Watch, Watched, watch
 
 __all__ = [
     "Certificate",
@@ -13,6 +14,8 @@ __all__ = [
     "Norms",
     "Profile",
     "Spectrum",
+    "Watch",
+    "Watched",
     "certify",
     "forward_sensitivities",
     "layer_factors",
@@ -22,4 +25,5 @@ __all__ = [
     "sensitivities",
     "spectrum",
     "velocity_jacobians",
+    "watch",
 ]

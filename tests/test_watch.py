@@ -1,0 +1,156 @@
+"""`watch` agrees with Jacobians by brute force, whatever the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hdnn
+from hdnn.analysis import watch
+from hdnn.errors import HdnnError
+
+
+def brute(rest: list[nn.Module], h: Tensor) -> Tensor:
+    """``(samples, m_N, m_l)``: the Jacobian of what is still to come, sample by sample."""
+    found = []
+    for sample in h:
+        J = torch.autograd.functional.jacobian(
+            lambda x: nn.Sequential(*rest)(x[None])[0], sample.detach()
+        )
+        found.append(J.reshape(J[..., 0].numel() if sample.ndim == 1 else -1, sample.numel()))
+    return torch.stack(found)
+
+
+def check(blocks: list[nn.Module], x: Tensor, watched: hdnn.analysis.Watched, every: int) -> None:
+    states = [x]
+    for block in blocks:
+        states.append(block(states[-1]))
+    for l in range(0, len(blocks), every):
+        M = brute(blocks[l:], states[l])
+        values = torch.linalg.svdvals(M)
+        n = watched.norms
+        for name, right in (
+            ("mean", values[:, 0].mean()), ("minimum", values[:, 0].min()),
+            ("maximum", values[:, 0].max()), ("smallest", values[:, -1].min()),
+            ("of_mean", torch.linalg.svdvals(M.mean(0))[0]),
+        ):  # fmt: skip
+            found = getattr(n, name)[l]
+            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-14, msg=f"{name} {l}")
+        torch.testing.assert_close(n.quantiles[2, l], values[:, 0].quantile(0.5))
+
+
+def test_tanh_mlp_of_50_layers() -> None:
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(50)]
+    model = nn.Sequential(*blocks)
+    x = torch.randn(5, 8)
+    found = watch(model)(x)
+    assert found.exact
+    assert found.names == ("input", *map(str, range(50)))
+    check(list(blocks), x, found, every=7)
+    assert float(found.norms.mean[0]) < 1e-6  # torch's initialisation lets gradients vanish
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_transformer_encoder_of_torch(batch_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(6, 2, 12, batch_first=batch_first, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
+    x = torch.randn(3, 5, 6)  # 3 samples of 5 tokens
+    eyes = watch(encoder, list(encoder.layers), batch_axis=0 if batch_first else 1)
+    found = eyes(x if batch_first else x.transpose(0, 1))
+    assert found.names == ("input", *(f"layers.{k}" for k in range(4)))
+    assert found.sizes == (30,) * 5
+
+    class BatchFirst(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) if batch_first else self.inner(x.transpose(0, 1)).transpose(0, 1)
+
+    check([BatchFirst(part) for part in encoder.layers], x, found, every=1)
+
+
+def test_estimates_are_the_norms_from_below() -> None:
+    blocks = [nn.Sequential(nn.Linear(20, 20), nn.Tanh()) for _ in range(3)]
+    model, x = nn.Sequential(*blocks), torch.randn(6, 20)
+    exact = watch(model)(x).norms
+    found = watch(model, limit=5, iterations=500, tolerance=1e-9)(x)
+    assert not found.exact
+    for name in ("mean", "minimum", "maximum", "of_mean"):
+        torch.testing.assert_close(
+            getattr(found.norms, name), getattr(exact, name), rtol=1e-3, atol=0
+        )
+        assert bool((getattr(found.norms, name) <= getattr(exact, name) * (1 + 1e-12)).all())
+    rough = watch(model, limit=5)(x).norms
+    torch.testing.assert_close(rough.mean, exact.mean, rtol=0.05, atol=0)
+    assert bool(found.norms.smallest.isnan().all())
+
+
+def test_residual_convolutions_with_batch_normalisation() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + nn.functional.relu(self.norm(self.conv(x)), inplace=True)
+
+    model, x = nn.Sequential(Block(), Block(), Block()), torch.randn(4, 2, 3, 3)
+    with pytest.raises(HdnnError, match="samples mix after 'input'"):
+        watch(model)(x)
+    whole = watch(model, per_sample=False, keep=True)(x)  # the batch as one state
+    assert whole.sizes == (72,) * 4
+    jacobian = torch.autograd.functional.jacobian(model, x).reshape(72, 72)
+    assert whole.jacobians is not None
+    torch.testing.assert_close(whole.jacobians[0][0], jacobian)
+    check(list(model.eval()), x, watch(model)(x), every=1)
+
+
+def test_widths_may_differ_and_layers_may_act_in_place() -> None:
+    model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(inplace=True), nn.Linear(7, 2))
+    x = torch.randn(4, 3)
+    found = watch(model, ["0", "2"], keep=True)(x)
+    assert found.names == ("input", "0", "2")
+    assert found.jacobians is not None
+    W0, W2 = model[0].weight, model[2].weight
+    D = (model[0](x) > 0).double()
+    torch.testing.assert_close(found.jacobians[1], W2.detach() * D[:, None])
+    torch.testing.assert_close(found.jacobians[0], (W2 * D[:, None]) @ W0)
+
+
+def test_hamiltonian_blocks_and_layers_that_run_twice() -> None:
+    net = hdnn.network("MS3", features=4, layers=6, T=1.0)  # fused: directions go one by one
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(self.net(x))
+
+    x = torch.randn(5, 4)
+    with watch(Twice(), ["net"]) as eyes:
+        eyes.module(x)
+    found = eyes.measure()
+    assert found.names == ("input", "net", "net:2")
+    second = hdnn.analysis.norms(hdnn.analysis.sensitivities(net, net(x)))
+    torch.testing.assert_close(found.norms.mean[1], second.mean[0])
+    assert bool((found.norms.minimum > 1 - 1e-12).all())  # symplectic, twice as well
+    assert "exact" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"), [(["nope"], "'nope' is no submodule"), ([], "empty"), (None, "say which")]
+)
+def test_layers_that_are_not_there(layers: list[str] | None, words: str) -> None:
+    with pytest.raises(HdnnError, match=words):
+        watch(nn.TransformerEncoderLayer(4, 2), layers)
+
+
+def test_nothing_watched_is_an_error() -> None:
+    with pytest.raises(HdnnError, match="nothing was watched"):
+        watch(nn.Sequential(nn.Linear(2, 2))).measure()

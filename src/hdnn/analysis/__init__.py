@@ -1,27 +1,35 @@
 """Looking at gradients: sensitivities, their norms, and the theory as checks."""
 
+from hdnn.analysis.advice import Advice, advise
 from hdnn.analysis.certificate import Certificate, Check
 from hdnn.analysis.certification import certify
 from hdnn.analysis.growth import Norms, norms, product_bound
+from hdnn.analysis.margins import Margins, Robustness, margins, robustness
 from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
 from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
 from hdnn.analysis.watch import Watch, Watched, watch
 
 __all__ = [
+    "Advice",
     "Certificate",
     "Check",
+    "Margins",
     "Norms",
     "Profile",
+    "Robustness",
     "Spectrum",
     "Watch",
     "Watched",
+    "advise",
     "certify",
     "forward_sensitivities",
     "layer_factors",
+    "margins",
     "norms",
     "product_bound",
     "profile",
+    "robustness",
     "sensitivities",
     "spectrum",
     "velocity_jacobians",

@@ -1,0 +1,372 @@
+"""Training on pictures: it learns, goes on bit by bit, and Table 2 is a list of records."""
+
+from __future__ import annotations
+
+import csv
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from hdnn.cli import app
+from hdnn.data.images import load
+from hdnn.errors import HdnnError
+from hdnn.experiments import table2, table2_summary
+from hdnn.experiments.records import Store
+from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.training import Trainer, TrainingConfig
+from hdnn.training.averaging import Average
+from hdnn.training.distortion import distort
+from hdnn.training.pictures import PRESETS, statistics
+from hdnn.training.recipe import Recipe
+from hdnn.training.runs import Run, read_history
+
+JOINT = TrainingConfig(
+    method="joint", epochs=2, batch_size=100, learning_rate=0.01, schedule="one-cycle",
+    warmup=0.5, alpha=1e-3, alpha_c=2e-4,
+)  # fmt: skip
+FULL = replace(
+    JOINT, epochs=4, optimiser="AdamW", weight_decay=0.01, label_smoothing=0.1, averaging=0.9,
+    shift=1, rotate=5.0, zoom=0.05, flip=True, erase=2, validation=0.2, early_stopping=2,
+)  # fmt: skip
+STAGES: dict[str, Any] = {
+    "architecture": "H1", "widths": (4, 8), "layers": (2, 2), "step": 0.1, "kernel": 3,
+    "norm": "batch", "head": "pool", "size": (8, 8),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor]:
+    found = load("digits")
+    return found.train[:400], found.train_labels[:400]
+
+
+def classifier(**options: Any) -> ImageClassifier:
+    config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
+    return ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+
+
+# --- the trainer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["MS1", "H2"])
+def test_the_papers_network_learns_digits(architecture: str) -> None:
+    found = load("digits")
+    mean, std = statistics(found.train)
+    model = classifier(architecture=architecture, layers=(4,), mean=mean, std=std)
+    Trainer(model, replace(JOINT, epochs=8)).fit(found.train, found.train_labels)
+    accuracy = (model.predict(found.test) == found.test_labels).double().mean()
+    assert accuracy > 0.95
+
+
+def weights_after(model: ImageClassifier) -> dict[str, Tensor]:
+    return {name: t.clone() for name, t in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("config", [JOINT, FULL], ids=["paper", "everything"])
+def test_a_resumed_training_ends_with_the_same_bits(
+    config: TrainingConfig, digits: tuple[Tensor, Tensor]
+) -> None:
+    options = {} if config is JOINT else STAGES
+    whole, first, second = (classifier(**options) for _ in range(3))
+    Trainer(whole, config).fit(*digits)
+    snapshots = []
+    Trainer(first, config, [lambda t, e: snapshots.append(t.snapshot)]).fit(*digits)
+    Trainer(second, config).fit(*digits, resume=snapshots[0])
+    expected, found = weights_after(whole), weights_after(second)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_gradients_are_those_of_the_whole_objective(digits: tuple[Tensor, Tensor]) -> None:
+    """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
+    X, y = digits[0][:50], digits[1][:50]
+    config = TrainingConfig(
+        method="joint", epochs=1, batch_size=50, learning_rate=1.0, optimiser="SGD", alpha=0.3,
+        alpha_c=0.2,
+    )  # fmt: skip
+    model, twin = (classifier(layers=(3,)).double() for _ in range(2))
+    Trainer(model, config).fit(X, y)
+    net = twin.networks[0]
+    K, b = net.K, net.b
+    smooth = (K[1:] - K[:-1]).square().sum() + (b[1:] - b[:-1]).square().sum()
+    penalty = twin.head.weight.square().sum() + twin.head.bias.square().sum()
+    loss = nn.functional.cross_entropy(twin(X), y) + 0.3 * 0.05 / 2 * smooth + 0.2 * penalty
+    loss.backward()
+    for trained, p in zip(model.parameters(), twin.parameters(), strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(trained, p - p.grad)
+
+
+def test_a_training_returns_the_average_that_it_validated(digits: tuple[Tensor, Tensor]) -> None:
+    model = classifier()
+    config = replace(JOINT, averaging=0.9)
+    trainer = Trainer(model, config)
+    history = trainer.fit(*digits, validation=digits)
+    with torch.no_grad():
+        loss = float(nn.functional.cross_entropy(model(digits[0]), digits[1]))
+    assert history[-1].validation_loss == pytest.approx(loss, rel=1e-5)
+    last = trainer.snapshot
+    assert last is not None
+    assert not torch.equal(last.tensors["model.head.weight"], model.head.weight)
+
+
+def test_averages_longhand() -> None:
+    line = nn.Linear(1, 1)
+    average = Average(line, 0.5)
+    expected = line.weight.detach().clone()
+    for step in range(4):
+        with torch.no_grad():
+            line.weight += 1
+        keep = min(0.5, (1 + step) / (10 + step))
+        expected = keep * expected + (1 - keep) * line.weight.detach()
+        average.update()
+    torch.testing.assert_close(average.weights["weight"], expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"method": "coordinate"}, "joint"), ({"loop": "direct"}, "serves models for tables")],
+)
+def test_what_pictures_cannot_be_trained_with(
+    change: dict[str, Any], message: str, digits: tuple[Tensor, Tensor]
+) -> None:
+    config = TrainingConfig(**({"method": "joint"} | change))
+    with pytest.raises(HdnnError, match=message):
+        Trainer(classifier(), config).fit(*digits)
+
+
+def test_the_one_cycle_schedule() -> None:
+    config = TrainingConfig(
+        method="joint", epochs=10, learning_rate=2.0, schedule="one-cycle", warmup=2.0
+    )
+    assert config.rate(1.0) == 1.0
+    assert config.rate(2.0) == 2.0
+    assert config.rate(6.0) == pytest.approx(1.0)
+    assert config.rate(10.0) == pytest.approx(0.0)
+    assert 0 < config.rate(0) < 0.01
+
+
+# --- distortions ----------------------------------------------------------------------------------
+
+
+def test_distortions_depend_on_seed_and_place_only(digits: tuple[Tensor, Tensor]) -> None:
+    X = digits[0][:20]
+    found = distort(X, FULL, 3, 7)
+    torch.manual_seed(99)
+    assert torch.equal(distort(X, FULL, 3, 7), found)
+    assert found.dtype == torch.uint8
+    others = [
+        distort(X, FULL, 3, 8),
+        distort(X, FULL, 4, 7),
+        distort(X, replace(FULL, seed=1), 3, 7),
+    ]
+    assert all(not torch.equal(other, found) for other in others)
+
+
+def test_shifts_are_all_shifts_up_to_the_largest() -> None:
+    dot = torch.zeros(600, 1, 9, 9, dtype=torch.uint8)
+    dot[:, :, 4, 4] = 255
+    moved = distort(dot, TrainingConfig(shift=2), 0, 0)
+    places = {tuple(place[2:].tolist()) for place in moved.nonzero()}
+    assert places == {(4 + a, 4 + b) for a in range(-2, 3) for b in range(-2, 3)}
+    assert torch.equal(moved.sum((1, 2, 3)), dot.sum((1, 2, 3)))
+
+
+def test_mirror_images() -> None:
+    X = torch.arange(8, dtype=torch.uint8).reshape(1, 1, 2, 4).expand(200, 1, 2, 4)
+    found = distort(X, TrainingConfig(flip=True), 0, 0)
+    kept = [bool(torch.equal(a, b)) for a, b in zip(found, X, strict=True)]
+    turned = [bool(torch.equal(a, b.flip(-1))) for a, b in zip(found, X, strict=True)]
+    assert all(a != b for a, b in zip(kept, turned, strict=True))
+    assert 60 < sum(kept) < 140
+
+
+def test_a_rotation_turns_about_the_centre() -> None:
+    """A disc stays, up to interpolation; its bright half turns by at most the angle."""
+    u, v = torch.meshgrid(torch.arange(33) - 16.0, torch.arange(33) - 16.0, indexing="ij")
+    half = ((u.square() + v.square() < 144) & (v > 0)).to(torch.float64)
+    X = half.expand(50, 1, 33, 33)
+    found = distort(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
+    angles = torch.atan2((found * u).sum((1, 2)), (found * v).sum((1, 2))).rad2deg()
+    assert float(angles.abs().max()) < 31
+    assert float(angles.max()) > 20
+    assert float(angles.min()) < -20
+    torch.testing.assert_close(found.sum((1, 2)), X.sum((1, 2, 3)), rtol=0.02, atol=0.0)
+
+
+def test_erased_squares() -> None:
+    X = torch.full((100, 2, 8, 6), 9, dtype=torch.uint8)
+    found = distort(X, TrainingConfig(erase=3), 0, 0)
+    holes = (found == 0).sum((2, 3))
+    assert torch.equal(holes[:, 0], holes[:, 1])
+    assert (int(holes.min()), int(holes.max())) == (4, 9)
+
+
+def test_statistics_of_pictures() -> None:
+    X = torch.randint(0, 256, (50, 3, 4, 5), dtype=torch.uint8)
+    mean, std = statistics(X)
+    wide = (X / 255.0).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(torch.tensor(mean), wide.mean(1))
+    torch.testing.assert_close(torch.tensor(std), wide.std(1, correction=0))
+
+
+# --- recipes and runs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_come_back_from_a_config_file(preset: str) -> None:
+    recipe = Recipe.from_tables({"data": {"source": "digits"}, "model": {"preset": preset}})
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    assert recipe.training.method == "joint"
+
+
+def test_the_papers_preset_is_appendix_B2() -> None:
+    training = Recipe.from_tables({"data": {"source": "mnist"}}).training
+    assert (training.epochs, training.batch_size, training.optimiser) == (40, 100, "Adam")
+    assert [training.rate(e) for e in (0, 1)] == pytest.approx([0.04, 0.032])
+    assert (training.alpha, training.alpha_c, training.weight_decay) == (1e-3, 2e-4, 0.0)
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    recipe = Recipe.from_tables(
+        {"data": {"source": "digits"}, "model": {"layers": 2}, "training": {"epochs": 3}}
+    )
+    Run.create(tmp_path / "whole", recipe).train()
+    run = Run.create(tmp_path / "killed", recipe)
+
+    def kill(trainer: Trainer, entry: Any) -> None:
+        if entry.epoch == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run.train([kill], checkpoint_seconds=0.0)
+    assert not run.finished
+    run.train()
+    one, two = (Run(tmp_path / name).load_model().state_dict() for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    entries = read_history(run.history)
+    assert [entry["epoch"] for entry in entries] == [1, 2, 3]
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def command(*words: object) -> Any:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def test_train_evaluate_predict(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command(
+        "train", "digits", "--preset", "convolutional", "--widths", "4,8", "--layers", "1,1",
+        "--head", "linear", "--epochs", 3, "--warmup", 1, "--lr", 0.02, "--averaging", 0.5,
+        "--shift", 0, "--rotate", 0,
+        "--out", run,
+    )  # fmt: skip
+    found = json.loads(command("evaluate", run, "--json").stdout)
+    assert found["samples"] == 359
+    assert found["accuracy"] > 0.7
+    test = load("digits").test
+    file = tmp_path / "pictures-idx3-ubyte"
+    file.write_bytes(struct.pack(">I3I", 0x803, len(test), 8, 8) + test.numpy().tobytes())
+    command("predict", run, file, "--out", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    model = Run(run).load_model()
+    assert [row["prediction"] for row in rows] == [str(k) for k in model.predict(test).tolist()]
+    assert sum(float(rows[0][f"p_{k}"]) for k in range(10)) == pytest.approx(1, abs=1e-4)
+
+
+def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    found = load("digits")
+    for label in ("no", "yes"):
+        (tmp_path / "data" / label).mkdir(parents=True)
+    for number in range(60):
+        label = "yes" if found.train_labels[number] > 4 else "no"
+        picture = image.fromarray(found.train[number, 0].numpy())
+        picture.save(tmp_path / "data" / label / f"{number}.png")
+    run = tmp_path / "run"
+    command("train", tmp_path / "data", "--layers", 1, "--epochs", 1, "--out", run)
+    result = json.loads(command("evaluate", run, tmp_path / "data", "--json").stdout)
+    assert result["samples"] == 60
+    command("predict", run, tmp_path / "data", "--out", tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert len(rows) == 60
+    assert {row["prediction"] for row in rows} <= {"no", "yes"}
+    assert rows[0]["picture"].startswith("no/")
+
+
+# --- Table 2 --------------------------------------------------------------------------------------
+
+
+def test_the_ten_cells_of_table_2() -> None:
+    cells = table2.select()
+    assert len(cells) == 10
+    assert {(c.architecture, c.layers): c.test for c in cells}["H2", 8] == 98.22
+    assert table2.select(["ms1"], [16])[0].train == 100.0
+    assert {c.layers for c in table2.select(["convolution"])} == {2, 4, 8, 16}
+    steps = [table2.recipe(c, table2.protocol("paper"), 0).model.step for c in cells]  # type: ignore[union-attr]
+    assert steps == [0.4] * 5 + [0.05] * 5
+    for wrong in ({"architectures": ["H1"]}, {"layers": [3]}):
+        with pytest.raises(HdnnError):
+            table2.select(**wrong)  # type: ignore[arg-type]
+
+
+def test_tuned_has_the_same_networks() -> None:
+    for cell in table2.select():
+        ours, papers = (table2.recipe(cell, table2.protocol(n), 0) for n in ("tuned", "paper"))
+        assert replace(ours.model, scale=1.0) == papers.model
+        assert not ours.training.distorts
+        assert (ours.training.epochs, ours.training.batch_size) == (40, 100)
+
+
+def test_records_of_table_2_are_made_once_and_survive_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "records"
+    store, chosen = Store(out, table2.ImageRecord), table2.protocol("paper")
+    cells = table2.select(["H2"], [0, 2])
+    options: dict[str, Any] = {"data": "digits", "epochs": 2}
+
+    def kill(line: str) -> None:
+        if "H2-2" in line and "epoch 1," in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        table2.sweep(store, cells, chosen, [0], report=kill, **options)
+    assert len(store.read()) == 1
+    begun = [read_history(path) for path in tmp_path.glob("*.unfinished/*/history.jsonl")]
+    assert [len(entries) for entries in begun] == [1]
+    table2.sweep(store, cells, chosen, [0], **options)
+    records = list(store.read().values())
+    assert [r.layers for r in records] == [0, 2]
+    assert [p.name for p in tmp_path.rglob("*.jsonl")] == ["records.jsonl"]
+    whole = Store(tmp_path / "whole", table2.ImageRecord)
+    table2.sweep(whole, cells, chosen, [0], **options)
+    for a, b in zip(records, whole.read().values(), strict=True):
+        assert (a.train_accuracy, a.test_accuracy) == (b.train_accuracy, b.test_accuracy)
+    monkeypatch.setattr(table2, "train_cell", lambda *_, **__: pytest.fail("trained twice"))
+    table2.sweep(store, cells, chosen, [0], **options)
+
+
+def test_the_summary_counts_what_is_reached() -> None:
+    record = table2.ImageRecord(
+        "mnist", "H2", 8, "paper", "standard", 0, 0.4, 0.997, 0.9820, 1.0, "0", epochs=40
+    )
+    records = [record, replace(record, seed=1, test_accuracy=0.9826)]
+    (row,) = table2_summary.summarise(table2.table2(), records, "paper")
+    assert row.test == pytest.approx(98.23)
+    assert row.deviation == pytest.approx(0.06 / 2**0.5)
+    assert row.reached
+    page = table2_summary.page([replace(r, test_accuracy=0.98) for r in records])
+    assert "in 0 of 1 cells" in page
+    assert "98.22 | 98.00" in page

@@ -17,6 +17,7 @@ from hdnn.errors import HdnnError
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import Recipe, check
+from hdnn.training.recorder import Recorder
 from hdnn.training.runs import Run
 from hdnn.training.trainer import Callback, Entry, Trainer
 
@@ -93,6 +94,10 @@ def train(
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the history here.")] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard here.")] = None,
+    record: Annotated[
+        int | None,
+        typer.Option(help="Record gradients every so many iterations; see hdnn gradients."),
+    ] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Between checkpoints.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -123,6 +128,7 @@ def train(
         },
     }  # fmt: skip
     flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
+    recorder = None if record is None else Recorder(record)
     if resume is not None:
         if config is not None or out is not None or overwrite or any(flags.values()):
             raise HdnnError("--resume takes no other settings: the run's config.toml has them")
@@ -133,7 +139,7 @@ def train(
         for note in check(recipe).notes:
             warn(f"note: {note}")
         run = Run.create(out or _default_folder(recipe), recipe, overwrite)
-    _train(run, csv, tensorboard, checkpoint_seconds, as_json)
+    _train(run, csv, tensorboard, checkpoint_seconds, recorder, as_json)
 
 
 def _several(name: str, text: str | None) -> list[int] | None:
@@ -181,8 +187,9 @@ def _default_folder(recipe: Recipe) -> Path:
 
 
 def _train(
-    run: Run, csv: Path | None, tensorboard: Path | None, seconds: float, as_json: bool
-) -> None:
+    run: Run, csv: Path | None, tensorboard: Path | None, seconds: float,
+    recorder: Recorder | None, as_json: bool,
+) -> None:  # fmt: skip
     if run.finished:
         if as_json:
             emit({"run": str(run.folder), "finished": True})
@@ -197,7 +204,7 @@ def _train(
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _Progress(recipe.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([*callbacks, progress], seconds)
+            metrics = run.train([*callbacks, progress], seconds, recorder)
     except KeyboardInterrupt:
         warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
         raise typer.Exit(FAILED) from None

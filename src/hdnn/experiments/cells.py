@@ -74,8 +74,8 @@ def train(
     y, y_test = torch.stack([p.y_train for p in parts]), torch.stack([p.y_test for p in parts])
     network, V = _descend(cell, protocol, settings, seeds, X, y)
     network, V = _keep_best(network, V, X, y, len(seeds))
-    train_accuracy, _ = _measure(network, V, X, y)
-    test_accuracy, test_loss = _measure(network, V, X_test, y_test)
+    train_accuracy, _ = measure(network, V, X, y)
+    test_accuracy, test_loss = measure(network, V, X_test, y_test)
     seconds = (time.perf_counter() - begin) / len(seeds)
     return Trained(network, V, train_accuracy, test_accuracy, test_loss, seconds)
 
@@ -87,7 +87,7 @@ def _keep_best(
     restarts = len(V) // seeds
     if restarts == 1:
         return network, V
-    _, losses = _measure(network, V, X.repeat(restarts, 1, 1), y.repeat(restarts, 1))
+    _, losses = measure(network, V, X.repeat(restarts, 1, 1), y.repeat(restarts, 1))
     best = np.nan_to_num(np.array(losses).reshape(restarts, seeds), nan=np.inf).argmin(0)
     chosen = best * seeds + np.arange(seeds)
     kept = copy.deepcopy(network)
@@ -130,7 +130,7 @@ def _descend(
     for number in range(config.epochs):
         order = torch.stack([torch.randperm(y.shape[1], generator=g) for g in orders])
         ensemble.epoch(order, number)
-    return network, _final_output(network, ensemble.V, X, y, config)
+    return network, final_output(network, ensemble.V, X, y, config)
 
 
 @torch.no_grad()
@@ -139,7 +139,7 @@ def _features(network: HamiltonianNetwork, X: Tensor) -> np.ndarray:
     return np.concatenate([out, np.ones((*out.shape[:2], 1))], axis=2)
 
 
-def _final_output(
+def final_output(
     network: HamiltonianNetwork, V: np.ndarray, X: Tensor, y: Tensor, config: TrainingConfig
 ) -> np.ndarray:
     """The output layers, fitted on all training data."""
@@ -155,7 +155,7 @@ def _final_output(
     return V
 
 
-def _measure(
+def measure(
     network: HamiltonianNetwork, V: np.ndarray, X: Tensor, y: Tensor
 ) -> tuple[list[float], list[float]]:
     """Accuracy and cross-entropy of every network; where one diverged, every sample is wrong."""

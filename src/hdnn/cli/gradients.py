@@ -1,0 +1,217 @@
+"""`hdnn gradients`, `hdnn margins`, and what of the paper is about them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+from hdnn.analysis import Profile, profile, robustness
+from hdnn.analysis.profiles import spread
+from hdnn.cli.base import app, emit, say
+from hdnn.cli.reproduce import _bar, reproduce
+from hdnn.errors import HdnnError
+from hdnn.files import atomic
+from hdnn.model import Model
+from hdnn.plots import check_figure_path, save_figure
+from hdnn.training.recipe import prepare
+from hdnn.training.recorder import DEPTHS, GradientLog
+from hdnn.training.runs import Run
+
+RunFolder = Annotated[Path, typer.Argument(help="A run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor]:
+    """The trained model of a run with data that it has not seen (else the training data)."""
+    model = run.load_model()
+    if not isinstance(model, Model):
+        raise HdnnError(f"{run.folder} is a run on pictures; look at it with hdnn.analysis.watch")
+    data = prepare(run.recipe())
+    X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
+    return model, X[:samples], y[:samples]
+
+
+@app.command()
+def gradients(
+    run: RunFolder,
+    samples: Annotated[int, typer.Option(min=1, help="Held-out samples to look at.")] = 500,
+    depths: Annotated[int, typer.Option(min=2, help="How many layers to show.")] = DEPTHS,
+    out: Annotated[
+        Path | None, typer.Option(help="A figure: of the record if there is one, else by layer.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Norms of d y_N / d y_l of a run: in the end, and on the way if it has a --record."""
+    opened = Run.open(run)
+    log = GradientLog(opened.gradients) if opened.gradients.exists() else None
+    if log is None and not opened.finished:
+        opened.load_model()  # says how to go on with it
+    if out is not None:
+        check_figure_path(out)
+    seen = None
+    if opened.finished:
+        model, X, _ = _held_out(opened, samples)
+        net = model.network
+        with torch.no_grad():
+            seen = profile(net, model.enter(X), spread(net.layers, depths))
+    header, entries = (None, []) if log is None else log.read()
+    if out is not None:
+        from hdnn.experiments import figure2_plots as plots
+
+        figure = (
+            plots.record_figure(header, entries, str(run)) if header is not None and entries
+            else plots.profile_figure(seen, str(run)) if seen is not None else None
+        )  # fmt: skip
+        if figure is None:
+            raise HdnnError(f"{run} has no recordings yet: nothing to draw")
+        save_figure(figure, out)
+    if as_json:
+        record = None if header is None else {**asdict(header), "recordings": entries}
+        emit({"run": str(run), "trained": None if seen is None else _columns(seen),
+              "record": record})  # fmt: skip
+        return
+    if seen is not None:
+        say(f"d y_N / d y_l of the trained network, {seen.largest.shape[1]} samples")
+        _say_table({k: v for k, v in _columns(seen).items() if v is not None})
+    if header is not None:
+        _say_record(header.depths, header.every, entries)
+    if out is not None:
+        say(f"figure: {out}")
+
+
+def _columns(seen: Profile) -> dict[str, Any]:
+    norms, energy = seen.largest, seen.energy
+    return {
+        "layer": seen.depths.tolist(),
+        "mean": norms.mean(-1).tolist(),
+        "minimum": norms.min(-1).tolist(),
+        "maximum": norms.max(-1).tolist(),
+        "of_mean": seen.of_mean.tolist(),
+        "smallest": seen.smallest.min(-1).tolist(),
+        "energy": None if energy is None else energy.mean(-1).tolist(),
+    }
+
+
+def _say_table(columns: dict[str, list[Any]]) -> None:
+    say("  ".join(f"{name:>10}" for name in columns))
+    for row in zip(*columns.values(), strict=True):
+        cells = (f"{x:>10}" if isinstance(x, int) else f"{x:>10.4g}" for x in row)
+        say("  ".join(cells))
+
+
+def _say_record(depths: tuple[int, ...], every: int, entries: list[dict[str, Any]]) -> None:
+    say(f"recorded every {every} iterations: {len(entries)} recordings")
+    if not entries:
+        return
+
+    def table(name: str) -> np.ndarray:
+        return np.array([entry[name] for entry in entries], dtype=float)[:, :-1]  # not the identity
+
+    for title, low, high in (
+        ("norms of single samples", "minimum", "maximum"),
+        ("norms of the batch mean", "of_mean", "of_mean"),
+    ):
+        say(f"  {title}: [{np.nanmin(table(low)):.4g}, {np.nanmax(table(high)):.4g}]")
+    slopes = [
+        float(np.sqrt(np.square(np.array(entry["gradient"], dtype=float)).sum()))
+        for entry in (entries[0], entries[-1]) if entry.get("gradient")
+    ]  # fmt: skip
+    if len(slopes) == 2:
+        say(f"  norm of the parameter gradient: {slopes[0]:.3g} at first, {slopes[1]:.3g} at last")
+
+
+@app.command()
+def margins(
+    run: RunFolder,
+    radius: Annotated[
+        list[float] | None, typer.Option(help="Length of a perturbation; repeats.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Held-out samples.")] = 500,
+    draws: Annotated[int, typer.Option(min=1, help="Random directions a sample.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Distance of held-out data to the decision boundary, and accuracy under perturbation."""
+    model, X, y = _held_out(Run.open(run), samples)
+    if model.task != "classification":
+        raise HdnnError("margins are for classification: a regression has no decision boundary")
+    found = robustness(model, X, y, radius or (0.02, 0.05, 0.1), draws)
+    levels = (0.01, 0.05, 0.5, 0.95)
+    quantiles = found.margins.quantile(torch.tensor(levels, dtype=torch.float64)).tolist()
+    if as_json:
+        by_level = dict(zip(map(str, levels), quantiles, strict=True))
+        emit({"run": str(run), "samples": len(X), "quantiles": by_level, "radii": found.radii,
+              "random": found.random, "worst": found.worst})  # fmt: skip
+        return
+    say(f"distance to the decision boundary, {len(X)} samples (negative: classified wrongly)")
+    for level, value in zip(levels, quantiles, strict=True):
+        say(f"  {100 * level:3.0f} % quantile  {value:.4g}")
+    say("accuracy under perturbations of length")
+    for r, random, worst in zip(found.radii, found.random, found.worst, strict=True):
+        say(f"  {r:<8g} random {random:.4f}   worst {worst:.4f}")
+
+
+@reproduce.command()
+def figure2(
+    out: Annotated[Path, typer.Option(help="Folder of the records and figures.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    first_seed: Annotated[
+        int, typer.Option(help="The first of them; its curves are drawn.")
+    ] = 1000,
+    quick: Annotated[bool, typer.Option(help="Only the four networks of the figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Figure 2: norms of d y_N / d y_l during training; a second call does what is missing."""
+    from hdnn.experiments import figure2 as experiment
+    from hdnn.experiments import figure2_plots as plots
+    from hdnn.experiments import figure2_summary as summary
+
+    begin = time.perf_counter()
+    chosen = range(first_seed, first_seed + seeds)
+    cases = experiment.FIGURE if quick else experiment.CASES
+    with _bar(quiet=as_json) as progress:
+        records = experiment.reproduce(out, chosen, cases, progress)
+    kept, curves = list(records.values()), experiment.Records(out).read_curves()
+    for ending in ("png", "svg"):
+        save_figure(plots.figure2(curves), out / f"figure2.{ending}")
+    if not quick:
+        save_figure(plots.claims(kept), out / "claims.png")
+        with atomic(out / "figure2.md") as temporary:
+            temporary.write_text(summary.page(kept))
+    took = time.perf_counter() - begin
+    if as_json:
+        emit({"seconds": took, "records": [asdict(record) for record in kept]})
+        return
+    main = [row for row in summary.rows(kept) if row.layers in (32, 64) and row.alpha == 5e-3]
+    say(summary.norms_table([row for row in main if row.T in (0.0, experiment.T)]))
+    say(f"{len(kept)} records, figures and tables: {out}; {took:.0f} s")
+
+
+@reproduce.command(name="robustness")
+def robustness_of_figure1(
+    out: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
+    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples.")] = 500,
+    as_json: Json = False,
+) -> None:
+    """Margins and accuracy under perturbation for the data and depths of Figure 1."""
+    from hdnn.experiments import robustness as experiment
+
+    rows = [
+        experiment.measure(data, name, layers, range(first_seed, first_seed + seeds), samples)
+        for data, layers in experiment.FIGURE1
+        for name in experiment.NETWORKS
+    ]
+    if out is not None:
+        with atomic(out) as temporary:
+            temporary.write_text(experiment.table(rows))
+    if as_json:
+        emit([asdict(row) for row in rows])
+        return
+    say(experiment.table(rows))

@@ -1,0 +1,186 @@
+"""The claims of section 4.3 as numbers, from the records of Figure 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hdnn.experiments.figure2 import LIMIT, GradientRecord
+
+PUBLISHED = {"H1": "[1, 17]", "H1 invariant": "[1, 37]"}
+"""Intervals of the norms over layers and iterations, of 64-layer networks, as printed."""
+WINDOWS = ((0, "1 - 40"), (4, "161 - 200"), (7, "281 - 320"), (12, "481 - 520"), (23, "921 - 960"))
+"""Epochs, and the iterations that they hold."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """All seeds of one case."""
+
+    network: str
+    method: str
+    layers: int
+    T: float
+    alpha: float
+    records: tuple[GradientRecord, ...]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.records)
+
+    def column(self, name: str) -> np.ndarray:
+        """A field of all records: ``(seeds, ...)``."""
+        return np.array([getattr(record, name) for record in self.records])
+
+
+def rows(records: Iterable[GradientRecord]) -> list[Row]:
+    """Records by case, in the order of network, depth, T, alpha."""
+    found: dict[tuple[str, str, int, float, float], list[GradientRecord]] = {}
+    for r in records:
+        found.setdefault((r.network, r.method, r.layers, r.T, r.alpha), []).append(r)
+    return [Row(*key, tuple(group)) for key, group in sorted(found.items())]
+
+
+def select(found: Sequence[Row], network: str, method: str = "adam", **fields: float) -> list[Row]:
+    """The cases of a network that have the given depth, T or alpha."""
+    return [
+        row for row in found
+        if (row.network, row.method) == (network, method)
+        and all(getattr(row, name) == value for name, value in fields.items())
+    ]  # fmt: skip
+
+
+def interval(low: float, high: float) -> str:
+    """An interval for people.
+
+    >>> interval(1.0000001, 56.94), interval(3e-21, 2.5)
+    ('[1.00, 56.9]', '[3e-21, 2.50]')
+    """
+    return f"[{_number(low)}, {_number(high)}]"
+
+
+def _number(x: float) -> str:
+    if x != 0 and not 1e-2 <= abs(x) < 1e4:
+        return f"{x:.0e}"
+    return f"{x:.2f}" if abs(x) < 10 else f"{x:.1f}" if abs(x) < 100 else f"{x:.0f}"
+
+
+def norms_table(found: Sequence[Row]) -> str:
+    """Intervals over all layers, looks and seeds, and what single seeds reach."""
+    lines = [
+        "| network | layers | T | seeds | looks | norms of single samples | median maximum | "
+        "norm of the batch mean | median maximum | paper | test accuracy, % |",
+        "| --- " * 11 + "|",
+    ]
+    for row in found:
+        high, mean_high = row.column("maximum"), row.column("of_mean_maximum")
+        single = interval(row.column("minimum").min(), high.max())
+        batch = interval(row.column("of_mean_minimum").min(), mean_high.max())
+        paper = PUBLISHED.get(row.network, "") if row.layers == 64 else ""
+        accuracy = 100 * row.column("test_accuracy")
+        lines.append(
+            f"| {row.network} | {row.layers} | {row.T or ''} | {row.seeds} | "
+            f"{row.records[0].looks} | {single} | {_number(float(np.median(high)))} | {batch} | "
+            f"{_number(float(np.median(mean_high)))} | {paper} | {accuracy.mean():.2f} "
+            f"({accuracy.min():.2f} to {accuracy.max():.2f}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def minima_table(found: Sequence[Row]) -> str:
+    """The smallest norm of a single sample less 1, and the smallest norm of a batch mean."""
+    lines = [
+        "| network | layers | T | smallest norm of a sample, less 1 | smallest norm of a batch "
+        "mean | smallest singular value |",
+        "| --- " * 6 + "|",
+    ]
+    for row in found:
+        lines.append(
+            f"| {row.network} | {row.layers} | {row.T or ''} | "
+            f"{row.column('minimum').min() - 1:.1e} | "
+            f"{row.column('of_mean_minimum').min():.4g} | {row.column('smallest').min():.2g} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def layers_table(row: Row) -> str:
+    """Largest norms by layer, over all seeds: ever, and at the last look."""
+    ever, last = row.column("shown_maximum").max(0), row.column("shown_last").max(0)
+    lines = ["| l | " + " | ".join(map(str, row.records[0].shown)) + " |"]
+    lines.append("| --- " * (len(ever) + 1) + "|")
+    lines.append("| ever | " + " | ".join(f"{x:.1e}" for x in ever) + " |")
+    lines.append("| last look | " + " | ".join(f"{x:.1e}" for x in last) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def slopes_table(found: Sequence[Row]) -> str:
+    """Median over seeds of the norm of the gradient of the objective, in windows of iterations."""
+    lines = [
+        "| network | " + " | ".join(name for _, name in WINDOWS) + " |",
+        "| --- " * (len(WINDOWS) + 1) + "|",
+    ]
+    for row in found:
+        medians = np.median(row.column("gradient"), 0)
+        cells = " | ".join(f"{medians[epoch]:.1e}" for epoch, _ in WINDOWS)
+        lines.append(f"| {row.network}, {row.layers} layers | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def alpha_table(found: Sequence[Row]) -> str:
+    """Norms against alpha; the time-invariant network last."""
+    lines = [
+        "| network | penalty | alpha | spread of K over layers | norms of single samples | "
+        "median maximum | norm of the batch mean, median maximum | test accuracy, % |",
+        "| --- " * 8 + "|",
+    ]
+    for row in found:
+        alpha = "infinite" if row.alpha == LIMIT else f"{row.alpha:g}"
+        if row.network == "H1 invariant":
+            alpha = "does not matter"
+        kind = {"adam": "in the loss", "coupled": "implicit"}[row.method]
+        single = interval(row.column("minimum").min(), row.column("maximum").max())
+        lines.append(
+            f"| {row.network} | {kind} | {alpha} | {np.median(row.column('spread')):.1e} | "
+            f"{single} | {np.median(row.column('maximum')):.4g} | "
+            f"{np.median(row.column('of_mean_maximum')):.4g} | "
+            f"{100 * row.column('test_accuracy').mean():.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page(records: Iterable[GradientRecord]) -> str:
+    """All tables, as Markdown."""
+    found = rows(records)
+    names = ("H1", "H1 invariant", "MS3")
+    main = [r for n in names for r in select(found, n, layers=64, T=1.2, alpha=5e-3)]
+    main += select(found, "FCNN")
+    deep = [r for n in names for r in select(found, n, T=1.2, alpha=5e-3)]
+    times = [r for n in names for r in select(found, n, layers=64, alpha=5e-3)]
+    in_loss = select(found, "H1", layers=64, T=1.2)
+    coupled = select(found, "H1", "coupled") + select(
+        found, "H1 invariant", layers=64, T=1.2, alpha=5e-3
+    )
+    parts = [
+        "# Figure 2 as numbers\n",
+        "Written by `hdnn reproduce figure2`. Norms are of d y_N / d y_l, l = 0 .. N - 1, over all "
+        "seeds, all looks (batches) of the 960 iterations and all layers: of *single samples*, and "
+        'of the *mean over the batch*. "Median maximum": of the seeds\' maxima.\n',
+        norms_table(main),
+        "The FCNN by layer, largest norm of a single sample:\n",
+        *(layers_table(r) for r in select(found, "FCNN")),
+        "Norm of the gradient of the objective with respect to all hidden layers, mean over "
+        "windows of iterations, median over seeds:\n",
+        slopes_table(main),
+        "## Never below 1\n",
+        minima_table([*deep, *[r for r in times if r.T != 1.2]]),
+        "## Deeper, at the same T\n",
+        norms_table(deep),
+        "## Other T\n",
+        norms_table(times),
+        "## Against alpha\n",
+        alpha_table(in_loss),
+        alpha_table(coupled),
+    ]
+    return "\n".join(parts)

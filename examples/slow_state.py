@@ -30,7 +30,7 @@ def slow_network(eps: float, turns: float, layers: int) -> hdnn.HamiltonianNetwo
 
 
 def examine(eps: float, turns: float) -> Certificate:
-    net = slow_network(eps, turns, layers=max(20, round(20 * turns)))
+    net = slow_network(eps, turns, layers=max(10, round(8 * turns)))
     return certify(net, torch.tensor([[1.5, 0.0], [0.0, 1.0]], dtype=torch.float64))
 
 

@@ -53,7 +53,7 @@ def slope(z: Tensor) -> Tensor:
 # --- Lemma 2 --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(system=systems(), scale=st.sampled_from((1e-6, 1.0, 1e6)))
 def test_lemma_2_the_spectrum_is_imaginary_whatever_the_rank(system: Any, scale: float) -> None:
     J, K, b, y = system
@@ -87,7 +87,7 @@ def test_lemma_2_fails_and_is_seen_to_fail_where_J_is_not_skew(
 # --- Lemma 3 --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(system=systems())
 def test_lemma_3_a_basis_of_eigenvectors_as_good_as_the_root_of_K_D_K(system: Any) -> None:
     J, K, b, y = system
@@ -117,7 +117,7 @@ def rank(A: list[list[int]]) -> int:
 INTEGERS = st.integers(-2, 2)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @example(n=2, J=[[0, 1], [0, 0]], K=[[1, 0], [0, 0]])  # K'DK = diag(1, 0): nilpotent
 @example(n=4, J=canonical(4).triu().int().tolist(), K=torch.diag(torch.tensor([1, 0, 1, 0])))
 @given(
@@ -207,7 +207,7 @@ KEEPING = [
 ]  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(pair=st.sampled_from(KEEPING), seed=SEEDS, h=st.floats(0.01, 1.0), layers=st.integers(1, 6))
 def test_structure_is_kept_at_any_step(
     pair: tuple[str, str], seed: int, h: float, layers: int

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hdnn.analysis.sensitivity import jacobians
+from hdnn.analysis.sensitivity import jacobians, products, program_factors
 from hdnn.analysis.spectra import velocity_jacobians
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
@@ -101,18 +101,18 @@ def solve(net: HamiltonianNetwork, y: Tensor, substeps: int | None = None) -> So
     (torch.Size([5, 3, 4, 4]), True)
     """
     m = fine_substeps(net, y) if substeps is None else substeps
-    coarse, fine = ((_states(p, y), reference.sensitivities(p, y))
-                    for p in (refined(net, m), refined(net, 2 * m)))  # fmt: skip
+    coarse, fine = (states_and_sensitivities(refined(net, k), y) for k in (m, 2 * m))
     states, M = (b + (b - a) / 15 for a, b in zip(coarse, fine, strict=True))  # order 4: 2^4 - 1
     change = torch.linalg.matrix_norm(fine[1] - coarse[1], 2)
     error = float((change / torch.linalg.matrix_norm(M, 2)).max()) / 15
     return Solution(states, M, error, 2 * m)
 
 
-def _states(program: Program, y: Tensor) -> Tensor:
-    found = reference.trajectory(program, y)
-    axis = -1 if program.layout.axis == -1 else 2
-    return found.movedim(axis, -1).reshape(len(found), -1, program.layout.width)
+def states_and_sensitivities(program: Program, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``(layers + 1, samples, n)`` and ``(layers + 1, samples, n, n)`` of a program."""
+    states, factors = program_factors(program, program.layout.flatten(y)[0])
+    rows = states.movedim(program.layout.axis, -1).flatten(1, -2)
+    return rows, products(factors)
 
 
 @torch.no_grad()

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.certificate import Check
-from hdnn.analysis.continuous import refined
+from hdnn.analysis.continuous import refined, states_and_sensitivities
 from hdnn.analysis.continuous_checks import NAN, worst_place
 from hdnn.analysis.growth import product_bound
 from hdnn.analysis.spectra import EPS
 from hdnn.analysis.subject import Subject
-from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 
@@ -175,7 +174,7 @@ def scheme_drift(subject: Subject, tolerance: float | None) -> Check:
             deviations = []
             for k in parts:
                 program = subject.net.program() if k == 1 else refined(subject.net, k, own=True)
-                M = reference.sensitivities(program, subject.few)
+                M = states_and_sensitivities(program, subject.few)[1]
                 ratio = _norm(M) / _norm(exact)
                 factor = float(torch.maximum(ratio, 1 / ratio).max())
                 detail["h" if k == 1 else f"h/{k}"] = factor

@@ -15,6 +15,7 @@ from torch import Tensor
 from hdnn.backends import choose, reference
 from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork
+from hdnn.program import Program
 
 
 def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
@@ -63,13 +64,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     net.check_state(y)
     refuse_convolution(net)
     x, _ = net.field.layout.flatten(y.detach())
-    with torch.no_grad():
-        advance, found = reference.layer_map(net.program()), []
-        for layer in range(net.layers):
-            found.append(jacobians(partial(advance, layer), x, net.field.layout.axis))
-            x = advance(layer, x)
-    stacked = torch.stack(found) if found else x.new_empty(0)
-    return _shaped(net, y, stacked)
+    return _shaped(net, y, program_factors(net.program(), x)[1])
 
 
 def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
@@ -96,14 +91,44 @@ def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
 
 
 def jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
-    """``([E,] samples, n, n)``: the Jacobian of a map of canonical states, sample by sample."""
-    n = x.shape[axis]
-    shape = [n, *(1,) * x.ndim]
-    shape[axis] = n
-    rows = torch.eye(n, dtype=x.dtype, device=x.device).reshape(shape).expand(n, *x.shape)
-    back = torch.func.vjp(function, x)[1]
-    pulled = torch.func.vmap(lambda g: back(g)[0])(rows).movedim(axis, -1).movedim(0, -2)
-    return pulled.flatten(pulled.ndim - 4, -3) if axis == -2 else pulled
+    """``([E,] samples, n, n)``: the Jacobian of a map of canonical states, sample by sample.
+
+    The batch is repeated n times, once for every row; one backward pass then serves all, without
+    the overhead of function transforms.
+    """
+    n, batch = x.shape[axis], x.ndim + axis - 1
+    shape = (*x.shape[:batch], n, *x.shape[batch:])
+    many = x.detach().unsqueeze(batch).expand(shape).flatten(batch, batch + 1).requires_grad_()
+    eye = torch.eye(n, dtype=x.dtype, device=x.device)
+    rows = eye.reshape(n, 1, n, *(1,) * (-axis - 1)).expand(shape).flatten(batch, batch + 1)
+    with torch.enable_grad():
+        value = function(many)
+        if not value.requires_grad:  # a constant
+            pulled = torch.zeros_like(many)
+        else:
+            (pulled,) = torch.autograd.grad(value, many, rows, materialize_grads=True)
+    pulled = pulled.unflatten(batch, shape[batch : batch + 2]).movedim(axis, -1)
+    pulled = pulled.movedim(batch, -2)
+    return pulled.flatten(batch, -3) if axis == -2 else pulled
+
+
+def program_factors(program: Program, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Canonical states y_0 ... y_N of a program, and d y_{l+1} / d y_l."""
+    advance, states, found = reference.layer_map(program), [x], []
+    with torch.no_grad():
+        for layer in range(program.layers):
+            found.append(jacobians(partial(advance, layer), x, program.layout.axis))
+            x = advance(layer, x)
+            states.append(x)
+    return torch.stack(states), torch.stack(found) if found else x.new_empty(0)
+
+
+def products(factors: Tensor) -> Tensor:
+    """d y_N / d y_l for every l, from the factors of the layers."""
+    found = [torch.eye(factors.shape[-1]).to(factors).expand(factors.shape[1:])]
+    for factor in factors.flip(0):
+        found.append(found[-1] @ factor)
+    return torch.stack(found[::-1])
 
 
 def refuse_convolution(net: HamiltonianNetwork) -> None:

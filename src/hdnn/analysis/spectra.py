@@ -9,6 +9,7 @@ eigenvectors have condition number kappa.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,10 +45,16 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     if not net.scheme.uses_step:
         raise HdnnError(f"{net.name or 'this network'} discretises no ODE: it has no step size")
     refuse_convolution(net)
-    layout, velocity, t = net.field.layout, net.field.bound(), times(net.h, net.layers)
-    states = [layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
-    found = [jacobians(partial(velocity, j, t[j]), x, layout.axis) for j, x in enumerate(states)]
-    return torch.stack(found)
+    states = [net.field.layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
+    return velocity_jacobians_at(net, states)
+
+
+def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> Tensor:
+    """The same at given canonical states, one for every layer."""
+    velocity, t, axis = net.field.bound(), times(net.h, net.layers), net.field.layout.axis
+    return torch.stack(
+        [jacobians(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]
+    )
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,7 @@ def spectrum(A: Tensor) -> Spectrum:
     wide = A.detach().to(torch.float64)
     size = torch.linalg.matrix_norm(wide, 2)
     safe = torch.where(size > 0, size, 1.0)
-    unit = wide / safe[..., None, None]
-    unit = torch.where(unit.abs() > EPS**4, unit, 0.0)  # LAPACK can fail on what nearly underflows
+    unit = _scaled(wide, safe)
     values, vectors = torch.linalg.eig(unit)
     condition, unit = _condition(vectors).reshape(-1), unit.reshape(-1, n, n)
     for k in condition.argsort(descending=True)[:_EXAMINED].tolist():
@@ -94,6 +100,19 @@ def spectrum(A: Tensor) -> Spectrum:
     condition = condition.reshape(size.shape)
     rounding = 16 * n * (condition * EPS).clamp(max=EPS**0.5)
     return Spectrum(values * safe[..., None], size, values.real.abs().amax(-1), rounding, condition)
+
+
+def _scaled(A: Tensor, size: Tensor) -> Tensor:
+    """A / size without entries that nearly underflow, on which LAPACK can fail."""
+    unit = A / size[..., None, None]
+    return torch.where(unit.abs() > EPS**4, unit, 0.0)
+
+
+def spectral_radius(A: Tensor) -> Tensor:
+    """``(...)``: the largest |eigenvalue| of matrices ``(..., n, n)``."""
+    size = torch.linalg.matrix_norm(A, 2)
+    safe = torch.where(size > 0, size, 1.0)
+    return torch.linalg.eigvals(_scaled(A, safe)).abs().amax(-1) * safe
 
 
 def _condition(vectors: Tensor) -> Tensor:

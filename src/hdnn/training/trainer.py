@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +12,19 @@ from dataclasses import asdict, dataclass, field
 import torch
 from torch import Tensor
 
+from hdnn.analysis import advise
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Model
 from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import values_of
+from hdnn.training.group import ALONE, Group
 from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder
+
+ADVISED = 32
+"""Samples that the step advisor looks at when a training diverges."""
 
 
 class DivergenceError(HdnnError):
@@ -73,6 +79,8 @@ class Trainer:
         callbacks: called with the trainer and the entry after every epoch; one that sets
             ``trainer.stopped = True`` ends the training there.
         recorder: looks at gradients on the way; it changes nothing.
+        group: the processes that train together, see docs/distributed.md; callbacks and recorder
+            are those of rank 0.
 
     >>> import hdnn
     >>> from hdnn.data import split
@@ -90,8 +98,9 @@ class Trainer:
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
         recorder: Recorder | None = None,
+        group: Group = ALONE,
     ) -> None:
-        self.model, self.recorder = model, recorder
+        self.model, self.recorder, self.group = model, recorder, group
         self.config = TrainingConfig() if config is None else config
         self.callbacks = list(callbacks)
         self.history: list[Entry] = []
@@ -130,14 +139,15 @@ class Trainer:
         data = self._batches(X, target, weight)
         watched = None if validation is None else self._batches(*validation, watched_weight)
         self.generator = torch.Generator().manual_seed(self.config.seed)
-        self.loop = make_loop(self.model, data, self.config)
+        self.loop = make_loop(self.model, data, self.config, self.group)
         if self.recorder is not None:
             first = 0 if resume is None else resume.epoch
             self.recorder.start(self.model.networks[0], data.states, first)
             self.loop.observer = self.recorder
         if resume is not None:
             self._restore(resume)
-        self._run(data, watched, resume)
+        with self.group.guard():
+            self._run(data, watched, resume)
         if self._best is not None and self.config.early_stopping is not None:
             self._load(self._best[2])
         elif self.loop.average is not None:
@@ -168,10 +178,15 @@ class Trainer:
             self.snapshot = self._take(number + 1, entry.seconds)
             if self.recorder is not None:
                 self.recorder.finish(number + 1)
-            for callback in self.callbacks:
-                callback(self, entry)
+            self.stopped = self.group.lead(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
             if self.stopped:
                 break
+
+    def _tell(self, entry: Entry) -> bool:
+        """Call the callbacks; whether one of them ends the training."""
+        for callback in self.callbacks:
+            callback(self, entry)
+        return self.stopped
 
     def _check(self, X: Tensor, target: Tensor) -> None:
         model = self.model
@@ -247,7 +262,7 @@ class Trainer:
     @torch.no_grad()
     def _watch(self, data: Batches) -> tuple[float, float | None]:
         with self._judged():
-            values = values_of(self.model, data.states)
+            values = values_of(self.model, data.states, self.group)
         loss = float(data_loss(values, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
@@ -281,7 +296,8 @@ class Trainer:
     def _diagnosis(self, data: Batches, number: int) -> str:
         advice = f"a smaller learning rate (now {self.config.rate(number):.3g}), or clip=1.0"
         with torch.no_grad():
-            entered = self.model.entering(data.states[: self.config.batch_size])
+            states = data.states[: self.config.batch_size].to(self.model.head.weight.device)
+            entered = self.model.entering(states)
             found = [(network, network.trajectory(y)) for network, y in entered]
         if not found:
             return f"the loss is not finite in epoch {number + 1}; use {advice}"
@@ -295,8 +311,21 @@ class Trainer:
         h = network.h if isinstance(network.h, float) else float(network.h.max())
         return (
             f"the loss is not finite in epoch {number + 1}: with step h = {h:.3g}, layer {layer} "
-            f"of {network.layers} {what}; use a smaller T or step, {advice}"
+            f"of {network.layers} {what}; use a smaller T or step, {advice}{self._advice(data)}"
         )
+
+    def _advice(self, data: Batches) -> str:
+        """What the step advisor says of the last good weights, where it can say anything."""
+        good = copy.deepcopy(self.model)
+        if self.snapshot is not None:
+            kept = self.snapshot.tensors.items()
+            good.load_state_dict({k[6:]: v for k, v in kept if k.startswith("model.")})
+        try:
+            with torch.no_grad():
+                network, y = good.entering(data.states[:ADVISED])[0]
+            return f". Before this epoch: {advise(network, y).remedy}"
+        except (HdnnError, torch.linalg.LinAlgError):  # an ensemble, a convolution, hopeless weights
+            return ""
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -308,7 +337,7 @@ class Trainer:
             tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
             tensors["best.epoch"] = torch.tensor(self._best[1])
             tensors |= {f"best.model.{k}": v for k, v in self._best[2].items()}
-        return Snapshot(epoch, seconds, tensors)
+        return Snapshot(epoch, seconds, {name: t.cpu() for name, t in tensors.items()})
 
     def _restore(self, snapshot: Snapshot) -> None:
         def part(prefix: str) -> dict[str, Tensor]:

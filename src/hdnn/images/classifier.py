@@ -108,7 +108,10 @@ class ImageClassifier(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """y_0: pictures, normalised and through the opening convolution."""
-        out: Tensor = self.opening(self.normalise(x))
+        y: Tensor = self.opening[0](self.normalise(x))
+        if self.config.kernel > 1:  # then all convolutions, and their gradients, are faster
+            y = y.contiguous(memory_format=torch.channels_last)
+        out: Tensor = self.opening[1:](y)
         return out
 
     def entering(self, x: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -11,12 +12,16 @@ from rich.console import Console
 
 from hdnn.errors import ConvergenceError, FetchError, FileFormatError, HdnnError, StorageError
 from hdnn.training.evaluation import finite
+from hdnn.training.group import LostRankError, refuse_several, several
 from hdnn.training.trainer import DivergenceError
 
 FAILED, MISUSE = 1, 2
 """Exit codes: something went wrong on the way; the request cannot be met as given."""
 
-_FAILURES = (DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError)
+_FAILURES = (
+    DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError, LostRankError,
+)  # fmt: skip
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 console = Console()
 errors = Console(stderr=True)
@@ -28,7 +33,13 @@ class _Group(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            if errors.quiet:
+                raise typer.Exit(MISUSE) from error
+            raise
         except HdnnError as error:
+            if isinstance(error, LostRankError):  # rank 0 may be the one that is gone
+                errors.quiet = False
             warn(f"error: {error}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
@@ -42,8 +53,12 @@ app = typer.Typer(
 
 
 @app.callback(cls=_Group)
-def main() -> None:
+def main(ctx: typer.Context) -> None:
     """Hamiltonian deep neural networks: gradients that neither vanish nor explode."""
+    if several():
+        console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
+        if ctx.invoked_subcommand != "train":
+            refuse_several(f"hdnn {ctx.invoked_subcommand}")
 
 
 def say(text: str) -> None:
@@ -58,4 +73,6 @@ def warn(text: str, style: str = "yellow") -> None:
 
 def emit(record: Any) -> None:
     """A record for programs, as JSON on standard output."""
+    if console.quiet:
+        return
     sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.errors import HdnnError
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
+from hdnn.training.group import Group, joined
 from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import Recipe, check
 from hdnn.training.recorder import Recorder
@@ -129,17 +130,24 @@ def train(
     }  # fmt: skip
     flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
     recorder = None if record is None else Recorder(record)
-    if resume is not None:
-        if config is not None or out is not None or overwrite or any(flags.values()):
-            raise HdnnError("--resume takes no other settings: the run's config.toml has them")
-        run = Run.open(resume)
-    else:
+    if resume is not None and (config or out or overwrite or any(flags.values())):
+        raise HdnnError("--resume takes no other settings: the run's config.toml has them")
+
+    def opened(group: Group) -> Run:
+        if resume is not None:
+            run = Run.open(resume)
+            group.check(run.recipe().training)
+            return run
         recipe = _recipe(config, flags)
         recipe = replace(recipe, data=recipe.data.pinned())
+        group.check(recipe.training)
         for note in check(recipe).notes:
             warn(f"note: {note}")
-        run = Run.create(out or _default_folder(recipe), recipe, overwrite)
-    _train(run, csv, tensorboard, checkpoint_seconds, recorder, as_json)
+        return Run.create(out or _default_folder(recipe), recipe, overwrite)
+
+    with joined() as group:
+        run = group.lead(lambda: opened(group))
+        _train(run, csv, tensorboard, checkpoint_seconds, recorder, as_json, group)
 
 
 def _several(name: str, text: str | None) -> list[int] | None:
@@ -188,23 +196,24 @@ def _default_folder(recipe: Recipe) -> Path:
 
 def _train(
     run: Run, csv: Path | None, tensorboard: Path | None, seconds: float,
-    recorder: Recorder | None, as_json: bool,
+    recorder: Recorder | None, as_json: bool, group: Group,
 ) -> None:  # fmt: skip
-    if run.finished:
+    if group.lead(lambda: run.finished):
         if as_json:
             emit({"run": str(run.folder), "finished": True})
         else:
             say(f"{run.folder} is finished; nothing to do")
         return
-    callbacks: list[Callback] = [] if csv is None else [CsvLogger(csv)]
-    if tensorboard is not None:
-        callbacks.append(TensorBoardLogger(tensorboard))
-    recipe = run.recipe()
+    callbacks: list[Callback] = []
+    group.lead(lambda: callbacks.extend(_loggers(csv, tensorboard)))
+    recipe = group.lead(run.recipe)
+    if group.size > 1 and not as_json:
+        say(f"{group.size} processes share each batch of {recipe.training.batch_size}")
     # A termination is an interruption: it leaves a checkpoint too.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _Progress(recipe.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([*callbacks, progress], seconds, recorder)
+            metrics = run.train([*callbacks, progress], seconds, recorder, group)
     except KeyboardInterrupt:
         warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
         raise typer.Exit(FAILED) from None
@@ -219,6 +228,11 @@ def _train(
         )
         say(f"{part:5}  {shown}  ({found['samples']} samples)")
     say(f"run: {run.folder}")
+
+
+def _loggers(csv: Path | None, tensorboard: Path | None) -> list[Callback]:
+    found: list[Callback] = [] if csv is None else [CsvLogger(csv)]
+    return found if tensorboard is None else [*found, TensorBoardLogger(tensorboard)]
 
 
 class _Progress:

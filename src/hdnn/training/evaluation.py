@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
+from hdnn.training.group import ALONE, Group
 from hdnn.training.objective import data_loss, loss_name
 
 CHUNK = 1 << 20
@@ -26,28 +27,37 @@ def finite(value: Any) -> Any:
 
 
 @torch.no_grad()
-def values_of(model: Model | ImageClassifier, states: Tensor) -> Tensor:
-    """``(samples, outputs)``: the values of data that ``model.ready`` has seen, in chunks."""
+def values_of(model: Model | ImageClassifier, states: Tensor, group: Group = ALONE) -> Tensor:
+    """``(samples, outputs)``: the values of data that ``model.ready`` has seen, in chunks.
+
+    Each process of the group computes its share, and all get the values of all.
+    """
     wide = model.config.widths[0] if isinstance(model, ImageClassifier) else 1
     single = max(1, states[:1].numel() * wide)
     before = model.training
     model.eval()
     try:
-        return torch.cat([model.values(part) for part in states.split(max(1, CHUNK // single))])
+        parts = states[group.share(len(states))].split(max(1, CHUNK // single))
+        device = model.head.weight.device
+        values = torch.cat([model.values(part.to(device)).cpu() for part in parts])
+        return group.collect(values, len(states))
     finally:
         model.train(before)
 
 
 @torch.no_grad()
-def evaluate(model: Model | ImageClassifier, X: Tensor, target: Tensor) -> dict[str, float | int]:
+def evaluate(
+    model: Model | ImageClassifier, X: Tensor, target: Tensor, group: Group = ALONE
+) -> dict[str, float | int]:
     """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
 
     Args:
         model: the trained model.
         X: ``(samples, features)``, or pictures ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+        group: processes that share the work; all get the figures of all samples.
     """
-    values = values_of(model, model.ready(X))
+    values = values_of(model, model.ready(X), group)
     weight = torch.ones(len(X), dtype=values.dtype)
     loss = float(data_loss(values, target, weight, loss_name(model.task, values.shape[1])))
     found: dict[str, float | int] = {"samples": len(X), "loss": loss}

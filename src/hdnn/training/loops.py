@@ -24,7 +24,15 @@ from hdnn.training.averaging import Average
 from hdnn.training.config import TrainingConfig
 from hdnn.training.distortion import distort
 from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch, Observer
-from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty, smoothness
+from hdnn.training.group import ALONE, Group
+from hdnn.training.objective import (
+    LOSSES,
+    Objective,
+    data_loss,
+    loss_name,
+    output_penalty,
+    smoothness,
+)
 from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
 
 Trainable = Model | ImageClassifier
@@ -168,8 +176,11 @@ class CoordinateLoop(Loop):
 class JointLoop(Loop):
     """One optimiser for opening, hidden and output layers together (appendix B.2)."""
 
-    def __init__(self, model: Trainable, data: Batches, config: TrainingConfig) -> None:
+    def __init__(
+        self, model: Trainable, data: Batches, config: TrainingConfig, group: Group = ALONE
+    ) -> None:
         super().__init__(model, data, config)
+        self.group, self.objective = group, group.parallel(Objective(model, config))
         self.optimiser = make_optimiser(
             model.parameters(), config, weight_decay=config.weight_decay, fused=True
         )
@@ -204,28 +215,23 @@ class JointLoop(Loop):
             chosen: the samples of the batch.
             number, place: the epoch, and the number of the batch in it.
         """
-        config, head = self.config, self.model.head
+        config, group, mine = self.config, self.group, self.group.share(len(chosen))
         target, weight = self.data.target[chosen], self.data.weight[chosen]
         states = self.data.states[chosen]
-        if config.distorts:
+        if config.distorts:  # of the whole batch, so that every process sees the same pictures
             states = distort(states, config, number, place)
-        values = self.model.values(states)
-        hits = right(values.detach(), target, self.loss)
+        total = weight.sum()
+        values, plain, penalty = self.objective(states[mine], target[mine], weight[mine], total)
+        hits = right(values.detach().cpu(), target[mine], self.loss)
         self.optimiser.zero_grad()
-        if not bool(weight.sum() > 0):  # a batch of which nothing counts
+        if not bool(total > 0):  # a batch of which nothing counts
             return 0.0, 0.0, hits
-        plain = data_loss(values, target, weight, self.loss, config.label_smoothing)
-        penalised = plain
-        if config.alpha:
-            for network in self.model.networks:
-                penalised = penalised + config.alpha * smoothness(network)
-        if config.alpha_c:
-            penalised = penalised + config.alpha_c * output_penalty(head.weight, head.bias)
-        penalised.backward()
+        (group.size * plain + penalty).backward()  # the group takes the mean over its processes
         self._show_slopes()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-        return float(plain.detach()), float(penalised.detach()), hits
+        loss, found = group.sum(float(plain.detach()), hits)
+        return loss, loss + float(penalty.detach()), int(found)
 
     def state(self) -> dict[str, Tensor]:
         found = flatten_optimiser(self.optimiser)
@@ -330,16 +336,19 @@ class DirectLoop(Loop):
         self.ensemble.restore(state)
 
 
-def make_loop(model: Trainable, data: Batches, config: TrainingConfig) -> Loop:
+def make_loop(
+    model: Trainable, data: Batches, config: TrainingConfig, group: Group = ALONE
+) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
     _check_fit(model, config)
+    group.check(config)
     if isinstance(model, ImageClassifier):
-        return JointLoop(model, data, config)
+        return JointLoop(model, data, config, group)
     reason = direct_obstacle(model, data, config)
     if config.loop == "direct" and reason is not None:
         raise HdnnError(f"loop='direct' cannot serve: {reason}; use loop='auto'")
     if config.method == "joint":
-        return JointLoop(model, data, config)
+        return JointLoop(model, data, config, group)
     direct = config.loop != "autograd" and reason is None
     return DirectLoop(model, data, config) if direct else CoordinateLoop(model, data, config)
 

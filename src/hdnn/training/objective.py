@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.images import ImageClassifier
+from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
+from hdnn.training.config import TrainingConfig
 
 LOSSES = ("logistic", "softmax", "squared")
 """The losses, in the order of their codes in the kernels."""
@@ -21,7 +24,12 @@ def loss_name(task: str, outputs: int) -> str:
 
 
 def data_loss(
-    values: Tensor, target: Tensor, weight: Tensor, loss: str, smoothing: float = 0.0
+    values: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    loss: str,
+    smoothing: float = 0.0,
+    total: Tensor | None = None,
 ) -> Tensor:
     """sum_i w_i loss_i / sum_i w_i.
 
@@ -31,6 +39,7 @@ def data_loss(
         weight: ``(samples,)``.
         loss: "logistic", "softmax" (cross-entropy) or "squared" (half the squared distance).
         smoothing: share of a label that is spread over all classes, for "softmax".
+        total: to divide by instead, where the samples are a part of a batch.
     """
     if loss == "logistic":
         losses = F.binary_cross_entropy_with_logits(
@@ -40,7 +49,7 @@ def data_loss(
         losses = F.cross_entropy(values, target, reduction="none", label_smoothing=smoothing)
     else:
         losses = (values - target.reshape_as(values)).square().sum(-1) / 2
-    return (weight * losses).sum() / weight.sum()
+    return (weight * losses).sum() / (weight.sum() if total is None else total)
 
 
 def output_penalty(weight: Tensor, bias: Tensor) -> Tensor:
@@ -66,3 +75,39 @@ def smoothness(network: HamiltonianNetwork) -> Tensor:
         squares = torch.diff(stack, dim=axis).square().flatten(axis + 1).sum(-1)
         total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum() / 2
     return total
+
+
+class Objective(nn.Module):
+    """Loss and penalties of a model on a batch, or on a part of it.
+
+        sum_i w_i loss_i / total   and   alpha sum R(blocks) + alpha_c R_N(output layer)
+
+    Args:
+        model: whose parameters are trained.
+        config: has the weights of the penalties and the label smoothing.
+    """
+
+    def __init__(self, model: Model | ImageClassifier, config: TrainingConfig) -> None:
+        super().__init__()
+        self.model, self.config = model, config
+
+    def forward(
+        self, states: Tensor, target: Tensor, weight: Tensor, total: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The values ``(samples, outputs)``, the loss and the penalties.
+
+        Args:
+            states, target, weight: the samples of the part, as in `hdnn.training.loops.Batches`.
+            total: the sum of the weights of the whole batch.
+        """
+        model, config = self.model, self.config
+        values, head = model.values(states), model.head
+        loss = loss_name(model.task, head.out_features)
+        plain = data_loss(values, target, weight, loss, config.label_smoothing, total)
+        penalty = plain.new_zeros(())
+        if config.alpha:
+            for network in model.networks:
+                penalty = penalty + config.alpha * smoothness(network)
+        if config.alpha_c:
+            penalty = penalty + config.alpha_c * output_penalty(head.weight, head.bias)
+        return values, plain, penalty

@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.persistence import load, save
 from hdnn.training.evaluation import evaluate, finite
+from hdnn.training.group import ALONE, Group
 from hdnn.training.recipe import Prepared, Recipe, build, prepare
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
@@ -166,32 +167,45 @@ class Run:
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
         recorder: Recorder | None = None,
+        group: Group = ALONE,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
 
-        A run that was recorded so far goes on being recorded in the same way.
+        A run that was recorded so far goes on being recorded in the same way. Of several processes
+        only rank 0 touches the folder; the others need the data, but not the folder.
 
         Interrupted by KeyboardInterrupt, it writes a checkpoint of the last whole epoch first.
         """
-        with self.locked():
-            self.clean()
-            recipe = self.recipe()
-            data = prepare(recipe)
-            torch.manual_seed(recipe.model.seed)
-            model = build(recipe, data)
-            snapshot = self._read_checkpoint(model)
-            self._cut_history(0 if snapshot is None else snapshot.epoch)
-            trainer = Trainer(model, recipe.training, recorder=self._recorder(recorder))
-            trainer.callbacks = [_Recorder(self, checkpoint_seconds), *callbacks]
+        with ExitStack() as held:
+            recipe = group.lead(lambda: self._claim(held))
+            data, model = group.each(lambda: _made(recipe))
+            snapshot = group.lead(lambda: self._last(model))
+            trainer = Trainer(model, recipe.training, group=group)
+            if group.leads:
+                trainer.recorder = self._recorder(recorder)
+                trainer.callbacks = [_Recorder(self, checkpoint_seconds), *callbacks]
             target, undo = _standard(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
             except (KeyboardInterrupt, HdnnError) as error:
-                if trainer.snapshot is not None and not isinstance(error, StorageError):
+                writes = group.leads and not isinstance(error, StorageError)
+                if writes and trainer.snapshot is not None:
                     self.write_checkpoint(trainer.snapshot)
                 raise
-            undo(model)
-            return self._finish(model, data)
+            undo(model.cpu())
+            return self._finish(model, data, group)
+
+    def _claim(self, held: ExitStack) -> Recipe:
+        """Lock the folder for as long as the stack lives; the recipe in it."""
+        held.enter_context(self.locked())
+        self.clean()
+        return self.recipe()
+
+    def _last(self, model: Model | ImageClassifier) -> Snapshot | None:
+        """The state to go on from, with the history cut back to it."""
+        snapshot = self._read_checkpoint(model)
+        self._cut_history(0 if snapshot is None else snapshot.epoch)
+        return snapshot
 
     def _recorder(self, given: Recorder | None) -> Recorder | None:
         """The recorder of this run, writing to its folder."""
@@ -202,14 +216,19 @@ class Run:
             given.log = log
         return given
 
-    def _finish(self, model: Model | ImageClassifier, data: Prepared) -> dict[str, Any]:
-        metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train)}
+    def _finish(
+        self, model: Model | ImageClassifier, data: Prepared, group: Group
+    ) -> dict[str, Any]:
+        metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
         if len(data.X_test):
-            metrics["test"] = evaluate(model, data.X_test, data.y_test)
+            metrics["test"] = evaluate(model, data.X_test, data.y_test, group)
+        group.lead(lambda: self._write(model, metrics))
+        return metrics
+
+    def _write(self, model: Model | ImageClassifier, metrics: dict[str, Any]) -> None:
         with atomic(self.metrics) as temporary:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)
-        return metrics
 
     # --- checkpoint and history -------------------------------------------------------------------
 
@@ -277,6 +296,13 @@ class Run:
         kept = [entry for entry in read_history(self.history) if entry["epoch"] <= epoch]
         with atomic(self.history) as temporary:
             temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+
+
+def _made(recipe: Recipe) -> tuple[Prepared, Model | ImageClassifier]:
+    """Data and untrained model of a recipe."""
+    data = prepare(recipe)
+    torch.manual_seed(recipe.model.seed)
+    return data, build(recipe, data)
 
 
 def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier], None]]:

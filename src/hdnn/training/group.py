@@ -1,0 +1,130 @@
+"""The processes that train together: here one; several are in `hdnn.training.distributed`."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError
+from hdnn.training.config import TrainingConfig
+
+T = TypeVar("T")
+
+
+class LostRankError(HdnnError):
+    """Another process of a training has failed, or does not answer."""
+
+
+class Group(ABC):
+    """Processes that train one model; each has its rank, and rank 0 leads: it alone writes.
+
+    Args:
+        rank: of this process.
+        size: the number of processes.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and talks."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """The rows of ``count`` that are this process's: contiguous, in order of rank.
+
+        >>> Alone().share(5)
+        slice(0, 5, None)
+        """
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    @abstractmethod
+    def check(self, config: TrainingConfig) -> None:
+        """Refuse a training that these processes cannot share."""
+
+    @abstractmethod
+    def lead(self, work: Callable[[], T]) -> T:
+        """What rank 0 finds by some work, in every process; its error is raised in all."""
+
+    @abstractmethod
+    def each(self, work: Callable[[], T]) -> T:
+        """What this process finds by some work that all do; an error of one is raised in all."""
+
+    @abstractmethod
+    def sum(self, *numbers: float) -> tuple[float, ...]:
+        """Each number, summed over the processes."""
+
+    @abstractmethod
+    def collect(self, part: Tensor, count: int) -> Tensor:
+        """All ``count`` rows, of which this process has those of its `share`."""
+
+    @abstractmethod
+    def parallel(self, objective: nn.Module) -> nn.Module:
+        """An objective whose gradients are the mean of those of all processes."""
+
+    @abstractmethod
+    def guard(self) -> AbstractContextManager[None]:
+        """Turns the failure of another process into a `LostRankError`."""
+
+
+class Alone(Group):
+    """One process, which is what there is unless torchrun started several."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def check(self, config: TrainingConfig) -> None:
+        """One process trains anything."""
+
+    def lead(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def each(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def sum(self, *numbers: float) -> tuple[float, ...]:
+        return numbers
+
+    def collect(self, part: Tensor, count: int) -> Tensor:
+        return part
+
+    def parallel(self, objective: nn.Module) -> nn.Module:
+        return objective
+
+    def guard(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+ALONE = Alone()
+
+
+def several() -> bool:
+    """Whether this process was started as one of several, as torchrun does it."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def refuse_several(what: str) -> None:
+    """Refuse what several processes would each do for themselves."""
+    if several():
+        raise HdnnError(
+            f"{what} cannot be shared by the {os.environ['WORLD_SIZE']} processes of torchrun; "
+            "only hdnn train with method='joint' can. Start one process, without torchrun"
+        )
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """The group that this process was started in."""
+    if not several():
+        yield ALONE
+        return
+    from hdnn.training import distributed  # loads torch.distributed, which one process never needs
+
+    with distributed.join() as group:
+        yield group

@@ -80,9 +80,8 @@ PROTOCOLS: dict[str, ImageProtocol] = {
         ),
         ImageProtocol(
             "tuned",
-            "learning rate 0.004 on a one-cycle schedule, initial K and b times 0.5",
-            replace(_PAPER, learning_rate=0.004, schedule="one-cycle", warmup=2.0),
-            scale=0.5,
+            "learning rate up to 0.01 in 2 epochs, then on a cosine to 0; alpha_c 1e-3",
+            replace(_PAPER, learning_rate=0.01, schedule="one-cycle", warmup=2.0, alpha_c=1e-3),
         ),
     )
 }

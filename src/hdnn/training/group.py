@@ -80,7 +80,7 @@ class Alone(Group):
         super().__init__(0, 1)
 
     def check(self, config: TrainingConfig) -> None:
-        """One process trains anything."""
+        refuse_several("a training of its own")
 
     def lead(self, work: Callable[[], T]) -> T:
         return work()
@@ -110,11 +110,12 @@ def several() -> bool:
 
 
 def refuse_several(what: str) -> None:
-    """Refuse what several processes would each do for themselves."""
+    """Refuse what each of several processes would do once more, as an estimator would."""
     if several():
         raise HdnnError(
-            f"{what} cannot be shared by the {os.environ['WORLD_SIZE']} processes of torchrun; "
-            "only hdnn train with method='joint' can. Start one process, without torchrun"
+            f"torchrun started {os.environ['WORLD_SIZE']} processes, and {what} in each is hardly "
+            "meant: they share the work of hdnn train with method='joint', and of "
+            "Trainer(group=...); for everything else start one process, without torchrun"
         )
 
 

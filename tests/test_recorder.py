@@ -82,6 +82,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(way: s
     theta, beta = fresh.network.field.weights.theta.grad, fresh.network.field.weights.beta.grad
     layers = torch.cat([theta, beta], -1).norm(dim=-1)
     torch.testing.assert_close(torch.tensor(found.gradient), layers, rtol=1e-5, atol=1e-9)
+    assert found.slope == pytest.approx(float(layers.norm()), rel=1e-5)
 
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
@@ -110,11 +111,11 @@ def test_snapshots_of_a_network_that_the_kernels_cannot_run_are_taken_at_once() 
     y = torch.randn(6, 4)
     slow, quick = Snapshots(net, [0, 2]), Snapshots(fast, [0, 2])
     for shots in (slow, quick):
-        shots.take(y)
-        shots.take(y[:4])
+        shots.take(y.numpy())
+        shots.take(y[:4].numpy())
         with torch.no_grad():
             shots.net.field.weights.theta.mul_(1.5)
-        shots.take(y)
+        shots.take(y.numpy())
     for a, b in zip(slow.profiles(), quick.profiles(), strict=True):
         for name in ("largest", "smallest", "of_mean", "energy"):
             np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, err_msg=name)
@@ -243,6 +244,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     recorder.finish(1)
     _, (entry,) = recorder.log.read()
     assert entry["mean"] == [None, 1.0]
+    assert entry["slope"] is None
     assert "gradient" not in entry
     json.dumps(entry, allow_nan=False)
 

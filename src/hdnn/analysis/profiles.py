@@ -111,42 +111,65 @@ class Snapshots:
         self._weights: list[tuple[np.ndarray, ...]] = []
         self._states: list[np.ndarray] = []
         self._done: list[Profile] = []
+        self._live: tuple[np.ndarray, ...] | None = None
 
-    def take(self, y: Tensor) -> None:
-        """Keep what the profile of states ``(samples, n)`` needs."""
-        program = self.net.program()
-        if choose(program, y, self.net.backend).backend != "fused":
-            self._done.append(profile(self.net, y, self.depths.tolist()))
+    def take(self, y: np.ndarray) -> None:
+        """Keep what the profile of states ``(samples, n)`` needs; the states are not copied."""
+        arrays = self._weights_now(y) if self._live is None else self._live
+        if arrays is None:
+            self._done.append(profile(self.net, torch.from_numpy(y), self.depths.tolist()))
             return
-        packed = pack(program, y.dtype, y.device)
-        self._weights.append(tuple(t.detach().numpy().copy() for t in packed.inputs))
-        self._states.append(y.detach().numpy())
+        self._weights.append(tuple(array.copy() for array in arrays))
+        self._states.append(y)
+
+    def _weights_now(self, y: np.ndarray) -> tuple[np.ndarray, ...] | None:
+        """The arrays of the weights, or None where the kernels cannot serve.
+
+        Where they are the parameters themselves, trained in place, they are good for later too.
+        """
+        program, states = self.net.program(), torch.from_numpy(y)
+        if choose(program, states, self.net.backend).backend != "fused":
+            return None
+        packed = pack(program, states.dtype, states.device)
+        theta, beta, steps, dense, _ = packed.arrays()
+        arrays = theta[0], beta[0], steps, dense[0]
+        if packed.moving == 2 and program.memo.get("packed") is packed:
+            self._live = arrays
+        return arrays
 
     def profiles(self) -> list[Profile]:
-        """One for every snapshot since the last call."""
-        done, self._done = self._done, []
-        weights, states, self._weights, self._states = self._weights, self._states, [], []
-        # Samples of a last, smaller batch may be fewer: those snapshots go by themselves.
+        """Those of all snapshots since the last call, as ensembles: ``(snapshots, D, ...)``.
+
+        Snapshots of as many samples that follow each other are together.
+        """
+        done, self._live = [_alone(found) for found in self._done], None
+        weights, states, self._done, self._weights, self._states = (
+            self._weights, self._states, [], [], [],
+        )  # fmt: skip
         for _, group in itertools.groupby(range(len(states)), key=lambda k: states[k].shape):
             chosen = list(group)
-            done += self._together([weights[k] for k in chosen], [states[k] for k in chosen])
+            done.append(self._together([weights[k] for k in chosen], [states[k] for k in chosen]))
         return done
 
-    def _together(
-        self, weights: list[tuple[np.ndarray, ...]], states: list[np.ndarray]
-    ) -> list[Profile]:
-        theta, beta, steps, dense = (np.stack(parts) for parts in zip(*weights, strict=True))
+    def _together(self, weights: list[tuple[np.ndarray, ...]], states: list[np.ndarray]) -> Profile:
+        columns = list(zip(*weights, strict=True))
+        theta, beta, dense = (np.stack(columns[k]) for k in (0, 1, 3))
         X = np.stack(states)
         packed = pack(self.net.program(), torch.from_numpy(X).dtype, torch.device("cpu"))
-        found = _walk(packed, [theta, beta, steps.swapaxes(0, 1), dense], X, self.depths)
+        arrays = [theta, beta, np.concatenate(columns[2], 1), dense]
+        largest, smallest, of_mean, reached = _walk(packed, arrays, X, self.depths)
         field, H = self.net.field, None
         if isinstance(field, HamiltonianField):
-            H = _energy(field, found[3], self.depths, theta, beta)
-        largest, smallest, of_mean, _ = found
-        return [
-            Profile(self.depths, largest[k], smallest[k], of_mean[k], None if H is None else H[k])
-            for k in range(len(X))
-        ]
+            H = _energy(field, reached, self.depths, theta, beta)
+        return Profile(self.depths, largest, smallest, of_mean, H)
+
+
+def _alone(found: Profile) -> Profile:
+    """A profile as an ensemble of one."""
+    energy = None if found.energy is None else found.energy[None]
+    return Profile(
+        found.depths, found.largest[None], found.smallest[None], found.of_mean[None], energy
+    )
 
 
 def _fused(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:

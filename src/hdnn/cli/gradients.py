@@ -118,12 +118,8 @@ def _say_record(depths: tuple[int, ...], every: int, entries: list[dict[str, Any
         ("norms of the batch mean", "of_mean", "of_mean"),
     ):
         say(f"  {title}: [{np.nanmin(table(low)):.4g}, {np.nanmax(table(high)):.4g}]")
-    slopes = [
-        float(np.sqrt(np.square(np.array(entry["gradient"], dtype=float)).sum()))
-        for entry in (entries[0], entries[-1]) if entry.get("gradient")
-    ]  # fmt: skip
-    if len(slopes) == 2:
-        say(f"  norm of the parameter gradient: {slopes[0]:.3g} at first, {slopes[1]:.3g} at last")
+    first, last = (entry["slope"] or 0.0 for entry in (entries[0], entries[-1]))
+    say(f"  norm of the parameter gradient: {first:.3g} at first, {last:.3g} at last")
 
 
 @app.command()

@@ -131,9 +131,9 @@ def slopes_table(found: Sequence[Row]) -> str:
 def alpha_table(found: Sequence[Row]) -> str:
     """Norms against alpha; the time-invariant network last."""
     lines = [
-        "| network | penalty | alpha | spread of K over layers | norms of single samples | "
+        "| network | penalty | alpha | looks | spread of K over layers | norms of single samples | "
         "median maximum | norm of the batch mean, median maximum | test accuracy, % |",
-        "| --- " * 8 + "|",
+        "| --- " * 9 + "|",
     ]
     for row in found:
         alpha = "infinite" if row.alpha == LIMIT else f"{row.alpha:g}"
@@ -142,8 +142,8 @@ def alpha_table(found: Sequence[Row]) -> str:
         kind = {"adam": "in the loss", "coupled": "implicit"}[row.method]
         single = interval(row.column("minimum").min(), row.column("maximum").max())
         lines.append(
-            f"| {row.network} | {kind} | {alpha} | {np.median(row.column('spread')):.1e} | "
-            f"{single} | {np.median(row.column('maximum')):.4g} | "
+            f"| {row.network} | {kind} | {alpha} | {row.records[0].looks} | "
+            f"{np.median(row.column('spread')):.1e} | {single} | {np.median(row.column('maximum')):.4g} | "
             f"{np.median(row.column('of_mean_maximum')):.4g} | "
             f"{100 * row.column('test_accuracy').mean():.2f} |"
         )

@@ -178,9 +178,11 @@ def _epoch(
     moments_theta: Array, moments_beta: Array, V: Array, steps: Array, h: Array, wire: Array,
     mixing: Array, table: Array, repeats: Array, bias_repeats: Array, numbers: Array,
     losses: Array, slopes: Array, scratch: Array, code: int, loss: int, solver: int,
-    iterations: int, batch: int, taken: int, first: int, last: int,
+    iterations: int, batch: int, taken: int, begin: int, end: int, first: int, last: int,
 ) -> None:  # fmt: skip
-    """One epoch of networks first <= e < last; a network stops where its loss is not finite.
+    """Batches begin <= i < end of an epoch, of networks first <= e < last; `taken` steps before it.
+
+    A network stops for the rest of the epoch where its loss is not finite.
 
     losses[e, i] is the plain and the penalised loss of batch i before its step, and the number of
     samples that it classifies correctly; slopes[e, i], unless empty, the norms of the gradient,
@@ -198,7 +200,9 @@ def _epoch(
     all_w, all_r = np.empty(batch), np.empty((batch, V.shape[1]))
     for e in range(first, last):
         own = steps[:, e : e + 1] if steps.shape[1] > 1 else steps
-        for i in range(losses.shape[1]):
+        if begin > 0 and not math.isfinite(losses[e, begin - 1, 1]):
+            continue
+        for i in range(begin, end):
             chosen = _member(order, e)[i * batch : (i + 1) * batch]
             count = chosen.size
             width = -(-count // lanes) * lanes
@@ -257,7 +261,7 @@ def epoch_kernel(dtype: str) -> Callable[..., None]:
     signature = types.void(
         stack, wide[2], wide[1], ints[1], stack, stack, moments, moments, wide[2],
         types.Array(number, 3, "A"), wide[1], ints[0], flat, ints[1], wide[0], wide[0], wide[0],
-        wide[2], wide[2], flat, *(types.int64,) * 8,
+        wide[2], wide[2], flat, *(types.int64,) * 10,
     )  # fmt: skip
     compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
         signature, nogil=True, cache=True, fastmath={"contract"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +92,7 @@ class DirectEnsemble:
         ]
         self.V = np.zeros((members, outputs, states.shape[-1] + 1))
         self.taken = 0
+        self._local = threading.local()
         table = self.wiring.table
         self.scratch = direct.scratch_size(
             table, states.shape[-1], network.layers, config.batch_size, self.X.itemsize
@@ -109,29 +111,29 @@ class DirectEnsemble:
         With an observer the epoch is cut where it looks. All that an iteration depends on is kept
         between calls of the kernel, so the bits are those of an epoch in one piece.
         """
-        size = self.config.batch_size
+        size, networks = self.config.batch_size, len(self.V)
         count = -(-order.shape[1] // size)
-        losses = np.full((len(self.V), count, 3), np.nan)
-        rows = self.weights.theta.shape[-2] if observer is not None else 0
-        cuts = [
-            i for i in range(count) if observer is not None and observer.due(number * count + i)
-        ]
-        for begin, end in itertools.pairwise(sorted({0, *cuts, count})):
-            if observer is not None and begin in cuts:
-                observer.before(number * count + begin, order[:, begin * size : (begin + 1) * size])
-            part, slopes = losses[:, begin:end].copy(), np.zeros((len(self.V), end - begin, rows))
-            alive = np.isfinite(losses[:, :begin, 1]).all(1)
-            self._steps(order[:, begin * size : end * size], number, part, slopes, alive)
-            losses[:, begin:end] = part
-            if observer is not None and begin in cuts:
-                observer.after(slopes[:, 0])
-        return [self._summary(losses[e], order.shape[1]) for e in range(len(self.V))]
+        losses = np.full((networks, count, 3), np.nan)
+        rows = 0 if observer is None else self.weights.theta.shape[-2]
+        slopes = np.zeros((networks, count, rows))
+        steps = self._kernel(np.ascontiguousarray(order.numpy()), number, losses, slopes)
+        begin = 0
+        for i in range(count):
+            if observer is None or not observer.due(number * count + i):
+                continue
+            steps(begin, i)
+            observer.before(number * count + i, order[:, i * size : (i + 1) * size])
+            steps(i, i + 1)  # by itself, so that its gradient is there
+            observer.after(slopes[:, i])
+            begin = i + 1
+        steps(begin, count)
+        self.taken += count
+        return [self._summary(losses[e], order.shape[1]) for e in range(networks)]
 
-    def _steps(
-        self, order: Tensor, number: int, losses: np.ndarray, slopes: np.ndarray, alive: np.ndarray
-    ) -> None:
-        """Some iterations of an epoch, of the networks whose loss is still finite."""
-        from hdnn.backends.kernels import aligned
+    def _kernel(
+        self, order: np.ndarray, number: int, losses: np.ndarray, slopes: np.ndarray
+    ) -> Callable[[int, int], None]:
+        """Does batches begin <= i < end of an epoch."""
         from hdnn.training import direct
 
         config = self.config
@@ -143,24 +145,32 @@ class DirectEnsemble:
             t.detach().numpy().reshape(len(self.V), *t.shape[-2:])
             for t in (self.weights.theta, self.weights.beta)
         )
-        kernel, indices = direct.epoch_kernel(self.number), np.ascontiguousarray(order.numpy())
-        loss = LOSSES.index(self.loss)
-        solver = SOLVERS.index(config.solver)
+        kernel, threads = direct.epoch_kernel(self.number), thread_count()
+        loss, solver = LOSSES.index(self.loss), SOLVERS.index(config.solver)
 
-        def work(first: int, last: int) -> None:
-            scratch = aligned(self.scratch, self.number)
-            whole = bool(alive[first:last].all())
-            for e in (first,) if whole else (first + np.flatnonzero(alive[first:last])).tolist():
+        def steps(begin: int, end: int) -> None:
+            def work(first: int, last: int) -> None:
                 kernel(
-                    self.X, self.targets, self.sample_weight, indices, theta, beta, *self.moments,
+                    self.X, self.targets, self.sample_weight, order, theta, beta, *self.moments,
                     self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
-                    *self.repeats, numbers, losses, slopes, scratch, self.code, loss, solver,
-                    config.solver_iterations, config.batch_size, self.taken, e,
-                    last if whole else e + 1,
+                    *self.repeats, numbers, losses, slopes, self._room(), self.code, loss, solver,
+                    config.solver_iterations, config.batch_size, self.taken, begin, end, first,
+                    last,
                 )  # fmt: skip
 
-        share(work, len(self.V), thread_count())
-        self.taken += losses.shape[1]
+            if begin < end:
+                share(work, len(self.V), threads)
+
+        return steps
+
+    def _room(self) -> np.ndarray:
+        """Scratch of this thread, kept from call to call: fresh pages are slow to touch."""
+        from hdnn.backends.kernels import aligned
+
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = aligned(self.scratch, self.number)
+        found: np.ndarray = self._local.scratch
+        return found
 
     def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
         plain, penalised, _ = losses.mean(0)

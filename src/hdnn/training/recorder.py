@@ -7,10 +7,13 @@ says what was recorded (`Header`), then one line for every recording (`Recording
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from hdnn.network import HamiltonianNetwork
 from hdnn.training.evaluation import finite
 
 FORMAT = 1
-DEPTHS, SAMPLES = 17, 8
+DEPTHS, SAMPLES = 9, 8
 """What is recorded by default; with it a recording costs about as much as a training step."""
 
 
@@ -55,21 +58,23 @@ class Recording:
         mean, minimum, maximum: over samples, of the norm of d y_N / d y_l, one entry for a depth.
         smallest: the smallest singular value of d y_N / d y_l of any sample.
         of_mean: the norm of the mean of d y_N / d y_l over the samples.
-        energy: mean over samples of H of layer l at y_l; None where there is no energy.
-        gradient: norms of the gradient of the penalised loss on the whole batch with respect to
-            K and b, one entry for *every* layer (one in all where layers share their weights);
-            before clipping.
+        slope: the norm of the gradient of the penalised loss, on the whole batch, with respect to
+            the weights of all layers, before clipping; NaN where no sample counts.
+        energy: mean over samples of H of layer l at y_l; empty where there is no energy.
+        gradient: the part of it that belongs to layer l, at the same depths but N (one entry in all
+            where layers share their weights).
     """
 
     epoch: int
     iteration: int
+    slope: float
     mean: tuple[float, ...]
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
     smallest: tuple[float, ...]
     of_mean: tuple[float, ...]
-    energy: tuple[float, ...] | None
-    gradient: tuple[float, ...] | None
+    energy: tuple[float, ...]
+    gradient: tuple[float, ...]
 
 
 class GradientLog:
@@ -120,25 +125,32 @@ class GradientLog:
         """Add the recordings of an epoch."""
         try:
             with open(self.path, "a") as file:
-                file.write("".join(_line(recording) for recording in recordings))
+                file.write("".join(map(_line, recordings)))
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
 
-def _line(recording: Recording) -> str:
-    """A recording as JSON with six digits, in one go: formatting numbers one by one is slow."""
-    names = [f.name for f in fields(Recording)]
-    values = {name: getattr(recording, name) for name in names}
-    given = {name: value for name, value in values.items() if value is not None}
-    flat = [x for value in given.values() if isinstance(value, tuple) for x in value]
-    if not np.isfinite(flat).all():
-        return json.dumps(finite(given)) + "\n"
-    form = ", ".join(
-        f'"{name}": [{", ".join(["%.6g"] * len(value))}]' if isinstance(value, tuple)
-        else f'"{name}": {value}'
-        for name, value in given.items()
+_LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")
+
+
+@functools.lru_cache(maxsize=64)
+def _form(lengths: tuple[int, ...]) -> str:
+    """How a recording is written: numbers with six digits; lists that are empty are left out."""
+    parts = (
+        f', "{name}": [{", ".join(["%.6g"] * length)}]'
+        for name, length in zip(_LISTS, lengths, strict=True) if length
     )  # fmt: skip
-    return "{" + form % tuple(flat) + "}\n"
+    return '{"epoch": %d, "iteration": %d, "slope": %.6g' + "".join(parts) + "}\n"
+
+
+def _line(r: Recording) -> str:
+    """A recording as JSON, in one go: formatting numbers one by one is slow."""
+    lists = (r.mean, r.minimum, r.maximum, r.smallest, r.of_mean, r.energy, r.gradient)
+    flat = tuple(itertools.chain.from_iterable(lists))
+    if math.isfinite(sum(flat) + r.slope):
+        return _form(tuple(map(len, lists))) % (r.epoch, r.iteration, r.slope, *flat)
+    given = {name: value for name, value in asdict(r).items() if value != ()}
+    return json.dumps(finite(given)) + "\n"
 
 
 class Recorder:
@@ -185,11 +197,13 @@ class Recorder:
         chosen = (
             spread(network.layers, self.depths) if isinstance(self.depths, int) else self.depths
         )
-        self._snapshots, self._states = Snapshots(network, chosen), states
+        self._snapshots, self._states = Snapshots(network, chosen), states.numpy()
         self.header = Header(self.every, tuple(self._snapshots.depths.tolist()), self.samples)
         self.recordings = []
         self._looks: list[int] = []
-        self._slopes: dict[int, np.ndarray] = {}
+        self._slopes: list[np.ndarray | None] = []
+        self._layers, self._shown = network.layers, self._snapshots.depths
+        self._shown = self._shown[self._shown < network.layers]
         if self.log is not None:
             self.log.begin(self.header, epoch)
 
@@ -200,26 +214,37 @@ class Recorder:
     def before(self, iteration: int, chosen: Tensor) -> None:
         """Take a snapshot of the weights and of some samples of the batch."""
         self._looks.append(iteration)
-        self._snapshots.take(self._states[chosen.reshape(-1)[: self.samples]])
+        self._snapshots.take(self._states[chosen.numpy().reshape(-1)[: self.samples]])
+        self._slopes.append(None)
 
     def after(self, slopes: np.ndarray) -> None:
         """Keep the norms of the gradient."""
-        self._slopes[self._looks[-1]] = slopes.reshape(-1)
+        self._slopes[-1] = slopes.reshape(-1)
 
     def finish(self, epoch: int) -> None:
         """Make the recordings of an epoch that has ended, and write them where there is a log."""
-        found = []
-        for iteration, seen in zip(self._looks, self._snapshots.profiles(), strict=True):
-            slopes = self._slopes.get(iteration)
-            norms = seen.largest
-            energy = None if seen.energy is None else seen.energy.mean(-1)
-            columns = (
+        found: list[Recording] = []
+        looks, slopes, self._looks, self._slopes = self._looks, self._slopes, [], []
+        for seen in self._snapshots.profiles():
+            norms, size = seen.largest, len(found)
+            columns = [
                 norms.mean(-1), norms.min(-1), norms.max(-1), seen.smallest.min(-1), seen.of_mean,
-                energy, slopes,
-            )  # fmt: skip
-            lists = (None if column is None else tuple(column.tolist()) for column in columns)
-            found.append(Recording(epoch, iteration, *lists))  # type: ignore[arg-type]
-        self._looks, self._slopes = [], {}
+            ]  # fmt: skip
+            if seen.energy is not None:
+                columns.append(seen.energy.mean(-1))
+            else:
+                columns.append(np.empty((len(norms), 0)))
+            lists = zip(*(map(tuple, column.tolist()) for column in columns), strict=True)
+            for k, row in enumerate(lists, size):
+                slope, layers = self._slope(slopes[k])
+                found.append(Recording(epoch, looks[k], slope, *row, layers))  # type: ignore[call-arg]
         self.recordings += found
         if self.log is not None:
             self.log.append(found)
+
+    def _slope(self, slopes: np.ndarray | None) -> tuple[float, tuple[float, ...]]:
+        """The norm of the whole gradient, and those of the layers at the depths."""
+        if slopes is None:
+            return math.nan, ()
+        shown = slopes if len(slopes) < self._layers else slopes[self._shown]
+        return math.sqrt(slopes @ slopes), tuple(shown.tolist())

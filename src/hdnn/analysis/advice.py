@@ -154,8 +154,10 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
         raise HdnnError("there is nothing to advise on: no layers or no samples")
     with torch.no_grad():
         states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
-    growth = singular_values(layer_factors(net, y)).flatten(1, -2)[..., 0].amax(1)
-    cumulative = singular_values(forward_sensitivities(net, y)).flatten(1, -2)[..., 0].amax(1)
+    growth, cumulative = (
+        singular_values(M)[..., 0].reshape(len(M), -1).amax(1)
+        for M in (layer_factors(net, y), forward_sensitivities(net, y))
+    )
     breaks, reason = _break(states, cumulative)
     nothing = torch.full((net.layers,), math.nan)
     title = net.extra_repr()

@@ -132,14 +132,16 @@ def _clustered_condition(A: Tensor) -> float:
     """
     n = len(A)
     rounding = 16 * n * EPS
-    values = torch.linalg.eigvals(A)
+    values, vectors = torch.linalg.eig(A)
     near = (values[:, None] - values[None]).abs() <= 4 * (n * EPS) ** 0.5
-    for _ in range(n):  # chains of neighbours
+    for _ in range(n.bit_length()):  # chains of neighbours
         near = (near.double() @ near.double()) > 0
     bases, worst = [], 1.0
     for k in range(n):
         group = near[k].nonzero()[:, 0]
-        if int(group[0]) < k:
+        if len(group) == 1:
+            bases.append(vectors[:, k : k + 1])
+        if len(group) == 1 or int(group[0]) < k:
             continue
         centre, m = values[group].mean(), len(group)
         eye = torch.eye(n, dtype=values.dtype)

@@ -99,8 +99,8 @@ def page(records: Iterable[ImageRecord]) -> str:
         "`records.jsonl` holds one training a line: MNIST, 60,000 training and 10,000 test "
         "pictures, accuracies\nof the final epoch (never the best on the test set), mean over "
         f"seeds. hdnn {versions}. This page is written by the commands below;\nwhat they mean is "
-        "in [docs/images.md](../../docs/images.md). Seconds an epoch are wall time of one thread beside whatever else the "
-        "machine did.\n",
+        "in [docs/images.md](../../docs/images.md). Seconds an epoch are wall time of one thread "
+        "beside whatever else\nthe machine did.\n",
     ]
     for name, protocol in PROTOCOLS.items():
         rows = summarise(table2(), records, name)

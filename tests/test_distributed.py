@@ -25,6 +25,7 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.training import Trainer, TrainingConfig, distributed
+from hdnn.training.distortion import distort
 from hdnn.training.group import ALONE, Group, joined
 from hdnn.training.loops import Batches, JointLoop
 from hdnn.training.recipe import Recipe
@@ -75,7 +76,8 @@ def start(work: Callable[[], object], folder: Path, size: int = 2) -> list[int]:
 def _behave(work: Callable[[], object], folder: Path, rank: int) -> None:
     status = 1
     try:
-        sys.stdout, sys.stderr = (open(folder / f"{name}{rank}", "w") for name in ("out", "err"))
+        sys.stdout = open(folder / f"out{rank}", "w")  # noqa: SIM115 - for the rest of its life
+        sys.stderr = open(folder / f"err{rank}", "w")  # noqa: SIM115
         work()
         status = 0
     except SystemExit as leaving:
@@ -295,6 +297,15 @@ def test_a_run_goes_on_with_another_number_of_processes(two: Two, tmp_path: Path
     assert written == found[0]["metrics"] == found[1]["metrics"]
 
 
+@pytest.mark.parametrize("config", [BENT, replace(BENT, rotate=0.0), replace(JOINT, erase=3)])
+def test_a_part_of_a_batch_is_distorted_as_in_the_whole(config: TrainingConfig) -> None:
+    batch = load("digits").train[:9]
+    whole = distort(batch, config, 1, 2)
+    assert not torch.equal(whole, batch)
+    for share in (slice(0, 4), slice(4, 9), slice(4, 4)):
+        assert torch.equal(distort(batch, config, 1, 2, share=share), whole[share])
+
+
 def test_shares_are_a_partition() -> None:
     for count in (0, 1, 5, 100):
         for size in (1, 2, 3, 7):
@@ -337,7 +348,7 @@ def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path, victim: int) 
     arguments = f"train digits --layers 2 --epochs 10000 --out {run.folder}".split()
     children = start(lambda: app(arguments), tmp_path)
     while not run.history.exists() or len(read_history(run.history)) < 2:
-        assert os.waitpid(-1, os.WNOHANG)[0] == 0, said(tmp_path, "err", 0)
+        assert os.waitpid(children[0], os.WNOHANG)[0] == 0, said(tmp_path, "err", 0)
         time.sleep(0.01)
     os.kill(children[victim], signal.SIGKILL)
     assert ended(children[1 - victim]) == 1
@@ -400,4 +411,4 @@ def test_one_process_never_loads_it() -> None:
         "with joined() as group: assert group.size == 1\n"
         "assert 'hdnn.training.distributed' not in sys.modules"
     )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

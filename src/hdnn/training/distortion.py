@@ -10,8 +10,10 @@ from torch.nn import functional as F
 
 from hdnn.training.config import TrainingConfig
 
+WHOLE = slice(None)
 
-def distort(pictures: Tensor, config: TrainingConfig, *place: int) -> Tensor:
+
+def distort(pictures: Tensor, config: TrainingConfig, *place: int, share: slice = WHOLE) -> Tensor:
     """A batch, each picture shifted, rotated, resized, mirrored and with a square erased.
 
     What is drawn depends on the config's seed and on the place only, so that a training that is
@@ -21,17 +23,22 @@ def distort(pictures: Tensor, config: TrainingConfig, *place: int) -> Tensor:
         pictures: ``(B, C, H, W)``, uint8 or numbers.
         config: how far, see `TrainingConfig`.
         place: of the batch: the epoch, and its number there.
+        share: the part of the batch to return, the same whatever the other parts are.
 
     >>> black = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
+    if not config.distorts or not len(pictures[share]):  # torch makes no empty grid
+        return pictures[share]
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
     if config.rotate or config.zoom:
-        pictures = _warp(pictures, config, generator)
+        part = _warp(pictures, config, generator, share)
     elif config.shift or config.flip:
-        pictures = _move(pictures, config, generator)
-    return _erase(pictures, config.erase, generator) if config.erase else pictures
+        part = _move(pictures, config, generator, share)
+    else:
+        part = pictures[share]
+    return _erase(part, config.erase, generator, len(pictures), share) if config.erase else part
 
 
 def _mix(*numbers: int) -> int:
@@ -54,12 +61,15 @@ def _mirrored(count: int, flip: bool, generator: torch.Generator) -> Tensor:
     return chosen if flip else torch.zeros(count, dtype=torch.bool)
 
 
-def _move(pictures: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:
+def _move(
+    pictures: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
+) -> Tensor:
     """Whole pixels: padded with black, then one window of the padded picture each."""
     count, _, height, width = pictures.shape
     most = config.shift
-    mirrored = _mirrored(count, config.flip, generator)
-    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator)
+    mirrored = _mirrored(count, config.flip, generator)[share]
+    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator)[:, share]
+    pictures, count = pictures[share], len(mirrored)
     columns = torch.arange(width).expand(count, width)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns) + offsets[1]
     rows = torch.arange(height) + offsets[0]
@@ -69,7 +79,9 @@ def _move(pictures: Tensor, config: TrainingConfig, generator: torch.Generator) 
     return moved.permute(0, 3, 1, 2).contiguous()
 
 
-def _warp(pictures: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:
+def _warp(
+    pictures: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
+) -> Tensor:
     """An affine map each, by bilinear interpolation; black comes in from outside."""
     count, _, height, width = pictures.shape
     angle = _symmetric(count, math.radians(config.rotate), generator)
@@ -82,18 +94,20 @@ def _warp(pictures: Tensor, config: TrainingConfig, generator: torch.Generator) 
     first = torch.stack([sign * cosine, -sine * height / width, x], 1)
     second = torch.stack([sign * sine * width / height, cosine, y], 1)
     dtype = torch.float32 if pictures.dtype == torch.uint8 else pictures.dtype
-    maps = torch.stack([first, second], 1).to(dtype)
+    maps, pictures = torch.stack([first, second], 1).to(dtype)[share], pictures[share]
     grid = F.affine_grid(maps, list(pictures.shape), align_corners=False)
     warped = F.grid_sample(pictures.to(dtype), grid, align_corners=False)
     return warped.round_().to(torch.uint8) if pictures.dtype == torch.uint8 else warped
 
 
-def _erase(pictures: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """A black square each, its centre anywhere."""
-    count, _, height, width = pictures.shape
+def _erase(
+    pictures: Tensor, side: int, generator: torch.Generator, count: int, share: slice
+) -> Tensor:
+    """A black square each, its centre anywhere, for the share of ``count`` pictures."""
+    _, _, height, width = pictures.shape
     inside = []
     for length in (height, width):
-        centre = torch.randint(0, length, (count, 1), generator=generator)
+        centre = torch.randint(0, length, (count, 1), generator=generator)[share]
         inside.append((torch.arange(length) - (centre - side // 2)).div(side, rounding_mode="floor")
                       == 0)  # fmt: skip
     square = inside[0][:, None, :, None] & inside[1][:, None, None, :]

@@ -217,11 +217,9 @@ class JointLoop(Loop):
         """
         config, group, mine = self.config, self.group, self.group.share(len(chosen))
         target, weight = self.data.target[chosen], self.data.weight[chosen]
-        states = self.data.states[chosen]
-        if config.distorts:  # of the whole batch, so that every process sees the same pictures
-            states = distort(states, config, number, place)
+        states = distort(self.data.states[chosen], config, number, place, share=mine)
         total = weight.sum()
-        values, plain, penalty = self.objective(states[mine], target[mine], weight[mine], total)
+        values, plain, penalty = self.objective(states, target[mine], weight[mine], total)
         hits = right(values.detach().cpu(), target[mine], self.loss)
         self.optimiser.zero_grad()
         if not bool(total > 0):  # a batch of which nothing counts

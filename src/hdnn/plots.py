@@ -35,11 +35,11 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
     """Write a figure, atomically; the ending of the path chooses the format."""
     check_figure_path(path)
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=100)
+        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
 
 
 def check_figure_path(path: str | os.PathLike[str]) -> None:

@@ -173,18 +173,16 @@ def figure2(
     with _bar(quiet=as_json) as progress:
         records = experiment.reproduce(out, chosen, cases, progress)
     kept, curves = list(records.values()), experiment.Records(out).read_curves()
-    for ending in ("png", "svg"):
-        save_figure(plots.figure2(curves), out / f"figure2.{ending}")
+    save_figure(plots.figure2(curves), out / "figure2.png", dpi=160)
     if not quick:
-        save_figure(plots.claims(kept), out / "claims.png")
+        save_figure(plots.claims(kept), out / "claims.png", dpi=160)
         with atomic(out / "figure2.md") as temporary:
             temporary.write_text(summary.page(kept))
     took = time.perf_counter() - begin
     if as_json:
         emit({"seconds": took, "records": [asdict(record) for record in kept]})
         return
-    main = [row for row in summary.rows(kept) if row.layers in (32, 64) and row.alpha == 5e-3]
-    say(summary.norms_table([row for row in main if row.T in (0.0, experiment.T)]))
+    say(summary.norms_table([row for row in summary.rows(kept) if row.every == 1]))
     say(f"{len(kept)} records, figures and tables: {out}; {took:.0f} s")
 
 

@@ -57,6 +57,11 @@ class Case:
     method: str = "adam"
 
     @property
+    def key(self) -> tuple[str, str, int, float, float, int]:
+        """What its records have in common."""
+        return self.network, self.method, self.layers, self.T, self.alpha, self.every
+
+    @property
     def config(self) -> TrainingConfig:
         """Appendix B.1; the FCNN with the weight decay of appendix B.3."""
         decay = 2e-4 if self.network == "FCNN" else 1e-4
@@ -78,21 +83,18 @@ class Case:
         )  # fmt: skip
 
 
-FIGURE = (Case("H1", 64), Case("H1 invariant", 64), Case("MS3", 64), Case("FCNN", 32, T=0.0))
 LIMIT = 1e99
 """Stands for infinity, which JSON does not have."""
-ALPHAS = (0.0, 5e-2, 5e-1, 5.0, 50.0)
-COUPLED = (5e-3, 5e1, 5e3, 5e4, 5e5, 5e6, 5e7)
-TIMES = (0.3, 0.6, 2.4)
-DEPTHS = (128, 256, 1024)
-CASES = (
-    *FIGURE,
-    *(Case("H1", 64, alpha=alpha, every=8) for alpha in ALPHAS),
-    *(Case("H1", 64, alpha=alpha, every=8, method="coupled") for alpha in COUPLED),
-    Case("H1", 64, alpha=LIMIT, method="coupled"),  # looks as often as the network it meets
-    *(Case(name, 64, T=t, every=8) for t in TIMES for name in ("H1", "H1 invariant", "MS3")),
-    *(Case(name, n, every=40) for n in DEPTHS for name in ("H1", "H1 invariant", "MS3")),
+HAMILTONIAN = ("H1", "H1 invariant", "MS3")
+FIGURE = (*(Case(name, 64) for name in HAMILTONIAN), Case("FCNN", 32, T=0.0))
+TIMES = tuple(Case(name, 64, T=t, every=8) for t in (0.3, 0.6, 1.2, 2.4) for name in HAMILTONIAN)
+ALPHAS = tuple(Case("H1", 64, alpha=alpha, every=8) for alpha in (0.0, 5e-2, 5e-1, 5.0, 50.0))
+COUPLED = tuple(
+    Case("H1", 64, alpha=alpha, every=8, method="coupled")
+    for alpha in (5e-3, 5e1, 5e3, 5e4, 5e5, 5e6, 5e7, LIMIT)
 )
+DEPTHS = tuple(Case(name, n, every=40) for n in (64, 128, 256, 1024) for name in HAMILTONIAN)
+CASES = FIGURE + TIMES + ALPHAS + COUPLED + DEPTHS
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ class GradientRecord:
     @property
     def key(self) -> tuple[Any, ...]:
         """What makes it the record of one training."""
-        return self.network, self.method, self.layers, self.T, self.alpha, self.seed
+        return (
+            self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed,
+        )  # fmt: skip
 
 
 @dataclass
@@ -333,7 +337,7 @@ def reproduce(
         done, curves = store.read(), store.read_curves()
         lacking = [
             seed for seed in seeds
-            if (case.network, case.method, case.layers, case.T, case.alpha, seed) not in done
+            if (*case.key, seed) not in done
         ]  # fmt: skip
         drawn = case in FIGURE
         if drawn and curves.get(case.network, {}).get("seed") != seeds[0]:

@@ -41,16 +41,19 @@ def figure2(curves: dict[str, Any]) -> Figure:
     names = [name for name in TITLES if name in curves]
     figure = new_figure(2.45 * len(names) + 0.5, 4.6)
     axes = figure.subplots(2, len(names), squeeze=False, sharex=True)
+    layers = sorted({l for name in names for l in curves[name]["shown"]})
+    shades = dict(zip(layers, _ramp(len(layers)), strict=True))
     kinds = (("of_mean", "norm of the batch mean"), ("mean", "mean norm of the samples"))
     for column, name in enumerate(names):
         entry = curves[name]
         for (kind, label), axis in zip(kinds, axes[:, column], strict=True):
-            shades = _ramp(len(entry["shown"]))
-            for l, line, shade in zip(entry["shown"], entry[kind], shades, strict=True):
-                axis.plot(line, color=shade, linewidth=0.7, label=f"$\\ell$ = {l}")
-            axis.set_yscale("log")
+            for l, line in zip(entry["shown"], entry[kind], strict=True):
+                axis.plot(line, color=shades[l], linewidth=0.7, label=f"$\\ell$ = {l}")
             if name == "FCNN":
+                axis.set_yscale("log")
                 axis.set_ylim(bottom=1e-16)
+            else:
+                axis.set_ylim(bottom=0)
             _clean(axis)
             if column == 0:
                 axis.set_ylabel(label, fontsize=8)
@@ -83,9 +86,7 @@ def claims(records: Sequence[GradientRecord]) -> Figure:
 
 def _slopes(axis: Axes, found: Sequence[Row]) -> None:
     for name, title in TITLES.items():
-        for row in select(found, name, alpha=5e-3):
-            if row.layers not in (32, 64) or row.T not in (0.0, 1.2):
-                continue
+        for row in select(found, name, every=1):
             slopes = row.column("gradient")
             middle = 40 * (np.arange(slopes.shape[1]) + 0.5)
             axis.plot(middle, np.median(slopes, 0), color=COLOURS[name], linewidth=1.3, label=title)
@@ -104,14 +105,14 @@ def _alphas(axis: Axes, found: Sequence[Row]) -> None:
         ("adam", COLOURS["H1"], "H1, penalty in the loss"),
         ("coupled", "#b08a1e", "H1, penalty implicit"),
     ):
-        line = select(found, "H1", method, layers=64, T=1.2)
+        line = select(found, "H1", method, layers=64, T=1.2, every=8)
         places = np.array([2e9 if row.alpha == LIMIT else max(row.alpha, 5e-4) for row in line])
         ends += places.tolist()
         maxima = np.array([row.column("maximum") for row in line])
         low, middle, high = np.quantile(maxima, (0.1, 0.5, 0.9), axis=1)
         axis.plot(places, middle, "o-", ms=3, linewidth=1.2, color=colour, label=label)
         axis.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
-    for row in select(found, "H1 invariant", layers=64, T=1.2):
+    for row in select(found, "H1 invariant", layers=64, T=1.2, every=8):
         low, middle, high = np.quantile(row.column("maximum"), (0.1, 0.5, 0.9))
         axis.axhline(
             middle, color=COLOURS["H1 invariant"], linewidth=1.2, label="time-invariant H1"
@@ -126,13 +127,14 @@ def _alphas(axis: Axes, found: Sequence[Row]) -> None:
     axis.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axis.set_xlabel("alpha", fontsize=8)
     axis.set_ylabel("largest norm of a sample", fontsize=8)
-    axis.legend(frameon=False, fontsize=7, loc="lower left")
+    axis.set_ylim(1, 400)
+    axis.legend(frameon=False, fontsize=7, loc="center right", bbox_to_anchor=(1.0, 0.38))
     axis.set_title("64 layers against alpha")
 
 
 def _depths(axis: Axes, found: Sequence[Row]) -> None:
     for name in ("H1", "H1 invariant", "MS3"):
-        line = select(found, name, T=1.2, alpha=5e-3)
+        line = select(found, name, every=40)
         depth = [row.layers for row in line]
         for field, style in (("maximum", "o-"), ("minimum", "v:")):
             values = np.array([row.column(field) for row in line])

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from hdnn.experiments.figure2 import LIMIT, GradientRecord
+from hdnn.experiments.figure2 import (
+    ALPHAS,
+    COUPLED,
+    DEPTHS,
+    FIGURE,
+    LIMIT,
+    TIMES,
+    Case,
+    GradientRecord,
+    T,
+)
 
 PUBLISHED = {"H1": "[1, 17]", "H1 invariant": "[1, 37]"}
 """Intervals of the norms over layers and iterations, of 64-layer networks, as printed."""
@@ -24,6 +35,7 @@ class Row:
     layers: int
     T: float
     alpha: float
+    every: int
     records: tuple[GradientRecord, ...]
 
     @property
@@ -37,10 +49,11 @@ class Row:
 
 def rows(records: Iterable[GradientRecord]) -> list[Row]:
     """Records by case, in the order of network, depth, T, alpha."""
-    found: dict[tuple[str, str, int, float, float], list[GradientRecord]] = {}
+    found: dict[tuple[Any, ...], list[GradientRecord]] = {}
     for r in records:
-        found.setdefault((r.network, r.method, r.layers, r.T, r.alpha), []).append(r)
-    return [Row(*key, tuple(group)) for key, group in sorted(found.items())]
+        found.setdefault(r.key[:-1], []).append(r)
+    ordered = sorted(found.items())
+    return [Row(*key, tuple(group)) for key, group in ordered]  # type: ignore[call-arg]
 
 
 def select(found: Sequence[Row], network: str, method: str = "adam", **fields: float) -> list[Row]:
@@ -50,6 +63,14 @@ def select(found: Sequence[Row], network: str, method: str = "adam", **fields: f
         if (row.network, row.method) == (network, method)
         and all(getattr(row, name) == value for name, value in fields.items())
     ]  # fmt: skip
+
+
+def _of(found: Sequence[Row], cases: Sequence[Case]) -> list[Row]:
+    """The rows of cases, those of a network together."""
+    by_key = {(r.network, r.method, r.layers, r.T, r.alpha, r.every): r for r in found}
+    kept = [by_key[case.key] for case in cases if case.key in by_key]
+    order = [case.network for case in FIGURE]
+    return sorted(kept, key=lambda row: order.index(row.network))
 
 
 def interval(low: float, high: float) -> str:
@@ -78,7 +99,7 @@ def norms_table(found: Sequence[Row]) -> str:
         high, mean_high = row.column("maximum"), row.column("of_mean_maximum")
         single = interval(row.column("minimum").min(), high.max())
         batch = interval(row.column("of_mean_minimum").min(), mean_high.max())
-        paper = PUBLISHED.get(row.network, "") if row.layers == 64 else ""
+        paper = PUBLISHED.get(row.network, "") if row.layers == 64 and row.every == 1 else ""
         accuracy = 100 * row.column("test_accuracy")
         lines.append(
             f"| {row.network} | {row.layers} | {row.T or ''} | {row.seeds} | "
@@ -92,13 +113,13 @@ def norms_table(found: Sequence[Row]) -> str:
 def minima_table(found: Sequence[Row]) -> str:
     """The smallest norm of a single sample less 1, and the smallest norm of a batch mean."""
     lines = [
-        "| network | layers | T | smallest norm of a sample, less 1 | smallest norm of a batch "
-        "mean | smallest singular value |",
-        "| --- " * 6 + "|",
+        "| network | layers | T | looks | smallest norm of a sample, less 1 | smallest norm of a "
+        "batch mean | smallest singular value |",
+        "| --- " * 7 + "|",
     ]
     for row in found:
         lines.append(
-            f"| {row.network} | {row.layers} | {row.T or ''} | "
+            f"| {row.network} | {row.layers} | {row.T or ''} | {row.records[0].looks} | "
             f"{row.column('minimum').min() - 1:.1e} | "
             f"{row.column('of_mean_minimum').min():.4g} | {row.column('smallest').min():.2g} |"
         )
@@ -143,7 +164,8 @@ def alpha_table(found: Sequence[Row]) -> str:
         single = interval(row.column("minimum").min(), row.column("maximum").max())
         lines.append(
             f"| {row.network} | {kind} | {alpha} | {row.records[0].looks} | "
-            f"{np.median(row.column('spread')):.1e} | {single} | {np.median(row.column('maximum')):.4g} | "
+            f"{np.median(row.column('spread')):.1e} | {single} | "
+            f"{np.median(row.column('maximum')):.4g} | "
             f"{np.median(row.column('of_mean_maximum')):.4g} | "
             f"{100 * row.column('test_accuracy').mean():.2f} |"
         )
@@ -153,15 +175,10 @@ def alpha_table(found: Sequence[Row]) -> str:
 def page(records: Iterable[GradientRecord]) -> str:
     """All tables, as Markdown."""
     found = rows(records)
-    names = ("H1", "H1 invariant", "MS3")
-    main = [r for n in names for r in select(found, n, layers=64, T=1.2, alpha=5e-3)]
-    main += select(found, "FCNN")
-    deep = [r for n in names for r in select(found, n, T=1.2, alpha=5e-3)]
-    times = [r for n in names for r in select(found, n, layers=64, alpha=5e-3)]
-    in_loss = select(found, "H1", layers=64, T=1.2)
-    coupled = select(found, "H1", "coupled") + select(
-        found, "H1 invariant", layers=64, T=1.2, alpha=5e-3
-    )
+    main = _of(found, FIGURE)
+    deep, times, coupled = _of(found, DEPTHS), _of(found, TIMES), _of(found, COUPLED)
+    in_loss = sorted(_of(found, ALPHAS) + select(times, "H1", T=T), key=lambda row: row.alpha)
+    coupled += select(times, "H1 invariant", T=T)
     parts = [
         "# Figure 2 as numbers\n",
         "Written by `hdnn reproduce figure2`. Norms are of d y_N / d y_l, l = 0 .. N - 1, over all "
@@ -169,17 +186,17 @@ def page(records: Iterable[GradientRecord]) -> str:
         'of the *mean over the batch*. "Median maximum": of the seeds\' maxima.\n',
         norms_table(main),
         "The FCNN by layer, largest norm of a single sample:\n",
-        *(layers_table(r) for r in select(found, "FCNN")),
+        *(layers_table(r) for r in select(main, "FCNN")),
         "Norm of the gradient of the objective with respect to all hidden layers, mean over "
         "windows of iterations, median over seeds:\n",
         slopes_table(main),
         "## Never below 1\n",
-        minima_table([*deep, *[r for r in times if r.T != 1.2]]),
-        "## Deeper, at the same T\n",
+        minima_table([*main[:3], *deep, *times]),
+        "## Deeper, at the same T, looks every 40 iterations\n",
         norms_table(deep),
-        "## Other T\n",
+        "## Other T, looks every 8 iterations\n",
         norms_table(times),
-        "## Against alpha\n",
+        "## Against alpha, looks every 8 iterations\n",
         alpha_table(in_loss),
         alpha_table(coupled),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,16 +118,16 @@ class DirectEnsemble:
         rows = 0 if observer is None else self.weights.theta.shape[-2]
         slopes = np.zeros((networks, count, rows))
         steps = self._kernel(np.ascontiguousarray(order.numpy()), number, losses, slopes)
-        begin = 0
-        for i in range(count):
-            if observer is None or not observer.due(number * count + i):
-                continue
-            steps(begin, i)
+        cuts = [
+            i for i in range(count) if observer is not None and observer.due(number * count + i)
+        ]
+        ends = [*cuts, count]
+        steps(0, ends[0])
+        for i, end in itertools.pairwise(ends):
+            assert observer is not None
             observer.before(number * count + i, order[:, i * size : (i + 1) * size])
-            steps(i, i + 1)  # by itself, so that its gradient is there
+            steps(i, end)
             observer.after(slopes[:, i])
-            begin = i + 1
-        steps(begin, count)
         self.taken += count
         return [self._summary(losses[e], order.shape[1]) for e in range(networks)]
 

@@ -64,6 +64,14 @@ def test_norms_are_of_every_sample_and_apart_from_that_of_the_mean() -> None:
     assert found.quantiles[found.levels.index(0.5)].tolist() == pytest.approx([1.0, 2.0])
 
 
+def test_no_gradient_of_MS3_vanishes_at_depth_1024() -> None:
+    """Sample by sample; the norm of the batch mean is another matter, see above."""
+    for scale in (0.3, 1.0, 3.0):
+        net = build("MS3", layers=1024, T=2.0, scale=scale)
+        found = norms(sensitivities(net, 2 * torch.randn(20, 4)))
+        assert float(found.minimum.min()) >= 1 - 1e-11
+
+
 def test_norms_of_float32_and_of_what_is_not_finite() -> None:
     M = torch.randn(3, 7, 4, 4, dtype=torch.float32)
     M[1, 2, 0, 0] = torch.inf

@@ -35,6 +35,8 @@ def test_layer_j_holds_from_t_j_on(name: str) -> None:
             assert ode.layer_at(t) == j
             assert torch.equal(ode(t, y), net.field.velocity(y, j))
             assert torch.equal(ode(torch.tensor(t), y), ode.layer(j)(t, y))
+    rounded = [ode.layer_at(t) for t in ode.breakpoints.float()]
+    assert rounded == [0, 1, 2, 3, 3]  # as a solver in float32 asks
     assert (ode.layer_at(-1.0), ode.layer_at(ode.T), ode.layer_at(9.0)) == (0, 3, 3)
 
 

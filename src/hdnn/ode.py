@@ -72,8 +72,10 @@ class ODE(nn.Module):
 
     def layer_at(self, t: float | Tensor) -> int:
         """The layer whose weights hold at time t."""
-        now = t.detach().item() if isinstance(t, Tensor) else float(t)
-        return min(max(bisect.bisect_right(self._times, now) - 1, 0), self.layers - 1)
+        times, now = self._times, t.detach().item() if isinstance(t, Tensor) else float(t)
+        if isinstance(t, Tensor) and t.dtype != torch.float64:  # t_j as that solver rounds it
+            times = torch.tensor(times, dtype=t.dtype).tolist()
+        return min(max(bisect.bisect_right(times, now) - 1, 0), self.layers - 1)
 
     def layer(self, j: int) -> Callable[[Any, Any], Any]:
         """f(t, y) with the weights of layer j at every time: smooth on the closed interval."""

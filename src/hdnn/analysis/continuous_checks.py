@@ -130,7 +130,7 @@ def imaginary(subject: Subject, tolerance: float | None) -> Check:
     if subject.stepped:
         found = subject.spectrum
         limit = found.rounding if tolerance is None else torch.full_like(found.real, tolerance)
-        detail = worst_place(found.real / limit)
+        detail = worst_place(found.real / limit.clamp_min(1e-300))
         at = detail["layer"], detail["sample"]
         value, allowed = float(found.real[at]), float(limit[at])
         holds = value <= allowed

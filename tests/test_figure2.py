@@ -192,6 +192,12 @@ def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["train", "swiss-roll", "--record", "0"])
     assert refused.exit_code == 2
     assert "every is an integer of at least 1" in refused.stderr
+    refused = CliRunner().invoke(
+        app, ["train", "digits", "--record", "5", "--out", str(tmp_path / "p")]
+    )
+    assert refused.exit_code == 2
+    assert "--record serves tables" in refused.stderr
+    assert not (tmp_path / "p").exists()
 
 
 def test_robustness_of_a_cell_is_measured_and_shown() -> None:

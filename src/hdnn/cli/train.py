@@ -139,6 +139,8 @@ def train(
             group.check(run.recipe().training)
             return run
         recipe = _recipe(config, flags)
+        if recorder is not None and recipe.data.is_image:
+            raise HdnnError("--record serves tables; see hdnn.analysis.watch for pictures")
         recipe = replace(recipe, data=recipe.data.pinned())
         group.check(recipe.training)
         for note in check(recipe).notes:

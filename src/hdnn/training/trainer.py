@@ -141,8 +141,10 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(self.config.seed)
         self.loop = make_loop(self.model, data, self.config, self.group)
         if self.recorder is not None:
+            if not isinstance(self.model, Model):
+                raise HdnnError("recording serves tables; see hdnn.analysis.watch for pictures")
             first = 0 if resume is None else resume.epoch
-            self.recorder.start(self.model.networks[0], data.states, first)
+            self.recorder.start(self.model.network, data.states, first)
             self.loop.observer = self.recorder
         if resume is not None:
             self._restore(resume)

@@ -5,6 +5,7 @@ from hdnn.analysis.certificate import Certificate, Check
 from hdnn.analysis.certification import certify
 from hdnn.analysis.growth import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
+from hdnn.analysis.perturbations import accuracy_under
 from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
 from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
@@ -21,6 +22,7 @@ __all__ = [
     "Spectrum",
     "Watch",
     "Watched",
+    "accuracy_under",
     "advise",
     "certify",
     "forward_sensitivities",

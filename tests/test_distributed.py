@@ -24,7 +24,7 @@ from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.images import ImageClassifier, ImageConfig
-from hdnn.training import Trainer, TrainingConfig, distributed
+from hdnn.training import DirectEnsemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import ALONE, Group, joined
 from hdnn.training.loops import Batches, JointLoop
@@ -213,6 +213,17 @@ def failures(group: Group) -> dict[str, str]:
         "silent": refused(lambda: guarded(lost)),
         "defect": refused(lambda: guarded(RuntimeError("shapes"))),
         "coordinate": refused(lambda: Trainer(model, group=group).fit(data.states, data.target)),
+        "ensemble": refused(
+            lambda: DirectEnsemble(
+                model.network,
+                data.states[None],
+                data.target[None, :, None],
+                data.weight[None],
+                TrainingConfig(),
+                outputs=1,
+                loss="logistic",
+            )
+        ),
         "alone": refused(lambda: Trainer(model, JOINT).fit(data.states, data.target)),
         "estimator": refused(
             lambda: hdnn.HDNNClassifier(max_iter=1).fit(data.states.numpy(), data.target.numpy())
@@ -338,7 +349,7 @@ def test_what_processes_cannot_share(two: Two) -> None:
         assert (
             "2 processes train together with method='joint' only" in rank["failures"]["coordinate"]
         )
-        for what in ("alone", "estimator"):
+        for what in ("alone", "estimator", "ensemble"):
             assert rank["failures"][what].startswith("HdnnError: torchrun started 2 processes")
 
 
@@ -347,10 +358,13 @@ def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path, victim: int) 
     run = Run(tmp_path / "run")
     arguments = f"train digits --layers 2 --epochs 10000 --out {run.folder}".split()
     children = start(lambda: app(arguments), tmp_path)
-    while not run.history.exists() or len(read_history(run.history)) < 2:
-        assert os.waitpid(children[0], os.WNOHANG)[0] == 0, said(tmp_path, "err", 0)
-        time.sleep(0.01)
-    os.kill(children[victim], signal.SIGKILL)
+    try:
+        while not run.history.exists() or len(read_history(run.history)) < 2:
+            for rank, child in enumerate(children):
+                assert os.waitpid(child, os.WNOHANG)[0] == 0, said(tmp_path, "err", rank)
+            time.sleep(0.01)
+    finally:
+        os.kill(children[victim], signal.SIGKILL)
     assert ended(children[1 - victim]) == 1
     assert ended(children[victim]) == -signal.SIGKILL
     message = f"error: rank {victim} (process {children[victim]} on {socket.gethostname()}) is gone"

@@ -19,6 +19,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.config import SOLVERS, TrainingConfig
+from hdnn.training.group import refuse_several
 from hdnn.training.objective import LOSSES
 
 TOLERANCE = 1e-9
@@ -71,6 +72,7 @@ class DirectEnsemble:
     ) -> None:  # fmt: skip
         from hdnn.training import direct
 
+        refuse_several("an ensemble")
         field = network.field
         assert isinstance(field, WeightedField)
         self.config, self.weights, self.loss = config, field.weights, loss

@@ -318,7 +318,7 @@ class Trainer:
 
     def _advice(self, data: Batches) -> str:
         """What the step advisor says of the last good weights, where it can say anything."""
-        good = copy.deepcopy(self.model)
+        good = copy.deepcopy(self.model).cpu()  # as the data are
         if self.snapshot is not None:
             kept = self.snapshot.tensors.items()
             good.load_state_dict({k[6:]: v for k, v in kept if k.startswith("model.")})

@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 import hdnn
 from hdnn.cli import app
 from hdnn.errors import FileFormatError
-from hdnn.experiments import figure2, figure2_coupled, figure2_plots, figure2_summary, robustness
+from hdnn.experiments import (
+    figure2,
+    figure2_coupled,
+    figure2_plots,
+    figure2_records,
+    figure2_summary,
+    robustness,
+)
 from hdnn.experiments.figure2 import LIMIT, Case
 
 COMMITTED = Path(__file__).parents[1] / "results" / "figure2"
@@ -118,11 +125,11 @@ def test_what_is_recorded_is_not_trained_again(
     assert json.loads(curves)["H1"]["shown"] == [1, 11]
     (tmp_path / "records.jsonl").write_text("{}\n" + kept)
     with pytest.raises(FileFormatError, match="line 1"):
-        figure2.Records(tmp_path).read()
+        figure2_records.Records(tmp_path).read()
 
 
 def committed() -> list[figure2_summary.Row]:
-    return figure2_summary.rows(figure2.Records(COMMITTED).read().values())
+    return figure2_summary.rows(figure2_records.Records(COMMITTED).read().values())
 
 
 def test_all_cases_are_recorded_for_ten_seeds_in_small_files() -> None:
@@ -158,11 +165,11 @@ def test_claims_of_the_committed_records() -> None:
 
 def test_tables_and_figures_of_the_committed_records() -> None:
     pytest.importorskip("matplotlib")
-    records = list(figure2.Records(COMMITTED).read().values())
+    records = list(figure2_records.Records(COMMITTED).read().values())
     page = figure2_summary.page(records)
     assert page == (COMMITTED / "figure2.md").read_text()
     assert "[1, 17]" in page
-    drawn = figure2_plots.figure2(figure2.Records(COMMITTED).read_curves())
+    drawn = figure2_plots.figure2(figure2_records.Records(COMMITTED).read_curves())
     assert len(drawn.axes) == 8
     assert len(drawn.axes[0].get_lines()) == 7
     assert len(figure2_plots.claims(records).axes) == 3

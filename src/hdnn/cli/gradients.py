@@ -165,6 +165,7 @@ def figure2(
     """Figure 2: norms of d y_N / d y_l during training; a second call does what is missing."""
     from hdnn.experiments import figure2 as experiment
     from hdnn.experiments import figure2_plots as plots
+    from hdnn.experiments import figure2_records
     from hdnn.experiments import figure2_summary as summary
 
     begin = time.perf_counter()
@@ -172,7 +173,7 @@ def figure2(
     cases = experiment.FIGURE if quick else experiment.CASES
     with _bar(quiet=as_json) as progress:
         records = experiment.reproduce(out, chosen, cases, progress)
-    kept, curves = list(records.values()), experiment.Records(out).read_curves()
+    kept, curves = list(records.values()), figure2_records.Records(out).read_curves()
     save_figure(plots.figure2(curves), out / "figure2.png", dpi=160)
     if not quick:
         save_figure(plots.claims(kept), out / "claims.png", dpi=160)

@@ -6,13 +6,11 @@ before an iteration's step all samples of its batch are looked at, at every laye
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,9 +20,9 @@ from torch import Tensor
 import hdnn
 from hdnn.analysis import profile
 from hdnn.data import split
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.experiments.cells import ORDER_SEED, WIDTH, final_output, measure
-from hdnn.files import atomic
+from hdnn.experiments.figure2_records import GradientRecord, Records
 from hdnn.model import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training import DirectEnsemble, TrainingConfig
@@ -95,60 +93,6 @@ COUPLED = tuple(
 )
 DEPTHS = tuple(Case(name, n, every=40) for n in (64, 128, 256, 1024) for name in HAMILTONIAN)
 CASES = FIGURE + TIMES + ALPHAS + COUPLED + DEPTHS
-
-
-@dataclass(frozen=True)
-class GradientRecord:
-    """One training.
-
-    Args:
-        network, layers, alpha, T, method, seed: which.
-        every, looks: iterations between looks, and how many.
-        minimum, maximum: of the norm of d y_N / d y_l of *single samples*, over all samples of the
-            batches, looks and layers l = 0 .. N - 1.
-        of_mean_minimum, of_mean_maximum: the same for the norm of the *mean* of d y_N / d y_l over
-            a batch, which the paper's own code plots.
-        smallest: the smallest singular value that occurred.
-        shown: l = 1, 11, ...; for these, over samples and looks:
-        shown_minimum, shown_maximum, shown_of_mean_maximum: the same intervals by l.
-        shown_last: largest norm of a sample at the last look, by l.
-        gradient: norm of the gradient of the objective, mean over the looks of every epoch.
-        train_accuracy, test_accuracy: in the end, fractions.
-        spread: how much weights vary over layers, mean_j ||K_j - mean K|| / ||mean K||.
-        seconds: wall time a network.
-    """
-
-    network: str
-    layers: int
-    alpha: float
-    T: float
-    method: str
-    seed: int
-    every: int
-    looks: int
-    minimum: float
-    maximum: float
-    of_mean_minimum: float
-    of_mean_maximum: float
-    smallest: float
-    shown: list[int]
-    shown_minimum: list[float]
-    shown_maximum: list[float]
-    shown_of_mean_maximum: list[float]
-    shown_last: list[float]
-    gradient: list[float]
-    train_accuracy: float
-    test_accuracy: float
-    spread: float
-    seconds: float
-    version: str
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What makes it the record of one training."""
-        return (
-            self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed,
-        )  # fmt: skip
 
 
 @dataclass
@@ -273,56 +217,6 @@ def _exact(value: float) -> float:
     return float(value)
 
 
-class Records:
-    """``records.jsonl`` and ``curves.json`` of a folder; a training is done once."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self.path, self.curves = self.folder / "records.jsonl", self.folder / "curves.json"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
-
-    def read(self) -> dict[tuple[Any, ...], GradientRecord]:
-        """All records by key; a last line that was cut off does not count."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        found = {}
-        for number, line in enumerate(lines, 1):
-            try:
-                record = GradientRecord(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                if number == len(lines):
-                    break
-                raise FileFormatError(f"{self.path}, line {number}: {error}") from error
-            found[record.key] = record
-        return found
-
-    def add(self, records: Iterable[GradientRecord]) -> None:
-        """Add records; the file is replaced whole."""
-        found = {record.key: record for record in records} | self.read()
-        ordered = sorted(found.values(), key=lambda record: record.key)
-        with atomic(self.path) as temporary:
-            temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in ordered))
-
-    def read_curves(self) -> dict[str, Any]:
-        """Curves of the first seed by network: norms by iteration, for l = 1, 11, ..."""
-        found: dict[str, Any] = json.loads(self.curves.read_text()) if self.curves.exists() else {}
-        return found
-
-    def add_curves(self, case: Case, seed: int, looks: Looks) -> None:
-        """Add the curves of a case: of its first seed."""
-        shown = case.shown
-        columns = {
-            name: [[float(f"{x:.4g}") for x in row] for row in np.array(part)[:, 0][:, shown].T]
-            for name, part in (("mean", looks.mean), ("of_mean", looks.of_mean))
-        }
-        slope = [float(f"{x:.4g}") for x in np.array(looks.slope)[:, 0]]
-        entry = {"layers": case.layers, "seed": seed, "shown": shown, "gradient": slope, **columns}
-        with atomic(self.curves) as temporary:
-            temporary.write_text(json.dumps(self.read_curves() | {case.network: entry}) + "\n")
-
-
 def reproduce(
     folder: str | os.PathLike[str],
     seeds: Sequence[int],
@@ -347,6 +241,8 @@ def reproduce(
         found, looks = run(case, lacking)
         store.add(found)
         if drawn and lacking[0] == seeds[0]:
-            store.add_curves(case, seeds[0], looks)
+            norms = {"mean": np.array(looks.mean)[:, 0], "of_mean": np.array(looks.of_mean)[:, 0]}
+            slopes = np.array(looks.slope)[:, 0]
+            store.add_curves(case.network, case.layers, seeds[0], case.shown, norms, slopes)
     progress(total, total)
     return store.read()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hdnn.analysis import Profile
-from hdnn.experiments.figure2 import LIMIT, GradientRecord
+from hdnn.experiments.figure2 import LIMIT
+from hdnn.experiments.figure2_records import GradientRecord
 from hdnn.experiments.figure2_summary import Row, rows, select
 from hdnn.plots import new_figure
 from hdnn.training.recorder import Header

@@ -16,9 +16,9 @@ from hdnn.experiments.figure2 import (
     LIMIT,
     TIMES,
     Case,
-    GradientRecord,
     T,
 )
+from hdnn.experiments.figure2_records import GradientRecord
 
 PUBLISHED = {"H1": "[1, 17]", "H1 invariant": "[1, 37]"}
 """Intervals of the norms over layers and iterations, of 64-layer networks, as printed."""

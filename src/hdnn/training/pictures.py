@@ -47,20 +47,29 @@ PAPER = {
 }  # fmt: skip
 """Appendix B.2; the weight decay is the output layer's, see docs/reproducing.md."""
 
+_CONVOLUTIONAL = {
+    "architecture": "MS1", "widths": [16, 32, 64], "layers": [0, 2, 2], "step": 0.5, "kernel": 3,
+    "connector": "stride", "norm": "batch", "head": "linear",
+}  # fmt: skip
+_ONE_CYCLE = {
+    "method": "joint", "epochs": 10, "batch_size": 100, "learning_rate": 0.005,
+    "schedule": "one-cycle", "warmup": 1.0, "optimiser": "AdamW", "weight_decay": 0.01,
+    "alpha": 0.0, "alpha_c": 0.0, "averaging": 0.999,
+}  # fmt: skip
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"model": {}, "training": PAPER},
+    # For pictures in which left and right mean something, as digits ...
     "convolutional": {
-        "model": {
-            "architecture": "H1", "widths": [16, 32, 48], "layers": [4, 4, 4], "step": 0.1,
-            "kernel": 3, "norm": "batch", "head": "pool", "scale": 0.1,
-        },
-        "training": {
-            "method": "joint", "epochs": 20, "batch_size": 100, "learning_rate": 0.004,
-            "schedule": "one-cycle", "warmup": 4.0, "optimiser": "AdamW", "weight_decay": 0.01,
-            "alpha": 0.0, "alpha_c": 0.0, "shift": 2, "rotate": 10.0, "averaging": 0.999,
-        },
+        "model": _CONVOLUTIONAL,
+        "training": {**_ONE_CYCLE, "shift": 2, "rotate": 10.0, "zoom": 0.1},
     },
-}  # fmt: skip
+    # ... and for those that may be mirrored, as clothes.
+    "convolutional-flipped": {
+        "model": _CONVOLUTIONAL,
+        "training": {**_ONE_CYCLE, "shift": 1, "flip": True},
+    },
+}
 """Settings of model and training by name; what is given besides replaces them."""
 
 

@@ -1,0 +1,78 @@
+"""Convolutional Hamiltonian networks of fewer than 100,000 parameters on MNIST and Fashion-MNIST.
+
+    python benchmarks/convolutional.py --data mnist --data fashion-mnist
+
+trains each data set with seeds 0, 1 and 2 and writes results/convolutional/records.jsonl, a line
+when a training ends: accuracies of the last epoch. A training that is interrupted goes on from its
+last epoch; one that has a record is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import hdnn
+from hdnn.experiments.records import Store
+from hdnn.experiments.table2 import SPLIT, ImageRecord
+from hdnn.training.pictures import PRESETS
+from hdnn.training.recipe import Recipe, build, prepare
+from hdnn.training.runs import Run, read_history
+
+SEEDS = (0, 1, 2)
+PROTOCOLS = {"mnist": "convolutional", "fashion-mnist": "convolutional-flipped"}
+OUT = Path(__file__).parent.parent / "results" / "convolutional"
+
+
+def recipe(data: str, seed: int) -> Recipe:
+    """The preset for a data set, with a seed for weights, batches and distortions."""
+    model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
+    return Recipe.from_tables(
+        {"data": {"source": data}, "model": {**model, "seed": seed},
+         "training": {**training, "seed": seed}}
+    )  # fmt: skip
+
+
+def train(data: str, seed: int, folder: Path) -> ImageRecord:
+    """Train, or go on with, one seed."""
+    wanted, run = recipe(data, seed), Run(folder)
+    stale = run.config.is_file() and run.recipe() != wanted
+    if not run.finished or stale:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        Run.create(folder, wanted, overwrite=stale).train(checkpoint_seconds=0.0)
+    metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
+    model, seconds = wanted.model, entries[-1]["seconds"]
+    count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
+    return ImageRecord(
+        data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed,
+        model.step * sum(model.layers), metrics["train"]["accuracy"],
+        metrics["test"]["accuracy"], round(seconds, 1), hdnn.__version__, epochs=len(entries),
+        epoch_seconds=round(seconds / len(entries), 3), parameters=count,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", action="append", choices=list(PROTOCOLS))
+    parser.add_argument("--seed", action="append", type=int)
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    store = Store(given.out, ImageRecord)
+    for data in given.data or PROTOCOLS:
+        for seed in given.seed or SEEDS:
+            folder = given.out.with_name("convolutional.unfinished") / f"{data}-{seed}"
+            model = recipe(data, seed).model
+            name = data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed
+            if name in store.read():
+                continue
+            record = train(data, seed, folder)
+            store.add([record])
+            shutil.rmtree(folder)
+            print(f"{data}, seed {seed}: test {100 * record.test_accuracy:.2f} %")
+
+
+if __name__ == "__main__":
+    main()

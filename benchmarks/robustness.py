@@ -176,10 +176,10 @@ made everything in this folder, with hdnn {version}; a second call does only wha
 [docs/images.md](../../docs/images.md#robustness).
 
 {sizes(store)}
-Trained by protocol `{PROTOCOL}` of Table 2, shortened to {EPOCHS} epochs; the last epoch counts. No changes
-of the training pictures, no adversarial training. "Plain convolution" is the paper's network with
-one layer y = relu(conv(y)), 3x3, in place of the 8 pointwise Hamiltonian layers. Networks and
-levels were fixed before the first result.
+Trained by protocol `{PROTOCOL}` of Table 2, shortened to {EPOCHS} epochs; the last epoch counts.
+No changes of the training pictures, no adversarial training. "Plain convolution" is the paper's
+network with one layer y = relu(conv(y)), 3x3, in place of the 8 pointwise Hamiltonian layers.
+Networks and levels were fixed before the first result.
 
 Below: accuracy on the 10,000 test pictures, per cent; means over the seeds, in brackets the least
 and the greatest. Levels are on the scale on which black is 0 and white is 1; perturbed pictures are

@@ -66,8 +66,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     # ... and for those that may be mirrored, as clothes.
     "convolutional-flipped": {
-        "model": _CONVOLUTIONAL,
-        "training": {**_ONE_CYCLE, "shift": 1, "flip": True},
+        "model": {**_CONVOLUTIONAL, "layers": [0, 3, 3]},
+        "training": {**_ONE_CYCLE, "epochs": 8, "shift": 1, "flip": True},
     },
 }
 """Settings of model and training by name; what is given besides replaces them."""

@@ -10,6 +10,9 @@ on pictures whose channels come last. Medians of interleaved bursts in one proce
 
 from __future__ import annotations
 
+import hdnn._openmp  # noqa: F401 (before torch, as in `hdnn train`; the peers gain too)
+
+# isort: split
 import argparse
 import json
 import subprocess
@@ -129,7 +132,7 @@ def speed(name: str, seconds: float) -> dict[str, float | str]:
 
 
 def peak(kind: str, name: str, layers: int) -> float:
-    """Megabytes above what a process holds between its steps, at the largest."""
+    """Megabytes that three steps take at the largest, in a process that has only seen one layer."""
     code = f"import images; images.measure_peak({kind!r}, {name!r}, {layers})"
     run = [sys.executable, "-c", code]
     folder = Path(__file__).parent
@@ -139,10 +142,11 @@ def peak(kind: str, name: str, layers: int) -> float:
 def measure_peak(kind: str, name: str, layers: int) -> None:
     """Print what `peak` reads."""
     X, target = (part[:1000] for part in data())
-    hdnn_step(name, 1, X, target)()  # compiles, outside of what is measured
+    # Compiles and warms up, outside of what is measured.
+    hdnn_step(name, 1, X, target)()
+    eager_step(name, 1, X, target, last=False)()
     step = hdnn_step(name, layers, X, target) if kind == "hdnn" else eager_step(
         name, layers, X, target, last=False)  # fmt: skip
-    step()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew (Linux)
     before = _kilobytes("VmRSS")
     for _ in range(3):

@@ -13,9 +13,9 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 ORDER = (
-    "errors", "files", "fields", "program", "ode", "schemes", "backends", "network", "zoo", "data",
-    "model", "images", "persistence", "analysis", "training", "estimator", "plots", "report",
-    "experiments", "play", "bench", "cli",
+    "_openmp", "errors", "files", "fields", "program", "ode", "schemes", "backends", "network",
+    "zoo", "data", "model", "images", "persistence", "analysis", "training", "estimator", "plots",
+    "report", "experiments", "play", "bench", "cli",
 )  # fmt: skip
 LEVEL = {name: level for level, name in enumerate(ORDER)}
 MODULES = sorted(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import hdnn._openmp  # noqa: F401 (first: before torch is loaded)
 from hdnn import fields, schemes, zoo
 from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork

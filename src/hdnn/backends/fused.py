@@ -171,9 +171,12 @@ class _Call:
         partial = _scratch(math.prod(shape), number, "partial").reshape(shape)
         gx = np.empty(self.shape, number)
         incoming, outgoing = _view(gout, self.layout), _arranged(gx, self.layout)
+        found = [np.empty(t.shape, number) for t in self.packed.inputs[: len(needed)]]
         # What is constant has no gradient; the kernel adds nothing to arrays without elements.
-        found = [np.empty(a.shape, number) for a in self.arrays[: len(needed)]]
-        arrays = (*found, *self.arrays[len(needed) : 4])
+        arrays = (
+            *(g.reshape(a.shape) for g, a in zip(found, self.arrays, strict=False)),
+            *self.arrays[len(needed) : 4],
+        )
         gains = len(needed) > STEPS and needed[STEPS]
         keep = 0 if self.tape is None else plan.keep
         # Gradients that networks share (of common steps) are summed by one thread.
@@ -192,10 +195,7 @@ class _Call:
             self._disassemble(partial, arrays, gains, 0, len(self.rows))
         return [
             torch.from_numpy(gx) if need_x else None,
-            *(
-                torch.from_numpy(g).view(t.shape) if want else None
-                for g, t, want in zip(found, self.packed.inputs, needed, strict=False)
-            ),
+            *(torch.from_numpy(g) if want else None for g, want in zip(found, needed, strict=True)),
         ]
 
     def sensitivities(self) -> Tensor:

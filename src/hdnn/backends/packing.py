@@ -129,17 +129,21 @@ class Packed:
         theta, beta = self.inputs[:2]  # the others are constants wherever a program is kept
         places = theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride()
         if not self._kept or self._kept[0][0] != places:
-            self._kept[:] = [(places, self._view(), [S.detach().numpy() for S in self.mixers])]
-        _, arrays, mixers = self._kept[0]
-        if len(mixers) > 1:  # joined anew every time: somebody may have written to one
-            return arrays._replace(mixing=np.concatenate([S.ravel() for S in mixers]))
-        return arrays._replace(mixing=mixers[0].ravel()) if mixers else arrays
+            self._kept[:] = [(places, *self._view())]
+        _, arrays, parts = self._kept[0]
+        if parts:  # joined anew every time: somebody may have written to one
+            return Arrays(*arrays[:4], np.concatenate([S.ravel() for S in parts]))
+        return arrays
 
-    def _view(self) -> Arrays:
+    def _view(self) -> tuple[Arrays, list[np.ndarray]]:
+        """The arrays, and S of every adjoint gain unless they hold it as it is."""
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
         if self.program.layout.ensemble is None:
             theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
-        return Arrays(theta, beta, steps, dense, np.empty(0, theta.dtype))
+        parts = [S.detach().numpy() for S in self.mixers]
+        whole = len(parts) == 1 and parts[0].flags.c_contiguous
+        mixing = parts[0].reshape(-1) if whole else np.empty(0, theta.dtype)
+        return Arrays(theta, beta, steps, dense, mixing), [] if whole else parts
 
     def rebuild(self, inputs: Inputs, layers: int | None = None) -> Program:
         """The program of other values of the tensors, possibly with fewer layers."""

@@ -55,14 +55,18 @@ def identical(a: Results, b: Results) -> None:
 def workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The threads that kernels run on; every call is large enough to be shared."""
     seen: set[int] = set()
-    take = fused._scratch
+    room, caller, joined = fused._Call._room, threading.get_ident(), threading.Event()
 
-    def recorded(*words: Any) -> Any:
+    def recorded(call: Any) -> Any:
         seen.add(threading.get_ident())
-        return take(*words)
+        if threading.get_ident() != caller:
+            joined.set()
+        elif fused.thread_count() > 1:  # else it may have done all the work before another wakes
+            joined.wait(timeout=1.0)
+        return room(call)
 
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
-    monkeypatch.setattr(fused, "_scratch", recorded)
+    monkeypatch.setattr(fused._Call, "_room", recorded)
     return seen
 
 
@@ -99,9 +103,9 @@ def test_chunks_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
     counts: dict[str, list[int]] = {}
 
-    def spy(work: Any, count: int, workers: int) -> None:
+    def spy(work: Any, count: int, workers: int, lead: float) -> None:
         counts.setdefault(str(workers), []).append(count)
-        threads.share(work, count, workers)
+        threads.share(work, count, workers, lead)
 
     monkeypatch.setattr(fused, "share", spy)
     for number in ("1", "2", "5"):
@@ -232,3 +236,24 @@ def test_the_same_bits_in_a_child(kind: str, children: dict[str, Any]) -> None:
 def test_the_parent_goes_on_as_before(children: dict[str, Any]) -> None:
     assert children["after"] == children["here"]
     assert len(children["here"]) > 20
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
+@pytest.mark.parametrize("workers", [1, 2, 3, 16])
+@pytest.mark.parametrize("lead", [0.0, 1.7, 100.0])
+def test_work_is_shared_without_rest(count: int, workers: int, lead: float) -> None:
+    done: list[int] = []
+    threads.share(lambda first, last: done.extend(range(first, last)), count, workers, lead)
+    assert sorted(done) == list(range(count))
+
+
+def test_the_caller_does_what_nobody_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = ThreadPoolExecutor(1)
+    release = threading.Event()
+    busy.submit(release.wait)
+    monkeypatch.setattr(threads, "_pool", busy)
+    who: list[int] = []
+    threads.share(lambda first, last: who.extend([threading.get_ident()] * (last - first)), 8, 2)
+    release.set()
+    busy.shutdown()
+    assert who == [threading.get_ident()] * 8

@@ -26,10 +26,13 @@ from hdnn.backends.threads import share, thread_count
 from hdnn.fields.layout import Layout
 from hdnn.program import Program
 
-SERIAL_FLOPS = 1.5e7
-"""Work below which a second thread costs more than it gives: about 0.5 ms."""
+SERIAL_FLOPS = 6e6
+"""Work below which a second thread, which comes after 0.05 ms, is not worth it: about 0.2 ms."""
 
 STEPS = 2  # the place of the steps among the inputs
+WAKING_FLOPS = 2e6
+"""What a thread does while another wakes up: about 0.05 ms."""
+
 Array = np.ndarray
 _NUMPY = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -129,7 +132,8 @@ class _Call:
         if factor * self.flops < SERIAL_FLOPS:
             work(self._room(), 0, chunks)
             return
-        share(lambda a, b: work(self._room(), a, b), chunks, thread_count())
+        lead = chunks * WAKING_FLOPS / (factor * self.flops)
+        share(lambda a, b: work(self._room(), a, b), chunks, thread_count(), lead)
 
     def _room(self) -> Array:
         """The tape, of which every block has its part, or scratch of this thread."""

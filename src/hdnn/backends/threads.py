@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,18 +32,28 @@ def thread_count() -> int:
     return int(given)
 
 
-def share(work: Callable[[int, int], None], count: int, threads: int) -> None:
-    """Do work(first, last) for ranges that cover 0 .. count, one for every thread."""
+def share(work: Callable[[int, int], None], count: int, threads: int, lead: float = 0.0) -> None:
+    """Do work(first, last) for ranges that cover 0 .. count, one for every thread.
+
+    Args:
+        work: releases the interpreter's lock for most of its time.
+        count, threads: how many pieces there are, and how many threads may take part.
+        lead: so many pieces the caller does before the others have woken up.
+    """
     threads = min(threads, count)
     if threads <= 1:
         work(0, count)
         return
-    bounds = [k * count // threads for k in range(threads + 1)]
+    own = count - (threads - 1) * max(1, int((count - lead) / threads))
+    bounds = [own + k * (count - own) // (threads - 1) for k in range(threads)]
     pool = _get_pool()
-    others = [pool.submit(work, bounds[k], bounds[k + 1]) for k in range(1, threads)]
-    work(bounds[0], bounds[1])
-    for other in others:
-        other.result()
+    others = [pool.submit(work, *pair) for pair in itertools.pairwise(bounds)]
+    work(0, own)
+    for other, pair in zip(others, itertools.pairwise(bounds), strict=True):
+        if other.cancel():  # a busy machine: it has not even begun
+            work(*pair)
+        else:
+            other.result()
 
 
 def _get_pool() -> ThreadPoolExecutor:

@@ -26,6 +26,21 @@ PROTOCOLS = {"mnist": "convolutional", "fashion-mnist": "convolutional-flipped"}
 OUT = Path(__file__).parent.parent / "results" / "convolutional"
 
 
+WORDS = """# Convolutional Hamiltonian networks: records
+
+    python benchmarks/convolutional.py
+
+trains the presets `convolutional` (MNIST) and `convolutional-flipped` (Fashion-MNIST) of
+`hdnn train` with seeds 0, 1, 2: 3x3 convolution to 16 channels, then stages of 32 channels at
+14 x 14 and 64 channels at 7 x 7 whose MS1 blocks have K = 3x3 convolutions (h = 0.5), joined by
+strided convolutions with batch normalisation and relu, and a linear output layer. AdamW, one-cycle
+learning rate up to 0.005, averaged weights. Training pictures are shifted, rotated and resized a
+little (MNIST), or shifted and mirrored (Fashion-MNIST). Settings were chosen on 10,000 of the
+training pictures; accuracies are of the last epoch. Seconds are wall time of one thread, beside
+whatever else the machine did.
+"""
+
+
 def recipe(data: str, seed: int) -> Recipe:
     """The preset for a data set, with a seed for weights, batches and distortions."""
     model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
@@ -55,21 +70,7 @@ def train(data: str, seed: int, folder: Path) -> ImageRecord:
 
 def page(records: list[ImageRecord]) -> str:
     """The page beside the records."""
-    lines = [
-        "# Convolutional Hamiltonian networks: records",
-        "",
-        "    python benchmarks/convolutional.py",
-        "",
-        "trains the presets `convolutional` (MNIST) and `convolutional-flipped` (Fashion-MNIST) of",
-        "`hdnn train` with seeds 0, 1, 2: 3x3 convolution to 16 channels, then stages of 32 channels",
-        "at 14 x 14 and 64 channels at 7 x 7 whose MS1 blocks have K = 3x3 convolutions (h = 0.5),",
-        "joined by strided convolutions with batch normalisation and relu, and a linear output layer.",
-        "AdamW, one-cycle learning rate up to 0.005, averaged weights. Training pictures are shifted,",
-        "rotated and resized a little (MNIST), or shifted and mirrored (Fashion-MNIST). Settings were",
-        "chosen on 10,000 of the training pictures; accuracies are of the last epoch. Seconds are wall",
-        "time of one thread, beside whatever else the machine did.",
-        "",
-    ]
+    lines = [WORDS]
     for data in PROTOCOLS:
         found = [record for record in records if record.data == data]
         if not found:

@@ -126,7 +126,8 @@ def table(store: Store, kind: str) -> str:
 
 
 def sizes(store: Store) -> str:
-    """Parameters, seeds and clean accuracies of the networks, as Markdown."""
+    """Parameters, seeds and clean accuracies of the networks, as Markdown; and what is missing."""
+    missing = [n for n, c in CELLS.items() if not all(accuracies(store, c, k) for k in LEVELS)]
     lines = ["| network | parameters | seeds | training accuracy, % | test accuracy, % |",
              "| --- " * 5 + "|"]  # fmt: skip
     for name, cell in CELLS.items():
@@ -138,6 +139,8 @@ def sizes(store: Store) -> str:
             lines.append(
                 f"| {name} | {rows[0].parameters:,} | {seeds} | {train:.2f} | {test:.2f} |"
             )
+    if missing:
+        lines += ["", f"Not measured yet: {'; '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
@@ -157,6 +160,8 @@ def draw(store: Store) -> None:
         title, unit = WORDS[kind]
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(unit)
+        axis.set_xticks(levels)
+        axis.tick_params(labelsize=8)
         axis.set_ylim(0, 101)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel("test accuracy, %")

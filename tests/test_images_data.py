@@ -316,7 +316,7 @@ print(len(found.contents), "files,", len(found.sources), "fetched")
         for _ in range(2)
     ]
     try:
-        answers = sorted(run.communicate(timeout=20)[0].strip() for run in runs)
+        answers = sorted(run.communicate(timeout=120)[0].strip() for run in runs)
     finally:
         for run in runs:
             run.kill()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -21,6 +21,7 @@ import hdnn
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
+from hdnn.training.pictures import is_image
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
 
 KINDS: dict[str, Any] = {"data": DataRecipe, "model": ModelRecipe, "training": TrainingConfig}
@@ -93,6 +94,7 @@ def test_only_networks_with_a_step_get_a_final_time() -> None:
 def test_any_text_comes_back(text: str) -> None:
     tables = {"data": {"source": text, "drop": [text, text]}}
     assert tomllib.loads(toml.dumps(tables)) == tables
+    assume(not is_image(text))  # a folder, as ".", is of pictures, and wants another model
     recipe = Recipe(DataRecipe(source=text, target=text, drop=(text,)))
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 

@@ -96,7 +96,7 @@ def _read(path: Path) -> tuple[Description, Tensors]:
         description = json.loads(text or "null")
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"the description in {path} is not JSON: {error}") from error
-    if not isinstance(description, dict) or description.get("kind") not in _KINDS:
+    if not isinstance(description, dict) or str(description.get("kind")) not in _KINDS:
         raise FileFormatError(f"{path} is a safetensors file, but hdnn did not write it")
     if description.get("format") != FORMAT:
         raise FileFormatError(

@@ -75,7 +75,12 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 def is_image(source: str) -> bool:
     """Whether a source names a data set of pictures, or is a folder."""
-    return source.lower().replace("_", "-") in IMAGE_SETS or Path(source).expanduser().is_dir()
+    if source.lower().replace("_", "-") in IMAGE_SETS:
+        return True
+    try:
+        return bool(source) and Path(source).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):  # no text that a path can have
+        return False
 
 
 def with_preset(tables: Mapping[str, Any]) -> dict[str, Any]:

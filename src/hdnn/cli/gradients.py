@@ -174,7 +174,7 @@ def figure2(
     with _bar(quiet=as_json) as progress:
         records = experiment.reproduce(out, chosen, cases, progress)
     kept, curves = list(records.values()), figure2_records.Records(out).read_curves()
-    save_figure(plots.figure2(curves), out / "figure2.png", dpi=160)
+    save_figure(plots.figure2(curves), out / "figure2.png", dpi=125)
     if not quick:
         save_figure(plots.claims(kept), out / "claims.png", dpi=160)
         with atomic(out / "figure2.md") as temporary:

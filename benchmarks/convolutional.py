@@ -36,8 +36,8 @@ trains the presets `convolutional` (MNIST) and `convolutional-flipped` (Fashion-
 strided convolutions with batch normalisation and relu, and a linear output layer. AdamW, one-cycle
 learning rate up to 0.005, averaged weights. Training pictures are shifted, rotated and resized a
 little (MNIST), or shifted and mirrored (Fashion-MNIST). Settings follow a few runs on 10,000 of
-the training pictures (docs/images.md); accuracies are of the last epoch. Seconds are wall time of one thread, beside
-whatever else the machine did.
+the training pictures (docs/images.md); accuracies are of the last epoch. Seconds are wall time of
+one thread, beside whatever else the machine did.
 """
 
 

@@ -325,10 +325,13 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
     folder = tmp_path / "run"
     run = Run(folder)
     command = [sys.executable, "-m", "hdnn", "train", *SIZE, "--out", str(folder)]
+    # A shell's background job ignores Ctrl-C, and so would its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as process:  # fmt: skip
+        signal.signal(signal.SIGINT, before)
         wait_for(run.history, lambda: process.poll() is None)
         process.send_signal(signal.SIGINT)
         _, message = process.communicate()

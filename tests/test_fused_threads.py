@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -55,18 +57,18 @@ def identical(a: Results, b: Results) -> None:
 def workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The threads that kernels run on; every call is large enough to be shared."""
     seen: set[int] = set()
-    room, caller, joined = fused._Call._room, threading.get_ident(), threading.Event()
+    room, caller, joined = fused._room, threading.get_ident(), threading.Event()
 
-    def recorded(call: Any) -> Any:
+    def recorded(form: Any) -> Any:
         seen.add(threading.get_ident())
         if threading.get_ident() != caller:
             joined.set()
         elif fused.thread_count() > 1:  # else it may have done all the work before another wakes
             joined.wait(timeout=1.0)
-        return room(call)
+        return room(form)
 
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
-    monkeypatch.setattr(fused._Call, "_room", recorded)
+    monkeypatch.setattr(fused, "_room", recorded)
     return seen
 
 
@@ -103,9 +105,9 @@ def test_chunks_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
     counts: dict[str, list[int]] = {}
 
-    def spy(work: Any, count: int, workers: int, lead: float) -> None:
+    def spy(work: Any, count: int, workers: int) -> None:
         counts.setdefault(str(workers), []).append(count)
-        threads.share(work, count, workers, lead)
+        threads.share(work, count, workers)
 
     monkeypatch.setattr(fused, "share", spy)
     for number in ("1", "2", "5"):
@@ -135,19 +137,36 @@ def test_a_number_of_threads_that_is_none(given: str, monkeypatch: pytest.Monkey
         threads.thread_count()
 
 
-def test_an_error_in_a_worker_is_raised_and_the_pool_goes_on() -> None:
-    done: list[tuple[int, int]] = []
+@pytest.mark.parametrize("breaks", ["caller", "helper"])
+def test_an_error_is_raised_when_all_have_stopped_and_the_helpers_go_on(breaks: str) -> None:
+    caller, both, busy = threading.get_ident(), threading.Barrier(2), []
 
     def work(first: int, last: int) -> None:
-        if first:
+        busy.append(first)
+        both.wait(timeout=30)  # both threads are at work
+        if (threading.get_ident() == caller) == (breaks == "caller"):
             raise ValueError("broken")
-        done.append((first, last))
+        time.sleep(0.05)
+        busy.remove(first)
 
     with pytest.raises(ValueError, match="broken"):
-        threads.share(work, 4, 2)
-    assert done == [(0, 2)]
-    threads.share(lambda first, last: done.append((first, last)), 5, 3)
-    assert sorted(done[1:]) == [(0, 3), (3, 4), (4, 5)]
+        threads.share(work, 2, 2)
+    assert len(busy) == 1  # the one that broke: the other was waited for
+    done: list[int] = []
+    threads.share(lambda first, last: done.extend(range(first, last)), 5, 3)
+    assert sorted(done) == list(range(5))
+
+
+def test_after_an_error_no_further_piece_is_begun() -> None:
+    begun: list[int] = []
+
+    def work(first: int, last: int) -> None:
+        begun.append(first)
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        threads.share(work, 1000, 2)
+    assert len(begun) <= 2
 
 
 def test_four_threads_at_once(workers: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +219,7 @@ class Data(torch.utils.data.Dataset):
 if __name__ == "__main__":
     from hdnn.backends import threads
     here = bits()
-    assert threads._pool is not None
+    assert threads._queue is not None
     found = {"here": here}
     for kind in ("fork", "spawn"):
         with multiprocessing.get_context(kind).Pool(1) as pool:
@@ -240,20 +259,21 @@ def test_the_parent_goes_on_as_before(children: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5, 16])
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
-@pytest.mark.parametrize("lead", [0.0, 1.7, 100.0])
-def test_work_is_shared_without_rest(count: int, workers: int, lead: float) -> None:
+def test_work_is_shared_without_rest(count: int, workers: int) -> None:
     done: list[int] = []
-    threads.share(lambda first, last: done.extend(range(first, last)), count, workers, lead)
+    threads.share(lambda first, last: done.extend(range(first, last)), count, workers)
     assert sorted(done) == list(range(count))
 
 
 def test_the_caller_does_what_nobody_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = ThreadPoolExecutor(1)
-    release = threading.Event()
-    busy.submit(release.wait)
-    monkeypatch.setattr(threads, "_pool", busy)
+    nobody: SimpleQueue[Any] = SimpleQueue()
+    monkeypatch.setattr(threads, "_queue", nobody)
     who: list[int] = []
-    threads.share(lambda first, last: who.extend([threading.get_ident()] * (last - first)), 8, 2)
-    release.set()
-    busy.shutdown()
+
+    def work(first: int, last: int) -> None:
+        who.extend([threading.get_ident()] * (last - first))
+
+    threads.share(work, 8, 2)
     assert who == [threading.get_ident()] * 8
+    nobody.get().use()  # a helper that comes too late does nothing
+    assert len(who) == 8

@@ -264,8 +264,10 @@ class HamiltonianNetwork(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
-        self.check_state(y)
-        return backends.run(self.program(), y, self.backend, self.memory)
+        program = self.program()
+        if y.dtype is not program.dtype:
+            self.check_state(y)
+        return backends.run(program, y, self.backend, self.memory)
 
     def explain_backend(self, y: Tensor) -> backends.Choice:
         """Which backend computes `forward` of y, and why."""

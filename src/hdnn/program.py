@@ -109,6 +109,11 @@ class Program:
         object.__setattr__(self, "stages", found if len(found) == len(self.steps) else None)
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype of its stages, or None where it has others."""
+        return self.stages[0].W.stack.theta.dtype if self.stages else None
+
+    @property
     def invertible(self) -> bool:
         """Whether every step can be undone."""
         return all(

@@ -11,14 +11,12 @@ import numpy as np
 from numba import boolean, njit, types
 
 from hdnn.analysis.singular import jacobi
-from hdnn.backends import rows
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import M, R
-from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled
+from hdnn.backends.rows import COLUMNS, M, R, source_of
+from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pointer
 
-_assemble = compiled(rows.assemble)
 BLOCK = 32  # samples that go through the layers together
-COLUMNS = 256  # matrices whose singular values are found together, in the cache
+TOGETHER = 256  # matrices whose singular values are found together, in the cache
 
 
 def scratch_size(table: Array, n: int, layers: int, samples: int, itemsize: int) -> int:
@@ -43,13 +41,13 @@ def _down(
     for f in range(n):
         for p in range(width):
             walk.buffer[f * width + p] = x[first + min(p, count - 1), f]
-    for layer in range(walk.packed.shape[1] + 1):
+    for layer in range(walk.source.layers + 1):
         if at < depths.size and depths[at] == layer:
             for p in range(count):
                 for f in range(n):
                     states[at, first + p, f] = walk.buffer[f * width + p]
             at += 1
-        if layer < walk.packed.shape[1]:
+        if layer < walk.source.layers:
             tape = record(walk, layer, layer + 1, 0, tape)
     return tape
 
@@ -57,14 +55,12 @@ def _down(
 @compiled
 def _pull(walk: Walk, layer: int, matrix: int, size: int, n: int, kept: int) -> int:
     """The n rows of the matrix through a layer, backward; returns where its tape begins."""
-    for k in range(walk.table.shape[0] - 1, -1, -1):
-        stage = walk.table[k]
-        kept -= (stage[R] + stage[M]) * walk.width
+    row = row_of(walk, layer)
+    for k in range((walk.source.stages - 1) * COLUMNS, -1, -COLUMNS):
+        kept -= (walk.source.table[k + R] + walk.source.table[k + M]) * walk.width
         for i in range(n):
-            stage_backward(
-                walk, stage, row_of(walk, layer), matrix + i * size, size, kept, walk.buffer, -1,
-                boolean(False),
-            )  # fmt: skip
+            g = matrix + i * size
+            stage_backward(walk, k, row, g, size, kept, walk.buffer, -1, boolean(False))
     return kept
 
 
@@ -92,17 +88,16 @@ def _walk(
     states[e, at, sample], largest and smallest[e, at, sample], of_mean[e, at] for l = depths[at].
     """
     samples, n = X.shape[1], X.shape[2]
-    packed = np.empty((1, layers, wire.size), theta.dtype)
+    rows, held = np.empty(layers * wire.size, theta.dtype), np.zeros(2, np.int64)
     size, hidden = n * width, table[:, M].max() * width
     for e in range(first, last):
-        own = steps[:, e : e + 1] if steps.shape[1] > 1 else steps
-        given = dense[e : e + 1] if dense.shape[0] > 1 else dense
-        _assemble(theta[e : e + 1], beta[e : e + 1], given, own, wire, mixing, table, packed)
-        walk = Walk(table, packed, scratch, code, 0, width)
+        held[1] = 0
+        source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
+        walk = Walk(source, pointer(rows), layers, pointer(held), pointer(scratch), code, width)
         mean = np.zeros((n, n, depths.size))
         for start in range(0, samples, width):
             count = min(width, samples - start)
-            matrix, room = size + hidden, max(1, COLUMNS // count)
+            matrix, room = size + hidden, max(1, TOGETHER // count)
             A = np.empty((n, n, room * count))
             x = X[e if X.shape[0] > 1 else 0]
             kept = _down(walk, x, depths, matrix + n * size, states[e], start, count)

@@ -6,6 +6,9 @@ plain torch with memory that does not grow with depth.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from torch import Tensor
 
 from hdnn.backends import reference
@@ -20,10 +23,15 @@ def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fas
     backend = choose(program, x, requested, memory).backend
     if backend == "reference":
         return reference.run(program, x)
+    return _runner(backend)(program, x)
+
+
+@functools.cache
+def _runner(backend: str) -> Callable[[Program, Tensor], Tensor]:
     if backend == "lean":
         from hdnn.backends import lean
 
-        return lean.run(program, x)
+        return lean.run
     from hdnn.backends import fused  # loads numba
 
-    return fused.run(program, x)
+    return fused.run

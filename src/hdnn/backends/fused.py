@@ -1,16 +1,21 @@
 """The fused backend: programs of stages through numba kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
-recomputes it there: nothing is saved but the input state and the parameters.
+recomputes it there: nothing is saved but the input state and the parameters. (Calls that are small
+enough keep their activations on a tape, see `hdnn.backends.tapes`.)
+
+For small networks the time goes into what is around the kernels, so whatever depends on shapes only
+is found once and kept, in a `_Form`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +24,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import kernels
-from hdnn.backends.packing import Inputs, Packed, Wiring, is_batched, pack
-from hdnn.backends.rows import M, R, W
+from hdnn.backends.packing import Arrays, Inputs, Packed, is_batched, pack
 from hdnn.backends.tapes import Tape, take
 from hdnn.backends.threads import share, thread_count
 from hdnn.fields.layout import Layout
@@ -30,11 +34,9 @@ SERIAL_FLOPS = 6e6
 """Work below which a second thread, which comes after 0.05 ms, is not worth it: about 0.2 ms."""
 
 STEPS = 2  # the place of the steps among the inputs
-WAKING_FLOPS = 2e6
-"""What a thread does while another wakes up: about 0.05 ms."""
+FORMS = 64  # shapes of states that are remembered for a program
 
 Array = np.ndarray
-_NUMPY = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def run(program: Program, x: Tensor) -> Tensor:
@@ -68,8 +70,8 @@ class _Fused(torch.autograd.Function):
         need_x, _, _, *needed = ctx.needs_input_grad
         batched = is_batched(gout)
         if not batched and not torch.is_grad_enabled():
-            gx, *found = call.backward(gout, need_x, needed)
-            return (gx, None, None, *found)
+            gx, found = call.backward(gout, needed)
+            return (gx if need_x else None, None, None, *found)
         inputs = Inputs(*tensors[: len(needed)], *call.packed.inputs[len(needed) :])
         if batched:
             gx, *found = call.packed.pull(x, inputs, gout)
@@ -78,185 +80,212 @@ class _Fused(torch.autograd.Function):
         return (gx, None, None, *found[: len(needed)])
 
 
+class _Form:
+    """What all calls of a program on states of one shape have in common.
+
+    Attributes:
+        shape: (E, groups, n, samples).
+        plan: how they are cut up; `chunks` in all.
+        flops: operations forward.
+        room: elements of the rows that a thread holds.
+        tape: elements of a tape.
+        shapes: of the gradients of theta, beta, steps (for every network and layer) and dense (for
+            every network); `ends`: where each begins and ends in one array, without and with steps.
+    """
+
+    def __init__(self, packed: Packed, arrays: Arrays, x: Tensor, covectors: int = 1) -> None:
+        wiring, layers, layout = packed.wiring, packed.program.layers, packed.program.layout
+        self.dtype, self.number = arrays.theta.dtype, arrays.theta.dtype.name
+        lead, rest = (1, x.shape) if layout.ensemble is None else (x.shape[0], x.shape[1:])
+        self.shape = (lead, *rest) if layout.channels else (lead, 1, rest[1], rest[0])
+        self.plan = plan = _plan(wiring, self.shape, layers, x.element_size(), covectors)
+        self.flops = layers * wiring.flops * (x.numel() // layout.width)
+        self.chunks, self.room = lead * plan.pieces, plan.window * wiring.size
+        self.tape = lead * plan.blocks * plan.keep
+        theta, beta, steps, dense, _ = (array.shape for array in arrays)
+        networks = theta[0]
+        self.shapes = theta, beta, (networks, steps[0], layers), (networks, *dense[1:])
+        self.ends = [
+            list(itertools.accumulate(map(math.prod, sizes), initial=0))
+            for sizes in ((theta, beta, (0,), self.shapes[3]), self.shapes)
+        ]
+
+
 class _Call:
-    """One program on one batch: its arrays, and how the kernels cut them up."""
+    """One program on one batch: its arrays, and the room that its kernels need."""
+
+    __slots__ = ("arrays", "form", "packed", "tape", "x")
 
     def __init__(self, packed: Packed, x: Tensor) -> None:
-        self.packed, self.wiring = packed, packed.wiring
-        self.layout, layers = packed.program.layout, packed.program.layers
-        self.number, self.shape = _NUMPY[x.dtype], x.shape
-        self.state = _view(x, self.layout)
-        self.plan, self.flops = _plan(self.wiring, self.state.shape, layers, x.element_size())
+        self.packed, self.x, self.tape = packed, _plain(x), None
         self.arrays = packed.arrays()
-        networks = self.state.shape[0]
-        self.rows = np.empty((networks, layers, self.wiring.size), self.number)
-        # Where a chunk is a whole network, threads also take parameters apart and together.
-        self.own = networks > 1 and self.plan.pieces == 1
-        self.tape: Tape | None = None
+        form: _Form | None = packed.forms.get(x.shape)
+        if form is None:
+            if len(packed.forms) >= FORMS:
+                packed.forms.clear()
+            form = packed.forms[x.shape] = _Form(packed, self.arrays, x)
+        self.form = form
 
-    def _assemble(self, first: int, last: int) -> None:
-        """Pack the parameters of networks first <= e < last."""
-        theta, beta, steps, dense = self._members(self.arrays[:4], first, last)
-        wiring = self.wiring
-        _kernel("assemble", self.number)(
-            theta, beta, dense, steps, wiring.wire, self.arrays.mixing, wiring.table,
-            self.rows[first:last],
-        )  # fmt: skip
+    tape: Tape | None
 
-    def _disassemble(
-        self, partial: Array, found: Sequence[Array], gains: bool, first: int, last: int
-    ) -> None:
-        """Carry the gradients of packed parameters back, for networks first <= e < last."""
-        theta, beta, gsteps, dense = self._members(found, first, last)
-        wiring, steps = self.wiring, self._members(self.arrays[:4], first, last)[2]
-        _kernel("disassemble", self.number)(
-            partial[:, first:last] if self.own else partial, self.rows[first:last], steps,
-            wiring.wire, self.arrays.mixing, wiring.table, theta, beta, dense,
-            gsteps if gains else _none(self.number),
-        )  # fmt: skip
+    def __del__(self) -> None:
+        if self.tape is not None:
+            self.tape.give_back()
 
-    def _members(self, arrays: Sequence[Array], first: int, last: int) -> Sequence[Array]:
-        """The part of some networks; what all share stays whole."""
-        if not self.own:
-            return arrays
-        theta, beta, steps, dense = arrays
-        return (
-            theta[first:last], beta[first:last],
-            steps if steps.shape[1] == 1 else steps[:, first:last],
-            dense if dense.shape[0] == 1 else dense[first:last],
-        )  # fmt: skip
-
-    def _share(self, work: Callable[[Array, int, int], None], factor: float) -> None:
+    def _share(self, work: Callable[[int, int], None], factor: float) -> None:
         """Run a kernel over all chunks, on threads where there is work enough."""
-        chunks = self.state.shape[0] * self.plan.pieces
-        if factor * self.flops < SERIAL_FLOPS:
-            work(self._room(), 0, chunks)
-            return
-        lead = chunks * WAKING_FLOPS / (factor * self.flops)
-        share(lambda a, b: work(self._room(), a, b), chunks, thread_count(), lead)
-
-    def _room(self) -> Array:
-        """The tape, of which every block has its part, or scratch of this thread."""
-        return _scratch(self.plan.scratch, self.number) if self.tape is None else self.tape.array
+        if factor * self.form.flops < SERIAL_FLOPS:
+            work(0, self.form.chunks)
+        else:
+            share(work, self.form.chunks, thread_count())
 
     def forward(self, graph: bool) -> Tensor:
         """The state after the last layer; with `graph`, on tape for `backward` if there is room."""
-        plan, table, code = self.plan, self.wiring.table, self.packed.code
-        out = np.empty(self.shape, self.number)
-        kernel, target = _kernel("forward", self.number), _arranged(out, self.layout)
-        if graph:
-            self.tape = take(len(self.rows) * plan.blocks * plan.keep, self.number)
-        keep = 0 if self.tape is None else plan.keep
-        if not self.own:
-            self._assemble(0, len(self.rows))
+        packed, form, arrays = self.packed, self.form, self.arrays
+        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
+        out, layout = torch.empty_like(self.x), packed.program.layout
+        state, target = _place(self.x, layout), _place(out, layout)
+        self.tape = tape = take(form.tape, form.number) if graph else None
+        keep = 0 if tape is None else plan.keep
+        kernel = _kernel("forward", form.number)
 
-        def work(scratch: Array, first: int, last: int) -> None:
-            if self.own:
-                self._assemble(first, last)
+        def work(first: int, last: int) -> None:
+            _, rows, marks, scratch = _room(form)
             kernel(
-                self.state, target, self.rows, table, scratch, code, plan.block, plan.pieces, keep,
-                first, last,
+                form.shape, state, target, *arrays, wiring.wire, wiring.table, rows, marks,
+                scratch if tape is None else tape.array, code, layers, plan.block, plan.pieces,
+                keep, first, last,
             )  # fmt: skip
 
         self._share(work, 1.0)
-        return torch.from_numpy(out)
+        return out
 
-    def backward(self, gout: Tensor, need_x: bool, needed: list[bool]) -> list[Tensor | None]:
-        """The gradients of the state and of the program's tensors, where needed."""
+    def backward(
+        self, gout: Tensor, needed: list[bool]
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """The gradients of the state and, where needed, of the program's tensors."""
         if self.tape is None:
-            return self._backward(gout, need_x, needed)
+            return self._backward(gout, needed)
         with self.tape.lock:
-            return self._backward(gout, need_x, needed)
+            return self._backward(gout, needed)
 
-    def _backward(self, gout: Tensor, need_x: bool, needed: list[bool]) -> list[Tensor | None]:
-        plan, table, code = self.plan, self.wiring.table, self.packed.code
-        kernel, number = _kernel("backward", self.number), self.number
-        shape = (plan.pieces, *self.rows.shape)
-        partial = _scratch(math.prod(shape), number, "partial").reshape(shape)
-        gx = np.empty(self.shape, number)
-        incoming, outgoing = _view(gout, self.layout), _arranged(gx, self.layout)
-        found = [np.empty(t.shape, number) for t in self.packed.inputs[: len(needed)]]
-        # What is constant has no gradient; the kernel adds nothing to arrays without elements.
-        arrays = (
-            *(g.reshape(a.shape) for g, a in zip(found, self.arrays, strict=False)),
-            *self.arrays[len(needed) : 4],
-        )
-        gains = len(needed) > STEPS and needed[STEPS]
-        keep = 0 if self.tape is None else plan.keep
-        # Gradients that networks share (of common steps) are summed by one thread.
-        own = self.own and not gains
+    def _backward(
+        self, gout: Tensor, needed: list[bool]
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        packed, form, arrays, tape = self.packed, self.form, self.arrays, self.tape
+        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
+        layout, gains = packed.program.layout, len(needed) > STEPS and needed[STEPS]
+        ends, gout = form.ends[gains], _plain(gout)
+        gx = torch.empty_like(self.x)
+        state, outgoing = _place(self.x, layout), _place(gx, layout)
+        incoming = _place(gout, layout)
+        # The first chunk of every network adds to `sums`, the others to `others`.
+        sums, others = np.empty(ends[-1], form.dtype), _others(form, ends[-1])
+        keep = 0 if tape is None else plan.keep
+        kernel = _kernel("backward", form.number)
 
-        def work(scratch: Array, first: int, last: int) -> None:
+        def work(first: int, last: int) -> None:
+            grads, rows, marks, scratch = _room(form)
             kernel(
-                self.state, incoming, outgoing, partial, self.rows, table, scratch, code, gains,
-                plan.block, plan.segment, plan.slots, plan.pieces, keep, first, last,
+                form.shape, state, incoming, outgoing, sums, others, grads, *arrays, wiring.wire,
+                wiring.table, rows, marks, scratch if tape is None else tape.array, code, layers,
+                gains, plan.block, plan.segment, plan.slots, plan.pieces, keep, first, last,
             )  # fmt: skip
-            if own:
-                self._disassemble(partial, arrays, gains, first, last)
 
         self._share(work, 3.0)
-        if not own:
-            self._disassemble(partial, arrays, gains, 0, len(self.rows))
-        return [
-            torch.from_numpy(gx) if need_x else None,
-            *(torch.from_numpy(g) if want else None for g, want in zip(found, needed, strict=True)),
-        ]
+        for other in others:
+            sums += other
+        found: list[Tensor | None] = [None] * len(needed)
+        for k, want in enumerate(needed):
+            if want:
+                part = sums[ends[k] : ends[k + 1]]
+                if k >= STEPS:
+                    part = _summed(part.reshape(form.shapes[k]), k, arrays[k].shape)
+                found[k] = torch.from_numpy(part.reshape(packed.inputs[k].shape))
+        return gx, found
 
     def sensitivities(self) -> Tensor:
         """``(E, samples, layers + 1, n, n)``: d y_N / d y_l."""
-        kernel, table = _kernel("sensitivities", self.number), self.wiring.table
-        networks, groups, n, samples = self.state.shape
-        self._assemble(0, networks)
-        layers = self.rows.shape[1]
-        self.plan = plan = _plan(self.wiring, self.state.shape, layers, self.rows.itemsize, n)[0]
-        out = np.empty((networks, groups * samples, layers + 1, n, n), self.number)
-        self._share(
-            lambda scratch, first, last: kernel(
-                self.state, out, self.rows, table, scratch, self.packed.code, plan.block,
-                plan.segment, plan.slots, plan.pieces, first, last,
-            ),
-            float(n),
-        )  # fmt: skip
+        packed, arrays, layout = self.packed, self.arrays, self.packed.program.layout
+        self.form = form = _Form(packed, arrays, self.x, covectors=layout.width)
+        (networks, groups, n, samples), state = form.shape, _place(self.x, layout)
+        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
+        out = np.empty((networks, groups * samples, layers + 1, n, n), form.dtype)
+        kernel = _kernel("sensitivities", form.number)
+
+        def work(first: int, last: int) -> None:
+            kernel(
+                form.shape, state, out, *arrays, wiring.wire, wiring.table, *_room(form)[1:],
+                code, layers, plan.block, plan.segment, plan.slots, plan.pieces, first, last,
+            )  # fmt: skip
+
+        self._share(work, float(n))
         return torch.from_numpy(out)
 
 
-def _view(x: Tensor, layout: Layout) -> Array:
-    return _arranged((x.resolve_neg() if x.is_neg() else x).detach().numpy(), layout)
+def _summed(found: Array, place: int, shape: tuple[int, ...]) -> Array:
+    """Gradients of every network and layer, summed over what these share."""
+    if place == STEPS:  # (E, S, L)
+        found = found.swapaxes(0, 1)
+    shared = tuple(axis for axis, size in enumerate(shape) if size < found.shape[axis])
+    return found.sum(shared, keepdims=True) if shared else found
 
 
-def _arranged(array: Array, layout: Layout) -> Array:
-    """A canonical state as ``(E, groups, n, samples)``, without a copy."""
+def _plain(x: Tensor) -> Tensor:
+    return x.resolve_neg() if x.is_neg() else x
+
+
+def _place(x: Tensor, layout: Layout) -> tuple[int, ...]:
+    """A canonical state for the kernels: address, and strides as (E, groups, n, samples)."""
+    strides = x.stride()
     if layout.ensemble is None:
-        array = array[None]
-    return array if layout.channels else array.swapaxes(1, 2)[:, None]
+        strides = 0, *strides
+    if layout.channels:
+        return x.data_ptr(), *strides
+    return x.data_ptr(), strides[0], 0, strides[2], strides[1]
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(
-    wiring: Wiring, shape: tuple[int, ...], layers: int, itemsize: int, pulled: int = 1
-) -> tuple[kernels.Plan, float]:
-    """How a call is cut up, and its operations: products, and 20 for every activation."""
-    samples = shape[0] * shape[1] * shape[3]
-    r, w, m = (wiring.table[:, column] for column in (R, W, M))
-    flops = float(samples * layers * (2 * m * (r + w) + 20 * m).sum())
-    return kernels.plan(wiring.table, shape, layers, itemsize, pulled), flops
+def _plan(wiring: Any, *rest: Any) -> kernels.Plan:
+    return kernels.plan(wiring.table, *rest)
 
+
+# --- room of a thread, kept from call to call: fresh pages are slow to touch ----------------------
 
 _local = threading.local()
 
 
-def _scratch(length: int, number: str, purpose: str = "block") -> Array:
-    """Room of this thread for a purpose, kept from call to call: fresh pages are slow to touch."""
+def _room(form: _Form) -> tuple[Array, Array, Array, Array]:
+    """Gradients of rows, rows, marks and scratch."""
+    kept = _local.__dict__
+    if kept.get("form") is not form:
+        plan, number = form.plan, form.number
+        kept["room"] = (
+            _scratch(form.room, number, "grads"), _scratch(form.room, number, "rows"),
+            _scratch(2 + plan.slots, "int64", "marks"), _scratch(plan.scratch, number, "block"),
+        )  # fmt: skip
+        kept["form"] = form
+    found: tuple[Array, Array, Array, Array] = kept["room"]
+    return found
+
+
+def _others(form: _Form, size: int) -> Array:
+    """Partial gradients of all chunks of a network but the first."""
+    pieces = form.plan.pieces
+    if pieces == 1:
+        return _NONE[form.number]
+    return _scratch((pieces - 1) * size, form.number, "others").reshape(pieces - 1, size)
+
+
+_NONE = {number: np.empty((0, 0), number) for number in ("float32", "float64")}
+
+
+def _scratch(length: int, number: str, purpose: str) -> Array:
     kept: dict[str, Array] = _local.__dict__
     key = purpose + number
     if key not in kept or kept[key].size < length:
-        kept[key] = kernels.aligned(length, np.dtype(number))
+        kept[key] = kernels.aligned(length, number)
     return kept[key][:length]
-
-
-@functools.cache
-def _none(number: str) -> Array:
-    return np.empty((0, 0, 0), number)
 
 
 @functools.cache

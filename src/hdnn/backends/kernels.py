@@ -4,9 +4,12 @@ Every stage of every layer is x[write] = c x[write] + A sigma(W x[read] + b). Ar
 and no threads: the caller runs ranges of chunks on as many threads as it likes, and gets the same
 bits for any number of them.
 
-    packed   (E, L, P)           all parameters of one layer in a row, as `assemble` fills it
-    state    (E, G, n, samples)  any strides: images (E, B, n, pixels); rows as (E, 1, n, B)
-    partial  (pieces, E, L, P)   gradients of packed, by chunk; `disassemble` adds them in order
+    theta .. table   the parameters, see `hdnn.backends.rows.Source`
+    shape    (E, G, n, samples) of a state: images are (E, B, n, pixels), rows (E, 1, n, B)
+    state    the place of one, with any strides
+    rows     room for the rows of some layers
+    marks    which layers these are, and room for the places to restart from
+    scratch  room for blocks
 """
 
 import functools
@@ -18,11 +21,14 @@ import numpy as np
 from numba import boolean, njit, types
 
 from hdnn.backends.blocks import (
+    Place,
+    Shape,
     Walk,
+    begin,
+    block_at,
     chunk_range,
     layers_forward,
-    place,
-    place_of,
+    number_of,
     read_block,
     record,
     restore,
@@ -30,12 +36,14 @@ from hdnn.backends.blocks import (
     stage_backward,
     write_block,
 )
-from hdnn.backends.rows import M, R, assemble, disassemble
-from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled
+from hdnn.backends.rows import AT_B, COLUMNS, Gradients, M, R, Stack, disassemble, source_of
+from hdnn.backends.vector.elementwise import fill
+from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, Pointer, compiled, lanes, pointer
 
 BUDGET = 512 * 1024  # bytes of scratch a thread, whatever the depth
-PARTIAL = 1024 * 1024  # bytes of partial gradients, where two chunks take no more
-CHUNKS = 8  # enough to share among threads, few enough that adding partial gradients costs nothing
+WINDOW = 64 * 1024  # bytes of rows up to which a thread holds those of all layers at once
+PARTIAL = 512 * 1024  # bytes of partial gradients, where those of one chunk take no more
+CHUNKS = 16  # enough to share among threads, few enough that adding partial gradients costs nothing
 
 
 class Plan(NamedTuple):
@@ -44,6 +52,7 @@ class Plan(NamedTuple):
     block: int  # samples that go through the layers together
     segment: int  # layers whose activations are kept at once while going backward
     slots: int  # block states kept to restart from
+    window: int  # layers whose rows are held at once: all, or a segment
     pieces: int  # chunks per network; chunks in all: networks * pieces
     scratch: int  # elements of scratch a thread needs
     blocks: int  # blocks per network
@@ -62,7 +71,7 @@ def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulle
     deep = max(1, math.isqrt(layers * n // tape))  # segments and saved states smallest together
     # Best first: all activations at once, also with a smaller block; else save states, and go
     # forward twice.
-    for vectors, segment in ((4, layers), (2, layers), (4, deep), (2, deep), (1, deep)):
+    for vectors, segment in ((4, layers), (2, layers), (2, deep), (1, deep)):
         block = min(vectors, -(-samples // lanes)) * lanes
         slots = -(-layers // segment)
         if (fixed + segment * tape + slots * n) * block * itemsize <= BUDGET:
@@ -71,11 +80,14 @@ def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulle
         rows = BUDGET // (itemsize * block) - fixed
         segment = max(1, rows // 2 // tape)
         slots = min(-(-layers // segment), max(8, (rows - segment * tape) // n))
-    room = PARTIAL // (networks * layers * (tape * n) * itemsize)
+    size = int((table[:, AT_B] + table[:, M]).max())
+    window = layers if layers * size * itemsize <= WINDOW else segment
+    parameters = int((table[:, M] * (table[:, R] + 1)).sum()) * layers * networks * itemsize
     blocks = groups * -(-samples // block)
-    pieces = min(blocks, -(-CHUNKS // networks), max(2, room))
+    pieces = min(blocks, -(-CHUNKS // networks), 1 + max(1, PARTIAL // parameters))
     scratch = (fixed + segment * tape + slots * n) * block
-    return Plan(block, segment, slots, pieces, scratch, blocks, scratch if slots == 1 else 0)
+    keep = scratch if slots == 1 else 0
+    return Plan(block, segment, slots, window, pieces, scratch, blocks, keep)
 
 
 def aligned(length: int, dtype: np.dtype | str) -> Array:
@@ -87,113 +99,159 @@ def aligned(length: int, dtype: np.dtype | str) -> Array:
 
 
 def _forward(
-    state: Array, out: Array, packed: Array, table: Array, scratch: Array, code: int, block: int,
-    pieces: int, keep: int, first: int, last: int,
+    shape: Shape, state: Place, out: Place, theta: Array, beta: Array, steps: Array, dense: Array,
+    mixing: Array, wire: Array, table: Array, rows: Array, marks: Array, scratch: Array, code: int,
+    layers: int, block: int, pieces: int, keep: int, first: int, last: int,
 ) -> None:  # fmt: skip
     """out = program(state) for chunks first <= chunk < last.
 
     With `keep`, every block has as many numbers of the scratch to itself, and leaves there what
     `_backward` would recompute.
     """
-    hidden = table[:, M].max()
+    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
+    of, buffer = -1, pointer(scratch)
     for chunk in range(first, last):
-        e, begin, end = chunk_range(state.shape, block, pieces, chunk)
-        for index in range(begin, end):
-            group, start, count, width = place(state, block, index)
-            walk = Walk(table, packed, scratch, code, e, width)
-            x, size = place_of(state, block, e, index) * keep, state.shape[2] * width
-            read_block(state, e, group, start, count, scratch, x, width, boolean(True))
+        e, lowest, highest = chunk_range(shape, block, pieces, chunk)
+        if e != of:
+            of = begin(marks, e)
+        source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
+        for index in range(lowest, highest):
+            at = block_at(shape, block, e, index, 2 * lanes(scratch))
+            width, size = at.width, n * at.width
+            walk = Walk(source, pointer(rows), room, pointer(marks), buffer, code, width)
+            x = number_of(shape, block, e, index) * keep
+            read_block(state, n, at, buffer, x, boolean(True))
             if keep:
-                record(walk, 0, packed.shape[1], x, x + 3 * size + hidden * width)
+                record(walk, 0, layers, x, x + 3 * size + hidden * width)
             else:
-                layers_forward(walk, 0, packed.shape[1], x, x + size)
-            write_block(scratch, x, width, out, e, group, start, count)
+                layers_forward(walk, 0, layers, x, x + size)
+            write_block(buffer, x, out, n, at)
 
 
 def _backward(
-    state: Array, gout: Array, gstate: Array, partial: Array, packed: Array, table: Array,
-    scratch: Array, code: int, gains: bool, block: int, segment: int, slots: int, pieces: int,
-    keep: int, first: int, last: int,
+    shape: Shape, state: Place, gout: Place, gstate: Place, sums: Array, others: Array,
+    grads: Array, theta: Array, beta: Array, steps: Array, dense: Array, mixing: Array, wire: Array,
+    table: Array, rows: Array, marks: Array, scratch: Array, code: int, layers: int, gains: bool,
+    block: int, segment: int, slots: int, pieces: int, keep: int, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Gradients of <gout, program(state)>: gstate and partial, for chunks first <= chunk < last.
+    """Gradients of <gout, program(state)> for chunks first <= chunk < last.
 
-    Recomputes the states of each block, unless `_forward` has left them with the same `keep`.
-    `gains` asks for the gradients of scalar gains too.
+    Of the state in `gstate`; of the parameters in `sums` (the first chunk of every network) and
+    `others[k - 1]` (its chunk k), both laid out as `_gradients` says. Recomputes the states of each
+    block, unless `_forward` has left them with the same `keep`. `gains` asks for the gradients of
+    `steps` too; `grads` is room for those of the rows.
     """
-    n, layers, hidden = state.shape[2], packed.shape[1], table[:, M].max()
-    tape = (table[:, R] + table[:, M]).sum()
-    marks = np.zeros(slots, np.int64)
+    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
+    tape, of, buffer = (table[:, R] + table[:, M]).sum(), -1, pointer(scratch)
+    grads[:] = 0
     for chunk in range(first, last):
-        e, begin, end = chunk_range(state.shape, block, pieces, chunk)
-        partial[chunk % pieces, e] = 0
-        grads = (chunk % pieces * partial.shape[1] + e) * layers * packed.shape[2]
-        for index in range(begin, end):
-            group, start, count, width = place(state, block, index)
-            walk = Walk(table, packed, scratch, code, e, width)
-            size, x = n * width, place_of(state, block, e, index) * keep
+        e, lowest, highest = chunk_range(shape, block, pieces, chunk)
+        if e != of:
+            of = begin(marks, e)
+        source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
+        flat = sums if chunk % pieces == 0 else others[chunk % pieces - 1]
+        out = _gradients(flat, theta, beta, steps, dense, layers, e, gains)
+        for index in range(lowest, highest):
+            at = block_at(shape, block, e, index, 2 * lanes(scratch))
+            width, size = at.width, n * at.width
+            walk = Walk(source, pointer(rows), room, pointer(marks), buffer, code, width)
+            x = number_of(shape, block, e, index) * keep
             g, d, saved, top = x + size, x + 2 * size, x + 2 * size + hidden * width, 0
             if not keep:
-                read_block(state, e, group, start, count, scratch, saved, width, boolean(True))
-            read_block(gout, e, group, start, count, scratch, g, width, boolean(False))
+                read_block(state, n, at, buffer, saved, boolean(True))
+            read_block(gout, n, at, buffer, g, boolean(False))
             for goal in range((layers - 1) // segment, -1, -1):
-                stop = min(layers, (goal + 1) * segment)
+                low, high = goal * segment, min(layers, (goal + 1) * segment)
                 if keep:
                     kept = saved + size + layers * tape * width
                 else:
-                    top = restore(walk, goal, segment, marks, top, x, d, saved, size)
-                    kept = record(walk, goal * segment, stop, x, saved + slots * size)
-                for layer in range(stop - 1, goal * segment - 1, -1):
-                    at = grads + layer * packed.shape[2]
-                    for k in range(table.shape[0] - 1, -1, -1):
-                        stage = table[k]
-                        kept -= (stage[R] + stage[M]) * width
-                        row = row_of(walk, layer)
-                        stage_backward(walk, stage, row, g, d, kept, partial, at, gains)
-            write_block(scratch, g, width, gstate, e, group, start, count)
+                    top = restore(walk, goal, segment, slots, top, x, d, saved, size)
+                    kept = record(walk, low, high, x, saved + slots * size)
+                for layer in range(high - 1, low - 1, -1):
+                    row = row_of(walk, layer)
+                    for k in range((source.stages - 1) * COLUMNS, -1, -COLUMNS):
+                        kept -= (source.table[k + R] + source.table[k + M]) * width
+                        stage_backward(walk, k, row, g, d, kept, pointer(grads), row, gains)
+                if room < layers:  # then the rows held are those of this segment
+                    disassemble(source, low, high, pointer(rows), pointer(grads), out, gains)
+            write_block(buffer, g, gstate, n, at)
+        if room >= layers:
+            disassemble(source, 0, layers, pointer(rows), pointer(grads), out, gains)
+
+
+@compiled
+def _gradients(
+    flat: Array, theta: Array, beta: Array, steps: Array, dense: Array, layers: int, e: int,
+    gains: bool,
+) -> Gradients:  # fmt: skip
+    """Where those of network e are in `flat`, cleared: theta, beta, steps and dense of all."""
+    networks, rows = theta.shape[0], steps.shape[0] if gains else 0
+    to_beta = theta.size
+    to_steps = to_beta + beta.size
+    to_dense = to_steps + networks * rows * layers
+    of_steps = _part(flat, to_steps, e, rows, layers)
+    return Gradients(
+        _part(flat, 0, e, theta.shape[1], theta.shape[2]),
+        _part(flat, to_beta, e, beta.shape[1], beta.shape[2]),
+        Stack(of_steps.data, of_steps.start, 1, layers),
+        _part(flat, to_dense, e, dense.shape[1], dense.shape[2]),
+    )
+
+
+@compiled
+def _part(flat: Array, at: int, e: int, rows: int, columns: int) -> Stack:
+    start = at + e * rows * columns
+    flat[start : start + rows * columns] = 0
+    return Stack(pointer(flat), start, columns if rows > 1 else 0, 1)
 
 
 def _sensitivities(
-    state: Array, out: Array, packed: Array, table: Array, scratch: Array, code: int, block: int,
-    segment: int, slots: int, pieces: int, first: int, last: int,
+    shape: Shape, state: Place, out: Array, theta: Array, beta: Array, steps: Array, dense: Array,
+    mixing: Array, wire: Array, table: Array, rows: Array, marks: Array, scratch: Array, code: int,
+    layers: int, block: int, segment: int, slots: int, pieces: int, first: int, last: int,
 ) -> None:  # fmt: skip
     """out[e, sample, l, i, j] = d y_N[i] / d y_l[j], l = 0 .. L, for chunks first <= chunk < last.
 
     One backward sweep that pulls the n rows of the matrix as `_backward` pulls a gradient.
     """
-    n, layers, hidden = state.shape[2], packed.shape[1], table[:, M].max()
-    marks = np.zeros(slots, np.int64)
+    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
+    of, buffer = -1, pointer(scratch)
     for chunk in range(first, last):
-        e, begin, end = chunk_range(state.shape, block, pieces, chunk)
-        for index in range(begin, end):
-            group, start, count, width = place(state, block, index)
-            walk = Walk(table, packed, scratch, code, e, width)
-            size, sample = n * width, group * state.shape[3] + start
+        e, lowest, highest = chunk_range(shape, block, pieces, chunk)
+        if e != of:
+            of = begin(marks, e)
+        source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
+        for index in range(lowest, highest):
+            at = block_at(shape, block, e, index, 2 * lanes(scratch))
+            width, size = at.width, n * at.width
+            walk = Walk(source, pointer(rows), room, pointer(marks), buffer, code, width)
+            sample, count = at.group * shape[3] + at.first, at.samples
             x, d, matrix, top = 0, size, size + hidden * width, 0
             saved = matrix + n * size
-            read_block(state, e, group, start, count, scratch, saved, width, boolean(True))
-            scratch[matrix:saved] = 0
+            read_block(state, n, at, buffer, saved, boolean(True))
+            fill(buffer, matrix, n * size, 0)
             for i in range(n):
-                one = matrix + i * (size + width)
-                scratch[one : one + width] = 1
-            _export(scratch, matrix, width, out, e, sample, count, layers)
+                fill(buffer, matrix + i * (size + width), width, 1)
+            _export(buffer, matrix, width, out, e, sample, count, layers)
             for goal in range((layers - 1) // segment, -1, -1):
-                top = restore(walk, goal, segment, marks, top, x, d, saved, size)
-                stop = min(layers, (goal + 1) * segment)
-                kept = record(walk, goal * segment, stop, x, saved + slots * size)
-                for layer in range(stop - 1, goal * segment - 1, -1):
-                    for k in range(table.shape[0] - 1, -1, -1):
-                        stage = table[k]
-                        kept -= (stage[R] + stage[M]) * width
+                top = restore(walk, goal, segment, slots, top, x, d, saved, size)
+                low, high = goal * segment, min(layers, (goal + 1) * segment)
+                kept = record(walk, low, high, x, saved + slots * size)
+                for layer in range(high - 1, low - 1, -1):
+                    row = row_of(walk, layer)
+                    for k in range((source.stages - 1) * COLUMNS, -1, -COLUMNS):
+                        kept -= (source.table[k + R] + source.table[k + M]) * width
                         for i in range(n):
-                            g, row = matrix + i * size, row_of(walk, layer)
-                            stage_backward(walk, stage, row, g, d, kept, scratch, -1, False)
-                    _export(scratch, matrix, width, out, e, sample, count, layer)
+                            g = matrix + i * size
+                            stage_backward(walk, k, row, g, d, kept, buffer, -1, boolean(False))
+                    _export(buffer, matrix, width, out, e, sample, count, layer)
 
 
 @compiled
 def _export(
-    buffer: Array, matrix: int, width: int, out: Array, e: int, start: int, count: int, layer: int
-) -> None:
+    buffer: Pointer, matrix: int, width: int, out: Array, e: int, start: int, count: int,
+    layer: int,
+) -> None:  # fmt: skip
     n = out.shape[4]
     for p in range(count):
         for i in range(n):
@@ -205,25 +263,19 @@ def _signatures(
     number: types.Float,
 ) -> dict[str, tuple[Callable[..., None], tuple[types.Type, ...]]]:
     """Python function and argument types of each kernel: fixed, so that each compiles only once."""
-    table, wire = types.Array(types.int64, 2, "C"), types.Array(types.int64, 1, "C")
-    stack, state = types.Array(number, 3, "A"), types.Array(number, 4, "A")
-    flat, packed, partial, matrices = (types.Array(number, d, "C") for d in (1, 3, 4, 5))
-    ints = (types.int64,) * 7
+    stack = types.Array(number, 3, "A")
+    shape, place = (types.UniTuple(types.int64, count) for count in (4, 5))
+    flat, others, matrices = (types.Array(number, d, "C") for d in (1, 2, 5))
+    wire, table = (types.Array(types.int64, d, "C") for d in (1, 2))
+    room = (*(stack,) * 4, flat, wire, table, flat, wire, flat)  # theta .. table, rows .. scratch
+    ints = (types.int64,) * 8
     return {
-        "assemble": (assemble, (*(stack,) * 4, wire, flat, table, packed)),
-        "disassemble": (
-            disassemble,
-            (partial, packed, stack, wire, flat, table, *(stack,) * 4),
-        ),
-        "forward": (_forward, (state, state, packed, table, flat, *ints[:6])),
+        "forward": (_forward, (shape, place, place, *room, *ints[:7])),
         "backward": (
             _backward,
-            (*(state,) * 3, partial, packed, table, flat, types.int64, types.boolean, *ints),
+            (shape, *(place,) * 3, flat, others, flat, *room, *ints[:2], types.boolean, *ints[:7]),
         ),
-        "sensitivities": (
-            _sensitivities,
-            (state, matrices, packed, table, flat, *ints),
-        ),
+        "sensitivities": (_sensitivities, (shape, place, matrices, *room, *ints)),
     }
 
 
@@ -231,7 +283,7 @@ def _signatures(
 def kernel(name: str, dtype: str) -> Callable[..., None]:
     """The compiled kernel `name` for float32 or float64, from numba's cache on disk if it is there.
 
-    Names: assemble, disassemble, forward, backward, sensitivities. Arrays must be writable.
+    Names: forward, backward, sensitivities. Arrays must be writable.
     """
     function, arguments = _signatures(getattr(types, dtype))[name]
     signature = types.void(*arguments)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class Wiring:
     """How the stages of a layer follow from the tensors; the same for every call of a network.
 
     Args:
-        table: ``(S, 10)``, see `hdnn.backends.kernels`.
+        table: ``(S, 12)``, see `hdnn.backends.rows`.
         wire: ``(size,)``, a signed parameter number for every entry of W and b in a packed row.
         size: length of a packed row: W, A and b of every stage.
     """
@@ -76,6 +76,12 @@ class Wiring:
     table: np.ndarray
     wire: np.ndarray
     size: int
+
+    @functools.cached_property
+    def flops(self) -> int:
+        """Operations for a sample in a layer: products, and 20 for every activation."""
+        _, r, _, w, m = self.table[:, :5].T
+        return int((2 * m * (r + w) + 20 * m).sum())
 
 
 _StageKey = tuple[tuple[int, int], tuple[int, int], Pattern, int, Pattern, int, int, int]
@@ -88,12 +94,20 @@ def _wiring(stages: tuple[_StageKey, ...]) -> Wiring:
         m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]
         gains = 1 if kind == SCALAR else w * m * math.prod(W.shape[2:])
         at_w, at_a, at_b = at, at + W.code.size, at + W.code.size + gains
-        rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry))
         codes = W.code.ravel(), np.zeros(gains, np.int64), b.code.ravel()
         offsets = W_offset, 0, b_offset
-        wires += [c + np.sign(c) * offset for c, offset in zip(codes, offsets, strict=True)]
+        parts = [c + np.sign(c) * offset for c, offset in zip(codes, offsets, strict=True)]
+        runs = _run(parts[0]), _run(parts[2])
+        rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry, *runs))
+        wires += parts
         at = at_b + m
     return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
+
+
+def _run(codes: np.ndarray) -> int:
+    """The first of the parameters that the entries are in their own order, or -1."""
+    straight = codes.size > 0 and codes[0] > 0 and bool((np.diff(codes) == 1).all())
+    return int(codes[0]) - 1 if straight else -1
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,7 @@ class Packed:
         wiring: how they are used.
         moving: how many of the tensors, from the first, may want gradients.
         mixers: S of every adjoint gain.
+        forms: what a backend derives from it for states of a shape.
     """
 
     program: Program
@@ -117,6 +132,7 @@ class Packed:
     wiring: Wiring
     moving: int
     mixers: tuple[Tensor, ...]
+    forms: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
     _kept: list[_Kept] = field(default_factory=list, compare=False, repr=False)
 
     @functools.cached_property

@@ -1,145 +1,213 @@
-"""Parameters: raw stacks to packed rows, and gradients of packed rows back to the stacks.
+"""Parameters: rows as the kernels read them, and the gradients of rows back to the parameters.
 
-packed   (E, L, P)           W, A and b of every stage of a layer, in one row
-partial  (pieces, E, L, P)   gradients of packed, by chunk
+A *row* is W, A and b of every stage of one layer. Rows are filled from the parameters as a walk
+through the layers needs them, a few layers at a time, so that no copy of all parameters is made.
 """
 
-from hdnn.backends.vector.tiles import Array, compiled
+from typing import NamedTuple
+
+from hdnn.backends.vector.tiles import Array, Pointer, compiled, inlined, pointer
 
 # Columns of the stage table: slices read and written, hidden width m, where W, A and b start in a
-# packed row, kind of gain, and c.
-R0, R, W0, W, M, AT_W, AT_A, AT_B, GAIN, CARRY = range(10)
+# row, kind of gain, c, and the first of the parameters that W and b are in their own order, or -1.
+R0, R, W0, W, M, AT_W, AT_A, AT_B, GAIN, CARRY, RUN_W, RUN_B = range(12)
+COLUMNS = 12
 SCALAR, DENSE, ADJOINT = range(3)  # A = a;  A given;  A = a S W' with a constant matrix S
 
 
-@compiled
-def _shared(stack: Array, e: int, layer: int) -> Array:
-    """stack[e, layer], where either axis may be shared (size 1)."""
-    return stack[e if stack.shape[0] > 1 else 0, layer if stack.shape[1] > 1 else 0]
+class Stack(NamedTuple):
+    """The part of one network in an array (E, L, .).
 
-
-def assemble(
-    theta: Array, beta: Array, dense: Array, steps: Array, wire: Array, mixing: Array,
-    table: Array, packed: Array,
-) -> None:  # fmt: skip
-    """Fill packed rows: entry k of W or b is +-theta[|wire[k]| - 1] (or beta), 0 where wire[k] = 0.
-
-    A is a number of `steps`, or the next entries of `dense`, or a S W' with S next in `mixing`.
+    Entry k of a layer is data[start + layer * by_layer + k * by_entry].
     """
-    networks, layers, _ = packed.shape
-    for e in range(networks):
-        for layer in range(layers):
-            row = packed[e, layer]
-            given, mix = 0, 0
-            for s in range(table.shape[0]):
-                stage = table[s]
-                r, w, m, at_w, at_a = stage[R], stage[W], stage[M], stage[AT_W], stage[AT_A]
-                _gather(_shared(theta, e, layer), wire, row, at_w, m * r)
-                _gather(_shared(beta, e, layer), wire, row, stage[AT_B], m)
-                if stage[GAIN] == DENSE:
-                    gains = _shared(dense, e, layer)
-                    for k in range(w * m):
-                        row[at_a + k] = gains[given + k]
-                    given += w * m
-                    continue
-                a = _step(steps, s, e, layer)
-                if stage[GAIN] == SCALAR:
-                    row[at_a] = a
-                    continue
-                row[at_a : at_a + w * m] = 0
+
+    data: Pointer
+    start: int
+    by_layer: int  # 0 where layers share
+    by_entry: int
+
+
+class Source(NamedTuple):
+    """What the rows of one network are filled from: places in memory, see `source_of`."""
+
+    theta: Stack
+    beta: Stack
+    steps: Stack
+    dense: Stack
+    mixing: Pointer
+    wire: Pointer
+    table: Pointer
+    stages: int
+    size: int
+    layers: int
+
+
+class Gradients(NamedTuple):
+    """Where those of one network are added up: of theta, beta, steps (by stage) and dense."""
+
+    theta: Stack
+    beta: Stack
+    steps: Stack
+    dense: Stack
+
+
+@compiled
+def stack_of(array: Array, e: int) -> Stack:
+    """The part of network e in (E, L, .); axes that all share have size 1."""
+    by_e, by_layer, by_entry = array.strides
+    size = array.itemsize
+    start = e * by_e // size if array.shape[0] > 1 else 0
+    return Stack(
+        pointer(array), start, by_layer // size if array.shape[1] > 1 else 0, by_entry // size
+    )
+
+
+@compiled
+def source_of(
+    theta: Array, beta: Array, steps: Array, dense: Array, mixing: Array, wire: Array,
+    table: Array, layers: int, e: int,
+) -> Source:  # fmt: skip
+    """The source of network e.
+
+    Args:
+        theta, beta: ``(E, L, .)``, the parameters behind every W and every b.
+        steps: ``(S, E, L)``, the factor of every stage's gain.
+        dense: ``(E, L, .)``, gains that are given.
+        mixing: S of every adjoint gain, one after the other.
+        wire: a signed parameter number for every entry of a row, 0 where it has none.
+        table: ``(S, 12)``, the stages.
+        layers, e: L, and which network.
+    """
+    return Source(
+        stack_of(theta, e), stack_of(beta, e), stack_of(steps.transpose(1, 2, 0), e),
+        stack_of(dense, e), pointer(mixing), pointer(wire), pointer(table), table.shape[0],
+        wire.size, layers,
+    )  # fmt: skip
+
+
+@compiled
+def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
+    """Fill the rows of layers first <= layer < last.
+
+    Entry k of W or b is +-theta[|wire[k]| - 1] (or beta), 0 where wire[k] = 0. A is a number of
+    `steps`, or the next entries of `dense`, or a S W' with S next in `mixing`.
+    """
+    table, mixing, dense = source.table, source.mixing, source.dense
+    for layer in range(first, last):
+        row, given, mix = (layer - first) * source.size, 0, 0
+        for s in range(source.stages):
+            at = s * COLUMNS
+            r, w, m = table[at + R], table[at + W], table[at + M]
+            at_w, at_a = row + table[at + AT_W], row + table[at + AT_A]
+            _gather(source.theta, layer, source.wire, rows, row, table[at + AT_W], m * r,
+                    table[at + RUN_W])  # fmt: skip
+            _gather(source.beta, layer, source.wire, rows, row, table[at + AT_B], m,
+                    table[at + RUN_B])  # fmt: skip
+            if table[at + GAIN] == DENSE:
+                begin = dense.start + layer * dense.by_layer + given * dense.by_entry
+                for k in range(w * m):
+                    rows[at_a + k] = dense.data[begin + k * dense.by_entry]
+                given += w * m
+                continue
+            a = _step(source.steps, layer, s)
+            if table[at + GAIN] == SCALAR:
+                rows[at_a] = a
+                continue
+            for k in range(at_a, at_a + w * m):
+                rows[k] = 0
+            for i in range(w):
+                for k in range(r):
+                    factor = a * mixing[mix + i * r + k]
+                    if factor != 0:  # S is mostly zeros
+                        for j in range(m):
+                            rows[at_a + i * m + j] += factor * rows[at_w + j * r + k]
+            mix += w * r
+
+
+@inlined
+def _step(steps: Stack, layer: int, s: int) -> float:
+    return steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry]
+
+
+@inlined
+def _gather(
+    stack: Stack, layer: int, wire: Pointer, rows: Pointer, row: int, start: int, count: int,
+    run: int,
+) -> None:  # fmt: skip
+    begin, by, data = stack.start + layer * stack.by_layer, stack.by_entry, stack.data
+    if run >= 0:
+        for k in range(count):
+            rows[row + start + k] = data[begin + (run + k) * by]
+        return
+    for k in range(start, start + count):
+        code = wire[k]
+        if code > 0:
+            rows[row + k] = data[begin + (code - 1) * by]
+        elif code < 0:
+            rows[row + k] = -data[begin - (code + 1) * by]
+        else:
+            rows[row + k] = 0
+
+
+@inlined
+def _scatter(
+    grads: Pointer, row: int, wire: Pointer, out: Stack, layer: int, start: int, count: int,
+    run: int,
+) -> None:  # fmt: skip
+    begin, data = out.start + layer * out.by_layer, out.data
+    if run >= 0:
+        for k in range(count):
+            data[begin + run + k] += grads[row + start + k]
+        return
+    for k in range(start, start + count):
+        code = wire[k]
+        if code > 0:
+            data[begin + code - 1] += grads[row + k]
+        elif code < 0:
+            data[begin - code - 1] -= grads[row + k]
+
+
+@compiled
+def disassemble(
+    source: Source, first: int, last: int, rows: Pointer, grads: Pointer, out: Gradients,
+    gains: bool,
+) -> None:  # fmt: skip
+    """Add the gradients of rows first <= layer < last to those of the parameters; clears them.
+
+    For A = a S W': dL/dW += a (dL/dA)' S and dL/da = <dL/dA, S W'>, the latter if `gains`. Layers
+    that share parameters add up.
+    """
+    table, mixing, steps, dense = source.table, source.mixing, out.steps, out.dense
+    for layer in range(first, last):
+        row, given, mix = (layer - first) * source.size, 0, 0
+        for s in range(source.stages):
+            at = s * COLUMNS
+            r, w, m = table[at + R], table[at + W], table[at + M]
+            at_w, at_a = row + table[at + AT_W], row + table[at + AT_A]
+            slope = rows[row] * 0
+            if table[at + GAIN] == DENSE:
+                begin = dense.start + layer * dense.by_layer + given
+                for k in range(w * m):
+                    dense.data[begin + k] += grads[at_a + k]
+                given += w * m
+            elif table[at + GAIN] == SCALAR:
+                slope = grads[at_a]
+            else:
+                a = _step(source.steps, layer, s)
                 for i in range(w):
                     for k in range(r):
-                        factor = a * mixing[mix + i * r + k]
-                        if factor != 0:  # S is mostly zeros
+                        factor = mixing[mix + i * r + k]
+                        if factor != 0:
                             for j in range(m):
-                                row[at_a + i * m + j] += factor * row[at_w + j * r + k]
+                                g = factor * grads[at_a + i * m + j]
+                                slope += g * rows[at_w + j * r + k]
+                                grads[at_w + j * r + k] += a * g
                 mix += w * r
-
-
-@compiled
-def _step(steps: Array, s: int, e: int, layer: int) -> float:
-    return steps[s, e if steps.shape[1] > 1 else 0, layer if steps.shape[2] > 1 else 0]
-
-
-@compiled
-def _gather(source: Array, wire: Array, row: Array, start: int, count: int) -> None:
-    for k in range(start, start + count):
-        code = wire[k]
-        if code > 0:
-            row[k] = source[code - 1]
-        elif code < 0:
-            row[k] = -source[-code - 1]
-        else:
-            row[k] = 0
-
-
-@compiled
-def _scatter(row: Array, wire: Array, target: Array, start: int, count: int) -> None:
-    for k in range(start, start + count):
-        code = wire[k]
-        if code > 0:
-            target[code - 1] += row[k]
-        elif code < 0:
-            target[-code - 1] -= row[k]
-
-
-def disassemble(
-    partial: Array, packed: Array, steps: Array, wire: Array, mixing: Array, table: Array,
-    gtheta: Array, gbeta: Array, gdense: Array, gsteps: Array,
-) -> None:  # fmt: skip
-    """Add partial gradients in chunk order (into partial[0]) and carry them to the raw stacks.
-
-    For A = a S W': dL/dW += a (dL/dA)' S and dL/da = <dL/dA, S W'>. Shared axes (size 1) are summed
-    over. An empty gsteps (size 0) is not computed.
-    """
-    pieces, networks, layers, _ = partial.shape
-    gtheta[:] = 0
-    gbeta[:] = 0
-    gdense[:] = 0
-    gsteps[:] = 0
-    for e in range(networks):
-        for layer in range(layers):
-            grads, row = partial[0, e, layer], packed[e, layer]
-            for piece in range(1, pieces):
-                part = partial[piece, e, layer]
-                for k in range(grads.size):
-                    grads[k] += part[k]
-            given, mix = 0, 0
-            for s in range(table.shape[0]):
-                stage = table[s]
-                r, w, m, at_a = stage[R], stage[W], stage[M], stage[AT_A]
-                slope = row[0] * 0
-                if stage[GAIN] == DENSE:
-                    target = _shared(gdense, e, layer)
-                    for k in range(w * m):
-                        target[given + k] += grads[at_a + k]
-                    given += w * m
-                elif stage[GAIN] == SCALAR:
-                    slope = grads[at_a]
-                else:
-                    a = _step(steps, s, e, layer)
-                    slope = _adjoint_gain(stage, row, grads, a, mixing, mix)
-                    mix += w * r
-                if gsteps.size:
-                    one_e, one_layer = gsteps.shape[1] == 1, gsteps.shape[2] == 1
-                    gsteps[s, 0 if one_e else e, 0 if one_layer else layer] += slope
-                _scatter(grads, wire, _shared(gtheta, e, layer), stage[AT_W], m * r)
-                _scatter(grads, wire, _shared(gbeta, e, layer), stage[AT_B], m)
-
-
-@compiled
-def _adjoint_gain(
-    stage: Array, row: Array, grads: Array, a: float, mixing: Array, mix: int
-) -> float:
-    """dL/dW += a (dL/dA)' S in place; returns dL/da."""
-    r, w, m, at_w, at_a = stage[R], stage[W], stage[M], stage[AT_W], stage[AT_A]
-    slope = row[0] * 0
-    for i in range(w):
-        for k in range(r):
-            factor = mixing[mix + i * r + k]
-            if factor != 0:
-                for j in range(m):
-                    g = factor * grads[at_a + i * m + j]
-                    slope += g * row[at_w + j * r + k]
-                    grads[at_w + j * r + k] += a * g
-    return slope
+            if gains:
+                steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry] += slope
+            _scatter(grads, row, source.wire, out.theta, layer, table[at + AT_W], m * r,
+                     table[at + RUN_W])  # fmt: skip
+            _scatter(grads, row, source.wire, out.beta, layer, table[at + AT_B], m,
+                     table[at + RUN_B])  # fmt: skip
+        for k in range(row, row + source.size):
+            grads[k] = 0

@@ -12,10 +12,17 @@ from collections.abc import Callable
 import numpy as np
 from numba import boolean, njit, types
 
-from hdnn.backends import rows
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import M, R
-from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pasted
+from hdnn.backends.rows import COLUMNS, Gradients, M, R, disassemble, source_of, stack_of
+from hdnn.backends.vector.tiles import (
+    VECTOR_BYTES,
+    Array,
+    Pointer,
+    compiled,
+    lanes,
+    pasted,
+    pointer,
+)
 from hdnn.training.solvers import (
     LOGISTIC,
     NEWTON,
@@ -26,8 +33,6 @@ from hdnn.training.solvers import (
     squared_norm,
 )
 
-_assemble, _disassemble = compiled(rows.assemble), compiled(rows.disassemble)
-
 # What `numbers` holds: learning rate, betas, alpha, alpha_c, tolerance and rate of the output
 # solver, the largest norm of a gradient (0: any).
 RATE, BETA1, BETA2, ALPHA, ALPHA_C, TOLERANCE, OUTPUT_RATE, CLIP = range(8)
@@ -35,8 +40,8 @@ RATE, BETA1, BETA2, ALPHA, ALPHA_C, TOLERANCE, OUTPUT_RATE, CLIP = range(8)
 
 def scratch_size(table: Array, width: int, layers: int, batch: int, itemsize: int) -> int:
     """Elements of scratch for one batch: its state, its covector, one hidden block, the tape."""
-    lanes = 2 * VECTOR_BYTES // itemsize
-    samples = -(-batch // lanes) * lanes
+    pair = 2 * VECTOR_BYTES // itemsize
+    samples = -(-batch // pair) * pair
     tape = int((table[:, R] + table[:, M]).sum()) * layers
     return (2 * width + int(table[:, M].max()) + tape) * samples
 
@@ -154,17 +159,13 @@ def _correct(Z: Array, V: Array, T: Array, loss: int) -> int:
 
 
 @pasted
-def _backward(walk: Walk, g: int, d: int, kept: int, partial: Array) -> None:
-    """Gradients of all layers along the tape that ends at `kept`."""
-    partial[:] = 0
-    for layer in range(walk.packed.shape[1] - 1, -1, -1):
-        for k in range(walk.table.shape[0] - 1, -1, -1):
-            stage = walk.table[k]
-            kept -= (stage[R] + stage[M]) * walk.width
-            at = layer * walk.packed.shape[2]
-            stage_backward(
-                walk, stage, row_of(walk, layer), g, d, kept, partial, at, boolean(False)
-            )
+def _backward(walk: Walk, g: int, d: int, kept: int, grads: Pointer) -> None:
+    """Gradients of all rows along the tape that ends at `kept`, added to `grads`."""
+    for layer in range(walk.source.layers - 1, -1, -1):
+        row = row_of(walk, layer)
+        for k in range((walk.source.stages - 1) * COLUMNS, -1, -COLUMNS):
+            kept -= (walk.source.table[k + R] + walk.source.table[k + M]) * walk.width
+            stage_backward(walk, k, row, g, d, kept, grads, row, boolean(False))
 
 
 @compiled
@@ -189,26 +190,28 @@ def _epoch(
     layer by layer.
     """
     n, depth, size = X.shape[2], h.shape[1], wire.size
-    lanes = 2 * VECTOR_BYTES // scratch.itemsize
+    pair = 2 * lanes(scratch)
     nothing = np.empty((1, 1, 0), theta.dtype)
-    packed, partial = (
-        np.empty((1, depth, size), theta.dtype),
-        np.empty((1, 1, depth, size), theta.dtype),
+    rows, grads, held = (
+        np.empty(depth * size, theta.dtype),
+        np.zeros(depth * size, theta.dtype),
+        np.zeros(2, np.int64),
     )
-    g_theta, g_beta = np.empty_like(theta[:1]), np.empty_like(beta[:1])
+    all_theta, all_beta = np.empty_like(theta[:1]), np.empty_like(beta[:1])
+    g_theta, g_beta = all_theta[0], all_beta[0]
     all_z, all_t = np.empty((batch, n + 1)), np.empty((batch, target.shape[2]))
     all_w, all_r = np.empty(batch), np.empty((batch, V.shape[1]))
     for e in range(first, last):
-        own = steps[:, e : e + 1] if steps.shape[1] > 1 else steps
+        source = source_of(theta, beta, steps, nothing, mixing, wire, table, depth, e)
         if begin > 0 and not math.isfinite(losses[e, begin - 1, 1]):
             continue
         for i in range(begin, end):
             chosen = _member(order, e)[i * batch : (i + 1) * batch]
             count = chosen.size
-            width = -(-count // lanes) * lanes
-            _assemble(theta[e : e + 1], beta[e : e + 1], nothing, own, wire, mixing, table, packed)
+            width = -(-count // pair) * pair
             _enter(_member(X, e), chosen, scratch, width)
-            walk = Walk(table, packed, scratch, code, 0, width)
+            held[1] = 0  # the parameters have moved
+            walk = Walk(source, pointer(rows), depth, pointer(held), pointer(scratch), code, width)
             g, d = n * width, 2 * n * width
             kept = record(walk, 0, depth, 0, d + table[:, M].max() * width)
             Z, T, w, residual = all_z[:count], all_t[:count], all_w[:count], all_r[:count]
@@ -227,26 +230,29 @@ def _epoch(
             plain = residuals(Z, V[e], T, w, loss, residual)
             losses[e, i, 2] = _correct(Z, V[e], T, loss)
             _pull(residual, V[e], scratch, g, width)
-            _backward(walk, g, d, kept, partial)
-            _disassemble(
-                partial, packed, own, wire, mixing, table, g_theta, g_beta, nothing, nothing
+            _backward(walk, g, d, kept, pointer(grads))
+            g_theta[:] = 0
+            g_beta[:] = 0
+            found = Gradients(
+                stack_of(all_theta, 0), stack_of(all_beta, 0), source.steps, source.dense
             )
+            disassemble(source, 0, depth, pointer(rows), pointer(grads), found, boolean(False))
             own_h = _member(h, e)
-            smooth = _smooth(theta[e], repeats, own_h, numbers[ALPHA], g_theta[0])
-            smooth += _smooth(beta[e], bias_repeats, own_h, numbers[ALPHA], g_beta[0])
+            smooth = _smooth(theta[e], repeats, own_h, numbers[ALPHA], g_theta)
+            smooth += _smooth(beta[e], bias_repeats, own_h, numbers[ALPHA], g_beta)
             if slopes.shape[2] > 0:
-                _row_norms(g_theta[0], g_beta[0], slopes[e, i])
+                _row_norms(g_theta, g_beta, slopes[e, i])
             losses[e, i, 0] = plain
             losses[e, i, 1] = plain + smooth + numbers[ALPHA_C] * squared_norm(V[e])
             if not math.isfinite(losses[e, i, 1]):
                 break
             shrink = 1.0
             if numbers[CLIP] > 0:
-                shrink = min(1.0, numbers[CLIP] / (_norm(g_theta[0], g_beta[0]) + 1e-6))
+                shrink = min(1.0, numbers[CLIP] / (_norm(g_theta, g_beta) + 1e-6))
             t = taken + i + 1
-            _adam_step(theta[e], g_theta[0], moments_theta[0, e], moments_theta[1, e], numbers,
+            _adam_step(theta[e], g_theta, moments_theta[0, e], moments_theta[1, e], numbers,
                        shrink, t)  # fmt: skip
-            _adam_step(beta[e], g_beta[0], moments_beta[0, e], moments_beta[1, e], numbers,
+            _adam_step(beta[e], g_beta, moments_beta[0, e], moments_beta[1, e], numbers,
                        shrink, t)  # fmt: skip
 
 

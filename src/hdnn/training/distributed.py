@@ -11,6 +11,7 @@ forms, is the gradient of the penalised loss of the whole batch: exactly, for sh
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -182,6 +183,11 @@ def join() -> Iterator[Ranks]:
         ) from error
     try:
         yield Ranks(rank, size, device, seconds)
+    except LostRankError:
+        # Of what is left, never delete the group: that waits for its threads, and they may wait for
+        # the interpreter's lock, which whoever deletes it holds.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+        raise
     finally:
         dist.destroy_process_group()
 

@@ -7,11 +7,11 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from hdnn.backends.vector.tiles import (
-    VECTOR_BYTES,
-    Array,
+    Pointer,
     add,
     add_totals,
     compiled,
+    lanes,
     load,
     muladd,
     store,
@@ -152,16 +152,23 @@ def _slope(typing, s, g, code):
 
 
 @compiled
-def copy(buffer: Array, source: int, target: int, count: int) -> None:
+def copy(buffer: Pointer, source: int, target: int, count: int) -> None:
     """buffer[target :][:count] = buffer[source :][:count]."""
-    for i in range(0, count, 2 * VECTOR_BYTES // buffer.itemsize):
+    for i in range(0, count, 2 * lanes(buffer)):
         store(buffer, target + i, 0, load(buffer, source + i, 0, 1, 2))
 
 
 @compiled
-def activate(buffer: Array, o: int, count: int, code: int) -> None:
+def fill(buffer: Pointer, target: int, count: int, number: float) -> None:
+    """buffer[target :][:count] = number."""
+    for i in range(target, target + count):
+        buffer[i] = number
+
+
+@compiled
+def activate(buffer: Pointer, o: int, count: int, code: int) -> None:
     """s = sigma(z) in place."""
-    for i in range(o, o + count, 2 * VECTOR_BYTES // buffer.itemsize):
+    for i in range(o, o + count, 2 * lanes(buffer)):
         z = load(buffer, i, 0, 1, 2)
         if code == TANH:
             s = _value(z, TANH)
@@ -178,12 +185,12 @@ def activate(buffer: Array, o: int, count: int, code: int) -> None:
 
 @compiled
 def apply_slope(
-    buffer: Array, so: int, do: int, rows: int, width: int, code: int, sums: Array, to: int
+    buffer: Pointer, so: int, do: int, rows: int, width: int, code: int, sums: Pointer, to: int
 ) -> None:
     """d = d sigma'(z) in place, from s; and unless to < 0, sums[to + i] += sum of d[i]."""
     for i in range(rows):
         total = zeros(buffer, 1, 2)
-        for j in range(i * width, (i + 1) * width, 2 * VECTOR_BYTES // buffer.itemsize):
+        for j in range(i * width, (i + 1) * width, 2 * lanes(buffer)):
             s, d = load(buffer, so + j, 0, 1, 2), load(buffer, do + j, 0, 1, 2)
             if code == TANH:
                 d = _slope(s, d, TANH)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from numba import int64
 
 from hdnn.backends.vector.tiles import (
-    VECTOR_BYTES,
-    Array,
+    Pointer,
     add,
     add_totals,
     axpy,
     compiled,
     inlined,
+    lanes,
     load,
     outer,
     pasted,
@@ -26,8 +26,8 @@ FRESH, ADD, BIAS = range(3)  # what a product starts from
 def _product_tile(rows: int) -> Callable[..., None]:
     @inlined
     def tile(
-        M: Array, mo: int, si: int, sk: int, inner: int, buffer: Array, x: int, y: int, width: int,
-        start: int, bo: int,
+        M: Pointer, mo: int, si: int, sk: int, inner: int, buffer: Pointer, x: int, y: int,
+        width: int, start: int, bo: int,
     ) -> None:  # fmt: skip
         sums = spread(M, bo, 1, rows, 2) if start == BIAS else zeros(buffer, rows, 2)
         for k in range(inner):
@@ -44,7 +44,7 @@ _product4, _product2, _product1 = map(_product_tile, (4, 2, 1))
 
 @pasted
 def product(
-    M: Array, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Array, xo: int, yo: int,
+    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
     width: int, start: int, bo: int,
 ) -> None:  # fmt: skip
     """y = start + M x for the blocks at xo and yo, M[i, k] = M[mo + i si + k sk].
@@ -57,12 +57,10 @@ def product(
 
 @compiled
 def _product(
-    M: Array, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Array, xo: int, yo: int,
+    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
     width: int, start: int, bo: int,
 ) -> None:  # fmt: skip
-    for j in range(
-        0, width, 2 * VECTOR_BYTES // buffer.itemsize
-    ):  # outermost: a panel of x stays in L1
+    for j in range(0, width, 2 * lanes(buffer)):  # outermost: a panel of x stays in L1
         x, i = xo + j, 0
         while i + 4 <= rows:
             _product4(
@@ -81,15 +79,14 @@ def _product(
 
 
 @pasted
-def scale(M: Array, mo: int, buffer: Array, xo: int, yo: int, count: int, start: int) -> None:
+def scale(M: Pointer, mo: int, buffer: Pointer, xo: int, yo: int, count: int, start: int) -> None:
     """y = start + M[mo] x, `product` with a scalar gain."""
     _scale(M, mo, buffer, xo, yo, count, int64(start))
 
 
 @compiled
-def _scale(M: Array, mo: int, buffer: Array, xo: int, yo: int, count: int, start: int) -> None:
-    lanes = 2 * VECTOR_BYTES // buffer.itemsize
-    for j in range(0, count, lanes):
+def _scale(M: Pointer, mo: int, buffer: Pointer, xo: int, yo: int, count: int, start: int) -> None:
+    for j in range(0, count, 2 * lanes(buffer)):
         y = load(buffer, yo + j, 0, 1, 2) if start == ADD else zeros(buffer, 1, 2)
         store(buffer, yo + j, 0, axpy(M, mo, 0, load(buffer, xo + j, 0, 1, 2), y))
 
@@ -99,10 +96,10 @@ def _gram_tile(rows: int, columns: int) -> Callable[..., None]:
 
     @inlined
     def tile(
-        buffer: Array, ao: int, bo: int, width: int, sums: Array, to: int, stride: int
+        buffer: Pointer, ao: int, bo: int, width: int, sums: Pointer, to: int, stride: int
     ) -> None:
         total = zeros(buffer, count, 1)
-        for j in range(0, width, VECTOR_BYTES // buffer.itemsize):
+        for j in range(0, width, lanes(buffer)):
             total = outer(
                 load(buffer, ao + j, width, rows, 1), load(buffer, bo + j, width, columns, 1), total
             )
@@ -121,7 +118,7 @@ def _gram_strip(
 ) -> Callable[..., None]:
     @inlined
     def strip(
-        buffer: Array, ao: int, bo: int, columns: int, width: int, sums: Array, to: int
+        buffer: Pointer, ao: int, bo: int, columns: int, width: int, sums: Pointer, to: int
     ) -> None:
         k = 0
         while k + 4 <= columns:
@@ -143,7 +140,7 @@ _gram1 = _gram_strip(_gram14, _gram12, _gram11)
 
 @pasted
 def gram(
-    buffer: Array, ao: int, rows: int, bo: int, columns: int, width: int, sums: Array, to: int
+    buffer: Pointer, ao: int, rows: int, bo: int, columns: int, width: int, sums: Pointer, to: int
 ) -> None:
     """sums[i, k] += sum over samples of a[i] b[k], a (rows, columns) matrix at `to`."""
     _gram(buffer, ao, int64(rows), bo, int64(columns), width, sums, to)
@@ -151,7 +148,7 @@ def gram(
 
 @compiled
 def _gram(
-    buffer: Array, ao: int, rows: int, bo: int, columns: int, width: int, sums: Array, to: int
+    buffer: Pointer, ao: int, rows: int, bo: int, columns: int, width: int, sums: Pointer, to: int
 ) -> None:
     i = 0
     while i + 4 <= rows:

@@ -16,6 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic, models, register_model
 
 Array = np.ndarray
+Pointer = np.ndarray  # in compiled code, a place in memory: no shape, and nobody counts references
 VECTOR_BYTES = 64  # LLVM splits it where registers are shorter (AVX2: two, SSE: four)
 
 # Fast-math without nnan and ninf: a NaN must come out as a NaN.
@@ -54,12 +55,46 @@ def tile_of(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     return tile
 
 
+def _data(context: Any, builder: ir.IRBuilder, array: types.Array, value: ir.Value) -> ir.Value:
+    return context.make_array(array)(context, builder, value).data
+
+
+@intrinsic
+def pointer(typing, array):
+    """Where the numbers of an array are; somebody else must keep it alive."""
+
+    def codegen(context, builder, signature, args):
+        return _data(context, builder, array, args[0])
+
+    return types.CPointer(array.dtype)(array), codegen
+
+
+@intrinsic
+def pointer_to(typing, address, like):
+    """The place at an address, of numbers as those of another place or array."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(address, like), codegen
+
+
+@intrinsic
+def lanes(typing, array):
+    """How many numbers a machine vector holds."""
+
+    def codegen(context, builder, signature, args):
+        return context.get_constant(types.int64, VECTOR_BYTES * 8 // array.dtype.bitwidth)
+
+    return types.int64(array), codegen
+
+
 def _pointers(
-    context: Any, builder: ir.IRBuilder, array: types.Array, value: ir.Value, offset: ir.Value,
-    stride: ir.Value, rows: int,
+    context: Any, builder: ir.IRBuilder, array: types.Array | types.CPointer, value: ir.Value,
+    offset: ir.Value, stride: ir.Value, rows: int,
 ) -> list[ir.Value]:  # fmt: skip
     """Addresses of `array[offset + q stride]`: no bounds check, no negative indices."""
-    data = context.make_array(array)(context, builder, value).data
+    data = value if isinstance(array, types.CPointer) else _data(context, builder, array, value)
     steps = [builder.mul(stride, ir.Constant(stride.type, q)) for q in range(rows)]
     return [builder.gep(data, [builder.add(offset, step)]) for step in steps]
 

@@ -98,7 +98,9 @@ class _Form:
         self.dtype, self.number = arrays.theta.dtype, arrays.theta.dtype.name
         lead, rest = (1, x.shape) if layout.ensemble is None else (x.shape[0], x.shape[1:])
         self.shape = (lead, *rest) if layout.channels else (lead, 1, rest[1], rest[0])
-        self.plan = plan = _plan(wiring, self.shape, layers, x.element_size(), covectors)
+        self.plan = plan = _plan(
+            wiring, self.shape, layers, x.element_size(), covectors, packed.filling
+        )
         self.flops = layers * wiring.flops * (x.numel() // layout.width)
         self.chunks, self.room = lead * plan.pieces, plan.window * wiring.size
         self.tape = lead * plan.blocks * plan.keep

@@ -59,10 +59,14 @@ class Plan(NamedTuple):
     keep: int  # elements that keep all activations of a block, 0 where its scratch does not
 
 
-def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulled: int = 1) -> Plan:
+def plan(
+    table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulled: int = 1,
+    filling: float = 1.0,
+) -> Plan:  # fmt: skip
     """Choose blocks, segments and chunks for a state of `shape` (E, groups, n, samples).
 
-    `pulled` is the number of covectors carried backward: 1 for gradients, n for sensitivities.
+    `pulled` is the number of covectors carried backward: 1 for gradients, n for sensitivities;
+    `filling` what it takes to fill an entry of a row: the more, the less often it is done.
     """
     networks, groups, n, samples = shape
     lanes = 2 * VECTOR_BYTES // itemsize
@@ -81,7 +85,7 @@ def plan(table: Array, shape: tuple[int, ...], layers: int, itemsize: int, pulle
         segment = max(1, rows // 2 // tape)
         slots = min(-(-layers // segment), max(8, (rows - segment * tape) // n))
     size = int((table[:, AT_B] + table[:, M]).max())
-    window = layers if layers * size * itemsize <= WINDOW else segment
+    window = layers if layers * size * itemsize <= WINDOW * filling else segment
     parameters = int((table[:, M] * (table[:, R] + 1)).sum()) * layers * networks * itemsize
     blocks = groups * -(-samples // block)
     pieces = min(blocks, -(-CHUNKS // networks), 1 + max(1, PARTIAL // parameters))

@@ -50,7 +50,8 @@ class Inputs(NamedTuple):
 class Arrays(NamedTuple):
     """The tensors of a program as arrays, with an axis for the ensemble of size 1 if there is none.
 
-    mixing holds S of all adjoint gains, one after the other.
+    mixing holds S of all adjoint gains: of every row how many entries it has that are not 0, and
+    for each of these its column and its value.
     """
 
     theta: np.ndarray
@@ -60,7 +61,7 @@ class Arrays(NamedTuple):
     mixing: np.ndarray
 
 
-_Kept = tuple[tuple[int | tuple[int, ...], ...], Arrays, list[np.ndarray]]
+_Kept = tuple[tuple[object, ...], Arrays, list[np.ndarray], list[bytes]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,18 @@ def _wiring(stages: tuple[_StageKey, ...]) -> Wiring:
     return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
 
 
+@functools.lru_cache(maxsize=64)
+def _sparse(entries: bytes, shape: tuple[int, int], number: str) -> np.ndarray:
+    """The `Arrays.mixing` of one matrix."""
+    rows: list[float] = []
+    for row in np.frombuffer(entries, number).reshape(shape):
+        columns = np.flatnonzero(row)
+        rows.append(len(columns))
+        for column in columns:
+            rows += [float(column), float(row[column])]
+    return np.array(rows, number)
+
+
 def _run(codes: np.ndarray) -> int:
     """The first of the parameters that the entries are in their own order, or -1."""
     straight = codes.size > 0 and codes[0] > 0 and bool((np.diff(codes) == 1).all())
@@ -143,23 +156,36 @@ class Packed:
     def arrays(self) -> Arrays:
         """The tensors as numpy arrays over the same memory, kept while it is the same memory."""
         theta, beta = self.inputs[:2]  # the others are constants wherever a program is kept
-        places = theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride()
+        places = (
+            theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride(),
+            *[S.data_ptr() for S in self.mixers],
+        )  # fmt: skip
         if not self._kept or self._kept[0][0] != places:
-            self._kept[:] = [(places, *self._view())]
-        _, arrays, parts = self._kept[0]
-        if parts:  # joined anew every time: somebody may have written to one
-            return Arrays(*arrays[:4], np.concatenate([S.ravel() for S in parts]))
+            self._kept[:] = [(places, self._view(), [S.detach().numpy() for S in self.mixers], [])]
+        _, arrays, mixers, known = self._kept[0]
+        entries = [S.tobytes() for S in mixers]  # somebody may have written to one
+        if entries != known:
+            shapes, number = [S.shape for S in mixers], arrays.theta.dtype.name
+            parts = [_sparse(*pair, number) for pair in zip(entries, shapes, strict=True)]
+            arrays = arrays._replace(mixing=np.concatenate(parts))
+            self._kept[:] = [(places, arrays, mixers, entries)]
         return arrays
 
-    def _view(self) -> tuple[Arrays, list[np.ndarray]]:
-        """The arrays, and S of every adjoint gain unless they hold it as it is."""
+    def _view(self) -> Arrays:
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
         if self.program.layout.ensemble is None:
             theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
-        parts = [S.detach().numpy() for S in self.mixers]
-        whole = len(parts) == 1 and parts[0].flags.c_contiguous
-        mixing = parts[0].reshape(-1) if whole else np.empty(0, theta.dtype)
-        return Arrays(theta, beta, steps, dense, mixing), [] if whole else parts
+        return Arrays(theta, beta, steps, dense, np.empty(0, theta.dtype))
+
+    @functools.cached_property
+    def filling(self) -> float:
+        """Operations that fill an entry of a row, on the average: S W' of a full S takes many."""
+        count, at = 0, 0
+        for row, kind in zip(self.wiring.table, self.kinds, strict=True):
+            if kind == ADJOINT:
+                count += int((self.mixers[at] != 0).sum()) * int(row[4])
+                at += 1
+        return 1 + count / self.wiring.size
 
     def rebuild(self, inputs: Inputs, layers: int | None = None) -> Program:
         """The program of other values of the tensors, possibly with fewer layers."""

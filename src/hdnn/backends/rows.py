@@ -73,7 +73,7 @@ def source_of(
         theta, beta: ``(E, L, .)``, the parameters behind every W and every b.
         steps: ``(S, E, L)``, the factor of every stage's gain.
         dense: ``(E, L, .)``, gains that are given.
-        mixing: S of every adjoint gain, one after the other.
+        mixing: S of every adjoint gain, as in `hdnn.backends.packing.Arrays`.
         wire: a signed parameter number for every entry of a row, 0 where it has none.
         table: ``(S, 12)``, the stages.
         layers, e: L, and which network.
@@ -113,15 +113,21 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
             if table[at + GAIN] == SCALAR:
                 rows[at_a] = a
                 continue
-            for k in range(at_a, at_a + w * m):
-                rows[k] = 0
-            for i in range(w):
-                for k in range(r):
-                    factor = a * mixing[mix + i * r + k]
-                    if factor != 0:  # S is mostly zeros
+            for to in range(at_a, at_a + w * m, m):
+                count = int(mixing[mix])
+                mix += 1
+                if count != 1:
+                    for j in range(m):
+                        rows[to + j] = 0
+                for _ in range(count):
+                    k, factor = at_w + int(mixing[mix]), a * mixing[mix + 1]
+                    mix += 2
+                    if count == 1:  # as in J1
                         for j in range(m):
-                            rows[at_a + i * m + j] += factor * rows[at_w + j * r + k]
-            mix += w * r
+                            rows[to + j] = factor * rows[k + j * r]
+                    else:
+                        for j in range(m):
+                            rows[to + j] += factor * rows[k + j * r]
 
 
 @inlined
@@ -194,15 +200,17 @@ def disassemble(
                 slope = grads[at_a]
             else:
                 a = _step(source.steps, layer, s)
-                for i in range(w):
-                    for k in range(r):
-                        factor = mixing[mix + i * r + k]
-                        if factor != 0:
+                for of in range(at_a, at_a + w * m, m):
+                    count = int(mixing[mix])
+                    mix += 1
+                    for _ in range(count):
+                        k, factor = at_w + int(mixing[mix]), mixing[mix + 1]
+                        mix += 2
+                        if gains:
                             for j in range(m):
-                                g = factor * grads[at_a + i * m + j]
-                                slope += g * rows[at_w + j * r + k]
-                                grads[at_w + j * r + k] += a * g
-                mix += w * r
+                                slope += factor * grads[of + j] * rows[k + j * r]
+                        for j in range(m):
+                            grads[k + j * r] += a * factor * grads[of + j]
             if gains:
                 steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry] += slope
             _scatter(grads, row, source.wire, out.theta, layer, table[at + AT_W], m * r,

@@ -93,6 +93,12 @@ class Layout(ABC):
                 f"got {tuple(x.shape)}; for a shared batch pass y.unsqueeze(0)"
             )
 
+    def _spread(self, x: Tensor) -> Tensor:
+        """One batch for all, given to each."""
+        if x.shape[0] == self.ensemble:
+            return x
+        return x.expand(self.ensemble or 1, *x.shape[1:])
+
     def _refuse(self, shape: str, x: Tensor) -> HdnnError:
         if self.ensemble is not None:
             shape = f"({self.ensemble} or 1, {shape[1:]}"
@@ -134,8 +140,7 @@ class Features(Matrices):
         self.check(x)
         lead: tuple[int, ...] = ()
         if self.ensemble is not None:
-            x = x.expand(self.ensemble, *x.shape[1:])
-            lead = (self.ensemble,)
+            x, lead = self._spread(x), (self.ensemble,)
         shape = x.shape
         if x.ndim == len(lead) + 2:
             return x, _same
@@ -183,7 +188,7 @@ class Channels(Matrices):
         self.check(x)
         place = 1
         if self.ensemble is not None:
-            x, place = x.expand(self.ensemble, *x.shape[1:]), 2
+            x, place = self._spread(x), 2
         shape = x.shape
         flat = x.flatten(place + 1) if x.ndim > place + 1 else x.unsqueeze(-1)
         return flat, lambda z: z.reshape(shape)

@@ -90,7 +90,7 @@ def memory_table(records: dict[str, Any]) -> str:
         (r["backend"], r["memory"], r["width"], r["rows"]) for r in records["memory"]))  # fmt: skip
     for key in keys:
         found = {
-            r["layers"]: f"{r['megabytes']:.0f} MB"
+            r["layers"]: f"{r['megabytes']:.{1 if r['megabytes'] < 10 else 0}f} MB"
             for r in records["memory"]
             if (r["backend"], r["memory"], r["width"], r["rows"]) == key
         }

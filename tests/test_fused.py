@@ -14,8 +14,9 @@ from torch import Tensor
 
 import hdnn
 from catalogue import OWN, build
-from hdnn.backends import kernels
+from hdnn.backends import fused, kernels
 from hdnn.backends.packing import pack
+from hdnn.backends.rows import AT_B, M
 from hdnn.backends.selection import ACTIVATIONS
 from hdnn.fields import HamiltonianField, Weights
 from twins import CATALOGUE, Net, agree, derivatives, error, stepped, twin
@@ -126,6 +127,26 @@ def test_very_deep_networks(name: str, layers: int) -> None:
     assert (plan.slots < -(-layers // plan.segment)) == (layers == 1500)
     fused, plain = (derivatives(twin(net, b), y, y) for b in ("fused", "reference"))
     agree(fused, plain)
+
+
+@pytest.mark.parametrize("label", CATALOGUE)
+def test_rows_of_parameters_a_few_layers_at_a_time(
+    label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not all rows are held, each segment fills its own and folds its own gradients."""
+    options: dict[str, Any] = {"T": 1.0, "learn_steps": True} if stepped(label) else {}
+    net = CATALOGUE[label](features=6, layers=23, scale=0.4, **options)
+    y, weight = torch.randn(300, 6), torch.randn(300, 6)
+    exact = derivatives(twin(net, "reference"), y, weight)
+    monkeypatch.setattr(kernels, "BUDGET", 12_000)
+    monkeypatch.setattr(kernels, "WINDOW", 0)
+    fused._plan.cache_clear()
+    table = pack(net.program(), y.dtype, y.device).wiring.table
+    plan = kernels.plan(table, (1, 1, 6, 300), 23, 8)
+    assert plan.window == plan.segment < 23
+    assert plan.pieces > 1
+    agree(derivatives(twin(net, "fused"), y, weight), exact)
+    fused._plan.cache_clear()
 
 
 # --- activations, element by element --------------------------------------------------------------
@@ -257,6 +278,10 @@ def test_scratch_stays_in_the_cache_at_any_depth(
     networks, groups, samples = sizes
     plan = kernels.plan(table, (networks, groups, 2 * half, samples), layers, itemsize)
     assert plan.scratch * itemsize <= kernels.BUDGET
+    size = int((table[:, AT_B] + table[:, M]).max()) * itemsize
+    assert plan.window == plan.segment or (
+        plan.window == layers and layers * size <= kernels.WINDOW
+    )
     assert 1 <= plan.pieces <= groups * -(-samples // plan.block)
     assert plan.block >= 1
     assert 1 <= plan.segment <= layers

@@ -75,7 +75,7 @@ def plan(
     deep = max(1, math.isqrt(layers * n // tape))  # segments and saved states smallest together
     # Best first: all activations at once, also with a smaller block; else save states, and go
     # forward twice.
-    for vectors, segment in ((4, layers), (2, layers), (2, deep), (1, deep)):
+    for vectors, segment in ((4, layers), (2, layers), (3, deep), (2, deep), (1, deep)):
         block = min(vectors, -(-samples // lanes)) * lanes
         slots = -(-layers // segment)
         if (fixed + segment * tape + slots * n) * block * itemsize <= BUDGET:

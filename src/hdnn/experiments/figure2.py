@@ -23,6 +23,7 @@ from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.experiments.cells import ORDER_SEED, WIDTH, final_output, measure
 from hdnn.experiments.figure2_records import GradientRecord, Records
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.model import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training import DirectEnsemble, TrainingConfig
@@ -146,6 +147,23 @@ class Looks:
 
     def after(self, slopes: np.ndarray) -> None:
         self.slope.append(np.sqrt((slopes**2).sum(1)))
+
+    @torch.no_grad()
+    def saw(
+        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
+        beta: np.ndarray, slopes: np.ndarray,
+    ) -> None:  # fmt: skip
+        field = self.network.field
+        assert isinstance(field, WeightedField)
+        places = (field.weights.theta, field.weights.beta)
+        now = [t.clone() for t in places]
+        for k, iteration in enumerate(iterations):
+            for place, values in zip(places, (theta, beta), strict=True):
+                place.copy_(torch.from_numpy(values[:, k]))
+            self.before(iteration, torch.from_numpy(chosen[k]))
+            self.after(slopes[:, k])
+        for place, kept in zip(places, now, strict=True):
+            place.copy_(kept)
 
 
 Descend = Callable[[Case, HamiltonianNetwork, Data, Looks, list[torch.Generator]], np.ndarray]

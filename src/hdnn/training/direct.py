@@ -178,12 +178,14 @@ def _epoch(
     X: Array, target: Array, weight: Array, order: Array, theta: Array, beta: Array,
     moments_theta: Array, moments_beta: Array, V: Array, steps: Array, h: Array, wire: Array,
     mixing: Array, table: Array, repeats: Array, bias_repeats: Array, numbers: Array,
-    losses: Array, slopes: Array, scratch: Array, code: int, loss: int, solver: int,
-    iterations: int, batch: int, taken: int, begin: int, end: int, first: int, last: int,
+    losses: Array, slopes: Array, looks: Array, shots_theta: Array, shots_beta: Array,
+    scratch: Array, code: int, loss: int, solver: int, iterations: int, batch: int, taken: int,
+    first: int, last: int,
 ) -> None:  # fmt: skip
-    """Batches begin <= i < end of an epoch, of networks first <= e < last; `taken` steps before it.
+    """One epoch of networks first <= e < last, after `taken` steps.
 
-    A network stops for the rest of the epoch where its loss is not finite.
+    A network stops for the rest of the epoch where its loss is not finite. Before the steps of
+    batches looks[0] < looks[1] < ... its weights are copied to shots_theta[e, 0], [e, 1], ...
 
     losses[e, i] is the plain and the penalised loss of batch i before its step, and the number of
     samples that it classifies correctly; slopes[e, i], unless empty, the norms of the gradient,
@@ -203,9 +205,11 @@ def _epoch(
     all_w, all_r = np.empty(batch), np.empty((batch, V.shape[1]))
     for e in range(first, last):
         source = source_of(theta, beta, steps, nothing, mixing, wire, table, depth, e)
-        if begin > 0 and not math.isfinite(losses[e, begin - 1, 1]):
-            continue
-        for i in range(begin, end):
+        seen = 0
+        for i in range(losses.shape[1]):
+            if seen < looks.size and looks[seen] == i:
+                shots_theta[e, seen], shots_beta[e, seen] = theta[e], beta[e]
+                seen += 1
             chosen = _member(order, e)[i * batch : (i + 1) * batch]
             count = chosen.size
             width = -(-count // pair) * pair
@@ -254,6 +258,8 @@ def _epoch(
                        shrink, t)  # fmt: skip
             _adam_step(beta[e], g_beta, moments_beta[0, e], moments_beta[1, e], numbers,
                        shrink, t)  # fmt: skip
+        for k in range(seen, looks.size):
+            shots_theta[e, k], shots_beta[e, k] = theta[e], beta[e]
 
 
 @functools.cache
@@ -267,7 +273,7 @@ def epoch_kernel(dtype: str) -> Callable[..., None]:
     signature = types.void(
         stack, wide[2], wide[1], ints[1], stack, stack, moments, moments, wide[2],
         types.Array(number, 3, "A"), wide[1], ints[0], flat, ints[1], wide[0], wide[0], wide[0],
-        wide[2], wide[2], flat, *(types.int64,) * 10,
+        wide[2], wide[2], ints[0], moments, moments, flat, *(types.int64,) * 8,
     )  # fmt: skip
     compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
         signature, nogil=True, cache=True, fastmath={"contract"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +47,12 @@ class Observer(Protocol):
 
     def after(self, slopes: np.ndarray) -> None:
         """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
+
+    def saw(
+        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
+        beta: np.ndarray, slopes: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Several at once: the weights before their steps, and slopes, are ``(E, looks, ...)``."""
 
 
 class DirectEnsemble:
@@ -111,60 +115,47 @@ class DirectEnsemble:
     def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
         """One epoch of every network; ``order`` is ``(E or 1, samples)``.
 
-        With an observer the epoch is cut where it looks. All that an iteration depends on is kept
-        between calls of the kernel, so the bits are those of an epoch in one piece.
+        The kernel copies the weights for an observer, so an observed epoch computes the same bits.
         """
-        size, networks = self.config.batch_size, len(self.V)
-        count = -(-order.shape[1] // size)
-        losses = np.full((networks, count, 3), np.nan)
-        rows = 0 if observer is None else self.weights.theta.shape[-2]
-        slopes = np.zeros((networks, count, rows))
-        steps = self._kernel(np.ascontiguousarray(order.numpy()), number, losses, slopes)
-        cuts = [
-            i for i in range(count) if observer is not None and observer.due(number * count + i)
-        ]
-        ends = [*cuts, count]
-        steps(0, ends[0])
-        for i, end in itertools.pairwise(ends):
-            assert observer is not None
-            observer.before(number * count + i, order[:, i * size : (i + 1) * size])
-            steps(i, end)
-            observer.after(slopes[:, i])
-        self.taken += count
-        return [self._summary(losses[e], order.shape[1]) for e in range(networks)]
-
-    def _kernel(
-        self, order: np.ndarray, number: int, losses: np.ndarray, slopes: np.ndarray
-    ) -> Callable[[int, int], None]:
-        """Does batches begin <= i < end of an epoch."""
         from hdnn.training import direct
 
-        config = self.config
+        config, networks = self.config, len(self.V)
+        size, kernel = config.batch_size, direct.epoch_kernel(self.number)
+        turns = np.ascontiguousarray(order.numpy())
+        count = -(-turns.shape[1] // size)
+        looks = [
+            i for i in range(count) if observer is not None and observer.due(number * count + i)
+        ]
+        theta, beta = (
+            t.detach().numpy().reshape(networks, *t.shape[-2:])
+            for t in (self.weights.theta, self.weights.beta)
+        )
+        losses = np.full((networks, count, 3), np.nan)
+        slopes = np.zeros((networks, count, theta.shape[1] if looks else 0))
+        shots = [np.empty((networks, len(looks), *t.shape[1:]), t.dtype) for t in (theta, beta)]
+        due = np.array(looks, np.int64)
         numbers = np.array(
             [config.rate(number), *config.betas, config.alpha, config.alpha_c, TOLERANCE,
              config.learning_rate, config.clip or 0.0]
         )  # fmt: skip
-        theta, beta = (
-            t.detach().numpy().reshape(len(self.V), *t.shape[-2:])
-            for t in (self.weights.theta, self.weights.beta)
-        )
-        kernel, threads = direct.epoch_kernel(self.number), thread_count()
         loss, solver = LOSSES.index(self.loss), SOLVERS.index(config.solver)
 
-        def steps(begin: int, end: int) -> None:
-            def work(first: int, last: int) -> None:
-                kernel(
-                    self.X, self.targets, self.sample_weight, order, theta, beta, *self.moments,
-                    self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
-                    *self.repeats, numbers, losses, slopes, self._room(), self.code, loss, solver,
-                    config.solver_iterations, config.batch_size, self.taken, begin, end, first,
-                    last,
-                )  # fmt: skip
+        def work(first: int, last: int) -> None:
+            kernel(
+                self.X, self.targets, self.sample_weight, turns, theta, beta, *self.moments,
+                self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
+                *self.repeats, numbers, losses, slopes, due, *shots, self._room(), self.code, loss,
+                solver, config.solver_iterations, size, self.taken, first, last,
+            )  # fmt: skip
 
-            if begin < end:
-                share(work, len(self.V), threads)
-
-        return steps
+        if count:
+            share(work, networks, thread_count())
+        if observer is not None and looks:
+            batches = [turns[:, i * size : (i + 1) * size] for i in looks]
+            seen = [number * count + i for i in looks]
+            observer.saw(seen, batches, shots[0], shots[1], slopes[:, looks])
+        self.taken += count
+        return [self._summary(losses[e], turns.shape[1]) for e in range(networks)]
 
     def _room(self) -> np.ndarray:
         """Scratch of this thread, kept from call to call: fresh pages are slow to touch."""

@@ -221,6 +221,16 @@ class Recorder:
         """Keep the norms of the gradient."""
         self._slopes[-1] = slopes.reshape(-1)
 
+    def saw(
+        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
+        beta: np.ndarray, slopes: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
+        self._looks += iterations
+        self._slopes += list(slopes[0])
+        for batch, *weights in zip(chosen, theta[0], beta[0], strict=True):
+            self._snapshots.keep(self._states[batch.reshape(-1)[: self.samples]], *weights)
+
     def finish(self, epoch: int) -> None:
         """Make the recordings of an epoch that has ended, and write them where there is a log."""
         found: list[Recording] = []

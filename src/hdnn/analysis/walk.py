@@ -36,11 +36,14 @@ def block_width(samples: int, itemsize: int) -> int:
 def _down(
     walk: Walk, x: Array, depths: Array, tape: int, states: Array, first: int, count: int
 ) -> int:
-    """Carry a block to the end, keeping its tape; states[at, sample] at every depth asked for."""
+    """Carry a block to the end, keeping its tape; states[at, sample] at every depth asked for.
+
+    Samples are repeated until the lanes are full.
+    """
     n, width, at = x.shape[1], walk.width, 0
     for f in range(n):
         for p in range(width):
-            walk.buffer[f * width + p] = x[first + min(p, count - 1), f]
+            walk.buffer[f * width + p] = x[first + p % count, f]
     for layer in range(walk.source.layers + 1):
         if at < depths.size and depths[at] == layer:
             for p in range(count):
@@ -53,12 +56,12 @@ def _down(
 
 
 @compiled
-def _pull(walk: Walk, layer: int, matrix: int, size: int, n: int, kept: int) -> int:
-    """The n rows of the matrix through a layer, backward; returns where its tape begins."""
+def _pull(walk: Walk, layer: int, matrix: int, size: int, parts: int, kept: int) -> int:
+    """The rows of the matrix through a layer, backward; returns where its tape begins."""
     row = row_of(walk, layer)
     for k in range((walk.source.stages - 1) * COLUMNS, -1, -COLUMNS):
         kept -= (walk.source.table[k + R] + walk.source.table[k + M]) * walk.width
-        for i in range(n):
+        for i in range(parts):
             g = matrix + i * size
             stage_backward(walk, k, row, g, size, kept, walk.buffer, -1, boolean(False))
     return kept
@@ -76,6 +79,12 @@ def _reduce(
         for p in range(count):
             largest[top - slot, start + p] = found[0, slot * count + p]
             smallest[top - slot, start + p] = found[1, slot * count + p]
+
+
+@compiled
+def _row(matrix: int, i: int, j: int, together: int, count: int, width: int, size: int) -> int:
+    """Where entries (i, j) of the matrices are, `together` rows side by side in the lanes."""
+    return matrix + i // together * size + j * width + i % together * count
 
 
 def _walk(
@@ -98,21 +107,26 @@ def _walk(
         for start in range(0, samples, width):
             count = min(width, samples - start)
             matrix, room = size + hidden, max(1, TOGETHER // count)
+            # Row i of the matrices of all samples; a few samples have several rows side by side.
+            together = n if n * count <= width else 1
+            parts = n // together
             A = np.empty((n, n, room * count))
             x = X[e if X.shape[0] > 1 else 0]
             kept = _down(walk, x, depths, matrix + n * size, states[e], start, count)
             scratch[matrix : matrix + n * size] = 0
             for i in range(n):
-                scratch[matrix + i * (size + width) : matrix + i * (size + width) + width] = 1
+                one = _row(matrix, i, i, together, count, width, size)
+                scratch[one : one + (count if together > 1 else width)] = 1
             at, slots = depths.size - 1, 0
             for layer in range(layers, -1, -1):
                 if layer < layers:
-                    kept = _pull(walk, layer, matrix, size, n, kept)
+                    kept = _pull(walk, layer, matrix, size, parts, kept)
                 if at >= 0 and depths[at] == layer:
                     for i in range(n):
                         for j in range(n):
+                            entries = _row(matrix, i, j, together, count, width, size)
                             for p in range(count):
-                                value = scratch[matrix + (i * n + j) * width + p]
+                                value = scratch[entries + p]
                                 A[i, j, slots * count + p] = value
                                 mean[i, j, at] += value / samples
                     slots += 1

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import hdnn
+from hdnn.analysis import sensitivities
 from hdnn.analysis.profiles import Snapshots, profile, spread
 from hdnn.analysis.singular import extremes
 from hdnn.data import split
@@ -120,6 +121,25 @@ def test_snapshots_of_a_network_that_the_kernels_cannot_run_are_taken_at_once() 
         for name in ("largest", "smallest", "of_mean", "energy"):
             np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-9, err_msg=name)
     assert slow.profiles() == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [2, 4, 6])
+def test_a_profile_is_that_of_the_sensitivities_for_few_samples_and_many(
+    n: int, dtype: torch.dtype
+) -> None:
+    """Of a few samples all rows of the matrices go side by side, of more one after the other."""
+    net = hdnn.network("H2", features=n, layers=7, T=1.0, dtype=dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    for samples in (1, 2, 3, 4, 5, 8, 9, 16, 17, 40):
+        y = torch.randn(samples, n, dtype=dtype)
+        found, M = profile(net, y), sensitivities(net, y).double()
+        values, of_mean = torch.linalg.svdvals(M), torch.linalg.svdvals(M.mean(1))
+        for mine, exact in (
+            (found.largest, values[..., 0]), (found.smallest, values[..., -1]),
+            (found.of_mean, of_mean[:, 0]),
+        ):  # fmt: skip
+            np.testing.assert_allclose(mine, exact.numpy(), rtol=0, atol=tolerance)
 
 
 def test_singular_values_are_those_of_lapack_also_far_from_one() -> None:

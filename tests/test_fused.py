@@ -16,8 +16,8 @@ import hdnn
 from catalogue import OWN, build
 from hdnn.backends import fused, kernels
 from hdnn.backends.packing import pack
-from hdnn.backends.rows import AT_B, M
 from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.wiring import AT_B, M
 from hdnn.fields import HamiltonianField, Weights
 from twins import CATALOGUE, Net, agree, derivatives, error, stepped, twin
 

@@ -12,8 +12,9 @@ from numba import boolean, njit, types
 
 from hdnn.analysis.singular import jacobi
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import COLUMNS, M, R, source_of
+from hdnn.backends.rows import source_of
 from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pointer
+from hdnn.backends.wiring import COLUMNS, M, R
 
 BLOCK = 32  # samples that go through the layers together
 TOGETHER = 256  # matrices whose singular values are found together, in the cache

@@ -6,22 +6,7 @@ starts at ``o + i width``, and ``width`` is a multiple of two vectors.
 
 from typing import NamedTuple
 
-from hdnn.backends.rows import (
-    AT_A,
-    AT_B,
-    AT_W,
-    CARRY,
-    COLUMNS,
-    GAIN,
-    R0,
-    SCALAR,
-    W0,
-    M,
-    R,
-    Source,
-    W,
-    assemble,
-)
+from hdnn.backends.rows import Source, assemble
 from hdnn.backends.vector.elementwise import activate, apply_slope, copy, fill
 from hdnn.backends.vector.products import ADD, BIAS, FRESH, gram, product, scale
 from hdnn.backends.vector.tiles import (
@@ -34,6 +19,7 @@ from hdnn.backends.vector.tiles import (
     pointer_to,
     store,
 )
+from hdnn.backends.wiring import AT_A, AT_B, AT_W, CARRY, COLUMNS, GAIN, R0, SCALAR, W0, M, R, W
 
 Place = tuple[int, int, int, int, int]
 """A state: its address, and how many numbers apart networks, groups, features and samples are."""

@@ -36,9 +36,10 @@ from hdnn.backends.blocks import (
     stage_backward,
     write_block,
 )
-from hdnn.backends.rows import AT_B, COLUMNS, Gradients, M, R, Stack, disassemble, source_of
+from hdnn.backends.rows import Gradients, Stack, disassemble, source_of
 from hdnn.backends.vector.elementwise import fill
 from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, Pointer, compiled, lanes, pointer
+from hdnn.backends.wiring import AT_B, COLUMNS, M, R
 
 BUDGET = 512 * 1024  # bytes of scratch a thread, whatever the depth
 WINDOW = 64 * 1024  # bytes of rows up to which a thread holds those of all layers at once

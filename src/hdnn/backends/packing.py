@@ -22,13 +22,11 @@ from torch import Tensor
 
 from hdnn.backends import reference
 from hdnn.backends.selection import ACTIVATIONS
+from hdnn.backends.wiring import ADJOINT, AT_B, AT_W, DENSE, SCALAR, M, Wiring, sparse, wiring
 from hdnn.errors import IncompatibleError
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Stack
 from hdnn.program import Adjoint, Program, Stage
-
-SCALAR, DENSE, ADJOINT = range(3)
-"""Kinds of gain: A = a;  A given;  A = a S W' with a constant matrix S."""
 
 
 class Inputs(NamedTuple):
@@ -62,65 +60,6 @@ class Arrays(NamedTuple):
 
 
 _Kept = tuple[tuple[object, ...], Arrays, list[np.ndarray], list[bytes]]
-
-
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """How the stages of a layer follow from the tensors; the same for every call of a network.
-
-    Args:
-        table: ``(S, 12)``, see `hdnn.backends.rows`.
-        wire: ``(size,)``, a signed parameter number for every entry of W and b in a packed row.
-        size: length of a packed row: W, A and b of every stage.
-    """
-
-    table: np.ndarray
-    wire: np.ndarray
-    size: int
-
-    @functools.cached_property
-    def flops(self) -> int:
-        """Operations for a sample in a layer: products, and 20 for every activation."""
-        _, r, _, w, m = self.table[:, :5].T
-        return int((2 * m * (r + w) + 20 * m).sum())
-
-
-_StageKey = tuple[tuple[int, int], tuple[int, int], Pattern, int, Pattern, int, int, int]
-
-
-@functools.lru_cache(maxsize=512)
-def _wiring(stages: tuple[_StageKey, ...]) -> Wiring:
-    rows, wires, at = [], [], 0
-    for read, write, W, W_offset, b, b_offset, kind, carry in stages:
-        m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]
-        gains = 1 if kind == SCALAR else w * m * math.prod(W.shape[2:])
-        at_w, at_a, at_b = at, at + W.code.size, at + W.code.size + gains
-        codes = W.code.ravel(), np.zeros(gains, np.int64), b.code.ravel()
-        offsets = W_offset, 0, b_offset
-        parts = [c + np.sign(c) * offset for c, offset in zip(codes, offsets, strict=True)]
-        runs = _run(parts[0]), _run(parts[2])
-        rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry, *runs))
-        wires += parts
-        at = at_b + m
-    return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
-
-
-@functools.lru_cache(maxsize=64)
-def _sparse(entries: bytes, shape: tuple[int, int], number: str) -> np.ndarray:
-    """The `Arrays.mixing` of one matrix."""
-    rows: list[float] = []
-    for row in np.frombuffer(entries, number).reshape(shape):
-        columns = np.flatnonzero(row)
-        rows.append(len(columns))
-        for column in columns:
-            rows += [float(column), float(row[column])]
-    return np.array(rows, number)
-
-
-def _run(codes: np.ndarray) -> int:
-    """The first of the parameters that the entries are in their own order, or -1."""
-    straight = codes.size > 0 and codes[0] > 0 and bool((np.diff(codes) == 1).all())
-    return int(codes[0]) - 1 if straight else -1
 
 
 @dataclass(frozen=True)
@@ -166,7 +105,7 @@ class Packed:
         entries = [S.tobytes() for S in mixers]  # somebody may have written to one
         if entries != known:
             shapes, number = [S.shape for S in mixers], arrays.theta.dtype.name
-            parts = [_sparse(*pair, number) for pair in zip(entries, shapes, strict=True)]
+            parts = [sparse(*pair, number) for pair in zip(entries, shapes, strict=True)]
             arrays = arrays._replace(mixing=np.concatenate(parts))
             self._kept[:] = [(places, arrays, mixers, entries)]
         return arrays
@@ -183,7 +122,7 @@ class Packed:
         count, at = 0, 0
         for row, kind in zip(self.wiring.table, self.kinds, strict=True):
             if kind == ADJOINT:
-                count += int((self.mixers[at] != 0).sum()) * int(row[4])
+                count += int((self.mixers[at] != 0).sum()) * int(row[M])
                 at += 1
         return 1 + count / self.wiring.size
 
@@ -247,7 +186,7 @@ def _block(theta: Tensor, pattern: Pattern, layers: int) -> Block:
 def _patterns(packed: Packed, s: int) -> tuple[Pattern, Pattern]:
     """The patterns of a stage over the joined parameters, as in the wire."""
     row = packed.wiring.table[s]
-    m, at_w, at_b = row[4], row[5], row[7]
+    m, at_w, at_b = row[M], row[AT_W], row[AT_B]
     wire = packed.wiring.wire
     shape = packed.stages[s].W.pattern.shape
     codes = wire[at_w : at_w + math.prod(shape)].reshape(shape)
@@ -287,7 +226,7 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
         for stage, kind in zip(stages, kinds, strict=True)
         if kind == ADJOINT and isinstance(stage.A, Adjoint)
     )
-    packed = Packed(program, stages, kinds, inputs, _wiring(key), moving, mixers)
+    packed = Packed(program, stages, kinds, inputs, wiring(key), moving, mixers)
     if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
         program.memo["packed"] = packed
     return packed

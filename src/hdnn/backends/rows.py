@@ -7,12 +7,20 @@ through the layers needs them, a few layers at a time, so that no copy of all pa
 from typing import NamedTuple
 
 from hdnn.backends.vector.tiles import Array, Pointer, compiled, inlined, pointer
-
-# Columns of the stage table: slices read and written, hidden width m, where W, A and b start in a
-# row, kind of gain, c, and the first of the parameters that W and b are in their own order, or -1.
-R0, R, W0, W, M, AT_W, AT_A, AT_B, GAIN, CARRY, RUN_W, RUN_B = range(12)
-COLUMNS = 12
-SCALAR, DENSE, ADJOINT = range(3)  # A = a;  A given;  A = a S W' with a constant matrix S
+from hdnn.backends.wiring import (
+    AT_A,
+    AT_B,
+    AT_W,
+    COLUMNS,
+    DENSE,
+    GAIN,
+    RUN_B,
+    RUN_W,
+    SCALAR,
+    M,
+    R,
+    W,
+)
 
 
 class Stack(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from numba import boolean, njit, types
 
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import COLUMNS, Gradients, M, R, disassemble, source_of, stack_of
+from hdnn.backends.rows import Gradients, disassemble, source_of, stack_of
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
     Array,
@@ -23,6 +23,7 @@ from hdnn.backends.vector.tiles import (
     pasted,
     pointer,
 )
+from hdnn.backends.wiring import COLUMNS, M, R
 from hdnn.training.solvers import (
     LOGISTIC,
     NEWTON,

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.backends import choose
-from hdnn.backends.packing import DENSE, pack
+from hdnn.backends.packing import pack
+from hdnn.backends.wiring import DENSE
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.images import ImageClassifier

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from hdnn.training.group import ALONE, Group, joined
 from hdnn.training.loops import Batches, JointLoop
 from hdnn.training.recipe import Recipe
 from hdnn.training.runs import Run, read_history
+from processes import ended, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -63,36 +63,18 @@ def start(work: Callable[[], object], folder: Path, size: int = 2) -> list[int]:
         port = free.getsockname()[1]
     children = []
     for rank in range(size):
-        child = os.fork()
-        if not child:
-            variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
-            os.environ |= {k: str(v) for k, v in variables.items()}
-            os.environ["MASTER_ADDR"] = "127.0.0.1"
-            _behave(work, folder, rank)
-        children.append(child)
+        variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+        children.append(forked(lambda own=variables: _as_rank(own, work, folder)))
     return children
 
 
-def _behave(work: Callable[[], object], folder: Path, rank: int) -> None:
-    status = 1
-    try:
-        sys.stdout = open(folder / f"out{rank}", "w")  # noqa: SIM115 - for the rest of its life
-        sys.stderr = open(folder / f"err{rank}", "w")  # noqa: SIM115
-        work()
-        status = 0
-    except SystemExit as leaving:
-        status = int(leaving.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def ended(child: int) -> int:
-    """Wait for a process; its exit code, or minus the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _as_rank(variables: dict[str, int], work: Callable[[], object], folder: Path) -> None:
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    rank = variables["RANK"]
+    sys.stdout = open(folder / f"out{rank}", "w")  # noqa: SIM115 - for the rest of its life
+    sys.stderr = open(folder / f"err{rank}", "w")  # noqa: SIM115
+    work()
 
 
 def said(folder: Path, name: str, rank: int) -> str:

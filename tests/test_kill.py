@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from hdnn.errors import HdnnError
 from hdnn.training import TrainingConfig
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
 from hdnn.training.runs import Run
+from processes import ended, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -53,30 +53,6 @@ def one_thread() -> Iterator[None]:
 
 
 # --- processes ------------------------------------------------------------------------------------
-
-
-def forked(work: Callable[[], object]) -> int:
-    """A real process that does some work with everything imported; its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        work()
-        status = 0
-    except SystemExit as leaving:
-        status = int(leaving.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def ended(child: int) -> int:
-    """Wait for a process; its exit code, or minus the signal that killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def train(folder: Path, recipe: Recipe, interval: float = 0.0, beats: int | None = None) -> None:

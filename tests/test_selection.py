@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import hdnn
 from catalogue import NAMES, build
@@ -165,3 +168,28 @@ def test_states_that_do_not_fit_are_refused_before_a_backend_is_chosen() -> None
         for ask in (net, net.explain_backend):
             with pytest.raises(HdnnError):
                 ask(y)
+
+
+def test_fake_tensors_are_never_read_and_leave_no_trace() -> None:
+    net, y = build("H1"), torch.randn(5, 4)
+    exact = net(y)
+    fresh = twin(net, "fused")
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(y)
+        assert net(fake).shape == exact.shape
+        with pytest.raises(HdnnError, match="FakeTensor"):
+            fresh(fake)
+    assert net.explain_backend(fake).backend == "reference"  # also outside the mode
+    assert torch.equal(fresh(y), exact)
+
+
+def test_counters_and_traces_see_the_layers() -> None:
+    net, y = build("H1", layers=3), torch.randn(5, 4)
+    with FlopCounterMode(display=False) as counter:
+        net(y)
+    assert counter.get_total_flops() >= 3 * 2 * 2 * 16 * 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(net, y, check_trace=False)
+    torch.testing.assert_close(traced(2 * y), net(2 * y))
+    assert net.explain_backend(y).backend == "fused"

@@ -41,6 +41,8 @@ def obstacle(program: Program, x: Tensor) -> str | None:
         return "its kernels multiply by matrices; a library's convolutions (oneDNN) are faster"
     if x.device.type != "cpu":
         return f"it runs on the CPU, and the state is on {x.device}"
+    if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return f"it reads memory, and the state is a {type(x).__name__}"
     if x.dtype not in WIDEST:
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
     for stage in stages:
@@ -58,6 +60,10 @@ def _transform() -> str | None:
         return "torch.compile makes kernels of its own from plain torch"
     if torch._C._are_functorch_transforms_active():
         return "torch.func transforms see only plain torch"
+    if torch._C._is_tracing():
+        return "torch.jit.trace records only plain torch"
+    if torch._C._len_torch_dispatch_stack():
+        return "a dispatch mode (fake tensors, a counter of operations) sees only plain torch"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation sees only plain torch"
     return None
@@ -71,7 +77,7 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
     """
-    key = ("choice", requested, x.dtype, x.device, x.numel() == 0, _transform())
+    key = ("choice", requested, type(x), x.dtype, x.device, x.numel() == 0, _transform())
     choice: Choice | None = program.memo.get(key)
     if choice is None:
         choice = program.memo[key] = _by_speed(program, x, requested)

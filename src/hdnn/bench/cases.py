@@ -76,7 +76,7 @@ CASES = (
     Case("euler", "H1", 4, 64, 125, peers=("fused", "torchdiffeq")),
     Case("wide", "H1", 64, 64, 4096, peers=_WIDE),
     Case("wide", "H1", 256, 16, 4096, peers=_WIDE),
-    # Apart, and last: in turn with torch.compile, small networks took 15 to 50 % longer.
+    # Apart: the fewer peers in a round, the closer in time they are measured.
     Case("compiled", "H1", 4, 64, 125, peers=_COMPILED),
     Case("compiled", "H2", 8, 16, 100, pixels=(28, 28), peers=_COMPILED),
 )

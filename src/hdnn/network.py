@@ -227,9 +227,13 @@ class HamiltonianNetwork(nn.Module):
         """
         if torch.compiler.is_compiling():
             return self.scheme.lower(self.field, self.h, self.layers)
-        kept = self._lowered
-        if kept is not None and all([held.get(name) is entry for held, name, entry in kept[0]]):
-            return kept[1]
+        if self._lowered is not None:
+            places, program = self._lowered
+            for held, name, entry in places:
+                if held.get(name) is not entry:
+                    break
+            else:
+                return program
         program = self.scheme.lower(self.field, self.h, self.layers)
         tensors = None if self._step is None else self.field.tensors()
         places = [

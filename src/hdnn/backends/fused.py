@@ -43,7 +43,9 @@ def run(program: Program, x: Tensor) -> Tensor:
     """The state after the last layer."""
     x, restore = program.layout.flatten(x)
     packed = pack(program, x.dtype, x.device)
-    out: Tensor = _Fused.apply(x, packed, torch.is_grad_enabled(), *packed.inputs[: packed.moving])
+    out: Tensor = _apply(
+        _unwrapped(x), packed, torch.is_grad_enabled(), *packed.inputs[: packed.moving]
+    )
     return restore(out)
 
 
@@ -60,8 +62,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Packed, graph: bool, *tensors: Tensor) -> Tensor:
         ctx.call = call = _Call(packed, x)
-        # The matrices S are saved only so that torch notices if somebody writes to them.
-        ctx.save_for_backward(x, *tensors, *packed.mixers)
+        ctx.save_for_backward(x, *tensors)
         return call.forward(graph and True in ctx.needs_input_grad)
 
     @staticmethod
@@ -72,7 +73,9 @@ class _Fused(torch.autograd.Function):
         if not batched and not torch.is_grad_enabled():
             gx, found = call.backward(gout, needed)
             return (gx if need_x else None, None, None, *found)
-        inputs = Inputs(*tensors[: len(needed)], *call.packed.inputs[len(needed) :])
+        if call.packed.arrays().mixing is not call.arrays.mixing:
+            raise RuntimeError("J was modified by an inplace operation; go forward again")
+        inputs = Inputs(*tensors, *call.packed.inputs[len(needed) :])
         if batched:
             gx, *found = call.packed.pull(x, inputs, gout)
         else:
@@ -80,11 +83,18 @@ class _Fused(torch.autograd.Function):
         return (gx, None, None, *found[: len(needed)])
 
 
+# `Function.apply` looks for transforms of torch.func, which `selection` has done, and for what they
+# have left behind.
+_apply = super(torch.autograd.Function, _Fused).apply
+_unwrapped = torch._C._functorch.unwrap_if_dead
+
+
 class _Form:
     """What all calls of a program on states of one shape have in common.
 
     Attributes:
         shape: (E, groups, n, samples).
+        strides: of such a state, in this order; `fresh`: of a new one like it.
         plan: how they are cut up; `chunks` in all.
         flops: operations forward.
         room: elements of the rows that a thread holds.
@@ -98,12 +108,13 @@ class _Form:
         self.dtype, self.number = arrays.theta.dtype, arrays.theta.dtype.name
         lead, rest = (1, x.shape) if layout.ensemble is None else (x.shape[0], x.shape[1:])
         self.shape = (lead, *rest) if layout.channels else (lead, 1, rest[1], rest[0])
+        self.strides, self.fresh = (_strides(t, layout) for t in (x, torch.empty_like(x)))
         self.plan = plan = _plan(
             wiring, self.shape, layers, x.element_size(), covectors, packed.filling
         )
         self.flops = layers * wiring.flops * (x.numel() // layout.width)
         self.chunks, self.room = lead * plan.pieces, plan.window * wiring.size
-        self.tape = lead * plan.blocks * plan.keep
+        self.tape = lead * plan.blocks * plan.keep + self.chunks * self.room if plan.keep else 0
         theta, beta, steps, dense, _ = (array.shape for array in arrays)
         networks = theta[0]
         self.shapes = theta, beta, (networks, steps[0], layers), (networks, *dense[1:])
@@ -111,6 +122,10 @@ class _Form:
             list(itertools.accumulate(map(math.prod, sizes), initial=0))
             for sizes in ((theta, beta, (0,), self.shapes[3]), self.shapes)
         ]
+        self.constants = (
+            wiring.wire, wiring.table, packed.code, layers, plan.block, plan.segment, plan.slots,
+            plan.pieces,
+        )  # fmt: skip
 
 
 class _Call:
@@ -119,13 +134,14 @@ class _Call:
     __slots__ = ("arrays", "form", "packed", "tape", "x")
 
     def __init__(self, packed: Packed, x: Tensor) -> None:
-        self.packed, self.x, self.tape = packed, _plain(x), None
-        self.arrays = packed.arrays()
-        form: _Form | None = packed.forms.get(x.shape)
+        x = _plain(x)
+        self.packed, self.x, self.arrays, self.tape = packed, x, packed.arrays(), None
+        key = x.shape, x.stride()
+        form: _Form | None = packed.forms.get(key)
         if form is None:
             if len(packed.forms) >= FORMS:
                 packed.forms.clear()
-            form = packed.forms[x.shape] = _Form(packed, self.arrays, x)
+            form = packed.forms[key] = _Form(packed, self.arrays, x)
         self.form = form
 
     tape: Tape | None
@@ -143,20 +159,17 @@ class _Call:
 
     def forward(self, graph: bool) -> Tensor:
         """The state after the last layer; with `graph`, on tape for `backward` if there is room."""
-        packed, form, arrays = self.packed, self.form, self.arrays
-        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
-        out, layout = torch.empty_like(self.x), packed.program.layout
-        state, target = _place(self.x, layout), _place(out, layout)
+        form, x, arrays = self.form, self.x, self.arrays
+        out = torch.empty_like(x)
+        state, target = (x.data_ptr(), *form.strides), (out.data_ptr(), *form.fresh)
         self.tape = tape = take(form.tape, form.number) if graph else None
-        keep = 0 if tape is None else plan.keep
-        kernel = _kernel("forward", form.number)
+        kernel, keep = _kernel("forward", form.number), 0 if tape is None else form.plan.keep
 
         def work(first: int, last: int) -> None:
             _, rows, marks, scratch = _room(form)
             kernel(
-                form.shape, state, target, *arrays, wiring.wire, wiring.table, rows, marks,
-                scratch if tape is None else tape.array, code, layers, plan.block, plan.pieces,
-                keep, first, last,
+                form.shape, state, target, *arrays, *form.constants, rows, marks,
+                scratch if tape is None else tape.array, keep, first, last,
             )  # fmt: skip
 
         self._share(work, 1.0)
@@ -174,77 +187,83 @@ class _Call:
     def _backward(
         self, gout: Tensor, needed: list[bool]
     ) -> tuple[Tensor | None, list[Tensor | None]]:
-        packed, form, arrays, tape = self.packed, self.form, self.arrays, self.tape
-        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
-        layout, gains = packed.program.layout, len(needed) > STEPS and needed[STEPS]
-        ends, gout = form.ends[gains], _plain(gout)
-        gx = torch.empty_like(self.x)
-        state, outgoing = _place(self.x, layout), _place(gx, layout)
-        incoming = _place(gout, layout)
+        packed, form, x, arrays, tape = self.packed, self.form, self.x, self.arrays, self.tape
+        gains, gout = len(needed) > STEPS and needed[STEPS], _plain(gout)
+        gx, ends = torch.empty_like(x), form.ends[gains]
+        state, outgoing = (x.data_ptr(), *form.strides), (gx.data_ptr(), *form.fresh)
+        incoming = (gout.data_ptr(), *_strides(gout, packed.program.layout))
         # The first chunk of every network adds to `sums`, the others to `others`.
-        sums, others = np.empty(ends[-1], form.dtype), _others(form, ends[-1])
-        keep = 0 if tape is None else plan.keep
-        kernel = _kernel("backward", form.number)
+        sums = [
+            torch.empty_like(t, memory_format=torch.contiguous_format)
+            for t in packed.inputs[:STEPS]
+        ]
+        for shape in form.shapes[STEPS : packed.moving]:
+            sums.append(x.new_empty(shape))
+        places, others = (*[t.data_ptr() for t in sums], 0, 0)[:4], _others(form, ends[-1])
+        kernel, keep = _kernel("backward", form.number), 0 if tape is None else form.plan.keep
 
         def work(first: int, last: int) -> None:
             grads, rows, marks, scratch = _room(form)
             kernel(
-                form.shape, state, incoming, outgoing, sums, others, grads, *arrays, wiring.wire,
-                wiring.table, rows, marks, scratch if tape is None else tape.array, code, layers,
-                gains, plan.block, plan.segment, plan.slots, plan.pieces, keep, first, last,
+                form.shape, state, incoming, outgoing, places, others, grads, *arrays,
+                *form.constants, rows, marks, scratch if tape is None else tape.array, keep,
+                gains, first, last,
             )  # fmt: skip
 
         self._share(work, 3.0)
-        for other in others:
-            sums += other
-        found: list[Tensor | None] = [None] * len(needed)
-        for k, want in enumerate(needed):
-            if want:
-                part = sums[ends[k] : ends[k + 1]]
-                if k >= STEPS:
-                    part = _summed(part.reshape(form.shapes[k]), k, arrays[k].shape)
-                found[k] = torch.from_numpy(part.reshape(packed.inputs[k].shape))
+        if form.plan.pieces > 1:
+            _add(others, ends, sums)
+        found = [part if want else None for part, want in zip(sums, needed, strict=True)]
+        for k in range(STEPS, len(needed)):
+            if needed[k]:
+                found[k] = _summed(sums[k], k, arrays[k].shape).reshape(packed.inputs[k].shape)
         return gx, found
 
     def sensitivities(self) -> Tensor:
         """``(E, samples, layers + 1, n, n)``: d y_N / d y_l."""
         packed, arrays, layout = self.packed, self.arrays, self.packed.program.layout
         self.form = form = _Form(packed, arrays, self.x, covectors=layout.width)
-        (networks, groups, n, samples), state = form.shape, _place(self.x, layout)
-        wiring, plan, code, layers = packed.wiring, form.plan, packed.code, packed.program.layers
+        (networks, groups, n, samples), layers = form.shape, packed.program.layers
+        state = self.x.data_ptr(), *form.strides
         out = np.empty((networks, groups * samples, layers + 1, n, n), form.dtype)
         kernel = _kernel("sensitivities", form.number)
 
         def work(first: int, last: int) -> None:
             kernel(
-                form.shape, state, out, *arrays, wiring.wire, wiring.table, *_room(form)[1:],
-                code, layers, plan.block, plan.segment, plan.slots, plan.pieces, first, last,
+                form.shape, state, out, *arrays, *form.constants, *_room(form)[1:], first, last,
             )  # fmt: skip
 
         self._share(work, float(n))
         return torch.from_numpy(out)
 
 
-def _summed(found: Array, place: int, shape: tuple[int, ...]) -> Array:
+def _add(others: Array, ends: list[int], sums: list[Tensor]) -> None:
+    """Add the partial gradients of all chunks but the first to those of the first, in turn."""
+    for part, first, last in zip(sums, ends, ends[1:], strict=False):
+        if last > first:
+            total = part.view(-1).numpy()
+            for other in others:
+                total += other[first:last]
+
+
+def _summed(found: Tensor, place: int, shape: tuple[int, ...]) -> Tensor:
     """Gradients of every network and layer, summed over what these share."""
     if place == STEPS:  # (E, S, L)
-        found = found.swapaxes(0, 1)
+        found = found.transpose(0, 1)
     shared = tuple(axis for axis, size in enumerate(shape) if size < found.shape[axis])
-    return found.sum(shared, keepdims=True) if shared else found
+    return found.sum(shared, keepdim=True) if shared else found
 
 
 def _plain(x: Tensor) -> Tensor:
     return x.resolve_neg() if x.is_neg() else x
 
 
-def _place(x: Tensor, layout: Layout) -> tuple[int, ...]:
-    """A canonical state for the kernels: address, and strides as (E, groups, n, samples)."""
+def _strides(x: Tensor, layout: Layout) -> tuple[int, ...]:
+    """Of a canonical state, as (E, groups, n, samples)."""
     strides = x.stride()
     if layout.ensemble is None:
         strides = 0, *strides
-    if layout.channels:
-        return x.data_ptr(), *strides
-    return x.data_ptr(), strides[0], 0, strides[2], strides[1]
+    return strides if layout.channels else (strides[0], 0, strides[2], strides[1])
 
 
 @functools.lru_cache(maxsize=256)

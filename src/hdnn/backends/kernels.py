@@ -38,13 +38,26 @@ from hdnn.backends.blocks import (
 )
 from hdnn.backends.rows import Gradients, Stack, disassemble, source_of
 from hdnn.backends.vector.elementwise import fill
-from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, Pointer, compiled, lanes, pointer
+from hdnn.backends.vector.tiles import (
+    VECTOR_BYTES,
+    Array,
+    Pointer,
+    compiled,
+    lanes,
+    pasted,
+    pointer,
+    pointer_to,
+)
 from hdnn.backends.wiring import AT_B, COLUMNS, M, R
 
 BUDGET = 512 * 1024  # bytes of scratch a thread, whatever the depth
 WINDOW = 64 * 1024  # bytes of rows up to which a thread holds those of all layers at once
 PARTIAL = 512 * 1024  # bytes of partial gradients, where those of one chunk take no more
 CHUNKS = 16  # enough to share among threads, few enough that adding partial gradients costs nothing
+
+
+Sums = tuple[int, int, int, int]
+"""Addresses of the gradients of theta, beta, steps and dense of all networks, each in one piece."""
 
 
 class Plan(NamedTuple):
@@ -105,25 +118,28 @@ def aligned(length: int, dtype: np.dtype | str) -> Array:
 
 def _forward(
     shape: Shape, state: Place, out: Place, theta: Array, beta: Array, steps: Array, dense: Array,
-    mixing: Array, wire: Array, table: Array, rows: Array, marks: Array, scratch: Array, code: int,
-    layers: int, block: int, pieces: int, keep: int, first: int, last: int,
+    mixing: Array, wire: Array, table: Array, code: int, layers: int, block: int, segment: int,
+    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, keep: int, first: int,
+    last: int,
 ) -> None:  # fmt: skip
     """out = program(state) for chunks first <= chunk < last.
 
     With `keep`, every block has as many numbers of the scratch to itself, and leaves there what
-    `_backward` would recompute.
+    `_backward` would recompute; behind them, every chunk leaves its rows.
     """
     n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
-    of, buffer = -1, pointer(scratch)
+    of, buffer, held = -1, pointer(scratch), pointer(rows)
     for chunk in range(first, last):
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
+        if keep:
+            held, of = pointer(_rows_on_tape(scratch, shape, block, keep, chunk, rows.size)), -1
         if e != of:
             of = begin(marks, e)
         source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
         for index in range(lowest, highest):
             at = block_at(shape, block, e, index, 2 * lanes(scratch))
             width, size = at.width, n * at.width
-            walk = Walk(source, pointer(rows), room, pointer(marks), buffer, code, width)
+            walk = Walk(source, held, room, pointer(marks), buffer, code, width)
             x = number_of(shape, block, e, index) * keep
             read_block(state, n, at, buffer, x, boolean(True))
             if keep:
@@ -134,32 +150,35 @@ def _forward(
 
 
 def _backward(
-    shape: Shape, state: Place, gout: Place, gstate: Place, sums: Array, others: Array,
+    shape: Shape, state: Place, gout: Place, gstate: Place, sums: Sums, others: Array,
     grads: Array, theta: Array, beta: Array, steps: Array, dense: Array, mixing: Array, wire: Array,
-    table: Array, rows: Array, marks: Array, scratch: Array, code: int, layers: int, gains: bool,
-    block: int, segment: int, slots: int, pieces: int, keep: int, first: int, last: int,
+    table: Array, code: int, layers: int, block: int, segment: int, slots: int, pieces: int,
+    rows: Array, marks: Array, scratch: Array, keep: int, gains: bool, first: int, last: int,
 ) -> None:  # fmt: skip
     """Gradients of <gout, program(state)> for chunks first <= chunk < last.
 
     Of the state in `gstate`; of the parameters in `sums` (the first chunk of every network) and
-    `others[k - 1]` (its chunk k), both laid out as `_gradients` says. Recomputes the states of each
+    `others[k - 1]` (its chunk k). Recomputes the states of each
     block, unless `_forward` has left them with the same `keep`. `gains` asks for the gradients of
     `steps` too; `grads` is room for those of the rows.
     """
     n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
     tape, of, buffer = (table[:, R] + table[:, M]).sum(), -1, pointer(scratch)
-    grads[:] = 0
+    held, grads[:] = pointer(rows), 0
     for chunk in range(first, last):
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
-        if e != of:
+        if keep:
+            held = pointer(_rows_on_tape(scratch, shape, block, keep, chunk, rows.size))
+            marks[0], marks[1] = 0, layers
+        elif e != of:
             of = begin(marks, e)
         source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
-        flat = sums if chunk % pieces == 0 else others[chunk % pieces - 1]
-        out = _gradients(flat, theta, beta, steps, dense, layers, e, gains)
+        to = chunk % pieces
+        out = _gradients(sums, others, to, theta, beta, steps, dense, layers, e, gains)
         for index in range(lowest, highest):
             at = block_at(shape, block, e, index, 2 * lanes(scratch))
             width, size = at.width, n * at.width
-            walk = Walk(source, pointer(rows), room, pointer(marks), buffer, code, width)
+            walk = Walk(source, held, room, pointer(marks), buffer, code, width)
             x = number_of(shape, block, e, index) * keep
             g, d, saved, top = x + size, x + 2 * size, x + 2 * size + hidden * width, 0
             if not keep:
@@ -178,42 +197,54 @@ def _backward(
                         kept -= (source.table[k + R] + source.table[k + M]) * width
                         stage_backward(walk, k, row, g, d, kept, pointer(grads), row, gains)
                 if room < layers:  # then the rows held are those of this segment
-                    disassemble(source, low, high, pointer(rows), pointer(grads), out, gains)
+                    disassemble(source, low, high, held, pointer(grads), out, gains)
             write_block(buffer, g, gstate, n, at)
         if room >= layers:
-            disassemble(source, 0, layers, pointer(rows), pointer(grads), out, gains)
+            disassemble(source, 0, layers, held, pointer(grads), out, gains)
+
+
+@pasted
+def _rows_on_tape(
+    tape: Array, shape: Shape, block: int, keep: int, chunk: int, size: int
+) -> Array:  # fmt: skip
+    return tape[number_of(shape, block, shape[0], 0) * keep + chunk * size :]
 
 
 @compiled
 def _gradients(
-    flat: Array, theta: Array, beta: Array, steps: Array, dense: Array, layers: int, e: int,
-    gains: bool,
+    sums: Sums, others: Array, piece: int, theta: Array, beta: Array, steps: Array, dense: Array,
+    layers: int, e: int, gains: bool,
 ) -> Gradients:  # fmt: skip
-    """Where those of network e are in `flat`, cleared: theta, beta, steps and dense of all."""
+    """Where a chunk adds those of network e: in `sums` or its part of `others`, cleared."""
     networks, rows = theta.shape[0], steps.shape[0] if gains else 0
     to_beta = theta.size
     to_steps = to_beta + beta.size
     to_dense = to_steps + networks * rows * layers
-    of_steps = _part(flat, to_steps, e, rows, layers)
+    of_steps = _part(sums[2], others, piece, to_steps, e, rows, layers)
     return Gradients(
-        _part(flat, 0, e, theta.shape[1], theta.shape[2]),
-        _part(flat, to_beta, e, beta.shape[1], beta.shape[2]),
+        _part(sums[0], others, piece, 0, e, theta.shape[1], theta.shape[2]),
+        _part(sums[1], others, piece, to_beta, e, beta.shape[1], beta.shape[2]),
         Stack(of_steps.data, of_steps.start, 1, layers),
-        _part(flat, to_dense, e, dense.shape[1], dense.shape[2]),
+        _part(sums[3], others, piece, to_dense, e, dense.shape[1], dense.shape[2]),
     )
 
 
 @compiled
-def _part(flat: Array, at: int, e: int, rows: int, columns: int) -> Stack:
-    start = at + e * rows * columns
-    flat[start : start + rows * columns] = 0
-    return Stack(pointer(flat), start, columns if rows > 1 else 0, 1)
+def _part(
+    address: int, others: Array, piece: int, at: int, e: int, rows: int, columns: int
+) -> Stack:  # fmt: skip
+    data, start, size = pointer_to(address, others), e * rows * columns, rows * columns
+    if piece > 0:
+        data, start = pointer(others), start + (piece - 1) * others.shape[1] + at
+    for k in range(start, start + size):
+        data[k] = 0
+    return Stack(data, start, columns if rows > 1 else 0, 1)
 
 
 def _sensitivities(
     shape: Shape, state: Place, out: Array, theta: Array, beta: Array, steps: Array, dense: Array,
-    mixing: Array, wire: Array, table: Array, rows: Array, marks: Array, scratch: Array, code: int,
-    layers: int, block: int, segment: int, slots: int, pieces: int, first: int, last: int,
+    mixing: Array, wire: Array, table: Array, code: int, layers: int, block: int, segment: int,
+    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, first: int, last: int,
 ) -> None:  # fmt: skip
     """out[e, sample, l, i, j] = d y_N[i] / d y_l[j], l = 0 .. L, for chunks first <= chunk < last.
 
@@ -269,18 +300,20 @@ def _signatures(
 ) -> dict[str, tuple[Callable[..., None], tuple[types.Type, ...]]]:
     """Python function and argument types of each kernel: fixed, so that each compiles only once."""
     stack = types.Array(number, 3, "A")
-    shape, place = (types.UniTuple(types.int64, count) for count in (4, 5))
+    shape = sums = types.UniTuple(types.int64, 4)
+    place = types.UniTuple(types.int64, 5)
     flat, others, matrices = (types.Array(number, d, "C") for d in (1, 2, 5))
     wire, table = (types.Array(types.int64, d, "C") for d in (1, 2))
-    room = (*(stack,) * 4, flat, wire, table, flat, wire, flat)  # theta .. table, rows .. scratch
-    ints = (types.int64,) * 8
+    # theta .. table, code .. pieces, rows .. scratch
+    room = (*(stack,) * 4, flat, wire, table, *(types.int64,) * 6, flat, wire, flat)
+    ints = (types.int64,) * 3
     return {
-        "forward": (_forward, (shape, place, place, *room, *ints[:7])),
+        "forward": (_forward, (shape, place, place, *room, *ints)),
         "backward": (
             _backward,
-            (shape, *(place,) * 3, flat, others, flat, *room, *ints[:2], types.boolean, *ints[:7]),
+            (shape, *(place,) * 3, sums, others, flat, *room, ints[0], types.boolean, *ints[:2]),
         ),
-        "sensitivities": (_sensitivities, (shape, place, matrices, *room, *ints)),
+        "sensitivities": (_sensitivities, (shape, place, matrices, *room, *ints[:2])),
     }
 
 
@@ -288,11 +321,12 @@ def _signatures(
 def kernel(name: str, dtype: str) -> Callable[..., None]:
     """The compiled kernel `name` for float32 or float64, from numba's cache on disk if it is there.
 
-    Names: forward, backward, sensitivities. Arrays must be writable.
+    Names: forward, backward, sensitivities. Arrays must be writable, and of the types that
+    `_signatures` says: these are not checked.
     """
     function, arguments = _signatures(getattr(types, dtype))[name]
     signature = types.void(*arguments)
-    compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
-        signature, nogil=True, cache=True, fastmath={"contract"}
-    )
-    return compile_for(function)
+    dispatcher = njit(signature, nogil=True, cache=True, fastmath={"contract"})(function)
+    # Dispatching by types, of which there is one choice, takes as long as reading the arguments.
+    found: Callable[..., None] = dispatcher.overloads[arguments].entry_point
+    return found

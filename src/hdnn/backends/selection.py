@@ -77,7 +77,8 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
     """
-    key = ("choice", requested, type(x), x.dtype, x.device, x.numel() == 0, _transform())
+    place = "cpu" if x.is_cpu else x.device
+    key = ("choice", requested, type(x), x.dtype, place, x.numel() == 0, _transform())
     choice: Choice | None = program.memo.get(key)
     if choice is None:
         choice = program.memo[key] = _by_speed(program, x, requested)

@@ -368,7 +368,7 @@ OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any]
     "J(t)": (_time_varying, {}, "gains"),
     "a flow": (lambda: build("H1", "RK4"), {}, "flow"),
     "reference": (lambda: build("H1", backend="reference"), {}, "asked for"),
-    "too wide": (lambda: build("H1", features=40), {}, "width 40"),
+    "too wide": (lambda: build("H1", features=98), {}, "width 98"),
 }
 
 

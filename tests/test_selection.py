@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import hdnn
 from catalogue import NAMES, build
 from hdnn.backends import BACKENDS
-from hdnn.backends.selection import ACTIVATIONS, WIDEST
+from hdnn.backends.selection import ACTIVATIONS, CROSSOVERS
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
 from hdnn.fields.activations import Activation
@@ -93,17 +93,21 @@ def test_nothing_to_compute_is_as_in_the_reference(name: str, backend: str) -> N
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_auto_takes_the_kernels_up_to_a_width(name: str, dtype: torch.dtype) -> None:
-    widest = WIDEST[dtype]
-    units = 2 if build(name, features=4, layers=1).field.separable else 1  # halves of the width
-    for hidden, expected in ((2, "fused"), (widest, "fused"), (widest + 2, "reference")):
-        n = hidden * units
-        net = build(name, features=n, layers=1, dtype=dtype)
-        choice = net.explain_backend(torch.randn(3, n, dtype=dtype))
-        assert choice.backend == expected
-        assert str(hidden) in choice.reason
-        forced = twin(net, "fused").explain_backend(torch.randn(3, n, dtype=dtype))
-        assert (forced.backend, forced.reason) == ("fused", "asked for")
-    asked = twin(net, "reference").explain_backend(torch.randn(3, n, dtype=dtype))
+    (few, sparse, full), (_, sparse_many, full_many) = CROSSOVERS
+    for samples, widest in (
+        (few, full if name == "H2" else sparse),
+        (few + 1, full_many if name == "H2" else sparse_many),
+    ):
+        for n, expected in ((8, "fused"), (widest, "fused"), (widest + 2, "reference")):
+            net = build(name, features=n, layers=1, dtype=dtype)
+            y = torch.randn(samples, n, dtype=dtype)
+            choice = net.explain_backend(y)
+            assert choice.backend == expected
+            assert f"width {n} is" in choice.reason
+            assert f" {widest}" in choice.reason
+            forced = twin(net, "fused").explain_backend(y)
+            assert (forced.backend, forced.reason) == ("fused", "asked for")
+    asked = twin(net, "reference").explain_backend(y)
     assert (asked.backend, asked.reason) == ("reference", "asked for")
 
 

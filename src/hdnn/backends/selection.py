@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from hdnn.errors import IncompatibleError
 from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
-from hdnn.program import Program
+from hdnn.program import Adjoint, Program
 
 BACKENDS = ("auto", "reference", "fused")
 MEMORY = ("fast", "lean")
@@ -17,8 +18,18 @@ MEMORY = ("fast", "lean")
 ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
 """The activations that the kernels know, in the order of their codes there."""
 
-WIDEST = {torch.float32: 32, torch.float64: 32}
-"""The widest stages (hidden units) at which the kernels win; beyond, a library's products do."""
+FEW = 4  # entries of J in a row, on the average, with which it is still sparse
+
+DTYPES = (torch.float32, torch.float64)
+"""The numbers that the kernels know."""
+
+CROSSOVERS = ((128, 96, 32), (math.inf, 64, 32))
+"""The widest networks at which the kernels win; beyond, a library's products do.
+
+Every row: up to how many samples; the widest where J is sparse, or there is none; the widest where
+it is full, as then h J K' takes n^3 operations. Measured on 2 cores with AVX-512, see
+docs/performance.md; float32 and float64 differ by less than the measurements.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ def obstacle(program: Program, x: Tensor) -> str | None:
         return f"it runs on the CPU, and the state is on {x.device}"
     if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return f"it reads memory, and the state is a {type(x).__name__}"
-    if x.dtype not in WIDEST:
+    if x.dtype not in DTYPES:
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
     for stage in stages:
         sigma = stage.activation
@@ -78,7 +89,7 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         memory: "lean" for memory that does not grow with depth, at any width.
     """
     place = "cpu" if x.is_cpu else x.device
-    key = ("choice", requested, type(x), x.dtype, place, x.numel() == 0, _transform())
+    key = ("choice", requested, type(x), x.dtype, place, _row(program, x), _transform())
     choice: Choice | None = program.memo.get(key)
     if choice is None:
         choice = program.memo[key] = _by_speed(program, x, requested)
@@ -105,6 +116,23 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
     if reason is not None:
         return Choice("reference", f"the fused backend cannot serve: {reason}")
     width = max(stage.W.pattern.shape[0] for stage in program.stages or ())
-    if width > WIDEST[x.dtype]:
-        return Choice("reference", f"width {width} is above {WIDEST[x.dtype]}: matrix products win")
-    return Choice("fused", f"width {width} is at most {WIDEST[x.dtype]}")
+    width = max(width, program.layout.width)
+    samples, sparse, full = CROSSOVERS[_row(program, x)]
+    mixes = _mixes(program)
+    such = ["full J"] * mixes + [f"up to {samples} samples"] * (samples < math.inf)
+    widest = f"{full if mixes else sparse}" + (f" ({', '.join(such)})" if such else "")
+    if width > (full if mixes else sparse):
+        return Choice("reference", f"width {width} is above {widest}: matrix products win")
+    return Choice("fused", f"width {width} is at most {widest}")
+
+
+def _row(program: Program, x: Tensor) -> int:
+    """The row of `CROSSOVERS` for a state; -1 if it is empty."""
+    count = x.numel()
+    return -1 if count == 0 else 0 if count <= CROSSOVERS[0][0] * program.layout.width else 1
+
+
+def _mixes(program: Program) -> bool:
+    """Whether some J K' takes more than a few operations for every entry."""
+    mixers = [stage.A.S for stage in program.stages or () if isinstance(stage.A, Adjoint)]
+    return any(int((S != 0).sum()) > FEW * math.prod(S.shape[:-1]) for S in mixers)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hdnn.backends.selection import WIDEST
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.model import Scaler
 from hdnn.training.loops import MOST_UNKNOWNS
@@ -29,6 +28,7 @@ METHODS = ("auto", "coordinate", "joint")
 
 # How these were found is told in docs/estimators.md: on synthetic data, for every width at once.
 RATES = {"constant": 0.2, "cosine": 0.3}
+NARROW = 32
 WIDE = 64
 
 
@@ -66,12 +66,12 @@ def choose_width(width: Any, features: int) -> int:
 
 
 def choose_method(method: Any, width: int, outputs: int) -> str:
-    """Coordinate descent where its kernels serve; beyond, solving for a batch would overfit it."""
+    """Coordinate descent for narrow networks; beyond, solving for a batch would overfit it."""
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if method != "auto":
         return str(method)
-    narrow = width <= WIDEST[torch.float64] and outputs * (width + 1) <= MOST_UNKNOWNS
+    narrow = width <= NARROW and outputs * (width + 1) <= MOST_UNKNOWNS
     return "coordinate" if narrow else "joint"
 
 

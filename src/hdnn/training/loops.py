@@ -287,7 +287,7 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     trained = sum(p.requires_grad for p in network.parameters())
     if trained != 2 or not (field.weights.theta.requires_grad and field.weights.beta.requires_grad):
         return "other parameters than K and b are trained, or not all of them"
-    choice = choose(network.program(), data.states[:1], network.backend)
+    choice = choose(network.program(), data.states[: config.batch_size], network.backend)
     if choice.backend != "fused":
         return choice.reason
     unknowns = model.head.out_features * (data.states.shape[1] + 1)

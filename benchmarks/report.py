@@ -2,6 +2,7 @@
 
 python -m hdnn bench --json > benchmarks/results.json
 python benchmarks/training.py --json > benchmarks/training.json
+python benchmarks/crossovers.py --json > benchmarks/crossovers.json
 python benchmarks/report.py
 """
 
@@ -12,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import crossovers
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -174,6 +176,9 @@ def main() -> None:
     trained = HERE / "training.json"
     if trained.exists():
         parts["training"] = training_table(json.loads(trained.read_text()))
+    crossed = HERE / "crossovers.json"
+    if crossed.exists():
+        parts["crossovers"] = crossovers.table(json.loads(crossed.read_text()))
     text = PAGE.read_text()
     for key, part in parts.items():
         pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"

@@ -73,7 +73,7 @@ class _Fused(torch.autograd.Function):
         if not batched and not torch.is_grad_enabled():
             gx, found = call.backward(gout, needed)
             return (gx if need_x else None, None, None, *found)
-        if call.packed.arrays().mixing is not call.arrays.mixing:
+        if not np.array_equal(call.packed.arrays().mixing, call.arrays.mixing):
             raise RuntimeError("J was modified by an inplace operation; go forward again")
         inputs = Inputs(*tensors, *call.packed.inputs[len(needed) :])
         if batched:

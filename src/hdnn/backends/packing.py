@@ -59,7 +59,12 @@ class Arrays(NamedTuple):
     mixing: np.ndarray
 
 
-_Kept = tuple[tuple[object, ...], Arrays, list[np.ndarray], list[bytes]]
+class _Kept(NamedTuple):
+    """Arrays, and what they depend on: places in memory, and the entries of every S."""
+
+    places: tuple[object, ...]
+    arrays: Arrays
+    mixers: list[tuple[Tensor, int, np.ndarray, bytes]]
 
 
 @dataclass(frozen=True)
@@ -95,26 +100,28 @@ class Packed:
     def arrays(self) -> Arrays:
         """The tensors as numpy arrays over the same memory, kept while it is the same memory."""
         theta, beta = self.inputs[:2]  # the others are constants wherever a program is kept
-        places = (
-            theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride(),
-            *[S.data_ptr() for S in self.mixers],
-        )  # fmt: skip
-        if not self._kept or self._kept[0][0] != places:
-            self._kept[:] = [(places, self._view(), [S.detach().numpy() for S in self.mixers], [])]
-        _, arrays, mixers, known = self._kept[0]
-        entries = [S.tobytes() for S in mixers]  # somebody may have written to one
-        if entries != known:
-            shapes, number = [S.shape for S in mixers], arrays.theta.dtype.name
-            parts = [sparse(*pair, number) for pair in zip(entries, shapes, strict=True)]
-            arrays = arrays._replace(mixing=np.concatenate(parts))
-            self._kept[:] = [(places, arrays, mixers, entries)]
-        return arrays
+        places = theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride()
+        if self._kept and self._kept[0].places == places:
+            kept = self._kept[0]
+            for S, place, array, entries in kept.mixers:  # somebody may have written to one
+                if S.data_ptr() != place or array.tobytes() != entries:
+                    break
+            else:
+                return kept.arrays
+        self._kept[:] = [_Kept(places, self._view(), self._mixers())]
+        return self._kept[0].arrays
+
+    def _mixers(self) -> list[tuple[Tensor, int, np.ndarray, bytes]]:
+        found = [(S, S.data_ptr(), S.detach().numpy()) for S in self.mixers]
+        return [(*one, one[-1].tobytes()) for one in found]
 
     def _view(self) -> Arrays:
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
         if self.program.layout.ensemble is None:
             theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
-        return Arrays(theta, beta, steps, dense, np.empty(0, theta.dtype))
+        parts = [sparse(S.detach().numpy()) for S in self.mixers]
+        mixing = np.concatenate(parts) if parts else np.empty(0)
+        return Arrays(theta, beta, steps, dense, mixing.astype(theta.dtype))
 
     @functools.cached_property
     def filling(self) -> float:

@@ -64,16 +64,15 @@ def wiring(stages: tuple[StageKey, ...]) -> Wiring:
     return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
 
 
-@functools.lru_cache(maxsize=64)
-def sparse(entries: bytes, shape: tuple[int, int], number: str) -> np.ndarray:
+def sparse(matrix: np.ndarray) -> np.ndarray:
     """The `Arrays.mixing` of one matrix."""
     rows: list[float] = []
-    for row in np.frombuffer(entries, number).reshape(shape):
+    for row in matrix:
         columns = np.flatnonzero(row)
         rows.append(len(columns))
         for column in columns:
             rows += [float(column), float(row[column])]
-    return np.array(rows, number)
+    return np.array(rows)
 
 
 def _run(codes: np.ndarray) -> int:

@@ -6,8 +6,11 @@ through the layers needs them, a few layers at a time, so that no copy of all pa
 
 from typing import NamedTuple
 
-from hdnn.backends.vector.tiles import Array, Pointer, compiled, inlined, pointer
+import numpy as np
+
+from hdnn.backends.vector.tiles import Array, Pointer, compiled, inlined, pointer, pointer_to
 from hdnn.backends.wiring import (
+    ADJOINT,
     AT_A,
     AT_B,
     AT_W,
@@ -101,6 +104,8 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
     `steps`, or the next entries of `dense`, or a S W' with S next in `mixing`.
     """
     table, mixing, dense = source.table, source.mixing, source.dense
+    room = _columns(source)
+    columns = pointer_to(room.ctypes.data, rows)
     for layer in range(first, last):
         row, given, mix = (layer - first) * source.size, 0, 0
         for s in range(source.stages):
@@ -121,21 +126,44 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
             if table[at + GAIN] == SCALAR:
                 rows[at_a] = a
                 continue
+            turned = False  # whether `columns` has those of W yet
             for to in range(at_a, at_a + w * m, m):
                 count = int(mixing[mix])
                 mix += 1
-                if count != 1:
-                    for j in range(m):
-                        rows[to + j] = 0
-                for _ in range(count):
+                if count == 1:  # as in J1
                     k, factor = at_w + int(mixing[mix]), a * mixing[mix + 1]
+                    for j in range(m):
+                        rows[to + j] = factor * rows[k + j * r]
                     mix += 2
-                    if count == 1:  # as in J1
-                        for j in range(m):
-                            rows[to + j] = factor * rows[k + j * r]
-                    else:
-                        for j in range(m):
-                            rows[to + j] += factor * rows[k + j * r]
+                    continue
+                if not turned:
+                    for j in range(m):
+                        for k in range(r):
+                            columns[k * m + j] = rows[at_w + j * r + k]
+                    turned = True
+                for j in range(m):
+                    rows[to + j] = 0
+                for _ in range(count):
+                    _add(rows, to, columns, int(mixing[mix]) * m, m, a * mixing[mix + 1])
+                    mix += 2
+    room[0] = 0  # until here it must live
+
+
+@inlined
+def _columns(source: Source) -> Array:
+    """Room for the columns of the largest W, one after the other."""
+    size = 1
+    for at in range(0, source.stages * COLUMNS, COLUMNS):
+        if source.table[at + GAIN] == ADJOINT:
+            size = max(size, source.table[at + M] * source.table[at + R])
+    return np.empty(size)
+
+
+@inlined
+def _add(to: Pointer, start: int, what: Pointer, begin: int, count: int, factor: float) -> None:
+    """to[start + j] += factor what[begin + j]: both in one piece, so in machine vectors."""
+    for j in range(count):
+        to[start + j] += factor * what[begin + j]
 
 
 @inlined
@@ -192,6 +220,8 @@ def disassemble(
     that share parameters add up.
     """
     table, mixing, steps, dense = source.table, source.mixing, out.steps, out.dense
+    room = _columns(source)
+    columns = pointer_to(room.ctypes.data, rows)
     for layer in range(first, last):
         row, given, mix = (layer - first) * source.size, 0, 0
         for s in range(source.stages):
@@ -208,17 +238,29 @@ def disassemble(
                 slope = grads[at_a]
             else:
                 a = _step(source.steps, layer, s)
+                many = False  # whether `columns` has part of the gradient of W
                 for of in range(at_a, at_a + w * m, m):
                     count = int(mixing[mix])
                     mix += 1
+                    if count > 1 and not many:
+                        for k in range(m * r):
+                            columns[k] = 0
+                        many = True
                     for _ in range(count):
-                        k, factor = at_w + int(mixing[mix]), mixing[mix + 1]
+                        column, factor = int(mixing[mix]), mixing[mix + 1]
                         mix += 2
                         if gains:
                             for j in range(m):
-                                slope += factor * grads[of + j] * rows[k + j * r]
+                                slope += factor * grads[of + j] * rows[at_w + j * r + column]
+                        if count > 1:
+                            _add(columns, column * m, grads, of, m, a * factor)
+                            continue
                         for j in range(m):
-                            grads[k + j * r] += a * factor * grads[of + j]
+                            grads[at_w + j * r + column] += a * factor * grads[of + j]
+                if many:
+                    for j in range(m):
+                        for k in range(r):
+                            grads[at_w + j * r + k] += columns[k * m + j]
             if gains:
                 steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry] += slope
             _scatter(grads, row, source.wire, out.theta, layer, table[at + AT_W], m * r,
@@ -227,3 +269,4 @@ def disassemble(
                      table[at + RUN_B])  # fmt: skip
         for k in range(row, row + source.size):
             grads[k] = 0
+    room[0] = 0

@@ -101,6 +101,7 @@ class _Form:
         tape: elements of a tape.
         shapes: of the gradients of theta, beta, steps (for every network and layer) and dense (for
             every network); `ends`: where each begins and ends in one array, without and with steps.
+        constants: what every kernel is told, after the arrays of the parameters.
     """
 
     def __init__(self, packed: Packed, arrays: Arrays, x: Tensor, covectors: int = 1) -> None:
@@ -108,7 +109,8 @@ class _Form:
         self.dtype, self.number = arrays.theta.dtype, arrays.theta.dtype.name
         lead, rest = (1, x.shape) if layout.ensemble is None else (x.shape[0], x.shape[1:])
         self.shape = (lead, *rest) if layout.channels else (lead, 1, rest[1], rest[0])
-        self.strides, self.fresh = (_strides(t, layout) for t in (x, torch.empty_like(x)))
+        fresh = torch.empty_like(x, device="meta")
+        self.strides, self.fresh = _strides(x, layout), _strides(fresh, layout)
         self.plan = plan = _plan(
             wiring, self.shape, layers, x.element_size(), covectors, packed.filling
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -61,7 +62,8 @@ def table1(
         shown = [asdict(row) | {"reached": row.reached} for row in rows]
         emit({"protocol": protocol, "split": split, "seconds": took, "rows": shown})
         return
-    console.print(_table(rows, f"Table 1, protocol {protocol}, split {split}"))
+    texts, title = [summary.cells_of(row) for row in rows], f"protocol {protocol}, split {split}"
+    console.print(_table(f"Table 1, {title}", summary.HEADINGS, texts, summary.SPARE))
     reached = sum(row.reached for row in rows)
     say(f"the mean reaches the published value in {reached} of {len(rows)} cells; {took:.0f} s")
     say(f"records and tables: {out}")
@@ -114,17 +116,21 @@ def _write(out: Path, rows: list[summary.Row], protocol: str, split: str) -> Non
             temporary.write_text(text)
 
 
-def _table(rows: list[summary.Row], title: str) -> Table:
+def _table(
+    title: str, headings: Sequence[str], rows: list[list[str]], spare: Sequence[str]
+) -> Table:  # fmt: skip
+    """A table without the first columns of `spare`, as many as the terminal has no room for."""
+    columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
+    width = {heading: max(map(len, (heading, *cells))) for heading, cells in columns.items()}
+    for heading in spare:
+        if sum(width[name] + 3 for name in columns) > console.width:
+            columns.pop(heading, None)
     table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    narrow = ("median", "seeds", "difference") if console.width < 100 else ()
-    for heading in summary.HEADINGS:
-        if heading not in narrow:
-            left = heading in ("data", "network")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    for row in rows:
-        cells = dict(zip(summary.HEADINGS, summary.cells_of(row), strict=True))
-        shown = [text for heading, text in cells.items() if heading not in narrow]
-        table.add_row(*shown, style=None if row.reached else "yellow")
+    for heading in columns:
+        left = heading in ("data", "network")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells, style="yellow" if cells[-1] == "no" else None)
     return table
 
 
@@ -204,10 +210,6 @@ def table2_command(
         shown = [asdict(row) | {"reached": row.reached} for row in rows]
         emit({"protocol": protocol, "rows": shown})
         return
-    table = Table(title=f"Table 2, protocol {protocol}", box=SIMPLE_HEAD, padding=(0, 1))
-    for heading in table2_summary.HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*table2_summary.cells_of(row))
-    console.print(table)
+    texts, spare = [table2_summary.cells_of(row) for row in rows], table2_summary.SPARE
+    console.print(_table(f"Table 2, protocol {protocol}", table2_summary.HEADINGS, texts, spare))
     say(f"records and table: {out}")

@@ -69,6 +69,8 @@ HEADINGS = (
     "data", "network", "layers", "paper", "mean", "std", "median", "min", "max", "seeds",
     "difference", "reached",
 )  # fmt: skip
+SPARE = ("median", "seeds", "difference", "max", "min")
+"""Those that a narrow terminal can do without, the least important first."""
 
 
 def cells_of(row: Row) -> list[str]:

@@ -66,6 +66,8 @@ HEADINGS = (
     "network", "layers", "parameters", "train, paper", "train", "test, paper", "test", "std",
     "seeds", "s an epoch", "reached",
 )  # fmt: skip
+SPARE = ("parameters", "train, paper", "s an epoch", "train")
+"""Those that a narrow terminal can do without, the least important first."""
 
 
 def cells_of(row: ImageRow) -> list[str]:

@@ -12,7 +12,7 @@ from numba import boolean, njit, types
 
 from hdnn.analysis.singular import jacobi
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import source_of
+from hdnn.backends.rows import extent, source_of
 from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pointer
 from hdnn.backends.wiring import COLUMNS, M, R
 
@@ -99,7 +99,7 @@ def _walk(
     """
     samples, n = X.shape[1], X.shape[2]
     rows, held = np.empty(layers * wire.size, theta.dtype), np.zeros(2, np.int64)
-    size, hidden = n * width, table[:, M].max() * width
+    size, hidden = n * width, extent(table)[0] * width
     for e in range(first, last):
         held[1] = 0
         source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)

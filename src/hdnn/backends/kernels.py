@@ -36,7 +36,7 @@ from hdnn.backends.blocks import (
     stage_backward,
     write_block,
 )
-from hdnn.backends.rows import Gradients, Stack, disassemble, source_of
+from hdnn.backends.rows import Gradients, Stack, disassemble, extent, source_of
 from hdnn.backends.vector.elementwise import fill
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
@@ -47,6 +47,7 @@ from hdnn.backends.vector.tiles import (
     pasted,
     pointer,
     pointer_to,
+    shifted,
 )
 from hdnn.backends.wiring import AT_B, COLUMNS, M, R
 
@@ -127,12 +128,12 @@ def _forward(
     With `keep`, every block has as many numbers of the scratch to itself, and leaves there what
     `_backward` would recompute; behind them, every chunk leaves its rows.
     """
-    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
+    n, room, (hidden, _) = shape[2], rows.size // wire.size, extent(table)
     of, buffer, held = -1, pointer(scratch), pointer(rows)
     for chunk in range(first, last):
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
         if keep:
-            held, of = pointer(_rows_on_tape(scratch, shape, block, keep, chunk, rows.size)), -1
+            held, of = shifted(buffer, _on_tape(shape, block, keep, chunk, rows.size)), -1
         if e != of:
             of = begin(marks, e)
         source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
@@ -162,13 +163,13 @@ def _backward(
     block, unless `_forward` has left them with the same `keep`. `gains` asks for the gradients of
     `steps` too; `grads` is room for those of the rows.
     """
-    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
-    tape, of, buffer = (table[:, R] + table[:, M]).sum(), -1, pointer(scratch)
-    held, grads[:] = pointer(rows), 0
+    n, room, (hidden, tape) = shape[2], rows.size // wire.size, extent(table)
+    of, buffer, held = -1, pointer(scratch), pointer(rows)
+    fill(pointer(grads), 0, grads.size, 0)
     for chunk in range(first, last):
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
         if keep:
-            held = pointer(_rows_on_tape(scratch, shape, block, keep, chunk, rows.size))
+            held = shifted(buffer, _on_tape(shape, block, keep, chunk, rows.size))
             marks[0], marks[1] = 0, layers
         elif e != of:
             of = begin(marks, e)
@@ -204,10 +205,9 @@ def _backward(
 
 
 @pasted
-def _rows_on_tape(
-    tape: Array, shape: Shape, block: int, keep: int, chunk: int, size: int
-) -> Array:  # fmt: skip
-    return tape[number_of(shape, block, shape[0], 0) * keep + chunk * size :]
+def _on_tape(shape: Shape, block: int, keep: int, chunk: int, size: int) -> int:
+    """Where the rows of a chunk begin, behind the blocks of all networks."""
+    return number_of(shape, block, shape[0], 0) * keep + chunk * size
 
 
 @compiled
@@ -250,7 +250,7 @@ def _sensitivities(
 
     One backward sweep that pulls the n rows of the matrix as `_backward` pulls a gradient.
     """
-    n, hidden, room = shape[2], table[:, M].max(), rows.size // wire.size
+    n, room, (hidden, _) = shape[2], rows.size // wire.size, extent(table)
     of, buffer = -1, pointer(scratch)
     for chunk in range(first, last):
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)

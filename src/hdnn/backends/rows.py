@@ -65,12 +65,16 @@ class Gradients(NamedTuple):
 @compiled
 def stack_of(array: Array, e: int) -> Stack:
     """The part of network e in (E, L, .); axes that all share have size 1."""
-    by_e, by_layer, by_entry = array.strides
-    size = array.itemsize
-    start = e * by_e // size if array.shape[0] > 1 else 0
-    return Stack(
-        pointer(array), start, by_layer // size if array.shape[1] > 1 else 0, by_entry // size
-    )
+    return _stack(array, e, 0, 1, 2)
+
+
+@compiled
+def _stack(array: Array, e: int, networks: int, layers: int, entries: int) -> Stack:
+    """The same of an array whose axes are in another order."""
+    strides, shape, size = array.strides, array.shape, array.itemsize
+    start = e * strides[networks] // size if shape[networks] > 1 else 0
+    by_layer = strides[layers] // size if shape[layers] > 1 else 0
+    return Stack(pointer(array), start, by_layer, strides[entries] // size)
 
 
 @compiled
@@ -90,10 +94,20 @@ def source_of(
         layers, e: L, and which network.
     """
     return Source(
-        stack_of(theta, e), stack_of(beta, e), stack_of(steps.transpose(1, 2, 0), e),
-        stack_of(dense, e), pointer(mixing), pointer(wire), pointer(table), table.shape[0],
+        stack_of(theta, e), stack_of(beta, e), _stack(steps, e, 1, 2, 0), stack_of(dense, e),
+        pointer(mixing), pointer(wire), pointer(table), table.shape[0],
         wire.size, layers,
     )  # fmt: skip
+
+
+@compiled
+def extent(table: Array) -> tuple[int, int]:
+    """The widest hidden layer of the stages, and the rows that a layer keeps on the tape."""
+    hidden, kept = 0, 0
+    for s in range(table.shape[0]):
+        hidden = max(hidden, table[s, M])
+        kept += table[s, R] + table[s, M]
+    return hidden, kept
 
 
 @compiled

@@ -13,7 +13,7 @@ import numpy as np
 from numba import boolean, njit, types
 
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
-from hdnn.backends.rows import Gradients, disassemble, source_of, stack_of
+from hdnn.backends.rows import Gradients, disassemble, extent, source_of, stack_of
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
     Array,
@@ -218,7 +218,7 @@ def _epoch(
             held[1] = 0  # the parameters have moved
             walk = Walk(source, pointer(rows), depth, pointer(held), pointer(scratch), code, width)
             g, d = n * width, 2 * n * width
-            kept = record(walk, 0, depth, 0, d + table[:, M].max() * width)
+            kept = record(walk, 0, depth, 0, d + extent(table)[0] * width)
             Z, T, w, residual = all_z[:count], all_t[:count], all_w[:count], all_r[:count]
             total = _leave(
                 scratch, width, n, chosen, _member(target, e), _member(weight, e), Z, T, w

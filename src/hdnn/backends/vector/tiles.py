@@ -80,6 +80,16 @@ def pointer_to(typing, address, like):
 
 
 @intrinsic
+def shifted(typing, place, count):
+    """The place so many numbers further on."""
+
+    def codegen(context, builder, signature, args):
+        return builder.gep(args[0], [args[1]])
+
+    return place(place, types.intp), codegen
+
+
+@intrinsic
 def lanes(typing, array):
     """How many numbers a machine vector holds."""
 

@@ -122,12 +122,12 @@ class Snapshots:
         self._weights.append(tuple(array.copy() for array in arrays))
         self._states.append(y)
 
-    def keep(self, y: np.ndarray, theta: np.ndarray, beta: np.ndarray) -> None:
-        """As `take`, of given values of the parameters, which are not copied."""
-        arrays = self._weights_now(y) if self._live is None else self._live
+    def keep(self, states: list[np.ndarray], theta: np.ndarray, beta: np.ndarray) -> None:
+        """As `take`, several times, of given values of the parameters, which are not copied."""
+        arrays = self._weights_now(states[0]) if self._live is None else self._live
         assert arrays is not None  # whoever has such values runs the kernels
-        self._weights.append((theta, beta, *arrays[2:]))
-        self._states.append(y)
+        self._weights += [(*pair, *arrays[2:]) for pair in zip(theta, beta, strict=True)]
+        self._states += states
 
     def _weights_now(self, y: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """The arrays of the weights, or None where the kernels cannot serve.

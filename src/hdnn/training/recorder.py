@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -228,8 +228,8 @@ class Recorder:
         """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
         self._looks += iterations
         self._slopes += list(slopes[0])
-        for batch, *weights in zip(chosen, theta[0], beta[0], strict=True):
-            self._snapshots.keep(self._states[batch.reshape(-1)[: self.samples]], *weights)
+        states = [self._states[batch[0, : self.samples]] for batch in chosen]
+        self._snapshots.keep(states, theta[0], beta[0])
 
     def finish(self, epoch: int) -> None:
         """Make the recordings of an epoch that has ended, and write them where there is a log."""
@@ -244,17 +244,21 @@ class Recorder:
                 columns.append(seen.energy.mean(-1))
             else:
                 columns.append(np.empty((len(norms), 0)))
-            lists = zip(*(map(tuple, column.tolist()) for column in columns), strict=True)
-            for k, row in enumerate(lists, size):
-                slope, layers = self._slope(slopes[k])
+            lists = [map(tuple, column.tolist()) for column in columns]
+            steep = self._gradients(slopes[size : size + len(norms)])
+            for k, ((slope, layers), *row) in enumerate(zip(steep, *lists, strict=True), size):
                 found.append(Recording(epoch, looks[k], slope, *row, layers))  # type: ignore[call-arg]
         self.recordings += found
         if self.log is not None:
             self.log.append(found)
 
-    def _slope(self, slopes: np.ndarray | None) -> tuple[float, tuple[float, ...]]:
-        """The norm of the whole gradient, and those of the layers at the depths."""
-        if slopes is None:
-            return math.nan, ()
-        shown = slopes if len(slopes) < self._layers else slopes[self._shown]
-        return math.sqrt(slopes @ slopes), tuple(shown.tolist())
+    def _gradients(
+        self, slopes: list[np.ndarray | None]
+    ) -> Iterator[tuple[float, tuple[float, ...]]]:
+        """Norms of the whole gradient and of layers, each time; none where a step was not taken."""
+        known = [found for found in slopes if found is not None]
+        table = np.stack(known) if known else np.empty((0, 0))
+        shown = table if table.shape[1] < self._layers else table[:, self._shown]
+        totals = np.sqrt((table * table).sum(1))
+        pairs = zip(totals.tolist(), map(tuple, shown.tolist()), strict=True)
+        return ((math.nan, ()) if found is None else next(pairs) for found in slopes)

@@ -16,8 +16,12 @@ from hdnn.backends.packing import Packed, pack
 from hdnn.backends.threads import share, thread_count
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.weights import Stack
 from hdnn.network import HamiltonianNetwork
+
+WIDEST = 32
+"""Up to which width the compiled walk finds singular values faster than `extremes` does."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,17 @@ def profile(
     wanted = _depths(net.layers, depths)
     single = layout.ensemble is None
     x = y.detach().reshape(-1, layout.width)[None] if single else y.detach()
-    fused = choose(net.program(), y, net.backend).backend == "fused"
-    found = (_fused if fused else _reference)(net, x, wanted)
+    found = (_fused if _walks(net, y) else _reference)(net, x, wanted)
     largest, smallest, of_mean, states = (a[0] if single else a for a in found)
     field = net.field
     H = _energy(field, states, wanted) if energy and isinstance(field, HamiltonianField) else None
     return Profile(wanted, largest, smallest, of_mean, H)
+
+
+def _walks(net: HamiltonianNetwork, y: Tensor) -> bool:
+    """Whether the compiled walk serves; up to `WIDEST` that does not depend on the batch."""
+    narrow = net.field.layout.width <= WIDEST
+    return narrow and choose(net.program(), y, net.backend).backend == "fused"
 
 
 def _depths(layers: int, depths: Sequence[int] | None) -> np.ndarray:
@@ -125,9 +134,27 @@ class Snapshots:
     def keep(self, states: list[np.ndarray], theta: np.ndarray, beta: np.ndarray) -> None:
         """As `take`, several times, of given values of the parameters, which are not copied."""
         arrays = self._weights_now(states[0]) if self._live is None else self._live
-        assert arrays is not None  # whoever has such values runs the kernels
+        if arrays is None:
+            self._keep_one_by_one(states, theta, beta)
+            return
         self._weights += [(*pair, *arrays[2:]) for pair in zip(theta, beta, strict=True)]
         self._states += states
+
+    @torch.no_grad()
+    def _keep_one_by_one(
+        self, states: list[np.ndarray], theta: np.ndarray, beta: np.ndarray
+    ) -> None:
+        """Put the values into the network for a moment."""
+        field = self.net.field
+        assert isinstance(field, WeightedField)
+        places = field.weights.theta, field.weights.beta
+        now = [place.clone() for place in places]
+        for y, *values in zip(states, theta, beta, strict=True):
+            for place, value in zip(places, values, strict=True):
+                place.copy_(torch.from_numpy(value))
+            self.take(y)
+        for place, value in zip(places, now, strict=True):
+            place.copy_(value)
 
     def _weights_now(self, y: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """The arrays of the weights, or None where the kernels cannot serve.
@@ -135,7 +162,7 @@ class Snapshots:
         Where they are the parameters themselves, trained in place, they are good for later too.
         """
         program, states = self.net.program(), torch.from_numpy(y)
-        if choose(program, states, self.net.backend).backend != "fused":
+        if not _walks(self.net, states):
             return None
         packed = pack(program, states.dtype, states.device)
         theta, beta, steps, dense, _ = packed.arrays()

@@ -4,8 +4,8 @@ A block of samples is carried through all layers while it sits in the cache, and
 recomputes it there: nothing is saved but the input state and the parameters. (Calls that are small
 enough keep their activations on a tape, see `hdnn.backends.tapes`.)
 
-For small networks the time goes into what is around the kernels, so whatever depends on shapes only
-is found once and kept, in a `_Form`.
+For small networks the time goes into what is around the kernels, so whatever depends on shapes and
+strides only is found once and kept, in a `_Form`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SERIAL_FLOPS = 6e6
 """Work below which a second thread, which comes after 0.05 ms, is not worth it: about 0.2 ms."""
 
 STEPS = 2  # the place of the steps among the inputs
-FORMS = 64  # shapes of states that are remembered for a program
+FORMS = 64  # shapes and strides of states that are remembered for a program
 
 Array = np.ndarray
 
@@ -73,7 +73,7 @@ class _Fused(torch.autograd.Function):
         if not batched and not torch.is_grad_enabled():
             gx, found = call.backward(gout, needed)
             return (gx if need_x else None, None, None, *found)
-        if not np.array_equal(call.packed.arrays().mixing, call.arrays.mixing):
+        if call.packed.arrays().mixing.tobytes() != call.arrays.mixing.tobytes():
             raise RuntimeError("J was modified by an inplace operation; go forward again")
         inputs = Inputs(*tensors, *call.packed.inputs[len(needed) :])
         if batched:
@@ -90,7 +90,7 @@ _unwrapped = torch._C._functorch.unwrap_if_dead
 
 
 class _Form:
-    """What all calls of a program on states of one shape have in common.
+    """What all calls of a program on states of one shape, with the same strides, have in common.
 
     Attributes:
         shape: (E, groups, n, samples).
@@ -136,8 +136,8 @@ class _Call:
     __slots__ = ("arrays", "form", "packed", "tape", "x")
 
     def __init__(self, packed: Packed, x: Tensor) -> None:
-        x = _plain(x)
-        self.packed, self.x, self.arrays, self.tape = packed, x, packed.arrays(), None
+        self.tape, x = None, _plain(x)
+        self.packed, self.x, self.arrays = packed, x, packed.arrays()
         key = x.shape, x.stride()
         form: _Form | None = packed.forms.get(key)
         if form is None:

@@ -159,9 +159,9 @@ def _backward(
     """Gradients of <gout, program(state)> for chunks first <= chunk < last.
 
     Of the state in `gstate`; of the parameters in `sums` (the first chunk of every network) and
-    `others[k - 1]` (its chunk k). Recomputes the states of each
-    block, unless `_forward` has left them with the same `keep`. `gains` asks for the gradients of
-    `steps` too; `grads` is room for those of the rows.
+    `others[k - 1]` (its chunk k). Recomputes the states of each block, unless `_forward` has left
+    them with the same `keep`. `gains` asks for the gradients of `steps` too; `grads` is room for
+    those of the rows.
     """
     n, room, (hidden, tape) = shape[2], rows.size // wire.size, extent(table)
     of, buffer, held = -1, pointer(scratch), pointer(rows)

@@ -79,7 +79,7 @@ class Packed:
         wiring: how they are used.
         moving: how many of the tensors, from the first, may want gradients.
         mixers: S of every adjoint gain.
-        forms: what a backend derives from it for states of a shape.
+        forms: what a backend derives from it for states of a shape and strides.
     """
 
     program: Program
@@ -119,9 +119,10 @@ class Packed:
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
         if self.program.layout.ensemble is None:
             theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
-        parts = [sparse(S.detach().numpy()) for S in self.mixers]
-        mixing = np.concatenate(parts) if parts else np.empty(0)
-        return Arrays(theta, beta, steps, dense, mixing.astype(theta.dtype))
+        matrices = [S.detach().numpy() for S in self.mixers]
+        parts = [sparse(S.tobytes(), S.shape, S.dtype.name) for S in matrices]
+        mixing = np.concatenate(parts) if parts else np.empty(0, theta.dtype)
+        return Arrays(theta, beta, steps, dense, mixing)
 
     @functools.cached_property
     def filling(self) -> float:

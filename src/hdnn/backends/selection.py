@@ -28,7 +28,7 @@ CROSSOVERS = ((128, 96, 32), (math.inf, 64, 32))
 
 Every row: up to how many samples; the widest where J is sparse, or there is none; the widest where
 it is full, as then h J K' takes n^3 operations. Measured on 2 cores with AVX-512, see
-docs/performance.md; float32 and float64 differ by less than the measurements.
+docs/performance.md; chosen so that float32 and float64 both win.
 """
 
 
@@ -88,12 +88,15 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
     """
-    place = "cpu" if x.is_cpu else x.device
-    key = ("choice", requested, type(x), x.dtype, place, _row(program, x), _transform())
+    transform, place = _transform(), "cpu" if x.is_cpu else x.device
+    # Whoever traces must not see a batch compared with numbers: its size may be a symbol.
+    by_size = requested == "auto" and transform is None
+    size = _row(program, x) if by_size else x.numel() == 0
+    key = ("choice", requested, type(x), x.dtype, place, size, transform)
     choice: Choice | None = program.memo.get(key)
     if choice is None:
         choice = program.memo[key] = _by_speed(program, x, requested)
-    if choice.backend == "fused" or memory == "fast" or _transform() is not None:
+    if choice.backend == "fused" or memory == "fast" or transform is not None:
         return choice
     if program.stages is None:
         raise IncompatibleError(
@@ -117,19 +120,21 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
         return Choice("reference", f"the fused backend cannot serve: {reason}")
     width = max(stage.W.pattern.shape[0] for stage in program.stages or ())
     width = max(width, program.layout.width)
-    samples, sparse, full = CROSSOVERS[_row(program, x)]
-    mixes = _mixes(program)
-    such = ["full J"] * mixes + [f"up to {samples} samples"] * (samples < math.inf)
-    widest = f"{full if mixes else sparse}" + (f" ({', '.join(such)})" if such else "")
-    if width > (full if mixes else sparse):
-        return Choice("reference", f"width {width} is above {widest}: matrix products win")
-    return Choice("fused", f"width {width} is at most {widest}")
+    samples, widest, full = CROSSOVERS[_row(program, x)]
+    such = f" (up to {samples} samples)" if samples < math.inf else ""
+    if full < width <= widest and _mixes(program):
+        widest, such = full, " (full J)"
+    if width > widest:
+        return Choice("reference", f"width {width} is above {widest}{such}: matrix products win")
+    return Choice("fused", f"width {width} is at most {widest}{such}")
 
 
 def _row(program: Program, x: Tensor) -> int:
-    """The row of `CROSSOVERS` for a state; -1 if it is empty."""
-    count = x.numel()
-    return -1 if count == 0 else 0 if count <= CROSSOVERS[0][0] * program.layout.width else 1
+    """The row of `CROSSOVERS` for a state, where every pixel is a sample; -1 if it is empty."""
+    layout, count = program.layout, x.numel()
+    if layout.ensemble is not None and x.shape[0] == 1:  # one batch for all
+        count *= layout.ensemble
+    return -1 if count == 0 else 0 if count <= CROSSOVERS[0][0] * layout.width else 1
 
 
 def _mixes(program: Program) -> bool:

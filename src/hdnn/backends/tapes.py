@@ -1,4 +1,4 @@
-"""Tapes: room for the activations of small calls, so that going backward need not recompute them.
+"""Tapes: room for activations and rows of small calls, which going backward then need not make.
 
 All tapes of a process together stay below `LIMIT`, whatever the depth and however many graphs are
 alive: a call that finds no room recomputes.

@@ -64,15 +64,16 @@ def wiring(stages: tuple[StageKey, ...]) -> Wiring:
     return Wiring(np.array(rows, np.int64), np.concatenate(wires), at)
 
 
-def sparse(matrix: np.ndarray) -> np.ndarray:
-    """The `Arrays.mixing` of one matrix."""
+@functools.lru_cache(maxsize=64)
+def sparse(entries: bytes, shape: tuple[int, int], number: str) -> np.ndarray:
+    """The `Arrays.mixing` of one matrix, by its bytes: a program is packed many times."""
     rows: list[float] = []
-    for row in matrix:
+    for row in np.frombuffer(entries, number).reshape(shape):
         columns = np.flatnonzero(row)
         rows.append(len(columns))
         for column in columns:
             rows += [float(column), float(row[column])]
-    return np.array(rows)
+    return np.array(rows, number)
 
 
 def _run(codes: np.ndarray) -> int:

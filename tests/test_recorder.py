@@ -12,7 +12,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.analysis import sensitivities
-from hdnn.analysis.profiles import Snapshots, profile, spread
+from hdnn.analysis.profiles import WIDEST, Snapshots, profile, spread
 from hdnn.analysis.singular import extremes
 from hdnn.data import split
 from hdnn.errors import FileFormatError, HdnnError
@@ -29,12 +29,18 @@ WAYS = {
     "joint": TrainingConfig(epochs=3, batch_size=30, method="joint", learning_rate=0.01),
 }
 
+WIDE = WIDEST + 8  # the kernels train it, but do not walk along it
 
-def model(name: str = "H1", layers: int = 5, dtype: torch.dtype = torch.float32) -> hdnn.Model:
+
+def model(
+    name: str = "H1", layers: int = 5, dtype: torch.dtype = torch.float32, width: int = 4
+) -> hdnn.Model:
     generator = torch.Generator().manual_seed(3)
     step = {} if name == "FCNN" else {"T": 0.6}
-    net = hdnn.network(name, features=4, layers=layers, dtype=dtype, generator=generator, **step)
-    return hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    net = hdnn.network(
+        name, features=width, layers=layers, dtype=dtype, generator=generator, **step
+    )
+    return hdnn.Model(net, 1, hdnn.Augmentation(2, width))
 
 
 def fit(trained: hdnn.Model, config: TrainingConfig, recorder: Recorder | None) -> Trainer:
@@ -45,10 +51,12 @@ def fit(trained: hdnn.Model, config: TrainingConfig, recorder: Recorder | None) 
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["H1", "MS3", "FCNN"])
+@pytest.mark.parametrize(("name", "width"), [("H1", 4), ("MS3", 4), ("FCNN", 4), ("H1", WIDE)])
 @pytest.mark.parametrize("every", [1, 3])
-def test_weights_with_and_without_it_are_the_same_bits(way: str, name: str, every: int) -> None:
-    plain, watched = model(name), model(name)
+def test_weights_with_and_without_it_are_the_same_bits(
+    way: str, name: str, width: int, every: int
+) -> None:
+    plain, watched = model(name, width=width), model(name, width=width)
     before = fit(plain, WAYS[way], None)
     after = fit(watched, WAYS[way], Recorder(every))
     for (key, a), b in zip(plain.state_dict().items(), watched.state_dict().values(), strict=True):
@@ -61,8 +69,11 @@ def test_weights_with_and_without_it_are_the_same_bits(way: str, name: str, ever
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(way: str) -> None:
-    fresh, watched = model("MS3", dtype=torch.float64), model("MS3", dtype=torch.float64)
+@pytest.mark.parametrize("width", [4, WIDE])
+def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
+    way: str, width: int
+) -> None:
+    fresh, watched = (model("MS3", dtype=torch.float64, width=width) for _ in range(2))
     data, config = split("double-moons", size=200), WAYS[way]
     trainer = fit(watched, config, Recorder(1, samples=30))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:30]

@@ -381,11 +381,15 @@ def test_batched_vector_jacobian_products(served: str) -> None:
     close(*jacobians)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("memory", ["fast", "lean"])
-def test_compiles(memory: str) -> None:
-    net, y = build("MS3", memory=memory), torch.randn(5, 4)
-    compiled = torch.compile(net, backend="eager", fullgraph=True)
-    agree(derivatives_of(compiled, net, y), derivatives(twin(net, "reference"), y, y))
+def test_compiles(memory: str, dynamic: bool) -> None:
+    torch.compiler.reset()  # torch counts compilations of the whole process
+    net = build("MS3", memory=memory)
+    compiled = torch.compile(net, backend="eager", fullgraph=True, dynamic=dynamic)
+    for samples in (5, 300):
+        y = torch.randn(samples, 4)
+        agree(derivatives_of(compiled, net, y), derivatives(twin(net, "reference"), y, y))
     if memory == "fast":
         net.backend = "fused"
         with pytest.raises(HdnnError, match=r"torch\.compile"):

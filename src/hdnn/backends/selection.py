@@ -45,15 +45,17 @@ class Choice:
 
 def obstacle(program: Program, x: Tensor) -> str | None:
     """Why the fused kernels cannot serve, or None."""
-    stages = program.stages
+    if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return f"it reads memory, and the state is a {type(x).__name__}"
+    transform, stages = _transform(), program.stages
+    if transform is not None:  # early: a tracer should see as little as possible
+        return transform
     if stages is None:
         return "it needs a program of stages, and this scheme or field lowers to a flow"
     if program.layout.kernel > 1:
         return "its kernels multiply by matrices; a library's convolutions (oneDNN) are faster"
     if x.device.type != "cpu":
         return f"it runs on the CPU, and the state is on {x.device}"
-    if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        return f"it reads memory, and the state is a {type(x).__name__}"
     if x.dtype not in DTYPES:
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
     for stage in stages:
@@ -63,7 +65,7 @@ def obstacle(program: Program, x: Tensor) -> str | None:
             return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {sigma.name}"
     if x.numel() == 0 or program.layers == 0:
         return "there is nothing to compute"
-    return _transform()
+    return None
 
 
 def _transform() -> str | None:

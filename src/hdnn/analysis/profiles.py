@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +103,25 @@ def _depths(layers: int, depths: Sequence[int] | None) -> np.ndarray:
 Found = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
+@contextmanager
+def other_weights(net: HamiltonianNetwork) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
+    """A function that puts values of theta and beta into a network; in the end it has its own."""
+    field = net.field
+    assert isinstance(field, WeightedField)
+    places = field.weights.theta, field.weights.beta
+    own = [place.detach().clone() for place in places]
+
+    @torch.no_grad()
+    def put(*values: np.ndarray | Tensor) -> None:
+        for place, value in zip(places, values, strict=True):
+            place.copy_(torch.as_tensor(value))
+
+    try:
+        yield put
+    finally:
+        put(*own)
+
+
 class Snapshots:
     """Profiles of one network at several moments of its training.
 
@@ -135,26 +155,13 @@ class Snapshots:
         """As `take`, several times, of given values of the parameters, which are not copied."""
         arrays = self._weights_now(states[0]) if self._live is None else self._live
         if arrays is None:
-            self._keep_one_by_one(states, theta, beta)
+            with other_weights(self.net) as put:
+                for y, *values in zip(states, theta, beta, strict=True):
+                    put(*values)
+                    self.take(y)
             return
         self._weights += [(*pair, *arrays[2:]) for pair in zip(theta, beta, strict=True)]
         self._states += states
-
-    @torch.no_grad()
-    def _keep_one_by_one(
-        self, states: list[np.ndarray], theta: np.ndarray, beta: np.ndarray
-    ) -> None:
-        """Put the values into the network for a moment."""
-        field = self.net.field
-        assert isinstance(field, WeightedField)
-        places = field.weights.theta, field.weights.beta
-        now = [place.clone() for place in places]
-        for y, *values in zip(states, theta, beta, strict=True):
-            for place, value in zip(places, values, strict=True):
-                place.copy_(torch.from_numpy(value))
-            self.take(y)
-        for place, value in zip(places, now, strict=True):
-            place.copy_(value)
 
     def _weights_now(self, y: np.ndarray) -> tuple[np.ndarray, ...] | None:
         """The arrays of the weights, or None where the kernels cannot serve.

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import hdnn
 from hdnn.analysis import profile
+from hdnn.analysis.profiles import other_weights
 from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.experiments.cells import ORDER_SEED, WIDTH, final_output, measure
 from hdnn.experiments.figure2_records import GradientRecord, Records
-from hdnn.fields.hamiltonian import WeightedField
 from hdnn.model import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training import DirectEnsemble, TrainingConfig
@@ -153,17 +153,11 @@ class Looks:
         self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
         beta: np.ndarray, slopes: np.ndarray,
     ) -> None:  # fmt: skip
-        field = self.network.field
-        assert isinstance(field, WeightedField)
-        places = (field.weights.theta, field.weights.beta)
-        now = [t.clone() for t in places]
-        for k, iteration in enumerate(iterations):
-            for place, values in zip(places, (theta, beta), strict=True):
-                place.copy_(torch.from_numpy(values[:, k]))
-            self.before(iteration, torch.from_numpy(chosen[k]))
-            self.after(slopes[:, k])
-        for place, kept in zip(places, now, strict=True):
-            place.copy_(kept)
+        with other_weights(self.network) as put:
+            for k, iteration in enumerate(iterations):
+                put(theta[:, k], beta[:, k])
+                self.before(iteration, torch.from_numpy(chosen[k]))
+                self.after(slopes[:, k])
 
 
 Descend = Callable[[Case, HamiltonianNetwork, Data, Looks, list[torch.Generator]], np.ndarray]

@@ -157,7 +157,7 @@ def draw(records: dict[str, Any]) -> None:
                      ms=3, color=colour, label=title)  # fmt: skip
     right.set_xlabel("layers (n = 8, 78,400 rows)")
     right.set_ylabel("peak extra memory, MB")
-    right.legend(frameon=False, fontsize=8, loc="center right")
+    right.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.25))
     for axis in (left, middle, right):
         axis.spines[["top", "right"]].set_visible(False)
     FIGURE.parent.mkdir(exist_ok=True)

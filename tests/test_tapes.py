@@ -20,14 +20,13 @@ def gradients(net: hdnn.HamiltonianNetwork, y: torch.Tensor) -> list[torch.Tenso
 
 def bytes_taken() -> int:
     gc.collect()
-    return tapes._taken
+    return tapes.bytes_held()
 
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    monkeypatch.setattr(tapes, "_free", {})
-    monkeypatch.setattr(tapes, "_taken", 0)
+    monkeypatch.setattr(tapes, "_rooms", {})
 
 
 @every_name

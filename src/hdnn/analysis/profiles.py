@@ -14,7 +14,7 @@ from torch import Tensor
 from hdnn.analysis.sensitivity import sensitivities
 from hdnn.backends import choose
 from hdnn.backends.packing import Packed, pack
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 from hdnn.fields.hamiltonian import WeightedField
@@ -234,13 +234,13 @@ def _walk(packed: Packed, arrays: list[np.ndarray], X: np.ndarray, depths: np.nd
     code, mixed = packed.code, packed.arrays().mixing
     kernel = walk.kernel(number)
 
-    def work(first: int, last: int) -> None:
+    def work(team: np.ndarray, caller: bool) -> None:
         kernel(
             X, *arrays, packed.wiring.wire, mixed, table, depths, aligned(size, number), code,
-            layers, width, states, largest, smallest, of_mean, first, last,
+            layers, width, states, largest, smallest, of_mean, team, caller,
         )  # fmt: skip
 
-    share(work, networks, thread_count())
+    parallel_for(work, networks, thread_count())
     return largest, smallest, of_mean, states
 
 

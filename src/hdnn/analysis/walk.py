@@ -13,6 +13,7 @@ from numba import boolean, njit, types
 from hdnn.analysis.singular import jacobi
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
 from hdnn.backends.rows import extent, source_of
+from hdnn.backends.team import Team, first_piece, next_piece
 from hdnn.backends.vector.tiles import VECTOR_BYTES, Array, compiled, pointer
 from hdnn.backends.wiring import COLUMNS, M, R
 
@@ -91,16 +92,17 @@ def _row(matrix: int, i: int, j: int, together: int, count: int, width: int, siz
 def _walk(
     X: Array, theta: Array, beta: Array, steps: Array, dense: Array, wire: Array, mixing: Array,
     table: Array, depths: Array, scratch: Array, code: int, layers: int, width: int,
-    states: Array, largest: Array, smallest: Array, of_mean: Array, first: int, last: int,
+    states: Array, largest: Array, smallest: Array, of_mean: Array, team: Team, caller: bool,
 ) -> None:  # fmt: skip
-    """Networks first <= e < last: y_l and the extreme singular values of d y_N / d y_l by sample.
+    """y_l and the extreme singular values of d y_N / d y_l by sample, of the networks taken.
 
     states[e, at, sample], largest and smallest[e, at, sample], of_mean[e, at] for l = depths[at].
     """
     samples, n = X.shape[1], X.shape[2]
     rows, held = np.empty(layers * wire.size, theta.dtype), np.zeros(2, np.int64)
     size, hidden = n * width, extent(table)[0] * width
-    for e in range(first, last):
+    e = first_piece(team, caller)
+    while e >= 0:
         held[1] = 0
         source = source_of(theta, beta, steps, dense, mixing, wire, table, layers, e)
         walk = Walk(source, pointer(rows), layers, pointer(held), pointer(scratch), code, width)
@@ -136,6 +138,7 @@ def _walk(
                     _reduce(A, at + slots, slots, start, count, largest[e], smallest[e])
                     slots = 0
         jacobi(mean, np.empty((4, depths.size)), of_mean[e], np.empty(depths.size))
+        e = next_piece(team, caller)
 
 
 @functools.cache
@@ -148,7 +151,7 @@ def kernel(dtype: str) -> Callable[..., None]:
     signature = types.void(
         types.Array(number, 3, "C"), *(stack,) * 4, ints[0], flat, ints[1], ints[0], flat,
         *(types.int64,) * 3, types.Array(number, 4, "C"), wide[1], wide[1], wide[0],
-        types.int64, types.int64,
+        ints[0], types.boolean,
     )  # fmt: skip
     compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
         signature, nogil=True, cache=True, fastmath={"contract"}

@@ -26,7 +26,8 @@ from torch import Tensor
 from hdnn.backends import kernels
 from hdnn.backends.packing import Arrays, Inputs, Packed, is_batched, pack
 from hdnn.backends.tapes import Tape, take
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.team import new_team
+from hdnn.backends.threads import Work, parallel_for, thread_count
 from hdnn.fields.layout import Layout
 from hdnn.program import Program
 
@@ -148,16 +149,12 @@ class _Call:
 
     tape: Tape | None
 
-    def __del__(self) -> None:
-        if self.tape is not None:
-            self.tape.give_back()
-
-    def _share(self, work: Callable[[int, int], None], factor: float) -> None:
+    def _run(self, work: Work, factor: float) -> None:
         """Run a kernel over all chunks, on threads where there is work enough."""
         if factor * self.form.flops < SERIAL_FLOPS:
-            work(0, self.form.chunks)
+            work(_room(self.form)[0], True)
         else:
-            share(work, self.form.chunks, thread_count())
+            parallel_for(work, self.form.chunks, thread_count())
 
     def forward(self, graph: bool) -> Tensor:
         """The state after the last layer; with `graph`, on tape for `backward` if there is room."""
@@ -167,14 +164,14 @@ class _Call:
         self.tape = tape = take(form.tape, form.number) if graph else None
         kernel, keep = _kernel("forward", form.number), 0 if tape is None else form.plan.keep
 
-        def work(first: int, last: int) -> None:
-            _, rows, marks, scratch = _room(form)
+        def work(team: Array, caller: bool) -> None:
+            _, _, rows, marks, scratch = _room(form)
             kernel(
                 form.shape, state, target, *arrays, *form.constants, rows, marks,
-                scratch if tape is None else tape.array, keep, first, last,
+                scratch if tape is None else tape.room.array, keep, team, caller,
             )  # fmt: skip
 
-        self._share(work, 1.0)
+        self._run(work, 1.0)
         return out
 
     def backward(
@@ -183,7 +180,7 @@ class _Call:
         """The gradients of the state and, where needed, of the program's tensors."""
         if self.tape is None:
             return self._backward(gout, needed)
-        with self.tape.lock:
+        with self.tape.room.lock:
             return self._backward(gout, needed)
 
     def _backward(
@@ -204,15 +201,15 @@ class _Call:
         places, others = (*[t.data_ptr() for t in sums], 0, 0)[:4], _others(form, ends[-1])
         kernel, keep = _kernel("backward", form.number), 0 if tape is None else form.plan.keep
 
-        def work(first: int, last: int) -> None:
-            grads, rows, marks, scratch = _room(form)
+        def work(team: Array, caller: bool) -> None:
+            _, grads, rows, marks, scratch = _room(form)
             kernel(
                 form.shape, state, incoming, outgoing, places, others, grads, *arrays,
-                *form.constants, rows, marks, scratch if tape is None else tape.array, keep,
-                gains, first, last,
+                *form.constants, rows, marks, scratch if tape is None else tape.room.array, keep,
+                gains, team, caller,
             )  # fmt: skip
 
-        self._share(work, 3.0)
+        self._run(work, 3.0)
         if form.plan.pieces > 1:
             _add(others, ends, sums)
         found = [part if want else None for part, want in zip(sums, needed, strict=True)]
@@ -230,12 +227,12 @@ class _Call:
         out = np.empty((networks, groups * samples, layers + 1, n, n), form.dtype)
         kernel = _kernel("sensitivities", form.number)
 
-        def work(first: int, last: int) -> None:
+        def work(team: Array, caller: bool) -> None:
             kernel(
-                form.shape, state, out, *arrays, *form.constants, *_room(form)[1:], first, last,
+                form.shape, state, out, *arrays, *form.constants, *_room(form)[2:], team, caller,
             )  # fmt: skip
 
-        self._share(work, float(n))
+        self._run(work, float(n))
         return torch.from_numpy(out)
 
 
@@ -278,18 +275,21 @@ def _plan(wiring: Any, *rest: Any) -> kernels.Plan:
 _local = threading.local()
 
 
-def _room(form: _Form) -> tuple[Array, Array, Array, Array]:
-    """Gradients of rows, rows, marks and scratch."""
+def _room(form: _Form) -> tuple[Array, Array, Array, Array, Array]:
+    """A team of one; gradients of rows, rows, marks and scratch."""
     kept = _local.__dict__
-    if kept.get("form") is not form:
+    of, room = kept.get("room", (None, None))
+    if of is not form:
         plan, number = form.plan, form.number
-        kept["room"] = (
-            _scratch(form.room, number, "grads"), _scratch(form.room, number, "rows"),
-            _scratch(2 + plan.slots, "int64", "marks"), _scratch(plan.scratch, number, "block"),
-        )  # fmt: skip
-        kept["form"] = form
-    found: tuple[Array, Array, Array, Array] = kept["room"]
-    return found
+        room = (
+            new_team(form.chunks),
+            _scratch(form.room, number, "grads"),
+            _scratch(form.room, number, "rows"),
+            _scratch(2 + plan.slots, "int64", "marks"),
+            _scratch(plan.scratch, number, "block"),
+        )
+        kept["room"] = form, room  # in one step: an exception may come before it or after it
+    return room
 
 
 def _others(form: _Form, size: int) -> Array:

@@ -1,8 +1,8 @@
 """Fused CPU kernels: a program carried through all layers, one cache-sized block at a time.
 
 Every stage of every layer is x[write] = c x[write] + A sigma(W x[read] + b). Arrays only; no torch
-and no threads: the caller runs ranges of chunks on as many threads as it likes, and gets the same
-bits for any number of them.
+and no threads: the caller runs a kernel on as many threads as it likes, which share its chunks (see
+`hdnn.backends.team`), and gets the same bits for any number of them.
 
     theta .. table   the parameters, see `hdnn.backends.rows.Source`
     shape    (E, G, n, samples) of a state: images are (E, B, n, pixels), rows (E, 1, n, B)
@@ -37,6 +37,7 @@ from hdnn.backends.blocks import (
     write_block,
 )
 from hdnn.backends.rows import Gradients, Stack, disassemble, extent, source_of
+from hdnn.backends.team import Team, first_piece, next_piece
 from hdnn.backends.vector.elementwise import fill
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
@@ -120,17 +121,18 @@ def aligned(length: int, dtype: np.dtype | str) -> Array:
 def _forward(
     shape: Shape, state: Place, out: Place, theta: Array, beta: Array, steps: Array, dense: Array,
     mixing: Array, wire: Array, table: Array, code: int, layers: int, block: int, segment: int,
-    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, keep: int, first: int,
-    last: int,
+    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, keep: int, team: Team,
+    caller: bool,
 ) -> None:  # fmt: skip
-    """out = program(state) for chunks first <= chunk < last.
+    """out = program(state), for the chunks that this thread takes.
 
     With `keep`, every block has as many numbers of the scratch to itself, and leaves there what
     `_backward` would recompute; behind them, every chunk leaves its rows.
     """
     n, room, (hidden, _) = shape[2], rows.size // wire.size, extent(table)
     of, buffer, held = -1, pointer(scratch), pointer(rows)
-    for chunk in range(first, last):
+    chunk = first_piece(team, caller)
+    while chunk >= 0:
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
         if keep:
             held, of = shifted(buffer, _on_tape(shape, block, keep, chunk, rows.size)), -1
@@ -148,15 +150,16 @@ def _forward(
             else:
                 layers_forward(walk, 0, layers, x, x + size)
             write_block(buffer, x, out, n, at)
+        chunk = next_piece(team, caller)
 
 
 def _backward(
     shape: Shape, state: Place, gout: Place, gstate: Place, sums: Sums, others: Array,
     grads: Array, theta: Array, beta: Array, steps: Array, dense: Array, mixing: Array, wire: Array,
     table: Array, code: int, layers: int, block: int, segment: int, slots: int, pieces: int,
-    rows: Array, marks: Array, scratch: Array, keep: int, gains: bool, first: int, last: int,
+    rows: Array, marks: Array, scratch: Array, keep: int, gains: bool, team: Team, caller: bool,
 ) -> None:  # fmt: skip
-    """Gradients of <gout, program(state)> for chunks first <= chunk < last.
+    """Gradients of <gout, program(state)>, for the chunks that this thread takes.
 
     Of the state in `gstate`; of the parameters in `sums` (the first chunk of every network) and
     `others[k - 1]` (its chunk k). Recomputes the states of each block, unless `_forward` has left
@@ -166,7 +169,8 @@ def _backward(
     n, room, (hidden, tape) = shape[2], rows.size // wire.size, extent(table)
     of, buffer, held = -1, pointer(scratch), pointer(rows)
     fill(pointer(grads), 0, grads.size, 0)
-    for chunk in range(first, last):
+    chunk = first_piece(team, caller)
+    while chunk >= 0:
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
         if keep:
             held = shifted(buffer, _on_tape(shape, block, keep, chunk, rows.size))
@@ -202,6 +206,7 @@ def _backward(
             write_block(buffer, g, gstate, n, at)
         if room >= layers:
             disassemble(source, 0, layers, held, pointer(grads), out, gains)
+        chunk = next_piece(team, caller)
 
 
 @pasted
@@ -244,15 +249,16 @@ def _part(
 def _sensitivities(
     shape: Shape, state: Place, out: Array, theta: Array, beta: Array, steps: Array, dense: Array,
     mixing: Array, wire: Array, table: Array, code: int, layers: int, block: int, segment: int,
-    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, first: int, last: int,
+    slots: int, pieces: int, rows: Array, marks: Array, scratch: Array, team: Team, caller: bool,
 ) -> None:  # fmt: skip
-    """out[e, sample, l, i, j] = d y_N[i] / d y_l[j], l = 0 .. L, for chunks first <= chunk < last.
+    """out[e, sample, l, i, j] = d y_N[i] / d y_l[j], l = 0 .. L, for the chunks taken.
 
     One backward sweep that pulls the n rows of the matrix as `_backward` pulls a gradient.
     """
     n, room, (hidden, _) = shape[2], rows.size // wire.size, extent(table)
     of, buffer = -1, pointer(scratch)
-    for chunk in range(first, last):
+    chunk = first_piece(team, caller)
+    while chunk >= 0:
         e, lowest, highest = chunk_range(shape, block, pieces, chunk)
         if e != of:
             of = begin(marks, e)
@@ -281,6 +287,7 @@ def _sensitivities(
                             g = matrix + i * size
                             stage_backward(walk, k, row, g, d, kept, buffer, -1, boolean(False))
                     _export(buffer, matrix, width, out, e, sample, count, layer)
+        chunk = next_piece(team, caller)
 
 
 @compiled
@@ -306,14 +313,14 @@ def _signatures(
     wire, table = (types.Array(types.int64, d, "C") for d in (1, 2))
     # theta .. table, code .. pieces, rows .. scratch
     room = (*(stack,) * 4, flat, wire, table, *(types.int64,) * 6, flat, wire, flat)
-    ints = (types.int64,) * 3
+    team = (types.Array(types.int64, 1, "C"), types.boolean)
     return {
-        "forward": (_forward, (shape, place, place, *room, *ints)),
+        "forward": (_forward, (shape, place, place, *room, types.int64, *team)),
         "backward": (
             _backward,
-            (shape, *(place,) * 3, sums, others, flat, *room, ints[0], types.boolean, *ints[:2]),
+            (shape, *(place,) * 3, sums, others, flat, *room, types.int64, types.boolean, *team),
         ),
-        "sensitivities": (_sensitivities, (shape, place, matrices, *room, *ints[:2])),
+        "sensitivities": (_sensitivities, (shape, place, matrices, *room, *team)),
     }
 
 
@@ -326,7 +333,10 @@ def kernel(name: str, dtype: str) -> Callable[..., None]:
     """
     function, arguments = _signatures(getattr(types, dtype))[name]
     signature = types.void(*arguments)
-    dispatcher = njit(signature, nogil=True, cache=True, fastmath={"contract"})(function)
+    # A kernel never raises (numpy's errors: x / 0 is infinite): threads wait for each other in it.
+    dispatcher = njit(
+        signature, nogil=True, cache=True, fastmath={"contract"}, error_model="numpy"
+    )(function)
     # Dispatching by types, of which there is one choice, takes as long as reading the arguments.
     found: Callable[..., None] = dispatcher.overloads[arguments].entry_point
     return found

@@ -2,12 +2,17 @@
 
 All tapes of a process together stay below `LIMIT`, whatever the depth and however many graphs are
 alive: a call that finds no room recomputes.
+
+A tape is free again when nobody holds it: room remembers by a weak reference to whom it was lent.
+Nothing has to be given back, so no exception, wherever it strikes, can lose room or lend it twice.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import suppress
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,53 +24,82 @@ LIMIT = 16 * 2**20
 LARGEST = 8 * 2**20
 """Bytes of one tape: beyond, memory is slower than computing again."""
 
-_free: dict[tuple[int, str], list[Tape]] = {}
-_lock = threading.Lock()  # around making one; taking and giving back are one step each
-_taken = 0  # bytes of all tapes
+
+class _Room:
+    """An array, and to whom it is lent.
+
+    Attributes:
+        array: the numbers.
+        lock: of two backward passes of one graph at once, one waits.
+        holder: a weak reference to the tape on it.
+    """
+
+    __slots__ = ("array", "holder", "lock")
+
+    def __init__(self, length: int, number: str) -> None:
+        self.array, self.lock = aligned(length, number), threading.Lock()
+        self.holder: Callable[[], Tape | None] = _nobody
+
+
+def _nobody() -> None:
+    return None
 
 
 class Tape:
-    """Room of one call, until it is given back."""
+    """Room that one call holds."""
 
-    __slots__ = ("array", "lock", "shelf")
+    __slots__ = ("__weakref__", "room")
 
-    def __init__(self, length: int, number: str, shelf: list[Tape]) -> None:
-        self.array, self.shelf = aligned(length, number), shelf
-        self.lock = threading.Lock()  # of two backward passes at once, one waits
+    def __init__(self, room: _Room) -> None:
+        self.room = room
+        room.holder = weakref.ref(self)
 
-    def give_back(self) -> None:
-        """Nobody needs what is on it any more."""
-        self.shelf.append(self)
+
+_rooms: dict[tuple[int, str], list[_Room]] = {}
+_lock = threading.Lock()
 
 
 def take(length: int, number: str) -> Tape | None:
     """A tape of so many numbers, or None where there is no room."""
-    shelf = _free.get((length, number))
-    if shelf:
-        with suppress(IndexError):  # another thread has taken the last one
-            return shelf.pop()
-    return _make(length, number)
+    with _lock:
+        rooms = _rooms.get((length, number), ())
+        for room in rooms:
+            if room.holder() is None:
+                return Tape(room)
+        return _make(length, number)
 
 
 def _make(length: int, number: str) -> Tape | None:
-    global _taken  # noqa: PLW0603 (one pool for the process)
     size = length * np.dtype(number).itemsize
-    if not 0 < size <= LARGEST:
+    if not 0 < size <= LARGEST or not _fits(size):
         return None
-    with _lock:
-        if _taken + size > LIMIT:
-            _taken -= _drop()
-        if _taken + size > LIMIT:
-            return None
-        _taken += size
-        shelf = _free.setdefault((length, number), [])
-    return Tape(length, number, shelf)
+    room = _Room(length, number)
+    _rooms.setdefault((length, number), []).append(room)
+    return Tape(room)
 
 
-def _drop() -> int:
-    """Forget the tapes that nobody uses; returns their bytes."""
-    bytes_ = 0
-    for shelf in list(_free.values()):
-        while shelf:
-            bytes_ += shelf.pop().array.nbytes
-    return bytes_
+def _fits(size: int) -> bool:
+    """Whether so many bytes more stay below the limit, if need be without what nobody holds."""
+    if bytes_held() + size <= LIMIT:
+        return True
+    for rooms in _rooms.values():
+        rooms[:] = [room for room in rooms if room.holder() is not None]
+    return bytes_held() + size <= LIMIT
+
+
+def bytes_held() -> int:
+    """Bytes of all tapes, in use or free."""
+    return sum(room.array.nbytes for rooms in _rooms.values() for room in rooms)
+
+
+def _after_fork() -> None:
+    """No other thread of the parent is in the child, so none holds a lock."""
+    global _lock  # noqa: PLW0603 (one pool for the process)
+    _lock = threading.Lock()
+    for rooms in _rooms.values():
+        for room in rooms:
+            room.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,7 @@
 
 For every batch: one forward pass that keeps its tape, the output layer solved on y_N, one backward
 pass along the tape, the smoothness penalty, one Adam step. Networks of an ensemble are independent,
-so threads share them.
+so threads share them (see `hdnn.backends.team`).
 """
 
 import functools
@@ -14,6 +14,7 @@ from numba import boolean, njit, types
 
 from hdnn.backends.blocks import Walk, record, row_of, stage_backward
 from hdnn.backends.rows import Gradients, disassemble, extent, source_of, stack_of
+from hdnn.backends.team import Team, first_piece, next_piece
 from hdnn.backends.vector.tiles import (
     VECTOR_BYTES,
     Array,
@@ -181,9 +182,9 @@ def _epoch(
     mixing: Array, table: Array, repeats: Array, bias_repeats: Array, numbers: Array,
     losses: Array, slopes: Array, looks: Array, shots_theta: Array, shots_beta: Array,
     scratch: Array, code: int, loss: int, solver: int, iterations: int, batch: int, taken: int,
-    first: int, last: int,
+    team: Team, caller: bool,
 ) -> None:  # fmt: skip
-    """One epoch of networks first <= e < last, after `taken` steps.
+    """One epoch, after `taken` steps, of the networks that this thread takes.
 
     A network stops for the rest of the epoch where its loss is not finite. Before the steps of
     batches looks[0] < looks[1] < ... its weights are copied to shots_theta[e, 0], [e, 1], ...
@@ -204,7 +205,8 @@ def _epoch(
     g_theta, g_beta = all_theta[0], all_beta[0]
     all_z, all_t = np.empty((batch, n + 1)), np.empty((batch, target.shape[2]))
     all_w, all_r = np.empty(batch), np.empty((batch, V.shape[1]))
-    for e in range(first, last):
+    e = first_piece(team, caller)
+    while e >= 0:
         source = source_of(theta, beta, steps, nothing, mixing, wire, table, depth, e)
         seen = 0
         for i in range(losses.shape[1]):
@@ -261,6 +263,7 @@ def _epoch(
                        shrink, t)  # fmt: skip
         for k in range(seen, looks.size):
             shots_theta[e, k], shots_beta[e, k] = theta[e], beta[e]
+        e = next_piece(team, caller)
 
 
 @functools.cache
@@ -274,7 +277,8 @@ def epoch_kernel(dtype: str) -> Callable[..., None]:
     signature = types.void(
         stack, wide[2], wide[1], ints[1], stack, stack, moments, moments, wide[2],
         types.Array(number, 3, "A"), wide[1], ints[0], flat, ints[1], wide[0], wide[0], wide[0],
-        wide[2], wide[2], ints[0], moments, moments, flat, *(types.int64,) * 8,
+        wide[2], wide[2], ints[0], moments, moments, flat, *(types.int64,) * 6,
+        ints[0], types.boolean,
     )  # fmt: skip
     compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
         signature, nogil=True, cache=True, fastmath={"contract"}

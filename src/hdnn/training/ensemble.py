@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hdnn.backends.packing import pack
 from hdnn.backends.selection import ACTIVATIONS
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
 from hdnn.network import HamiltonianNetwork
@@ -140,16 +140,16 @@ class DirectEnsemble:
         )  # fmt: skip
         loss, solver = LOSSES.index(self.loss), SOLVERS.index(config.solver)
 
-        def work(first: int, last: int) -> None:
+        def work(team: np.ndarray, caller: bool) -> None:
             kernel(
                 self.X, self.targets, self.sample_weight, turns, theta, beta, *self.moments,
                 self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
                 *self.repeats, numbers, losses, slopes, due, *shots, self._room(), self.code, loss,
-                solver, config.solver_iterations, size, self.taken, first, last,
+                solver, config.solver_iterations, size, self.taken, team, caller,
             )  # fmt: skip
 
         if count:
-            share(work, networks, thread_count())
+            parallel_for(work, networks, thread_count())
         if observer is not None and looks:
             batches = [turns[:, i * size : (i + 1) * size] for i in looks]
             seen = [number * count + i for i in looks]

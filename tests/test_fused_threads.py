@@ -159,10 +159,13 @@ def pieces_of(team: Any, caller: bool) -> Iterator[int]:
 @pytest.mark.parametrize("breaks", ["caller", "helper"])
 def test_an_error_of_a_kernel_is_raised_when_all_have_stopped(breaks: str) -> None:
     """As where there is no memory: the other thread is waited for, and takes no further piece."""
-    both, busy, begun = threading.Barrier(2), [], []
+    both, entered, busy, begun = threading.Barrier(2), threading.Event(), [], []
 
     def work(team: Any, caller: bool) -> None:
+        if not caller:
+            entered.wait(timeout=30)  # a helper that comes too early gives up
         for piece in pieces_of(team, caller):
+            entered.set()
             begun.append(piece)
             busy.append(piece)
             if len(begun) <= 2:

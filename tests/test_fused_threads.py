@@ -174,11 +174,11 @@ def test_an_error_of_a_kernel_is_raised_when_all_have_stopped(breaks: str) -> No
                 raise MemoryError("broken")
             busy.remove(piece)
 
-    count = 1000 if breaks == "caller" else 2
+    count = 10**9 if breaks == "caller" else 2
     with pytest.raises(MemoryError, match="broken"):
         threads.parallel_for(work, count, 2)
     assert len(busy) == 1  # the one that broke: the other was waited for
-    assert len(begun) < 1000
+    assert len(begun) < count or breaks == "helper"
     everyone_helps()
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 import hdnn
 from catalogue import build
 from hdnn.backends import fused, threads
-from hdnn.backends.team import JOINED, first_piece, next_piece
 from hdnn.errors import HdnnError
+from hdnn.kernels.team import GATE, JOINED, NOT_YET, first_piece, next_piece
 from twins import Net, Results, derivatives
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -62,7 +62,15 @@ class Teams:
         self.pieces: list[int] = []
 
     def parallel_for(self, work: threads.Work, pieces: int, count: int) -> None:
+        arrived = threading.Event()
+
         def seen(team: Any, caller: bool) -> None:
+            if not caller:
+                arrived.set()
+                while team[GATE] == NOT_YET:  # there is one soon: the caller is on its way
+                    pass
+            elif count > 1 and pieces > 1:
+                arrived.wait(timeout=1.0)  # else it may be done before another wakes
             if caller:
                 self.teams.append(team)
             work(team, caller)

@@ -12,11 +12,32 @@ import pytest
 import hdnn
 
 ROOT = Path(hdnn.__file__).parent
-ORDER = (
-    "_openmp", "errors", "files", "fields", "program", "ode", "schemes", "backends", "network",
-    "zoo", "data", "model", "images", "persistence", "analysis", "training", "estimator", "plots",
-    "report", "experiments", "play", "bench", "cli",
-)  # fmt: skip
+ORDER = [
+    "_openmp",
+    "errors",
+    "files",
+    "fields",
+    "program",
+    "ode",
+    "schemes",
+    "kernels",
+    "backends",
+    "network",
+    "zoo",
+    "data",
+    "model",
+    "images",
+    "persistence",
+    "analysis",
+    "training",
+    "estimator",
+    "plots",
+    "report",
+    "experiments",
+    "play",
+    "bench",
+    "cli",
+]
 LEVEL = {name: level for level, name in enumerate(ORDER)}
 MODULES = sorted(
     path for path in ROOT.rglob("*.py")

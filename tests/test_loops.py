@@ -17,9 +17,10 @@ import hdnn
 from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.kernels import output_layer
 from hdnn.model import Model
 from hdnn.schemes import Leapfrog
-from hdnn.training import DirectEnsemble, TrainingConfig, solvers
+from hdnn.training import DirectEnsemble, TrainingConfig
 from hdnn.training.loops import (
     Batches,
     CoordinateLoop,
@@ -436,7 +437,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         V[:] = 2.0
         return 0
 
-    monkeypatch.setattr(solvers, "kernel", lambda name: scripted)
+    monkeypatch.setattr(output_layer, "kernel", lambda name: scripted)
     return calls
 
 

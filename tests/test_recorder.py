@@ -13,9 +13,9 @@ from torch import Tensor
 import hdnn
 from hdnn.analysis import sensitivities
 from hdnn.analysis.profiles import WIDEST, Snapshots, profile, spread
-from hdnn.analysis.singular import extremes
 from hdnn.data import split
 from hdnn.errors import FileFormatError, HdnnError
+from hdnn.kernels.svd import extremes
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.loops import DirectLoop
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe

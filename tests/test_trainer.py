@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import hdnn
 from hdnn.data import holdout, split
 from hdnn.errors import HdnnError
+from hdnn.kernels import output_layer
 from hdnn.model import Augmentation, Model
 from hdnn.training import (
     DirectEnsemble,
@@ -25,7 +26,6 @@ from hdnn.training import (
     Snapshot,
     Trainer,
     TrainingConfig,
-    solvers,
 )
 from hdnn.training.loops import CoordinateLoop, DirectLoop, JointLoop, solve_output
 
@@ -89,14 +89,14 @@ class Stub(nn.Module):
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Samples and largest number of iterations of every call of the Newton solver."""
     calls: list[tuple[int, int]] = []
-    newton = solvers.kernel("newton")
+    newton = output_layer.kernel("newton")
 
     def noted(Z: Any, target: Any, weight: Any, V: Any, loss: int, alpha_c: float,
               iterations: int, tolerance: float) -> int:  # fmt: skip
         calls.append((len(Z), iterations))
         return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
 
-    monkeypatch.setattr(solvers, "kernel", lambda name: noted)
+    monkeypatch.setattr(output_layer, "kernel", lambda name: noted)
     return calls
 
 

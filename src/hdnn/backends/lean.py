@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.packing import Inputs, Packed, is_batched, pack
+from hdnn.backends.compiled_program import (
+    CompiledProgram,
+    Inputs,
+    compile_program,
+    is_batched,
+)
 from hdnn.program import Program
 
 SEGMENT = 4
@@ -26,7 +31,7 @@ SLOTS = 16
 def run(program: Program, x: Tensor) -> Tensor:
     """The state after the last layer."""
     x, restore = program.layout.flatten(x)
-    packed = pack(program, x.dtype, x.device)
+    packed = compile_program(program, x.dtype, x.device)
     out: Tensor = _Lean.apply(x, *packed.inputs, packed)
     return restore(out)
 
@@ -37,7 +42,7 @@ class _Lean(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, theta: Tensor, beta: Tensor, steps: Tensor, dense: Tensor,
-        packed: Packed,
+        packed: CompiledProgram,
     ) -> Tensor:  # fmt: skip
         inputs = Inputs(theta, beta, steps, dense)
         out = reference.run(packed.rebuild(inputs), x)
@@ -50,14 +55,14 @@ class _Lean(torch.autograd.Function):
         x, out, *tensors = ctx.saved_tensors
         packed, inputs, needed = ctx.packed, Inputs(*tensors[:4]), ctx.needs_input_grad
         if is_batched(gout):
-            return (*packed.pull(x, inputs, gout), None)
+            return (*packed.vjp(x, inputs, gout), None)
         if torch.is_grad_enabled():
             return (*packed.gradients(x, inputs, gout, needed), None)
         return (*_walk_back(packed, inputs, x, out, gout), None)
 
 
 def _walk_back(
-    packed: Packed, inputs: Inputs, x: Tensor, out: Tensor, gout: Tensor
+    packed: CompiledProgram, inputs: Inputs, x: Tensor, out: Tensor, gout: Tensor
 ) -> list[Tensor]:
     """The gradients of <gout, y_N>, segment by segment from the last."""
     layers = packed.program.layers
@@ -80,7 +85,7 @@ def _walk_back(
 class _Undo:
     """States before a segment, by undoing it exactly."""
 
-    def __init__(self, packed: Packed, inputs: Inputs, out: Tensor) -> None:
+    def __init__(self, packed: CompiledProgram, inputs: Inputs, out: Tensor) -> None:
         self.packed, self.inputs, self.state = packed, inputs, out
 
     def before(self, first: int, last: int) -> Tensor:
@@ -93,7 +98,7 @@ class _Undo:
 class _Saved:
     """States before a segment, recomputed from the nearest of a fixed number of saved ones."""
 
-    def __init__(self, packed: Packed, inputs: Inputs, x: Tensor) -> None:
+    def __init__(self, packed: CompiledProgram, inputs: Inputs, x: Tensor) -> None:
         self.packed, self.inputs, self.saved = packed, inputs, [(0, x)]
 
     def before(self, first: int, last: int) -> Tensor:

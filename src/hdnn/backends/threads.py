@@ -2,7 +2,7 @@
 
 Pieces of work are taken one by one by whoever is free: a thread that wakes up late, or has to share
 its core, does less, and the caller never waits for one that has not begun. How they share one call,
-and why no exception can part them while they do, is in `hdnn.backends.team`.
+and why no exception can part them while they do, is in `hdnn.kernels.team`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from hdnn.errors import HdnnError
 
 Work = Callable[[np.ndarray, bool], None]
-"""work(team, caller) runs a kernel with its last two arguments, see `hdnn.backends.team`."""
+"""work(team, caller) runs a kernel with its last two arguments, see `hdnn.kernels.team`."""
 
 
 def thread_count() -> int:
@@ -42,7 +42,7 @@ def parallel_for(work: Work, pieces: int, threads: int) -> None:
         pieces: how many there are.
         threads: how many may take part.
     """
-    from hdnn.backends.team import leave, new_team  # loads numba
+    from hdnn.kernels.team import leave, new_team  # loads numba
 
     helpers = min(threads, pieces) - 1
     if helpers < 1:
@@ -77,7 +77,7 @@ class _Ticket:
 
     def use(self) -> None:
         """Take part; in a helper."""
-        from hdnn.backends.team import leave
+        from hdnn.kernels.team import leave
 
         work = self.work
         if work is None:

@@ -143,15 +143,15 @@ def final_output(
     network: HamiltonianNetwork, V: np.ndarray, X: Tensor, y: Tensor, config: TrainingConfig
 ) -> np.ndarray:
     """The output layers, fitted on all training data."""
-    from hdnn.training import solvers  # loads numba
+    from hdnn.kernels import output_layer  # loads numba
 
-    Z, V, solve = _features(network, X), V.copy(), solvers.kernel("newton")
+    Z, V, solve = _features(network, X), V.copy(), output_layer.kernel("newton")
     weight = np.full(y.shape[1], 1 / y.shape[1])
     for e in range(len(V)):
         target = np.ascontiguousarray(y[e].double().numpy()[:, None])
         finite = bool(np.isfinite(Z[e]).all() and np.isfinite(V[e]).all())
         if finite:
-            solve(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c, 50, 1e-9)
+            solve(Z[e], target, weight, V[e], output_layer.LOGISTIC, config.alpha_c, 50, 1e-9)
     return V
 
 

@@ -93,9 +93,9 @@ def _gradients(
     network: HamiltonianNetwork, V: np.ndarray, data: Data, chosen: Tensor, config: TrainingConfig
 ) -> None:
     """Solve for the output layers, in place; then the gradients of the data loss of all."""
-    from hdnn.training import solvers  # loads numba
+    from hdnn.kernels import output_layer  # loads numba
 
-    solve, count = solvers.kernel("newton"), chosen.shape[1]
+    solve, count = output_layer.kernel("newton"), chosen.shape[1]
     states, labels = (
         torch.stack([part[c] for part, c in zip(parts, chosen, strict=True)])
         for parts in (data.X, data.y)
@@ -105,7 +105,7 @@ def _gradients(
     weight = np.full(count, 1 / count)
     for e in range(len(V)):
         target = np.ascontiguousarray(labels[e].double().numpy()[:, None])
-        solve(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c,
+        solve(Z[e], target, weight, V[e], output_layer.LOGISTIC, config.alpha_c,
               config.solver_iterations, TOLERANCE)  # fmt: skip
     head = torch.from_numpy(V)
     values = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]

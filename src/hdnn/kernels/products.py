@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from numba import int64
 
-from hdnn.backends.vector.tiles import (
+from hdnn.kernels.vectors import (
     Pointer,
     add,
     add_totals,
+    always_inline,
     axpy,
     compiled,
     inlined,
     lanes,
     load,
     outer,
-    pasted,
     spread,
     store,
     zeros,
@@ -42,7 +42,7 @@ def _product_tile(rows: int) -> Callable[..., None]:
 _product4, _product2, _product1 = map(_product_tile, (4, 2, 1))
 
 
-@pasted
+@always_inline
 def product(
     M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
     width: int, start: int, bo: int,
@@ -78,7 +78,7 @@ def _product(
             )
 
 
-@pasted
+@always_inline
 def scale(M: Pointer, mo: int, buffer: Pointer, xo: int, yo: int, count: int, start: int) -> None:
     """y = start + M[mo] x, `product` with a scalar gain."""
     _scale(M, mo, buffer, xo, yo, count, int64(start))
@@ -138,7 +138,7 @@ _gram2 = _gram_strip(_gram24, _gram22, _gram21)
 _gram1 = _gram_strip(_gram14, _gram12, _gram11)
 
 
-@pasted
+@always_inline
 def gram(
     buffer: Pointer, ao: int, rows: int, bo: int, columns: int, width: int, sums: Pointer, to: int
 ) -> None:

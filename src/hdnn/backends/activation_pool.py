@@ -1,9 +1,9 @@
-"""Tapes: room for activations and rows of small calls, which going backward then need not make.
+"""Room for the activations of small calls, which going backward then need not recompute.
 
-All tapes of a process together stay below `LIMIT`, whatever the depth and however many graphs are
-alive: a call that finds no room recomputes.
+All of it together stays below `LIMIT`, whatever the depth and however many graphs are alive: a call
+that finds no room recomputes.
 
-A tape is free again when nobody holds it: room remembers by a weak reference to whom it was lent.
+Room is free again when nobody holds its lease: it remembers by a weak reference to whom it is lent.
 Nothing has to be given back, so no exception, wherever it strikes, can lose room or lend it twice.
 """
 
@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hdnn.backends.kernels import aligned
+from hdnn.kernels.build import aligned
 
 LIMIT = 16 * 2**20
-"""Bytes of all tapes, in use or free."""
+"""Bytes of all room, lent or free."""
 
 LARGEST = 8 * 2**20
-"""Bytes of one tape: beyond, memory is slower than computing again."""
+"""Bytes that are lent at once: beyond, memory is slower than computing again."""
 
 
 class _Room:
@@ -31,21 +31,21 @@ class _Room:
     Attributes:
         array: the numbers.
         lock: of two backward passes of one graph at once, one waits.
-        holder: a weak reference to the tape on it.
+        holder: a weak reference to the lease.
     """
 
     __slots__ = ("array", "holder", "lock")
 
-    def __init__(self, length: int, number: str) -> None:
-        self.array, self.lock = aligned(length, number), threading.Lock()
-        self.holder: Callable[[], Tape | None] = _nobody
+    def __init__(self, length: int, dtype: str) -> None:
+        self.array, self.lock = aligned(length, dtype), threading.Lock()
+        self.holder: Callable[[], Lease | None] = _nobody
 
 
 def _nobody() -> None:
     return None
 
 
-class Tape:
+class Lease:
     """Room that one call holds."""
 
     __slots__ = ("__weakref__", "room")
@@ -59,23 +59,23 @@ _rooms: dict[tuple[int, str], list[_Room]] = {}
 _lock = threading.Lock()
 
 
-def take(length: int, number: str) -> Tape | None:
-    """A tape of so many numbers, or None where there is no room."""
+def lend(length: int, dtype: str) -> Lease | None:
+    """Room for so many numbers, or None where there is none."""
     with _lock:
-        rooms = _rooms.get((length, number), ())
+        rooms = _rooms.get((length, dtype), ())
         for room in rooms:
             if room.holder() is None:
-                return Tape(room)
-        return _make(length, number)
+                return Lease(room)
+        return _make(length, dtype)
 
 
-def _make(length: int, number: str) -> Tape | None:
-    size = length * np.dtype(number).itemsize
+def _make(length: int, dtype: str) -> Lease | None:
+    size = length * np.dtype(dtype).itemsize
     if not 0 < size <= LARGEST or not _fits(size):
         return None
-    room = _Room(length, number)
-    _rooms.setdefault((length, number), []).append(room)
-    return Tape(room)
+    room = _Room(length, dtype)
+    _rooms.setdefault((length, dtype), []).append(room)
+    return Lease(room)
 
 
 def _fits(size: int) -> bool:
@@ -88,7 +88,7 @@ def _fits(size: int) -> bool:
 
 
 def bytes_held() -> int:
-    """Bytes of all tapes, in use or free."""
+    """Bytes of all room, lent or free."""
     return sum(room.array.nbytes for rooms in _rooms.values() for room in rooms)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit, types
 
-from hdnn.backends.vector.tiles import Array, compiled
+from hdnn.kernels.vectors import Array, compiled
 
 LOGISTIC, SOFTMAX, SQUARED = range(3)
 NEWTON, ADAM = range(2)

@@ -22,8 +22,8 @@ VECTOR_BYTES = 64  # LLVM splits it where registers are shorter (AVX2: two, SSE:
 # Fast-math without nnan and ninf: a NaN must come out as a NaN.
 inlined = functools.partial(njit, forceinline=True, nogil=True, fastmath={"contract"})
 compiled = functools.partial(njit, nogil=True, fastmath={"contract"})
-# Pasted into the caller before compilation: numba optimises nested functions again at every level.
-pasted = functools.partial(njit, inline="always", nogil=True)
+# Put into the caller before compilation: numba optimizes nested functions again at every level.
+always_inline = functools.partial(njit, inline="always", nogil=True)
 
 
 class Tile(types.Type):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, budget
+from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, limits
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.surroundings import without_autocast
 from hdnn.ode import ODE
@@ -90,6 +89,10 @@ class HamiltonianNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        if not isinstance(self.scheme, Scheme):
+            raise HdnnError(
+                f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"
+            )
         self.scheme.check(field)
         self.layers = _layers(field, layers)
         if backend not in BACKENDS:
@@ -114,9 +117,9 @@ class HamiltonianNetwork(nn.Module):
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
         if T is not None:
-            step = _number("T", T) / max(self.layers, 1)
+            step = limits.number("T", T, positive=True) / max(self.layers, 1)
         elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
-            step = _number("step", step)
+            step = limits.number("step", step, positive=True)
         dtype = self.field.dtype or torch.get_default_dtype()
         if isinstance(step, float):
             _check_range("step" if T is None else "T", step, dtype)
@@ -363,20 +366,8 @@ def _layers(field: Field, layers: int | None) -> int:
         raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
     if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
         raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
-    budget.check(f"a network of {reprlib.repr(layers)} layers", layers * budget.LAYER)
+    limits.check(f"a network of {reprlib.repr(layers)} layers", layers * limits.LAYER)
     return layers
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise HdnnError(f"{name} is a positive number, got {reprlib.repr(value)}")
-    try:
-        number = float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        number = math.inf
-    if not 0 < number < math.inf:
-        raise HdnnError(f"{name} must be positive and finite, got {reprlib.repr(value)}")
-    return number
 
 
 def _check_range(name: str, h: float, dtype: torch.dtype) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -28,7 +29,10 @@ def canonical(n: int, X: Tensor | None = None) -> Tensor:
     if n % 2:
         raise HdnnError(f"J1 = [0 I; -I 0] needs an even width, got {n}; augment it to {n + 1}")
     half = n // 2
-    block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+    try:
+        block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise HdnnError(f"X must be a matrix of numbers, got {reprlib.repr(X)}") from error
     if block.shape != (half, half):
         raise HdnnError(f"X must be ({half}, {half}) for width {n}, got {tuple(block.shape)}")
     zero = torch.zeros_like(block)

@@ -8,7 +8,6 @@ import reprlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import budget
+from hdnn.fields import limits
 from hdnn.fields.layout import layout_of
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
 
@@ -172,7 +171,7 @@ class Weights(nn.Module):
         self.layers, self.time_invariant = layers, time_invariant
         self.structure = structure if isinstance(structure, str) else "custom"
         entries = self.layout.width**2 * kernel**2 if isinstance(structure, str) else 0
-        with budget.allocation(f"K of {self.layout}", entries * budget.TABLE):
+        with limits.allocation(f"K of {self.layout}", entries * limits.TABLE):
             self.pattern = structure_of(structure, self.layout.width, kernel)
             rows = self.pattern.shape[0]
             self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
@@ -199,9 +198,9 @@ class Weights(nn.Module):
     ) -> AbstractContextManager[None]:
         """Room for so many parameters, and for drawing them."""
         kind = torch.zeros(0, dtype=dtype, device=device)
-        limit = None if kind.is_cpu else budget.ADDRESSABLE
-        what = f"{count:.3g} parameters in {reprlib.repr(self.layers)} layers"
-        return budget.allocation(what, 2 * count * kind.element_size(), limit)
+        limit = None if kind.is_cpu else limits.ADDRESSABLE
+        what = f"the parameters of {reprlib.repr(self.layers)} layers of {self.layout}"
+        return limits.allocation(what, 2 * count * kind.element_size(), limit)
 
     @property
     def parameters_per_layer(self) -> int:
@@ -225,9 +224,7 @@ class Weights(nn.Module):
         """
         if init not in INITIALISERS:
             raise unknown_name("initialiser", init, INITIALISERS)
-        real = isinstance(scale, Real) and not isinstance(scale, bool)
-        if not real or not math.isfinite(scale):
-            raise HdnnError(f"scale is a finite number, got {reprlib.repr(scale)}")
+        scale = limits.number("scale", scale)
         if self.theta.is_meta:
             return
         kernel = self.layout.kernel

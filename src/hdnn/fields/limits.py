@@ -1,10 +1,14 @@
-"""How much memory a network takes, checked before anything of that size is made."""
+"""Numbers that users give, and the memory they ask for, checked before anything is made of them."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Real
 
 from hdnn.errors import HdnnError
 
@@ -17,12 +21,25 @@ TABLE = 48
 ADDRESSABLE = 2**62
 
 
+@functools.cache
 def memory() -> int:
     """The bytes of this machine's memory, as far as that is known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not a POSIX system
         return ADDRESSABLE
+
+
+def number(name: str, value: object, *, positive: bool = False) -> float:
+    """A finite number, as a float; an integer of hundreds of digits is none."""
+    try:
+        found = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        found = math.inf
+    if isinstance(value, bool) or not math.isfinite(found) or (positive and found <= 0):
+        kind = "positive and finite" if positive else "a finite number"
+        raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
+    return found
 
 
 def check(what: str, size: int, limit: int | None = None) -> None:
@@ -53,7 +70,7 @@ def allocation(what: str, size: int, limit: int | None = None) -> Iterator[None]
 
 def _too_large(what: str, size: int) -> HdnnError:
     return HdnnError(
-        f"{what} would take about {min(size, 10**300) / 1e9:.3g} GB of memory, "
+        f"{what:.80} would take about {min(size, 10**300) / 1e9:.3g} GB of memory, "
         f"and there are {memory() / 1e9:.3g} GB; "
         "use fewer layers, a smaller width or a smaller kernel"
     )

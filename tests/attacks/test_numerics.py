@@ -104,10 +104,10 @@ def test_backward_under_autocast_is_no_less_precise(name: str, backend: str, mem
 def test_flows_keep_their_precision_too(scheme: str) -> None:
     net, y = build("H1", scheme, dtype=torch.float32), torch.randn(5, 4, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(net(y), build_like(net)(y))
+        assert torch.equal(net(y), outside_autocast(net)(y))
 
 
-def build_like(net: Any) -> Callable[[Tensor], Tensor]:
+def outside_autocast(net: Any) -> Callable[[Tensor], Tensor]:
     """The same network with autocast switched off around it."""
 
     def run(y: Tensor) -> Tensor:

@@ -266,10 +266,21 @@ def test_partial_fit_knows_its_classes() -> None:
         clf.partial_fit(X, y, classes=[0, 1])
     with pytest.raises(HdnnError, match=r"\[7\] are not among \[0, 1, 2\]"):
         clf.partial_fit(X, np.where(y == 2, 7, y))
-    with pytest.raises(HdnnError, match="cannot balance"):
-        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
-    with pytest.raises(HdnnError, match="cannot stop early"):
-        quick(early_stopping=True).partial_fit(X, y, classes=[0, 1, 2])
+
+
+@BOTH
+def test_partial_fit_is_hidden_where_all_data_are_needed(kind: Any) -> None:
+    """As scikit-learn's own estimators do, so that tools which ask for it see that it is not."""
+    cases: list[tuple[dict[str, Any], str]] = [({"early_stopping": True}, "cannot stop early")]
+    if kind is HDNNClassifier:
+        cases.append(({"class_weight": "balanced"}, "cannot balance"))
+    for options, reason in cases:
+        est = quick(kind, **options)
+        assert not hasattr(est, "partial_fit")
+        with pytest.raises(AttributeError, match="partial_fit") as caught:
+            est.partial_fit(*IRIS)
+        assert reason in str(caught.value.__cause__)
+        assert hasattr(est.set_params(**dict.fromkeys(options)), "partial_fit")
 
 
 def test_a_failed_partial_fit_leaves_the_model() -> None:

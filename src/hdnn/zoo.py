@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import (
+    STRUCTURES,
     Activation,
     ActivationField,
     Field,
@@ -183,4 +184,5 @@ def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
             raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
         ensemble = weights.layout.ensemble
         return Learned(n, "off-diagonal-skew", ensemble=ensemble, dtype=weights.theta.dtype)
-    return Fixed(canonical(n, X), name="X")
+    # A zero of X is a value: another X may be loaded.
+    return Fixed(canonical(n, X), name="X", support=STRUCTURES["off-diagonal-skew"](n).support)

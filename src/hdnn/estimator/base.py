@@ -27,6 +27,19 @@ STRUCTURE = (
 )  # fmt: skip
 
 
+def takes_parts(estimator: Any) -> bool:
+    """Whether `partial_fit` is there: an error with the reason where all the data are needed."""
+    if estimator.early_stopping:
+        raise AttributeError("partial_fit cannot stop early: use fit, or early_stopping=False")
+    weight = getattr(estimator, "class_weight", None)
+    if isinstance(weight, str) and weight == "balanced":
+        raise AttributeError(
+            "partial_fit sees a part of the data and cannot balance the classes: "
+            "give class_weight as a dictionary"
+        )
+    return True
+
+
 class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     """A Hamiltonian network as an estimator; see `HDNNClassifier` for the parameters."""
 
@@ -117,8 +130,6 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}
         if self.early_stopping:
-            if partial:
-                raise HdnnError("partial_fit cannot stop early: use fit, or early_stopping=False")
             stopping["validation"] = settings.number(
                 "validation_fraction", self.validation_fraction, below=1.0
             )
@@ -129,10 +140,10 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             learning_rate=settings.choose_rate(self.learning_rate, width, schedule),
             schedule=schedule,
             alpha=settings.plain(self.alpha), alpha_c=settings.plain(self.alpha_c),
-            solver=self.solver, class_weight=self._class_weight(partial), seed=seed, **stopping,
+            solver=self.solver, class_weight=self._class_weight(), seed=seed, **stopping,
         )  # fmt: skip
 
-    def _class_weight(self, partial: bool) -> str | tuple[float, ...] | None:
+    def _class_weight(self) -> str | tuple[float, ...] | None:
         return None
 
     # --- training ---------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 
 from hdnn.errors import HdnnError
-from hdnn.estimator.base import Array, HDNNEstimator
+from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
 from hdnn.estimator.settings import plain
 
 
@@ -109,8 +110,11 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         """
         return self._fit_classes(X, y, sample_weight, partial=False, classes=None)
 
+    @available_if(takes_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on a part of the data; the first part sets the scaling.
+
+        There is no such method with ``early_stopping`` or balanced classes, which need all data.
 
         Args:
             X, y, sample_weight: as for `fit`.
@@ -149,16 +153,11 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self._train(model, X, np.searchsorted(known, y), weight, seed, partial)
         return self._finish(model)
 
-    def _class_weight(self, partial: bool) -> str | tuple[float, ...] | None:
+    def _class_weight(self) -> str | tuple[float, ...] | None:
         given = self.class_weight
         if given is None:
             return None
         if isinstance(given, str) and given == "balanced":
-            if partial:
-                raise HdnnError(
-                    "partial_fit sees a part of the data and cannot balance the classes: give "
-                    "class_weight as a dictionary"
-                )
             return "balanced"
         if not isinstance(given, Mapping):
             raise HdnnError(

@@ -272,8 +272,8 @@ def test_settings_that_cannot_be_built_leave_no_folder(
 
 def test_a_second_trainer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run")
-    before = contents(run.folder)
     with run.locked():
+        before = contents(run.folder)
         for words in (
             ("--resume", run.folder), (*FLAGS, "--out", run.folder),
             (*FLAGS, "--out", run.folder, "--overwrite"),
@@ -570,7 +570,7 @@ def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
         raise OSError(28, "No space left on device")
 
     run = Run.create(tmp_path / "run", RECIPE)
-    monkeypatch.setattr(runs_module, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(HdnnError, match=r"cannot write .* No space left on device"):
         run.train(checkpoint_seconds=0)
     assert sorted(path.name for path in run.folder.iterdir()) == ["config.toml", "history.jsonl"]

@@ -24,8 +24,7 @@ from typer.testing import CliRunner, Result
 import hdnn
 from hdnn.cli import app
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig
-from hdnn.training import runs as runs_module
+from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
 from hdnn.training.runs import Run
@@ -141,7 +140,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(runs_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
     monkeypatch.setattr(Run, "write_checkpoint", lambda _, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)

@@ -17,6 +17,9 @@ import platformdirs
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 
+FOLDER = Path(platformdirs.user_cache_dir("hdnn", appauthor=False)) / "places"
+"""Where it is remembered: a file for every digest, which holds a path."""
+
 
 def portable(source: str, folder: Path) -> str:
     """The path of data as a run stores it.
@@ -46,14 +49,14 @@ def locate(source: str, folder: Path, digest: str) -> str:
         folder: of the run.
         digest: of the data.
     """
-    near = Path(os.path.normpath(folder.resolve() / source))
+    near = os.path.normpath(folder.resolve() / source)
     remembered = _place(digest)
-    if near.exists() or remembered is None:
-        return str(near)
+    if os.path.exists(near) or remembered is None:
+        return near
     with suppress(OSError, ValueError):
-        last = Path(remembered.read_text(encoding="utf-8"))
-        return str(last if last.exists() else near)
-    return str(near)
+        last = remembered.read_text(encoding="utf-8")
+        return last if os.path.exists(last) else near
+    return near
 
 
 def remember(source: str, digest: str) -> None:
@@ -69,4 +72,4 @@ def remember(source: str, digest: str) -> None:
 def _place(digest: str) -> Path | None:
     if not re.fullmatch("[0-9a-f]{64}", digest):
         return None
-    return Path(platformdirs.user_cache_dir("hdnn", appauthor=False)) / "places" / digest
+    return FOLDER / digest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -87,10 +88,13 @@ class DataRecipe:
 
     def pinned(self) -> DataRecipe:
         """The same with an absolute path and the digest of a table or a folder."""
-        path = Path(self.source).expanduser()
-        if not (self.is_image and path.is_dir()) and not (self.is_table and path.is_file()):
+        path = os.path.expanduser(self.source)
+        if not (self.is_image and os.path.isdir(path)) and not (
+            self.is_table and os.path.isfile(path)
+        ):
             return self
-        return replace(self, source=str(path.resolve()), digest=data_digest(path))
+        place = Path(path).resolve()
+        return replace(self, source=str(place), digest=data_digest(place))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -282,8 +286,8 @@ def prepare(recipe: Recipe) -> Prepared:
             parts.X_train.to(dtype), parts.y_train, parts.X_test.to(dtype), parts.y_test,
             "classification", list(range(parts.classes)), None, [],
         )  # fmt: skip
-    if not Path(data.source).exists():
-        raise unknown_name("data set (and there is no such file)", data.source, PROBLEMS)
+    if not os.path.exists(data.source):
+        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
     if data.target is None:
         raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
     table = read_table(data.source, data.target, task=data.task, drop=data.drop)
@@ -306,14 +310,15 @@ def _check_pinned(data: DataRecipe) -> None:
     """Refuse data that are not there any more, or not those of the digest."""
     if data.digest is None:
         return
-    path = Path(data.source)
-    if not (path.is_file() or path.is_dir()):
+    if not (os.path.isfile(data.source) or os.path.isdir(data.source)):
         raise HdnnError(
-            f"there is no such file or folder: {path}, the data of this run; say where they are "
-            "now: hdnn train --resume RUN --data PATH"
+            f"there is no such file or folder: {data.source[:200]}, the data of this run; say "
+            "where they are now: hdnn train --resume RUN --data PATH"
         )
-    if data_digest(path) != data.digest:
-        raise HdnnError(f"{path} has changed since the run began; train anew in another --out")
+    if data_digest(Path(data.source)) != data.digest:
+        raise HdnnError(
+            f"{data.source} has changed since the run began; train anew in another --out"
+        )
 
 
 def build(recipe: Recipe, data: Prepared) -> Model | ImageClassifier:

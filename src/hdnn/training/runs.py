@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,12 +30,13 @@ from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.persistence import load, save
 from hdnn.training import checkpoint, places, toml
-from hdnn.training.epochlog import EpochLog, with_epoch
+from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.group import ALONE, Group
+from hdnn.training.journal import Journal
 from hdnn.training.recipe import Prepared, Recipe, build, data_digest, prepare
 from hdnn.training.recorder import GradientLog, Recorder
-from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
+from hdnn.training.trainer import Callback, Snapshot, Trainer
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
@@ -121,7 +121,7 @@ class Run:
         data = tables.get("data")
         if isinstance(data, dict):
             source, digest = data.get("source"), data.get("digest")
-            if isinstance(source, str) and isinstance(digest, str) and "\0" not in source:
+            if isinstance(source, str) and isinstance(digest, str):
                 data["source"] = places.locate(source, self.folder, digest)
         return Recipe.from_tables(tables, str(self.config))
 
@@ -147,7 +147,7 @@ class Run:
         recipe, place = self.recipe(), Path(path).expanduser().resolve()
         if recipe.data.digest is None:
             raise HdnnError(f"the data of {self.folder} are no file or folder that could move")
-        if not (place.is_file() or place.is_dir()):
+        if not (os.path.isfile(place) or os.path.isdir(place)):
             raise HdnnError(f"there is no such file or folder: {path}")
         if data_digest(place) != recipe.data.digest:
             raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
@@ -220,7 +220,9 @@ class Run:
         with ExitStack() as held:
             recipe = group.lead(lambda: self._claim(held))
             data, model = group.each(lambda: _made(recipe))
-            journal = _Journal(self, checkpoint_seconds)
+            journal = Journal(
+                self.history, self.gradients, self.write_checkpoint, checkpoint_seconds
+            )
             snapshot = group.lead(lambda: self._last(recipe, model, journal))
             trainer = Trainer(model, recipe.training, group=group)
             if group.leads:
@@ -244,7 +246,7 @@ class Run:
         return self.recipe()
 
     def _last(
-        self, recipe: Recipe, model: Model | ImageClassifier, journal: _Journal
+        self, recipe: Recipe, model: Model | ImageClassifier, journal: Journal
     ) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -266,7 +268,7 @@ class Run:
         return Recorder(header.every, header.depths, header.samples)
 
     def _finish(
-        self, model: Model | ImageClassifier, data: Prepared, group: Group, journal: _Journal
+        self, model: Model | ImageClassifier, data: Prepared, group: Group, journal: Journal
     ) -> dict[str, Any]:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
         if len(data.X_test):
@@ -275,7 +277,7 @@ class Run:
         return metrics
 
     def _write(
-        self, model: Model | ImageClassifier, metrics: dict[str, Any], journal: _Journal
+        self, model: Model | ImageClassifier, metrics: dict[str, Any], journal: Journal
     ) -> None:
         """Write what a finished run has; the model, which says that it is finished, last."""
         journal.sync()
@@ -316,57 +318,3 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier
 def read_history(path: Path) -> list[dict[str, Any]]:
     """The entries of a history; damaged lines are reported and left out."""
     return read_json_lines(path, with_epoch).objects
-
-
-class _Journal:
-    """Writes what a training tells: after every epoch, and its state now and then.
-
-    History and recordings of an epoch are on the disk before a checkpoint that counts them in. All
-    three come from one snapshot, and what is written already is not written again; so after an
-    interruption anywhere, `save` has only to be called once more.
-    """
-
-    def __init__(self, run: Run, checkpoint_seconds: float) -> None:
-        self.run, self.interval = run, checkpoint_seconds
-        self.history, self.gradients = EpochLog(run.history), GradientLog(run.gradients)
-        self.recorder: Recorder | None = None
-        self.last = time.monotonic()
-
-    def begin(self, epoch: int, recorder: Recorder | None, model: Model | ImageClassifier) -> None:
-        """Cut the files back to the end of an epoch, to go on from there."""
-        self.recorder = recorder
-        if recorder is not None:
-            self.gradients.begin(recorder.header(model.networks[0]), epoch)
-        self.history.cut(epoch)
-
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
-        assert trainer.snapshot is not None
-        self.append(trainer.snapshot)
-        now = time.monotonic()
-        if now - self.last >= self.interval:
-            self.save(trainer.snapshot)
-            self.last = now
-
-    def append(self, snapshot: Snapshot) -> None:
-        """Write history and recordings of an epoch."""
-        if snapshot.entry is not None:
-            self.history.extend(snapshot.epoch, json.dumps(snapshot.entry.to_dict()) + "\n")
-        if self.recorder is not None:
-            self.gradients.append(snapshot.epoch, snapshot.recordings)
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Write an epoch and its checkpoint, which survive a loss of power from here on."""
-        self.append(snapshot)
-        self.sync()
-        self.run.write_checkpoint(snapshot)
-
-    def sync(self) -> None:
-        """Wait until the disk has history and recordings."""
-        logs = [log.path for log in (self.history, self.gradients) if log.path.exists()]
-        try:
-            for path in (*logs, self.run.folder):
-                checkpoint.sync(path)
-        except OSError as error:
-            raise StorageError(
-                f"cannot write {self.run.folder}: {error.strerror or error}"
-            ) from error

@@ -472,7 +472,10 @@ def test_what_was_announced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "replace", noted_rename)
-    run = Run.create(tmp_path / "run", replace(TINY, record=RECORD))
+    run = Run.create(tmp_path / "new" / "run", replace(TINY, record=RECORD))
+    assert {e[1] for e in events if e[0] == "sync"} >= {
+        str(path) for path in (tmp_path, tmp_path / "new", run.folder)
+    }
     events.clear()
     ends: list[int] = [0]
     run.train([lambda *_: ends.append(len(events))], checkpoint_seconds=0)

@@ -105,8 +105,11 @@ class Run:
             run.clean()
         if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
             raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
+        missing = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                checkpoint.sync(path.parent)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
         run._write_config(recipe)

@@ -203,4 +203,4 @@ def _check(name: str, value: object, low: float, strict: bool = False) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not low <= value <= MOST_FLOAT or (strict and value == low):  # type: ignore[operator]
         bound = "above" if strict else "of at least"
-        raise HdnnError(f"{name} is a finite number {bound} {low:g}, got {shown(value)}")
+        raise HdnnError(f"{name} is a number {bound} {low:g}, got {shown(value)}")

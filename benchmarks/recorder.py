@@ -29,9 +29,13 @@ def seconds(name: str, layers: int, config: TrainingConfig, recorder: Recorder |
     )
     model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     with tempfile.TemporaryDirectory() as folder:
-        if recorder is not None:
-            recorder.log = GradientLog(Path(folder) / "gradients.jsonl")
         trainer = Trainer(model, config, recorder=recorder)
+        if recorder is not None:
+            log = GradientLog(Path(folder) / "gradients.jsonl")
+            log.begin(recorder.header(net), 0)
+            trainer.callbacks = [
+                lambda trainer, entry: log.append(entry.epoch, trainer.snapshot.recordings)
+            ]
         begin = time.process_time()
         trainer.fit(DATA.X_train.to(torch.float32), DATA.y_train)
         return time.process_time() - begin

@@ -23,8 +23,14 @@ from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
 from hdnn.training.pictures import is_image
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
+from hdnn.training.recorder import RecordConfig
 
-KINDS: dict[str, Any] = {"data": DataRecipe, "model": ModelRecipe, "training": TrainingConfig}
+KINDS: dict[str, Any] = {
+    "data": DataRecipe,
+    "model": ModelRecipe,
+    "training": TrainingConfig,
+    "record": RecordConfig,
+}
 OTHER: dict[str, dict[str, Any]] = {
     "data": {
         "source": 'C:\\tables\\"my" Zürich\t[1].csv', "split": "independent", "size": 400,
@@ -44,6 +50,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "loop": "autograd", "warmup": 1.5, "label_smoothing": 0.1, "averaging": 0.99, "shift": 2,
         "rotate": 10.0, "zoom": 0.1, "flip": True, "erase": 4,
     },
+    "record": {"every": 3, "depths": (0, 2), "samples": 5},
 }  # fmt: skip
 
 

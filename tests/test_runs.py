@@ -24,8 +24,7 @@ from typer.testing import CliRunner, Result
 import hdnn
 from hdnn.cli import app
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig
-from hdnn.training import runs as runs_module
+from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
 from hdnn.training.runs import Run
@@ -141,7 +140,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(runs_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
     monkeypatch.setattr(Run, "write_checkpoint", lambda _, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)
@@ -272,8 +271,8 @@ def test_settings_that_cannot_be_built_leave_no_folder(
 
 def test_a_second_trainer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run")
-    before = contents(run.folder)
     with run.locked():
+        before = contents(run.folder)
         for words in (
             ("--resume", run.folder), (*FLAGS, "--out", run.folder),
             (*FLAGS, "--out", run.folder, "--overwrite"),
@@ -570,7 +569,7 @@ def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
         raise OSError(28, "No space left on device")
 
     run = Run.create(tmp_path / "run", RECIPE)
-    monkeypatch.setattr(runs_module, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(HdnnError, match=r"cannot write .* No space left on device"):
         run.train(checkpoint_seconds=0)
     assert sorted(path.name for path in run.folder.iterdir()) == ["config.toml", "history.jsonl"]

@@ -338,5 +338,7 @@ def _check_number(name: str, value: object) -> None:
 
 
 def _check_steps(h: Tensor) -> None:
-    if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
-        raise HdnnError(f"steps must be positive and finite, got {h.tolist()}")
+    good = (h > 0) & torch.isfinite(h)
+    if not h.is_meta and not bool(good.all()):
+        first = float(h[~good][0].detach())
+        raise HdnnError(f"steps must be positive and finite, got {first} among {h.numel()} steps")

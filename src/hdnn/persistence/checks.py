@@ -12,8 +12,7 @@ from hdnn.errors import FileFormatError, HdnnError
 Description = dict[str, Any]
 Tensors = dict[str, Tensor]
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""What weights may be."""
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def whole(value: object, name: str, low: int = 0) -> int:
@@ -42,13 +41,20 @@ def expect(tensors: Tensors, name: str, shape: tuple[int, ...], title: str) -> T
     return tensor
 
 
+def floating(tensor: Tensor, title: str) -> Tensor:
+    """The tensor itself, which must hold floating-point numbers that a network computes with."""
+    if tensor.dtype not in _FLOATS:
+        raise FileFormatError(f"{title} has floating-point numbers, got {tensor.dtype}")
+    return tensor
+
+
 def short(value: object) -> str:
     """A value, or what an error says, in at most a line or two."""
-    if isinstance(value, BaseException):
-        text = str(value)
-        known = isinstance(value, HdnnError)
-        text, room = (text if known else f"{type(value).__name__}: {text}".rstrip(": ")), 300
+    if isinstance(value, HdnnError):
+        text, room = str(value), 300
+    elif isinstance(value, BaseException):
+        text, room = f"{type(value).__name__}: {value}".removesuffix(": "), 300
     else:
-        text, room = (value if isinstance(value, str) else repr(value)), 60
-    text = text.encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= room else f"{text[:room]}..."
+        text, room = value if isinstance(value, str) else repr(value), 60
+    text = text if len(text) <= room else f"{text[:room]}..."
+    return text.encode("utf-8", "backslashreplace").decode()  # half a character cannot be printed

@@ -47,11 +47,9 @@ def read(path: Path, limit: int) -> tuple[Description, Tensors]:
         if length > size - 8:
             raise FileFormatError("it is truncated, or no safetensors file")
         budget.check(budget.HEADER * length + 3 * size, limit)
+        metadata = _parse(file.read(length)).get("__metadata__")
         file.seek(0)
-        content = file.read(size)
-    header = _parse(content[8 : 8 + length])
-    tensors = safetensors.torch.load(content)
-    metadata = header.get("__metadata__")
+        tensors = safetensors.torch.load(file.read(size))
     if not isinstance(metadata, dict) or list(metadata) != ["hdnn"]:
         raise FileFormatError("it is a safetensors file, but hdnn did not write it")
     description = _parse(metadata["hdnn"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from hdnn.errors import FileFormatError
 from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.persistence import networks
-from hdnn.persistence.checks import FLOATS, Description, Tensors, expect, whole
+from hdnn.persistence.checks import Description, Tensors, expect, floating, whole
 
 
 def describe_model(model: Model, tensors: Tensors) -> Description:
@@ -37,9 +36,7 @@ def build_model(description: Description, tensors: Tensors) -> Model:
     expect(tensors, "head.weight", (outputs, network.field.layout.width), "the output layer")
     scaler = None
     if "scaler.mean" in tensors:
-        mean, scale = tensors["scaler.mean"], tensors["scaler.scale"]
-        if mean.dtype not in FLOATS or scale.dtype not in FLOATS:
-            raise FileFormatError(f"a scaler has numbers, got {mean.dtype} and {scale.dtype}")
+        mean, scale = (floating(tensors[f"scaler.{k}"], "the scaler") for k in ("mean", "scale"))
         scaler = Scaler(mean.clone(), scale.clone())
     return Model(
         network,
@@ -61,7 +58,5 @@ def build_classifier(description: Description, tensors: Tensors) -> ImageClassif
     """The image classifier of a description, with weights still to be loaded."""
     config = ImageConfig.from_dict(description["config"])
     shape = (config.classes, config.features)
-    dtype = expect(tensors, "head.weight", shape, "the output layer").dtype
-    if dtype not in FLOATS:
-        raise FileFormatError(f"weights are floating-point numbers, got {dtype}")
-    return ImageClassifier(config, classes=description["classes"], dtype=dtype).eval()
+    head = floating(expect(tensors, "head.weight", shape, "the output layer"), "the output layer")
+    return ImageClassifier(config, classes=description["classes"], dtype=head.dtype).eval()

@@ -26,7 +26,7 @@ from hdnn.fields import (
 )
 from hdnn.fields.weights import structure_of
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence.checks import FLOATS, Description, Tensors, expect, flag, short, whole
+from hdnn.persistence.checks import Description, Tensors, expect, flag, floating, short, whole
 
 
 def is_pattern(name: str) -> bool:
@@ -158,7 +158,7 @@ def _build_field(description: Description, tensors: Tensors) -> Field:
     if description["type"] != "hamiltonian":
         raise FileFormatError(f"unknown kind of field {short(description['type'])}")
     J = _build_interconnection(description["J"], tensors, weights)
-    R = tensors.get("field.R")
+    R = floating(tensors["field.R"], "R") if "field.R" in tensors else None
     return HamiltonianField(J, weights, activation=description["activation"], dissipation=R)
 
 
@@ -178,11 +178,9 @@ def _build_weights(description: Description, tensors: Tensors) -> Weights:
     shared = flag(description["time_invariant"], "time_invariant")
     lead = () if ensemble is None else (whole(ensemble, "ensemble", 1),)
     lead = (*lead, 1 if shared else whole(layers, "layers"))
-    theta = expect(tensors, "field.weights.theta", (*lead, pattern.size), "K")
+    theta = floating(expect(tensors, "field.weights.theta", (*lead, pattern.size), "K"), "K")
     biases = pattern.shape[0] if bias is None else bias.size
     expect(tensors, "field.weights.beta", (*lead, biases), "b")
-    if theta.dtype not in FLOATS:
-        raise FileFormatError(f"weights are floating-point numbers, got {theta.dtype}")
     return Weights(
         pattern if structure == "custom" else structure,
         features=features,
@@ -204,9 +202,11 @@ def _describe_interconnection(J: Interconnection) -> Description:
         case Learned():
             members = J.theta.ndim == 3
             return {
-                "type": "learned", "structure": J.structure, "layers": J.layers,
+                "type": "learned",
+                "structure": J.structure,
+                "layers": J.layers,
                 "ensemble": members,
-            }  # fmt: skip
+            }
         case InverseTranspose():
             return {"type": "inverse"}
         case _:
@@ -221,7 +221,8 @@ def _build_interconnection(
 ) -> Interconnection:
     match description["type"]:
         case "fixed":
-            return Fixed(tensors["field.interconnection.J"], name=str(description["name"]))
+            J = floating(tensors["field.interconnection.J"], "J")
+            return Fixed(J, name=str(description["name"]))
         case "learned":
             return _build_learned(description, tensors, weights)
         case "inverse":

@@ -235,7 +235,8 @@ def mutate(choose: random.Random, given: Contents) -> Contents:
             case 5:
                 tensors[name] = tensors[choose.choice(list(tensors))].clone()
             case 6:
-                tensors[name] = tensor.to(choose.choice(DTYPES))
+                real = tensor.real if tensor.is_complex() else tensor
+                tensors[name] = real.to(choose.choice(DTYPES))
             case 7:
                 fewer = tuple(tensor.shape)[:-1] if tensor.numel() else (3,)
                 shapes = [(0,), (10**9, 0), (1, *tensor.shape), fewer]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
 from hdnn.images.config import ImageConfig
+from hdnn.model import check_classes
 from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 
@@ -56,6 +57,7 @@ class ImageClassifier(nn.Module):
         self.config = config = ImageConfig() if config is None else config
         if classes is not None and len(classes) != config.classes:
             raise HdnnError(f"{len(classes)} labels do not fit {config.classes} classes")
+        check_classes(classes)
         self.classes = None if classes is None else list(classes)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         opening = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, dtype=dtype)

@@ -15,23 +15,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hdnn.errors import FileFormatError, StorageError
-from hdnn.files import atomic
+from hdnn.files import atomic, replace
 from hdnn.training.recipe import Recipe
 from hdnn.training.trainer import Snapshot
 
 FORMAT, OLD_FORMAT = "2", "1"
 """Of the file; the old one counted the path of the data among what a checkpoint belongs to."""
-
-
-def sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a folder."""
-    if path.is_dir() and os.name == "nt":  # Windows opens no folders
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_checkpoint(path: Path, recipe: Recipe, snapshot: Snapshot) -> None:
@@ -58,7 +47,6 @@ def write_checkpoint(path: Path, recipe: Recipe, snapshot: Snapshot) -> None:
         if folder.is_dir():
             with atomic(path) as temporary:
                 temporary.write_bytes(content)
-            sync(folder)
         else:
             _appear(folder, path.name, content)
     except (OSError, StorageError) as error:
@@ -72,10 +60,7 @@ def _appear(folder: Path, name: str, content: bytes) -> None:
     try:
         fresh.mkdir()
         (fresh / name).write_bytes(content)
-        sync(fresh / name)
-        sync(fresh)
-        os.replace(fresh, folder)
-        sync(folder.parent)
+        replace(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

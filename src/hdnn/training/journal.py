@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hdnn.errors import StorageError
+from hdnn.files import sync, sync_folder
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
-from hdnn.training.checkpoint import sync
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.trainer import Entry, Snapshot, Trainer
@@ -74,7 +74,8 @@ class Journal:
         folder = self.history.path.parent
         logs = [log.path for log in (self.history, self.gradients) if log.path.exists()]
         try:
-            for path in (*logs, folder):
+            for path in logs:
                 sync(path)
+            sync_folder(folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import DamagedFileWarning, atomic, read_json_lines
+from hdnn.files import DamagedFileWarning, atomic, read_json_lines, remove_stale, sync_folder
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.persistence import load, save
@@ -109,7 +109,7 @@ class Run:
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
             for path in missing:
-                checkpoint.sync(path.parent)
+                sync_folder(path.parent)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
         run._write_config(recipe)
@@ -136,7 +136,6 @@ class Run:
             data = replace(data, source=places.portable(data.source, self.folder))
         with atomic(self.config) as temporary:
             temporary.write_text(replace(recipe, data=data).to_toml(), encoding="utf-8")
-        checkpoint.sync(self.folder)
 
     def find_data(self, path: str | os.PathLike[str]) -> None:
         """Say where the data of the run are now.
@@ -159,10 +158,8 @@ class Run:
 
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
-        # The last is how safetensors names what it has not yet written to the end.
-        for pattern in (".*.toml.*", ".*.jsonl.*", ".*.json.*", ".*.safetensors.*", ".tmp??????"):
-            for stale in [*self.folder.glob(pattern), *self.checkpoint.parent.glob(pattern)]:
-                stale.unlink(missing_ok=True)
+        for folder in (self.folder, self.checkpoint.parent):
+            remove_stale(folder)
         for stale in self.folder.glob(".checkpoint.*"):
             shutil.rmtree(stale, ignore_errors=True)
 
@@ -286,9 +283,7 @@ class Run:
         journal.sync()
         with atomic(self.metrics) as temporary:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
-        checkpoint.sync(self.folder)
         save(model, self.model_file)
-        checkpoint.sync(self.folder)
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the state after an epoch; a reader sees the old one or the new one, whole."""

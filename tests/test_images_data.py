@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.server
 import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -272,6 +274,100 @@ def test_mirrors_come_before_npm_and_wrong_files_are_passed_over(
     assert "longer than" in found.faults[1]
     assert received < 2000  # little more than the file could have
     assert not calls.exists()
+
+
+BOMB = gzip.compress(bytes(10**8))
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """A server whose first folder says how it is hostile."""
+
+    server: HostileServer
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        kind = self.path.split("/")[1]
+        self.send_response(302 if kind == "redirect" else 200)
+        if kind == "redirect":
+            self.send_header("Location", "/plain/" + self.path.split("/")[2])
+        if kind == "bomb":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        if kind == "bomb":
+            self.wfile.write(BOMB)
+        while kind == "drip" and not self.server.ended.wait(0.001):
+            self.wfile.write(b"x")
+
+    def log_message(self, *words: object) -> None:
+        """Nobody reads it."""
+
+
+class HostileServer(http.server.ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hostile)
+        self.asked: list[str] = []
+        self.ended = threading.Event()
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileServer]:
+    pytest.importorskip("pooch")
+    pytest.importorskip("requests")  # which pooch imports late, in the time of the first download
+    monkeypatch.delenv("HDNN_OFFLINE")
+    with HostileServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.ended.set()
+        server.shutdown()
+        thread.join()
+        for download in threading.enumerate():
+            if download.name == "hdnn-download":
+                download.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("drip", r"took longer than 1 s; download it by hand"),
+        ("redirect", "redirects to http://127.* which is not HTTPS"),
+        ("bomb", "longer than"),
+    ],
+)
+def test_a_hostile_server_costs_neither_time_nor_memory(
+    kind: str,
+    reason: str,
+    remote: fetch.Remote,
+    hostile: HostileServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(downloads, "FILE_SECONDS", 1 if kind == "drip" else 60)
+    url = f"http://127.0.0.1:{hostile.server_port}/{kind}"
+    tracemalloc.start()
+    with pytest.raises(FetchError, match=reason):
+        fetch.obtain(replace(remote, mirrors=(url,), npm=None))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert set(hostile.asked) <= {f"/{kind}/{NAMES[0]}.gz"}
+    assert peak < 2 * 10**7
+
+
+def test_a_bomb_in_the_header_of_an_archive_is_refused(npm: Callable[..., Path]) -> None:
+    """tarfile reads a long name at once, of whatever length it is."""
+    npm({})
+    archive = Path(os.environ["PATH"].split(os.pathsep)[0]).parent / "made.tgz"
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 3 * 10**8
+    with gzip.open(archive, "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(bytes(10**6))
+    tracemalloc.start()
+    with pytest.raises(FetchError, match="unpacks to too much"):
+        images.load("mnist")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * archive.stat().st_size + 70 * 2**20
 
 
 def test_the_error_says_what_was_tried_and_the_remedy(

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -89,19 +90,25 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
 
 def _download(address: str, body: _Bounded, bar: _Bar) -> None:
     """Write what is at an address into a buffer; redirects lead to HTTPS only."""
-    fetch = optional("pooch", "images").HTTPDownloader(
-        progressbar=bar,
-        chunk_size=2**16,
-        timeout=(CONNECT_SECONDS, READ_SECONDS),
-        allow_redirects=False,
-        hooks={"response": _check_response},
-    )
-    for _ in range(1 + MAX_REDIRECTS):
-        try:
-            fetch(address, body, None)
-            return
-        except _RedirectError as redirect:
-            address = redirect.target
+    with ExitStack() as responses:
+
+        def check(response: Any, **_: Any) -> None:
+            responses.callback(response.close)  # which pooch leaves open when it fails
+            _check_response(response)
+
+        fetch = optional("pooch", "images").HTTPDownloader(
+            progressbar=bar,
+            chunk_size=2**16,
+            timeout=(CONNECT_SECONDS, READ_SECONDS),
+            allow_redirects=False,
+            hooks={"response": check},
+        )
+        for _ in range(1 + MAX_REDIRECTS):
+            try:
+                fetch(address, body, None)
+                return
+            except _RedirectError as redirect:
+                address = redirect.target
     raise FetchError(f"it was redirected more than {MAX_REDIRECTS} times, to {cut(address, 200)}")
 
 
@@ -113,7 +120,7 @@ class _RedirectError(Exception):
         self.target = target
 
 
-def _check_response(response: Any, **_: Any) -> None:
+def _check_response(response: Any) -> None:
     """Look at the head of an answer, before anything of its body is read."""
     if response.is_redirect:
         target = urljoin(response.url, response.headers["location"])
@@ -160,7 +167,7 @@ def read_archive(path: Path, sizes: Mapping[str, int]) -> Iterator[tuple[str, by
     limit = min(MAX_ARCHIVE, unpack_limit(path))
     with reading(path, "a tar archive", error_type=FetchError), gzip.open(path) as packed:
         # Bounded as a stream as well: tarfile reads headers of any length at once.
-        stream: Any = _BoundedReader(packed, 2 * limit + 2**20)
+        stream: Any = _BoundedReader(packed, limit + 2**20)
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in _checked(archive, path.name, limit):
                 name = PurePosixPath(member.name).name

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from hdnn.data.cells import is_missing
 from hdnn.data.names import refuse_duplicates, refuse_many
-from hdnn.data.parquet_pages import unpacked_sizes
-from hdnn.data.reading import check_unpacked, reading, short
+from hdnn.data.parquet_pages import inspect_columns
+from hdnn.data.reading import check_unpacked, reading, short, unpack_limit
 from hdnn.data.sources import Taken, as_numbers, as_objects, optional
 from hdnn.errors import HdnnError
 
-_NUMBERS, _OBJECTS = 64, 192
-"""Bytes of memory a row, for the column that is being read and the target."""
+_NUMBERS, _OBJECTS, _HEADER_VALUE = 64, 192, 200
+"""Bytes of memory: of a row, for the column that is being read and the target (as numbers or as
+Python objects), and of a value of a header."""
 
 
 class ParquetSource:
@@ -38,9 +39,10 @@ class ParquetSource:
         """Read these columns."""
         wanted = [*feature_names, *([] if target is None else [target])]
         types = optional("pyarrow").types
-        texts = [name for name in wanted if self._kind(types, name) == "text"]
+        with reading(self.path, "Parquet"):
+            count, texts = self._inspect(wanted, types)
+        rows = range(1, count + 1)
         with self._opened(read_dictionary=texts) as file:
-            rows = range(1, self._checked_rows(file, wanted, types) + 1)
             X = np.empty((len(rows), len(feature_names)))
             for j, name in enumerate(feature_names):
                 X[:, j] = as_numbers(name, self._column(file, types, name), rows)
@@ -76,29 +78,30 @@ class ParquetSource:
             f"numbers nor texts; drop the column (drop=[{short(name)}])"
         )
 
-    def _checked_rows(self, file: Any, wanted: Sequence[str], types: Any) -> int:
-        """The number of rows, if there is memory for them and for what the pages unpack to."""
-        groups = range(file.metadata.num_row_groups)
-        rows = sum(file.metadata.row_group(k).num_rows for k in groups)
-        objects = any(self._kind(types, name) != "plain" for name in wanted)
-        needed = rows * (8 * len(wanted) + (_OBJECTS if objects else _NUMBERS))
-        pages = unpacked_sizes(self.path, file.metadata, wanted)
-        check_unpacked(self.path, needed + max(pages, default=0))
-        return rows
+    def _inspect(self, wanted: Sequence[str], types: Any) -> tuple[int, list[str]]:
+        """The number of rows, if there is memory for them, and the texts with a dictionary."""
+        kinds = {name: self._kind(types, name) for name in wanted}
+        most_values = unpack_limit(self.path) // _HEADER_VALUE
+        rows, pages = inspect_columns(self.path, wanted, most_values)
+        cost = _NUMBERS if set(kinds.values()) <= {"plain"} else _OBJECTS
+        largest = max((column.unpacked for column in pages.values()), default=0)
+        check_unpacked(self.path, rows * (8 * len(wanted) + cost) + largest)
+        texts = [name for name in wanted if kinds[name] == "text" and pages[name].has_dictionary]
+        return rows, texts
 
     def _column(self, file: Any, types: Any, name: str) -> NDArray[Any]:
         column = file.read(columns=[name], use_threads=False).column(name)
-        if self._kind(types, name) == "text":
-            return as_objects(self._texts(column))
+        if types.is_dictionary(column.type):
+            return as_objects(self._repeated(column))
         if self._kind(types, name) == "plain" and column.null_count == 0:
             return np.asarray(column.to_numpy())
         return as_objects(column.to_pylist())
 
-    def _texts(self, column: Any) -> list[Any]:
-        """Texts, of which those that are equal are one: a long one costs nothing to repeat."""
+    def _repeated(self, column: Any) -> list[Any]:
+        """The values of a column with a dictionary; those that are equal are one in memory."""
         cells: list[Any] = []
         for chunk in column.chunks:
-            texts = [*chunk.dictionary.to_pylist(), None]
-            cells += [texts[-1 if k is None else k] for k in chunk.indices.to_pylist()]
-        check_unpacked(self.path, sum(len(cell) for cell in cells if cell is not None))
+            values = [*chunk.dictionary.to_pylist(), None]
+            cells += [values[-1 if k is None else k] for k in chunk.indices.to_pylist()]
+        check_unpacked(self.path, sum(len(cell) for cell in cells if isinstance(cell, str)))
         return cells

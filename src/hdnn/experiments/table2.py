@@ -183,7 +183,7 @@ def train_cell(
 
 
 def sweep(
-    store: Store,
+    store: Store[ImageRecord],
     cells: Sequence[ImageCell],
     chosen: ImageProtocol,
     seeds: Sequence[int],
@@ -199,9 +199,10 @@ def sweep(
     """
     place = store.folder.resolve()
     unfinished = place.with_name(f"{place.name}.unfinished")
+    done = store.read()
     tasks = [
         (cell, seed) for seed in seeds for cell in cells
-        if (data, cell.architecture, cell.layers, chosen.name, SPLIT, seed) not in store.read()
+        if (data, cell.architecture, cell.layers, chosen.name, SPLIT, seed) not in done
     ]  # fmt: skip
     for number, (cell, seed) in enumerate(tasks, 1):
         title = f"{number} of {len(tasks)}: {cell.name}, {chosen.name}, seed {seed}"

@@ -501,8 +501,9 @@ def test_what_was_announced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     run = interrupted(tmp_path / "run", TINY)
-    stale = [run.folder / name for name in (".tmpAb12Cd", ".model.safetensors.x1", LOCK)]
-    stale += [run.checkpoint.parent / name for name in (".tmpAb12Cd", ".state.safetensors.x1")]
+    ended = 2**31 - 1  # no process has this number
+    stale = [run.folder / f".model.safetensors.{ended}-0123abcd.tmp", run.folder / LOCK]
+    stale.append(run.checkpoint.parent / f".state.safetensors.{ended}-0123abcd.tmp")
     for path in stale:
         path.touch()
     (run.folder / ".checkpoint.123").mkdir()

@@ -13,6 +13,9 @@ from hdnn.errors import FileFormatError, HdnnError
 UNPACK_RATIO, UNPACK_MEGABYTES = 10, 64
 """What a file unpacks to is at most this many times its size, plus this many megabytes."""
 
+LARGE, LARGE_RATIO = 2**20, 100
+"""A file of so many bytes may unpack to more: honest tables of small integers do."""
+
 MOST_SHOWN = 200
 """Characters of a foreign error in a message."""
 
@@ -99,7 +102,11 @@ def unpack_limit(path: Path) -> int:
     given = os.environ.get("HDNN_UNPACK_MB", "")
     if given and not given.isdecimal():
         raise HdnnError(f"HDNN_UNPACK_MB is a number of megabytes, got {short(given)}")
-    return UNPACK_RATIO * path.stat().st_size + int(given or UNPACK_MEGABYTES) * 2**20
+    return _ratio(path) * path.stat().st_size + int(given or UNPACK_MEGABYTES) * 2**20
+
+
+def _ratio(path: Path) -> int:
+    return UNPACK_RATIO if path.stat().st_size < LARGE else LARGE_RATIO
 
 
 def check_unpacked(path: Path, needed: int) -> None:
@@ -107,7 +114,7 @@ def check_unpacked(path: Path, needed: int) -> None:
     if needed > unpack_limit(path):
         raise FileFormatError(
             f"{path} has {path.stat().st_size} bytes and would take {needed >> 20} MB of memory, "
-            f"more than {UNPACK_RATIO} times its size plus {UNPACK_MEGABYTES} MB; if you trust the "
+            f"more than {_ratio(path)} times its size plus {UNPACK_MEGABYTES} MB; if you trust the "
             f"file, set HDNN_UNPACK_MB={(needed >> 20) + 1} in the environment"
         )
 

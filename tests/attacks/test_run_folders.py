@@ -447,11 +447,10 @@ def test_any_bytes_in_a_run_are_read_or_refused(
 
 
 def test_the_advice_of_a_training_that_diverged_does_not_fail_itself(tmp_path: Path) -> None:
-    for dtype, T in (("float32", 1e38), ("float64", 1e308)):
-        words = ("swiss-roll", "--size", 40, "--T", T, "--dtype", dtype)
-        result = command("train", *words, "--out", tmp_path / dtype)
-        assert result.exit_code == 1, (result.output, result.exception)
-        assert "the loss is not finite in epoch 1" in result.stderr
+    words = ("swiss-roll", "--size", 40, "--T", 1e308, "--dtype", "float64")
+    result = command("train", *words, "--out", tmp_path / "run")
+    assert result.exit_code == 1, (result.output, result.exception)
+    assert "the loss is not finite in epoch 1" in result.stderr
 
 
 # --- power and locks ------------------------------------------------------------------------------

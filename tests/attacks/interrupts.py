@@ -25,12 +25,10 @@ import torch
 from torch import Tensor
 
 import hdnn
+from attacks import samples
 from attacks.children import judged
 from attacks.kills import Outcome
 from attacks.tally import HELD, Tally, tally
-from hdnn.training import TrainingConfig
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
-from hdnn.training.recorder import Recorder
 from hdnn.training.runs import Run
 
 THREADS = (2, 4, 16)
@@ -156,7 +154,8 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
 
 # --- every bytecode of an epoch -------------------------------------------------------------------
 
-EPOCH = Recipe(DataRecipe(size=60), ModelRecipe(layers=2), TrainingConfig(epochs=3, batch_size=10))
+EPOCHS = ("swiss-roll", "--size", "60", "--layers", "2", "--epochs", "3", "--batch-size", "10",
+          "--record", "1")  # fmt: skip
 
 
 class Tracer:
@@ -177,10 +176,12 @@ class Tracer:
 
     def train(self, folder: Path) -> None:
         """Train under attack."""
-        run = Run.create(folder, EPOCH)
+        folder.mkdir()
+        run = Run(folder)
+        run.config.write_bytes(samples.run_files(*EPOCHS)["config.toml"])
         sys.settrace(self)
         try:
-            run.train([self._count], checkpoint_seconds=0, recorder=Recorder(1))
+            run.train([self._count], checkpoint_seconds=0)
         except KeyboardInterrupt:
             pass
         finally:

@@ -73,6 +73,7 @@ def _contents(path: Path) -> tuple[str, dict[str, Any]]:
     with safe_open(path, framework="np") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         description = json.loads(file.metadata()["hdnn"])
+    description.pop("sha256", None)  # which need not be there
     plain = {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in tensors.items()}
     return json.dumps(description, sort_keys=True), plain
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,14 +20,13 @@ from PIL import Image
 from pyarrow import parquet
 
 import hdnn
+from hdnn.cli import app
 from hdnn.experiments.figure2_records import GradientRecord
 from hdnn.experiments.table2 import ImageRecord
 from hdnn.fields import STRUCTURES
 from hdnn.training import TrainingConfig
 from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
-from hdnn.training.recorder import Recorder
-from hdnn.training.runs import Run
 from hdnn.zoo import ARCHITECTURES
 
 ZEROS = 160 * 2**20
@@ -204,11 +204,17 @@ def _lines(entries: list[dict[str, Any]]) -> bytes:
 
 
 @functools.cache
+def run_files(*arguments: str) -> dict[str, bytes]:
+    """The files of a run that ``hdnn train`` made, with a checkpoint of its last epoch."""
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        out = Path(folder) / "run"
+        words = ["train", *arguments, "--checkpoint-seconds", "0", "--out", str(out)]
+        app(words, standalone_mode=False)
+        files = [path for path in out.rglob("*") if path.is_file()]
+        return {str(path.relative_to(out)): path.read_bytes() for path in files}
+
+
 def unfinished_run() -> dict[str, bytes]:
-    """The files of a recorded run, all epochs of which are trained, but not its end."""
-    recipe = Recipe(DataRecipe(size=40), ModelRecipe(layers=1), TrainingConfig(epochs=3))
-    with TemporaryDirectory() as folder:
-        run = Run.create(Path(folder) / "run", recipe)
-        run.train(checkpoint_seconds=0, recorder=Recorder(1))
-        files = [path for path in run.folder.rglob("*") if path.is_file()]
-        return {str(path.relative_to(run.folder)): path.read_bytes() for path in files}
+    """The files of a recorded run that was stopped after its last epoch, and its model."""
+    words = ("swiss-roll", "--size", "40", "--layers", "1", "--epochs", "3", "--record", "1")
+    return run_files(*words)

@@ -203,11 +203,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _timeless(contents: dict[str, bytes]) -> dict[str, bytes]:
-    """Without the seconds in history and checkpoint."""
+    """Without the seconds in history and checkpoint, and where the data are, seen from here."""
     return {
         name: re.sub(rb'"seconds": [^,}]*', b"", data)
         for name, data in contents.items()
-        if not name.endswith("state.safetensors")
+        if not name.endswith(("state.safetensors", "config.toml"))
     }
 
 

@@ -83,56 +83,62 @@ def passes() -> list[tuple[Callable[[], list[Tensor]], list[Tensor], float]]:
     return found
 
 
-class Assailant:
-    """Interrupts the main thread after a while."""
+class Order:
+    """One interrupt of the main thread.
 
-    def __init__(self) -> None:
-        self.sent = False
-        self.orders: SimpleQueue[tuple[str, float]] = SimpleQueue()
-        signal.signal(signal.SIGINT, self._raise(KeyboardInterrupt))
-        signal.signal(signal.SIGALRM, self._raise(Interrupt))
-        threading.Thread(target=self._serve, daemon=True).start()
+    Args:
+        way: of `WAYS`.
+        seconds: from now.
+    """
 
-    def _raise(self, kind: type[BaseException]) -> Callable[[int, FrameType | None], None]:
-        def handler(number: int, frame: FrameType | None) -> None:
+    def __init__(self, way: str, seconds: float) -> None:
+        self.way, self.seconds, self.sent = way, seconds, False
+        if way == "SIGALRM":
+            signal.signal(signal.SIGALRM, self._handler)
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        else:
+            signal.signal(signal.SIGINT, self._handler)
+            orders().put(self)
+
+    def _handler(self, number: int, frame: FrameType | None) -> None:
+        self.sent = True
+        raise KeyboardInterrupt if number == signal.SIGINT else Interrupt
+
+    def carry_out(self, victim: int) -> None:
+        """Interrupt a thread, from another one."""
+        time.sleep(self.seconds)
+        if self.way == "SIGINT":
+            signal.pthread_kill(victim, signal.SIGINT)
+        else:
+            raised = ctypes.py_object(Interrupt)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(victim), raised)
             self.sent = True
-            raise kind
-
-        return handler
-
-    def _serve(self) -> None:
-        victim = threading.main_thread().ident
-        assert victim is not None
-        while True:
-            way, seconds = self.orders.get()
-            time.sleep(seconds)
-            if way == "SIGINT":
-                signal.pthread_kill(victim, signal.SIGINT)
-            else:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(victim), ctypes.py_object(Interrupt)
-                )
-                self.sent = True
-
-    def attack(self, call: Callable[[], object], way: str, seconds: float) -> None:
-        """Call again and again until the interrupt has come."""
-        self.sent = False
-        try:
-            if way == "SIGALRM":
-                signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-            else:
-                self.orders.put((way, seconds))
-            while not self.sent:
-                call()
-            call()  # an exception in a destructor goes nowhere
-        except BaseException:  # on its way, the interrupt may have become another error
-            pass
 
 
 @functools.cache
-def assailant() -> Assailant:
-    """The one of this process."""
-    return Assailant()
+def orders() -> SimpleQueue[Order]:
+    """Orders to a thread of this process that carries them out."""
+    queue: SimpleQueue[Order] = SimpleQueue()
+    victim = threading.get_ident()
+
+    def serve() -> None:
+        while True:
+            queue.get().carry_out(victim)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return queue
+
+
+def interrupted(call: Callable[[], object], way: str, seconds: float) -> None:
+    """Call again and again until an interrupt has come."""
+    orders()
+    try:
+        order = Order(way, seconds)
+        while not order.sent:
+            call()
+        call()  # an exception in a destructor goes nowhere
+    except BaseException:  # on its way, the interrupt may have become another error
+        pass
 
 
 def run(count: int, seed: int, start: int = 0) -> Tally:
@@ -145,7 +151,7 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
         call, expected, seconds = rng.choice(prepared)
         threads, way = rng.choice(THREADS), rng.choice(WAYS)
         os.environ["HDNN_NUM_THREADS"] = str(threads)
-        assailant().attack(call, way, rng.uniform(0, 1.5 * seconds))
+        interrupted(call, way, rng.uniform(0, 1.5 * seconds))
         same = map(torch.equal, call(), expected)
         return HELD if all(same) else f"wrong next result: {way}, {threads} threads"
 

@@ -149,8 +149,8 @@ def _judge_all(judge: Judge, numbers: list[int], folder: Path, writer: int) -> N
 def _last_words(log: Path) -> str:
     """Where a process died: what faulthandler says, else the end of its output."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    fatal = [k for k, line in enumerate(lines) if line.startswith("Fatal Python error")]
-    return " | ".join(line.strip() for line in (lines[fatal[-1] :][:12] if fatal else lines[-6:]))
+    fatal = [k for k, line in enumerate(lines) if line.startswith("Current thread")]
+    return " | ".join(line.strip() for line in (lines[fatal[-1] :][:10] if fatal else lines[-6:]))
 
 
 def _signal_name(code: int) -> str:

@@ -51,9 +51,10 @@ def _pass(
                        generator=generator, **options)  # fmt: skip
     y = torch.randn(shape, generator=generator, dtype=torch.float32, requires_grad=gradients)
 
+    net.requires_grad_(gradients)  # torch.no_grad would itself be interrupted half-way
+
     def forward() -> list[Tensor]:
-        with torch.no_grad():
-            return [net(y)]
+        return [net(y)]
 
     def backward() -> list[Tensor]:
         out = net(y)

@@ -203,7 +203,7 @@ def npz(data: bytes, rng: Random, others: Sequence[bytes] = ()) -> bytes:
         for name in names:
             content = old.read(name)
             if name == chosen:
-                name = rng.choice([name] * 9 + ["x.npy", "\0", "../x.npy", name[:-4]])
+                name = rng.choice([name] * 9 + ["x.npy", "é", "../x.npy", name[:-4]])
                 content = _npy(content, rng) if rng.random() < 0.8 else bytewise(content, rng)
             new.writestr(name, content, rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)))
     return out.getvalue()

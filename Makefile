@@ -10,8 +10,9 @@ PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --constraint
 PYTHON  ?=                # an interpreter to use instead of the first suitable one on the PATH
 WORKERS ?= 2              # test processes; 0 runs the tests in one process, as a debugger needs
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
+ATTACK  ?=                # further arguments of the attack: make attack ATTACK='--scale 0.1'
 
-.PHONY: help setup demo test lint format types bench docs clean
+.PHONY: help setup demo test attack lint format types bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +25,9 @@ demo: $(VENV)/.dev  ## build the networks, show their specifications, propagate 
 # One torch thread a process: two processes with two threads each are slower than either alone.
 test: $(VENV)/.dev  ## run all tests and the examples in docstrings, docs and README
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(strip $(WORKERS)) $(PYTEST)
+
+attack: $(VENV)/.attack  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m attacks $(ATTACK)
 
 lint: $(VENV)/.dev  ## check style and formatting
 	$(PY) -m ruff check .
@@ -64,6 +68,10 @@ $(VENV)/bin/python:
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) setuptools torch
 	$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.attack: $(VENV)/.dev
+	$(PIP) --no-build-isolation --editable '.[dev,attack]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -1,0 +1,225 @@
+"""Mutated files for every reader: a clear error or the right thing, in little time and memory.
+
+Promised for any bytes: an `HdnnError` with a short message, or a result; never another exception, a
+crash, a hang, or more memory than ten times the file's size and 64 MB. What `hdnn.load` returns is
+what the file says: saved again, it is the same. Damaged lines of a history or of records are
+left out, and the others are used.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from safetensors import safe_open
+
+import hdnn
+from attacks import mutate, samples
+from attacks.children import judged
+from attacks.mutate import Mutation
+from attacks.tally import HELD, Tally, tally
+from hdnn.data import images, iter_rows, read_table
+from hdnn.data.idx import read_idx
+from hdnn.experiments.figure2_records import Records
+from hdnn.experiments.records import Store
+from hdnn.experiments.table2 import ImageRecord
+from hdnn.training.recipe import check
+from hdnn.training.recorder import GradientLog
+from hdnn.training.runs import Run, read_history
+
+ROOM = 64 * 2**20
+FACTOR = 10
+CEILING = 2 * 2**30  # of address space, so that the machine survives what a reader asks for
+BOMBS = 0.002  # share of the inputs
+LONGEST = 1000  # characters of a message
+
+
+class Altered(Exception):  # noqa: N818 (a verdict)
+    """What was read is not what the file says."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kind of file is read.
+
+    Args:
+        file: its name; it is alone in a folder.
+        samples: valid files to mutate.
+        read: reads the file at a path.
+        mutation: how samples are changed.
+        bounded: whether memory is bounded by the file's size; what a config asks for may be large.
+        lossy: whether damage is reported by a warning, so that an error is a failure.
+    """
+
+    file: str
+    samples: Callable[[], list[bytes]]
+    read: Callable[[Path], object]
+    mutation: Mutation = mutate.bytewise
+    bounded: bool = True
+    lossy: bool = False
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _contents(path: Path) -> tuple[str, dict[str, Any]]:
+    """The description and the tensors of a safetensors file."""
+    with safe_open(path, framework="np") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        description = json.loads(file.metadata()["hdnn"])
+    description.pop("sha256", None)  # which need not be there
+    plain = {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in tensors.items()}
+    return json.dumps(description, sort_keys=True), plain
+
+
+def _load(path: Path) -> None:
+    thing = hdnn.load(path)
+    again = path.with_name("again.safetensors")
+    hdnn.save(thing, again)
+    if _contents(again) != _contents(path):
+        raise Altered("saved again, it is another file")
+
+
+def _csv(path: Path) -> None:
+    table = read_table(path, "y")
+    for _ in iter_rows(path, list(table.feature_names)):
+        pass
+
+
+def _image(path: Path) -> None:
+    for name in ("a", "b"):
+        folder = path.with_name("images") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "1.png").write_bytes(path.read_bytes())
+        (folder / "2.png").write_bytes(samples.images()["image"][0])
+    images.load(path.with_name("images"))
+
+
+def _config(path: Path) -> None:
+    check(Run.open(path.parent).recipe())
+
+
+def _resumed(name: str) -> Callable[[Path], None]:
+    """Go on with a run one of whose files is the one at the path."""
+
+    def read(path: Path) -> None:
+        folder, files = path.with_name("run"), dict(samples.unfinished_run())
+        expected = files.pop("model.safetensors")
+        for other, data in {**files, name: path.read_bytes()}.items():
+            (folder / other).parent.mkdir(parents=True, exist_ok=True)
+            (folder / other).write_bytes(data)
+        (folder / "model.safetensors").unlink(missing_ok=True)
+        Run.open(folder).train()
+        if (folder / "model.safetensors").read_bytes() != expected:
+            raise Altered("the run ends with another model")
+
+    return read
+
+
+def _table(kind: str) -> Callable[[], list[bytes]]:
+    return lambda: samples.tables()[kind]
+
+
+def _resume(name: str, mutation: Mutation, lossy: bool) -> Reader:
+    return Reader(
+        "file", lambda: [samples.unfinished_run()[name]], _resumed(name), mutation, lossy=lossy
+    )
+
+
+def _record(kind: str, read: Callable[[Path], object]) -> Reader:
+    return Reader(
+        "records.jsonl", lambda: samples.records()[kind], read, mutate.json_lines, lossy=True
+    )
+
+
+def _lines(name: str, read: Callable[[Path], object]) -> Reader:
+    return Reader(name, lambda: [samples.unfinished_run()[name]], read, mutate.json_lines)
+
+
+READERS: dict[str, Reader] = {
+    "model": Reader("net.safetensors", samples.models, _load, mutate.safetensors),
+    "csv": Reader("table.csv", _table("csv"), _csv),
+    "parquet": Reader("table.parquet", _table("parquet"), lambda path: read_table(path, "y")),
+    "npz": Reader("table.npz", _table("npz"), read_table, mutate.npz),
+    "idx": Reader("x.idx", lambda: samples.images()["idx"], read_idx),
+    "idx.gz": Reader("x.gz", lambda: samples.images()["idx.gz"], read_idx, mutate.gzipped),
+    "image": Reader("image", lambda: samples.images()["image"], _image),
+    "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
+    "history": _lines("history.jsonl", read_history),
+    "gradients": _lines("gradients.jsonl", lambda path: GradientLog(path).read()),
+    "records": _record("records", lambda path: Store(path.parent, ImageRecord).read()),
+    "gradient records": _record("gradient records", lambda path: Records(path.parent).read()),
+    "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors, lossy=False),
+    "history, resumed": _resume("history.jsonl", mutate.json_lines, lossy=True),
+    "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines, lossy=True),
+}
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def _status() -> dict[str, int]:
+    """Sizes of this process in bytes."""
+    rows = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return {row[0]: 1024 * int(row[1]) for row in rows if row[-1] == "kB"}
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def verdict_on(reader: Reader, data: bytes, folder: Path) -> str:
+    """Read a file of these bytes; what promise it breaks."""
+    path = folder / reader.file
+    path.write_bytes(data)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+    before = _status()
+    resource.setrlimit(resource.RLIMIT_AS, (before["VmSize:"] + CEILING, resource.RLIM_INFINITY))
+    verdict = _read(reader, path)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    growth = _status()["VmHWM:"] - before["VmRSS:"]
+    if reader.bounded and growth > FACTOR * len(data) + ROOM:
+        return f"allocation: {growth >> 20} MB for a file of {len(data) >> 10} KB; {verdict}"
+    return verdict
+
+
+def _read(reader: Reader, path: Path) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reader.read(path)
+    except hdnn.HdnnError as error:
+        for cause in _causes(error):
+            memory = isinstance(cause, MemoryError) or "can't allocate memory" in str(cause)
+            if memory and not isinstance(cause, hdnn.HdnnError) and reader.bounded:
+                return f"allocation: {cause}"
+        if reader.lossy:
+            return f"unusable: {error}"
+        return HELD if len(str(error)) <= LONGEST else f"long message: {len(str(error))} characters"
+    except Altered as error:
+        return f"altered: {error}"
+    except BaseException as error:  # Rust's panics are no Exceptions
+        return f"foreign {type(error).__name__}: {error}"
+    return HELD
+
+
+def run(name: str, count: int, seed: int, start: int = 0) -> Tally:
+    """Mutated files for one reader."""
+    reader = READERS[name]
+    valid = reader.samples()
+
+    def judge(number: int, folder: Path) -> str:
+        rng = Random(f"{seed} {name} {number}")
+        if name in samples.BOMBS and rng.random() < BOMBS:
+            return verdict_on(reader, samples.BOMBS[name](), folder)
+        return verdict_on(reader, reader.mutation(rng.choice(valid), rng, valid), folder)
+
+    return tally(f"mutated {name}", judged(judge, range(start, start + count), batch=2000))

@@ -1,0 +1,82 @@
+"""Threads and forks at once: the same bits in every thread and every child, and no deadlock.
+
+Promised: networks may be called from many threads, and a process may be forked at any moment; the
+child computes what its parent does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from random import Random
+
+import torch
+
+import hdnn
+from attacks.children import judged
+from attacks.interrupts import passes
+from attacks.tally import HELD, Tally, tally
+from processes import ended, forked
+
+CALLERS, FORKS, SECONDS = 4, 5, 20
+
+
+def _differing() -> int:
+    """How many passes do not give the bits that they should."""
+    same = (all(map(torch.equal, call(), expected)) for call, expected, _ in passes())
+    return sum(not found for found in same)
+
+
+def _new_shapes(rng: Random) -> None:
+    """Calls of shapes that were not seen before, so that room for them is made."""
+    net = hdnn.network("H1", features=4, layers=rng.randrange(1, 40), T=1.0, backend="fused")
+    net(torch.randn(rng.randrange(1, 300), 4, requires_grad=True)).sum().backward()
+
+
+def _child(seed: str) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(SECONDS)  # a child that waits for a lock dies of this
+    _new_shapes(Random(seed))
+    raise SystemExit(_differing())
+
+
+def judge(seed: int, number: int) -> str:
+    """A storm: threads call networks, old and new ones, while the process is forked."""
+    rng, over, wrong = Random(f"{seed} {number}"), threading.Event(), list[int]()
+    os.environ["HDNN_NUM_THREADS"] = str(rng.choice((1, 2, 4, 16)))
+
+    def caller(own: Random) -> None:
+        while not over.is_set():
+            _new_shapes(own)
+            wrong.append(_differing())
+
+    threads = [
+        threading.Thread(target=caller, args=(Random(rng.random()),)) for _ in range(CALLERS)
+    ]
+    for thread in threads:
+        thread.start()
+    codes = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 3.12 warns of what is tried here
+        for fork in range(FORKS):
+            _new_shapes(rng)
+            codes.append(ended(forked(lambda fork=fork: _child(f"{seed} {number} {fork}"))))  # type: ignore[misc]
+    over.set()
+    for thread in threads:
+        thread.join()
+    if -signal.SIGALRM in codes:
+        return f"deadlock in a child: {codes.count(-signal.SIGALRM)} of {FORKS} forks"
+    if any(codes):
+        return f"wrong bits or a crash in a child: exit codes {codes}"
+    return f"wrong bits in a thread: {sum(wrong)} of {len(wrong)} rounds" if any(wrong) else HELD
+
+
+def run(count: int, seed: int, start: int = 0) -> Tally:
+    """Storms of threads and forks."""
+    torch.set_num_threads(1)
+    passes()
+    numbers = range(start, start + count)
+    verdicts = judged(lambda number, folder: judge(seed, number), numbers, batch=10, seconds=300)
+    return tally("storms of threads and forks", verdicts)

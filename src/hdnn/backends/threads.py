@@ -7,6 +7,7 @@ and why no exception can part them while they do, is in `hdnn.kernels.team`.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import threading
@@ -129,8 +130,9 @@ def _start(count: int) -> None:
     global _started  # noqa: PLW0603 (one set of helpers for the process)
     with _lock:
         while _started < count:
-            name = f"hdnn-{_started}"
-            threading.Thread(target=_serve, args=(_queue,), name=name, daemon=True).start()
+            # Not threading.Thread, whose start() waits for the thread, and may wait for ever if an
+            # exception has cut an earlier one short.
+            _thread.start_new_thread(_serve, (_queue,))
             _started += 1
 
 

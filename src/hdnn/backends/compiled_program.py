@@ -81,7 +81,7 @@ class CompiledProgram:
     shapes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
     _views: list[_Views] = field(default_factory=list, compare=False, repr=False)
 
-    @functools.cached_property
+    @property  # not cached: in Python 3.11 that takes a lock, which a fork may find taken
     def flops(self) -> int:
         """Operations for a sample in a layer: products, and 20 for every activation."""
         _, r, _, w, m = self.tables.table[:, :5].T
@@ -114,7 +114,7 @@ class CompiledProgram:
         mixing = np.concatenate(parts) if parts else np.empty(0, theta.dtype)
         return Parameters(theta, beta, steps, dense, mixing)
 
-    @functools.cached_property
+    @property  # not cached: in Python 3.11 that takes a lock, which a fork may find taken
     def filling(self) -> float:
         """Operations that fill an entry of a row, on the average: S W' of a full S takes many."""
         count, at = 0, 0

@@ -49,7 +49,7 @@ def parse_idx(data: bytes, where: str = "the data") -> NDArray[np.uint8]:
         kind = "truncated" if len(data) < expected else "too long"
         raise FileFormatError(
             f"{where} is {kind}: {len(data)} bytes, and its header (shape {short(shape)}) says "
-            f"{expected}"
+            f"{short(expected)}"
         )
     try:
         return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()

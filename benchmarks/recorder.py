@@ -52,8 +52,10 @@ def main() -> None:
             watched = min(seconds(name, layers, config, Recorder(1)) for _ in range(3))
             steps = 40 * epochs
             one, extra = plain / steps * 1e6, (watched - plain) / steps * 1e6
-            print(f"{name:7}  {layers:6}  {loop + ', ' + method:20} {one:8.0f}  {extra:13.0f}  "
-                  f"{extra / one:8.2f}")  # fmt: skip
+            print(
+                f"{name:7}  {layers:6}  {loop + ', ' + method:20} {one:8.0f}  {extra:13.0f}  "
+                f"{extra / one:8.2f}"
+            )
 
 
 if __name__ == "__main__":

@@ -41,9 +41,12 @@ def test_lean_serves_every_layout(data: st.DataObject, label: str, layers: int) 
     layout = data.draw(st.sampled_from(("features", "channels")))
     ensemble = data.draw(st.sampled_from((None, 1, 3)))
     options: dict[str, Any] = {
-        layout: 4, "layers": layers, "ensemble": ensemble, "dtype": torch.float64,
+        layout: 4,
+        "layers": layers,
+        "ensemble": ensemble,
+        "dtype": torch.float64,
         "time_invariant": data.draw(st.booleans()),
-    }  # fmt: skip
+    }
     if stepped(label):
         options |= {"T": 1.0, "learn_steps": data.draw(st.booleans())}
     net = CATALOGUE[label](scale=0.5, **options)

@@ -114,9 +114,16 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
 def test_what_is_asked_for_is_built() -> None:
     X, y = IRIS
     clf = quick(
-        architecture="MS3", layers=5, width=11, step=0.25, augmentation="spread",
-        activation="relu", time_invariant=True, dtype="float32", standardise=False,
-    ).fit(X, y)  # fmt: skip
+        architecture="MS3",
+        layers=5,
+        width=11,
+        step=0.25,
+        augmentation="spread",
+        activation="relu",
+        time_invariant=True,
+        dtype="float32",
+        standardise=False,
+    ).fit(X, y)
     net = clf.model_.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
     assert net.time_invariant
@@ -318,9 +325,11 @@ def test_copies(kind: Any, tmp_path: Path) -> None:
     est = quick(kind).fit(X, y)
     joblib.dump(est, tmp_path / "est.joblib")
     copies = [
-        copy.deepcopy(est), pickle.loads(pickle.dumps(est)), joblib.load(tmp_path / "est.joblib"),
+        copy.deepcopy(est),
+        pickle.loads(pickle.dumps(est)),
+        joblib.load(tmp_path / "est.joblib"),
         clone(est).fit(X, y),
-    ]  # fmt: skip
+    ]
     for other in copies:
         np.testing.assert_array_equal(values(other), values(est))
 

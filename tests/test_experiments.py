@@ -32,9 +32,21 @@ def record(
 def stub(task: sweep.Task, threads: int | None = None) -> list[Record]:
     c = task.cell
     return [
-        Record(c.data, c.architecture, c.layers, task.protocol, task.split, seed, 1.0, 0.5, 0.5,
-               0.1, "0") for seed in task.seeds
-    ]  # fmt: skip
+        Record(
+            c.data,
+            c.architecture,
+            c.layers,
+            task.protocol,
+            task.split,
+            seed,
+            1.0,
+            0.5,
+            0.5,
+            0.1,
+            "0",
+        )
+        for seed in task.seeds
+    ]
 
 
 # --- specs ----------------------------------------------------------------------------------------
@@ -61,8 +73,11 @@ def test_every_cell_has_frozen_settings(name: str) -> None:
 def test_filters_repeat_and_refuse_what_is_not_in_the_table() -> None:
     found = specs.select(["double-moons"], ["h1", "MS2"], [1, 4])
     assert {(c.architecture, c.layers) for c in found} == {
-        ("H1", 1), ("H1", 4), ("MS2", 1), ("MS2", 4),
-    }  # fmt: skip
+        ("H1", 1),
+        ("H1", 4),
+        ("MS2", 1),
+        ("MS2", 4),
+    }
     assert len(specs.select()) == 40
     with pytest.raises(HdnnError, match="swiss-roll has 4 8 16 32 64"):
         specs.select(["swiss-roll"], [], [5])
@@ -104,12 +119,21 @@ def test_a_torn_last_line_does_not_count_and_a_torn_other_is_set_aside(tmp_path:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("seed", "0"), ("seed", True), ("seed", 2**63), ("layers", 4.0), ("layers", None),
-        ("test_accuracy", math.nan), ("test_accuracy", "0.5"), ("seconds", 10**200),
-        ("seconds", [0.1]), ("data", 5), ("data", ["swiss-roll"]), ("version", None),
+        ("seed", "0"),
+        ("seed", True),
+        ("seed", 2**63),
+        ("layers", 4.0),
+        ("layers", None),
+        ("test_accuracy", math.nan),
+        ("test_accuracy", "0.5"),
+        ("seconds", 10**200),
+        ("seconds", [0.1]),
+        ("data", 5),
+        ("data", ["swiss-roll"]),
+        ("version", None),
         ("more", 1),
     ],
-)  # fmt: skip
+)
 def test_a_line_is_a_record_only_if_its_types_are_right(
     tmp_path: Path, name: str, value: object
 ) -> None:
@@ -177,8 +201,14 @@ def test_a_second_call_does_only_what_is_missing(
     again: list[sweep.Task] = []
     monkeypatch.setattr(sweep, "run_task", lambda task: again.append(task) or stub(task))
     seen: list[tuple[int, int]] = []
-    sweep.sweep(store, chosen, "tuned", "paper", range(4),
-                progress=lambda done, total: seen.append((done, total)))  # fmt: skip
+    sweep.sweep(
+        store,
+        chosen,
+        "tuned",
+        "paper",
+        range(4),
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert [task.seeds for task in again] == [(3,), (3,), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
     assert seen[0] == (0, 14)
     assert seen[-1] == (14, 14)
@@ -223,9 +253,11 @@ def test_choosing_settings_never_sees_the_test_part() -> None:
 
 def test_engines_and_names_are_checked(tmp_path: Path) -> None:
     for words, match in (
-        ({"name": "nope"}, "protocol"), ({"split": "nope"}, "split"), ({"engine": "dusk"}, "dask"),
+        ({"name": "nope"}, "protocol"),
+        ({"split": "nope"}, "split"),
+        ({"engine": "dusk"}, "dask"),
         ({"engine": "dask"}, "--address"),
-    ):  # fmt: skip
+    ):
         given = {"name": "tuned", "split": "paper", **words}
         with pytest.raises(HdnnError, match=match):
             sweep.sweep(Store(tmp_path, Record), specs.select(), seeds=[0], **given)  # type: ignore[arg-type]
@@ -249,8 +281,16 @@ def test_a_dask_worker_and_the_scheduler_may_be_killed(tmp_path: Path) -> None:
                 worker = next(iter(cluster.workers.values()))
                 killed.append(worker.process.process.kill())
 
-        sweep.sweep(store, chosen, "tuned", "paper", range(5), engine="dask",
-                    address=cluster.scheduler_address, progress=progress)  # fmt: skip
+        sweep.sweep(
+            store,
+            chosen,
+            "tuned",
+            "paper",
+            range(5),
+            engine="dask",
+            address=cluster.scheduler_address,
+            progress=progress,
+        )
         assert len(killed) == 1
         assert len(store.path.read_text().splitlines()) == len(store.read()) == 5 * len(chosen)
         lost: list[int] = []
@@ -261,9 +301,16 @@ def test_a_dask_worker_and_the_scheduler_may_be_killed(tmp_path: Path) -> None:
                 cluster.close()
 
         with pytest.raises(HdnnError, match=r"engine dask failed.*repeat the command"):
-            sweep.sweep(store, specs.select(["swiss-roll"], [], [64]), "tuned", "paper", range(5),
-                        engine="dask", address=cluster.scheduler_address,
-                        progress=lose)  # fmt: skip
+            sweep.sweep(
+                store,
+                specs.select(["swiss-roll"], [], [64]),
+                "tuned",
+                "paper",
+                range(5),
+                engine="dask",
+                address=cluster.scheduler_address,
+                progress=lose,
+            )
     assert lost[0] > 0
     assert len(store.read()) >= 5 * len(chosen) + lost[0]
 

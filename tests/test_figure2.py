@@ -181,8 +181,18 @@ def test_tables_and_figures_of_the_committed_records() -> None:
 
 def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    words = ("train", "double-moons", "--size", 200, "--layers", 4, "--epochs", 3,
-             "--batch-size", 25)  # fmt: skip
+    words = (
+        "train",
+        "double-moons",
+        "--size",
+        200,
+        "--layers",
+        4,
+        "--epochs",
+        3,
+        "--batch-size",
+        25,
+    )
     run, plain = tmp_path / "run", tmp_path / "plain"
     command(*words, "--record", 2, "--out", run)
     command(*words, "--out", plain)

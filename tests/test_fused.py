@@ -202,9 +202,13 @@ def test_activations_and_slopes_element_by_element(activation: str, dtype: torch
 # --- special values -------------------------------------------------------------------------------
 
 SPECIAL = {
-    "large": 1e4, "zero": 0.0, "denormal": 1e-310, "nan": torch.nan, "inf": torch.inf,
+    "large": 1e4,
+    "zero": 0.0,
+    "denormal": 1e-310,
+    "nan": torch.nan,
+    "inf": torch.inf,
     "-inf": -torch.inf,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("special", SPECIAL)

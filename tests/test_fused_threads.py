@@ -30,9 +30,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "images": ({"name": "H2", "channels": 8, "layers": 3}, (5, 8, 11, 13)),
     "ensemble": ({"name": "MS3", "features": 4, "layers": 9, "ensemble": 3}, (3, 101, 4)),
     "deep": ({"name": "MS1", "features": 8, "layers": 900}, (200, 8)),
-    "learned": ({"name": "HS", "features": 4, "layers": 9, "learn_steps": True, "X": "learned"},
-                (257, 4)),
-}  # fmt: skip
+    "learned": (
+        {"name": "HS", "features": 4, "layers": 9, "learn_steps": True, "X": "learned"},
+        (257, 4),
+    ),
+}
 
 
 def case(name: str, dtype: torch.dtype) -> tuple[Net, Tensor, Tensor]:
@@ -270,8 +272,12 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = os.environ | {"HDNN_NUM_THREADS": "2", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [sys.executable, str(script), str(Path(__file__).parent)],
-        check=False, capture_output=True, text=True, timeout=300, env=environment,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found

@@ -40,9 +40,10 @@ ORDER = [
 ]
 LEVEL = {name: level for level, name in enumerate(ORDER)}
 MODULES = sorted(
-    path for path in ROOT.rglob("*.py")
+    path
+    for path in ROOT.rglob("*.py")
     if path.relative_to(ROOT).as_posix() not in ("__init__.py", "__main__.py")
-)  # fmt: skip
+)
 
 
 def place(path: Path) -> str:

@@ -160,9 +160,17 @@ def test_killed_where_early_stopping_ended(tmp_path: Path, monkeypatch: pytest.M
 # --- every moment at which a file is touched ------------------------------------------------------
 
 TOUCHES = {
-    "open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.rmdir",
-    "os.scandir", "shutil.rmtree", "tempfile.mkstemp",
-}  # fmt: skip
+    "open",
+    "os.chmod",
+    "os.listdir",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.scandir",
+    "shutil.rmtree",
+    "tempfile.mkstemp",
+}
 
 
 def touching(folder: Path, number: int | None, work: Callable[[], object]) -> list[str]:
@@ -304,9 +312,12 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
     # A shell's background job ignores Ctrl-C, and so would its children.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as process:  # fmt: skip
+    ) as process:
         signal.signal(signal.SIGINT, before)
         wait_for(run.history, lambda: process.poll() is None)
         process.send_signal(signal.SIGINT)

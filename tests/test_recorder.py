@@ -84,11 +84,13 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     found = trainer.recorder.recordings[0]
     values = torch.linalg.svdvals(M)
     for name, right in (
-        ("mean", values[..., 0].mean(1)), ("minimum", values[..., 0].amin(1)),
-        ("maximum", values[..., 0].amax(1)), ("smallest", values[..., -1].amin(1)),
+        ("mean", values[..., 0].mean(1)),
+        ("minimum", values[..., 0].amin(1)),
+        ("maximum", values[..., 0].amax(1)),
+        ("smallest", values[..., -1].amin(1)),
         ("of_mean", torch.linalg.svdvals(M.mean(1))[:, 0]),
         ("energy", energies(fresh.network, states)),
-    ):  # fmt: skip
+    ):
         torch.testing.assert_close(torch.tensor(getattr(found, name)), right, msg=name)
     # The gradient of the objective, K and b of a layer together.
     objective(fresh, config, states, data.y_train[order]).backward()
@@ -100,9 +102,9 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
     path = net.trajectory(y)
-    return torch.stack([
-        net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)
-    ]).detach()  # fmt: skip
+    return torch.stack(
+        [net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)]
+    ).detach()
 
 
 def objective(trained: hdnn.Model, config: TrainingConfig, states: Tensor, y: Tensor) -> Tensor:
@@ -148,9 +150,10 @@ def test_a_profile_is_that_of_the_sensitivities_for_few_samples_and_many(
         found, M = profile(net, y), sensitivities(net, y).double()
         values, of_mean = torch.linalg.svdvals(M), torch.linalg.svdvals(M.mean(1))
         for mine, exact in (
-            (found.largest, values[..., 0]), (found.smallest, values[..., -1]),
+            (found.largest, values[..., 0]),
+            (found.smallest, values[..., -1]),
             (found.of_mean, of_mean[:, 0]),
-        ):  # fmt: skip
+        ):
             np.testing.assert_allclose(mine, exact.numpy(), rtol=0, atol=tolerance)
 
 
@@ -177,8 +180,9 @@ def test_profile_of_an_ensemble_is_that_of_its_members() -> None:
     y = torch.randn(3, 40, 4)
     whole = profile(many, y, [1, 6])
     for k in range(3):
-        one = hdnn.network("H2", features=4, layers=6, T=1.0,
-                           generator=torch.Generator().manual_seed(k))  # fmt: skip
+        one = hdnn.network(
+            "H2", features=4, layers=6, T=1.0, generator=torch.Generator().manual_seed(k)
+        )
         part = profile(one, y[k], [1, 6])
         for name in ("largest", "smallest", "of_mean", "energy"):
             np.testing.assert_allclose(getattr(whole, name)[k], getattr(part, name), rtol=1e-12)

@@ -25,9 +25,15 @@ class Problem:
     """Rows of features with a last column of ones, targets and weights that sum to 1."""
 
     def __init__(
-        self, X: Array, target: Array, loss: int, *, weight: Array | None = None,
-        alpha_c: float = 1e-3, outputs: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        X: Array,
+        target: Array,
+        loss: int,
+        *,
+        weight: Array | None = None,
+        alpha_c: float = 1e-3,
+        outputs: int | None = None,
+    ) -> None:
         self.Z = np.hstack([X, np.ones((len(X), 1))])
         self.target = np.ascontiguousarray(target, float).reshape(len(X), -1)
         w = np.ones(len(X)) if weight is None else np.asarray(weight, float)
@@ -44,9 +50,15 @@ class Problem:
 
     def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
         return matrices.newton(
-            self.Z, self.target, self.weight, V, LOSSES[self.loss], self.alpha_c, iterations,
+            self.Z,
+            self.target,
+            self.weight,
+            V,
+            LOSSES[self.loss],
+            self.alpha_c,
+            iterations,
             tolerance,
-        )  # fmt: skip
+        )
 
     def solve(self) -> Array:
         V = self.start()
@@ -121,9 +133,12 @@ def _sklearn(problem: Problem, weight: Array | None = None) -> Array:
     """
     samples = len(problem.Z) if weight is None else weight.sum()
     reference = LogisticRegression(
-        C=1 / (2 * problem.alpha_c * samples), fit_intercept=False, solver="newton-cholesky",
-        tol=1e-12, max_iter=1000,
-    )  # fmt: skip
+        C=1 / (2 * problem.alpha_c * samples),
+        fit_intercept=False,
+        solver="newton-cholesky",
+        tol=1e-12,
+        max_iter=1000,
+    )
     reference.fit(problem.Z, problem.target[:, 0].astype(int), sample_weight=weight)
     return reference.coef_
 
@@ -175,9 +190,10 @@ def _badly_scaled() -> Problem:
 
 
 @pytest.mark.parametrize(
-    "make", [_separable, _duplicate_columns, _constant_columns, _wide, _badly_scaled],
+    "make",
+    [_separable, _duplicate_columns, _constant_columns, _wide, _badly_scaled],
     ids=lambda make: make.__name__[1:],
-)  # fmt: skip
+)
 def test_separable_and_degenerate_problems_of_scikit_learn(make: Callable[[], Problem]) -> None:
     problem = make()
     V, peer = problem.solve(), _sklearn(problem)
@@ -214,9 +230,12 @@ def test_minimum_of_scipy(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0) % 3)
     shape = problem.start().shape
     found = minimize(
-        lambda v: problem.value(v.reshape(shape)), np.zeros(shape).ravel(), method="BFGS",
-        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(), options={"gtol": 1e-10},
-    )  # fmt: skip
+        lambda v: problem.value(v.reshape(shape)),
+        np.zeros(shape).ravel(),
+        method="BFGS",
+        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(),
+        options={"gtol": 1e-10},
+    )
     np.testing.assert_allclose(problem.solve().ravel(), found.x, atol=1e-6)
 
 

@@ -127,8 +127,11 @@ class HamiltonianNetwork(nn.Module):
             if not self.learn_steps:
                 self.register_buffer("steps", None)
                 return
-        shape = (self.layers,) if self.field.layout.ensemble is None else (
-            self.field.layout.ensemble, self.layers)  # fmt: skip
+        shape = (
+            (self.layers,)
+            if self.field.layout.ensemble is None
+            else (self.field.layout.ensemble, self.layers)
+        )
         try:
             h = torch.as_tensor(step, dtype=dtype)
         except (TypeError, ValueError, OverflowError, RuntimeError):

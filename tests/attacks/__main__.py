@@ -17,11 +17,22 @@ from attacks import estimators, faults, fuzz, interrupts, kills, readers, storms
 from attacks.tally import Tally
 
 MUTATED = {
-    "model": 40_000, "csv": 15_000, "parquet": 8_000, "npz": 12_000, "idx": 6_000, "idx.gz": 5_000,
-    "image": 3_000, "config": 8_000, "history": 8_000, "gradients": 4_000, "records": 5_000,
-    "gradient records": 3_000, "checkpoint": 3_000, "history, resumed": 2_000,
+    "model": 40_000,
+    "csv": 15_000,
+    "parquet": 8_000,
+    "npz": 12_000,
+    "idx": 6_000,
+    "idx.gz": 5_000,
+    "image": 3_000,
+    "config": 8_000,
+    "history": 8_000,
+    "gradients": 4_000,
+    "records": 5_000,
+    "gradient records": 3_000,
+    "checkpoint": 3_000,
+    "history, resumed": 2_000,
     "gradients, resumed": 2_000,
-}  # fmt: skip
+}
 FUZZED = 5_000
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 MARKS = "<!-- attack -->\n", "<!-- end of attack -->"

@@ -29,8 +29,11 @@ def run(name: str, count: int, seed: int, start: int = 0) -> Tally:
         verdicts = Path(folder) / "verdicts"
         process = subprocess.run(
             [sys.executable, "-m", "attacks.fuzz", name, folder, str(start + count), str(seed)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         found = [json.loads(line) for line in verdicts.read_text().splitlines()]
         if process.returncode:
             found.append(f"crash (exit {process.returncode}): {process.stdout[-400:]}")

@@ -361,12 +361,16 @@ def test_an_allocation_that_fails_names_its_size(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (math.nan, torch.float64), (math.inf, torch.float64), (-1.0, torch.float64),
-        (10**400, torch.float64), (1e308, torch.float32), (1e-60, torch.float32),
+        (math.nan, torch.float64),
+        (math.inf, torch.float64),
+        (-1.0, torch.float64),
+        (10**400, torch.float64),
+        (1e308, torch.float32),
+        (1e-60, torch.float32),
         (1e6, torch.float16),
     ],
     ids=reprlib.repr,
-)  # fmt: skip
+)
 def test_a_step_is_a_number_of_the_networks_dtype(
     name: str, value: float, dtype: torch.dtype
 ) -> None:

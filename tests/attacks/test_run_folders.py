@@ -321,9 +321,18 @@ def test_a_batch_is_at_most_the_data(case: str, tmp_path: Path) -> None:
 # --- broken files ---------------------------------------------------------------------------------
 
 BROKEN = [
-    b"null", b"[1]", b"{}", b'{"epoch": null}', b'{"epoch": true}', b'{"epoch": "1"}', b"\xff\xfe",
-    b"\0" * 40, b"[" * 100_000, b'{"epoch": 1e999}', b"9" * 5000,
-]  # fmt: skip
+    b"null",
+    b"[1]",
+    b"{}",
+    b'{"epoch": null}',
+    b'{"epoch": true}',
+    b'{"epoch": "1"}',
+    b"\xff\xfe",
+    b"\0" * 40,
+    b"[" * 100_000,
+    b'{"epoch": 1e999}',
+    b"9" * 5000,
+]
 
 
 @pytest.mark.parametrize("line", BROKEN, ids=lambda line: repr(line[:20]))
@@ -508,9 +517,13 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     (run.folder / ".checkpoint.123").mkdir()
     run.train()
     assert sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*")) == [
-        "checkpoint", "checkpoint/state.safetensors", "config.toml", "history.jsonl",
-        "metrics.json", "model.safetensors",
-    ]  # fmt: skip
+        "checkpoint",
+        "checkpoint/state.safetensors",
+        "config.toml",
+        "history.jsonl",
+        "metrics.json",
+        "model.safetensors",
+    ]
 
 
 def test_a_lock_that_nobody_holds_is_no_content(tmp_path: Path) -> None:

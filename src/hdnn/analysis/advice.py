@@ -113,8 +113,10 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        plain = {name: value.tolist() if isinstance(value, Tensor) else value
-                 for name, value in vars(self).items()}  # fmt: skip
+        plain = {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+        }
         return {**plain, "worst": self.worst, "ok": self.ok, "remedy": self.remedy}
 
     def __str__(self) -> str:
@@ -191,9 +193,17 @@ def _advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)
     T_range = low * T, high * T
     return Advice(
-        title, growth, cumulative, turns.amax(1), math.exp(min(added(1.0, 1.0), 700.0)), T_range,
-        (T_range[0] / net.layers, T_range[1] / net.layers), layers, breaks, reason,
-    )  # fmt: skip
+        title,
+        growth,
+        cumulative,
+        turns.amax(1),
+        math.exp(min(added(1.0, 1.0), 700.0)),
+        T_range,
+        (T_range[0] / net.layers, T_range[1] / net.layers),
+        layers,
+        breaks,
+        reason,
+    )
 
 
 def _break(states: Tensor, cumulative: Tensor) -> tuple[int | None, str | None]:
@@ -240,8 +250,9 @@ def _added(scheme: Scheme, turns: Tensor) -> Callable[[float, float], float]:
 def _amplification(scheme: Scheme) -> tuple[Tensor, Tensor]:
     """log rho(z) of a scheme on a grid of z = h w, from its own step on the oscillator."""
     grid = torch.logspace(-3, 2, 101, dtype=torch.float64)
-    weights = Weights("block-diagonal", features=2, layers=len(grid), time_invariant=True,
-                      dtype=torch.float64)  # fmt: skip
+    weights = Weights(
+        "block-diagonal", features=2, layers=len(grid), time_invariant=True, dtype=torch.float64
+    )
     weights.theta.fill_(1.0)
     weights.beta.zero_()
     field = HamiltonianField("J1", weights, activation="identity")

@@ -185,8 +185,12 @@ class Snapshots:
         """
         done, self._live = [_alone(found) for found in self._done], None
         weights, states, self._done, self._weights, self._states = (
-            self._weights, self._states, [], [], [],
-        )  # fmt: skip
+            self._weights,
+            self._states,
+            [],
+            [],
+            [],
+        )
         for _, group in itertools.groupby(range(len(states)), key=lambda k: states[k].shape):
             chosen = list(group)
             done.append(self._together([weights[k] for k in chosen], [states[k] for k in chosen]))
@@ -246,9 +250,12 @@ def _reference(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
 
 @torch.no_grad()
 def _energy(
-    field: HamiltonianField, states: np.ndarray, depths: np.ndarray,
-    theta: np.ndarray | None = None, beta: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
+    field: HamiltonianField,
+    states: np.ndarray,
+    depths: np.ndarray,
+    theta: np.ndarray | None = None,
+    beta: np.ndarray | None = None,
+) -> np.ndarray:
     """H = 1' E(K_l y_l + b_l), with other values of the parameters where they are given."""
     layers = torch.from_numpy(np.minimum(depths, field.weights.layers - 1))
     stacks = [field.weights.stack(), field.weights.bias_stack()]

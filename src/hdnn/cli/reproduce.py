@@ -52,9 +52,16 @@ def table1(
     begin = time.perf_counter()
     with _bar(quiet=as_json) as progress:
         sweep(
-            store, cells, protocol, split, range(first_seed, first_seed + seeds),
-            engine=engine, workers=workers, address=address, progress=progress,
-        )  # fmt: skip
+            store,
+            cells,
+            protocol,
+            split,
+            range(first_seed, first_seed + seeds),
+            engine=engine,
+            workers=workers,
+            address=address,
+            progress=progress,
+        )
     took = time.perf_counter() - begin
     rows = summary.summarise(cells, store.read().values(), protocol, split)
     _write(out, rows, protocol, split)
@@ -118,7 +125,7 @@ def _write(out: Path, rows: list[summary.Row], protocol: str, split: str) -> Non
 
 def _table(
     title: str, headings: Sequence[str], rows: list[list[str]], spare: Sequence[str]
-) -> Table:  # fmt: skip
+) -> Table:
     """A table without the first columns of `spare`, as many as the terminal has no room for."""
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
     width = {heading: max(map(len, (heading, *cells))) for heading, cells in columns.items()}
@@ -144,9 +151,13 @@ class _bar:  # noqa: N801 (a context manager that reads like a function)
     def __enter__(self) -> _bar:
         if not self.quiet and errors.is_terminal:
             self.bar = Progress(
-                TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=errors, transient=True,
-            )  # fmt: skip
+                TextColumn("trainings"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=errors,
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("trainings", total=None)
         return self
@@ -199,9 +210,14 @@ def table2_command(
         raise HdnnError("--epochs is for trying out other --data; on MNIST the protocol says it")
     store = Store(out, table2.ImageRecord)
     table2.sweep(
-        store, cells, chosen, range(first_seed, first_seed + seeds), data=data, epochs=epochs,
+        store,
+        cells,
+        chosen,
+        range(first_seed, first_seed + seeds),
+        data=data,
+        epochs=epochs,
         report=(lambda line: None) if as_json else warn,
-    )  # fmt: skip
+    )
     records = list(store.read().values())
     with atomic(out / "README.md") as temporary:
         temporary.write_text(table2_summary.page(records))

@@ -110,28 +110,65 @@ def train(
         os.environ["HDNN_DATA"] = str(data_dir)
     given: dict[str, dict[str, Any]] = {
         "data": {
-            "source": source, "split": split, "size": size, "target": target, "task": task,
-            "drop": tuple(drop) if drop else None, "test": test, "seed": seed, "pixels": pixels,
+            "source": source,
+            "split": split,
+            "size": size,
+            "target": target,
+            "task": task,
+            "drop": tuple(drop) if drop else None,
+            "test": test,
+            "seed": seed,
+            "pixels": pixels,
         },
         "model": {
-            "architecture": architecture, "layers": _numbers("layers", layers), "T": T,
-            "step": step, "width": width, "widths": _several("widths", widths), "kernel": kernel,
-            "block": block, "connector": connector, "norm": norm, "head": head, "scale": scale,
+            "architecture": architecture,
+            "layers": _numbers("layers", layers),
+            "T": T,
+            "step": step,
+            "width": width,
+            "widths": _several("widths", widths),
+            "kernel": kernel,
+            "block": block,
+            "connector": connector,
+            "norm": norm,
+            "head": head,
+            "scale": scale,
             "preset": preset,
-            "augmentation": augmentation, "activation": activation, "dtype": dtype, "seed": seed,
-            "time_invariant": time_invariant, "standardise": standardise,
+            "augmentation": augmentation,
+            "activation": activation,
+            "dtype": dtype,
+            "seed": seed,
+            "time_invariant": time_invariant,
+            "standardise": standardise,
         },
         "training": {
-            "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "decay": decay,
-            "schedule": schedule, "alpha": alpha, "alpha_c": alpha_c, "method": method,
-            "solver": solver, "optimiser": optimiser, "weight_decay": weight_decay, "clip": clip,
-            "warmup": warmup, "label_smoothing": label_smoothing, "averaging": averaging,
-            "shift": shift, "rotate": rotate, "zoom": zoom, "flip": flip, "erase": erase,
-            "class_weight": "balanced" if balanced else None, "validation": validation,
-            "early_stopping": early_stopping, "seed": seed,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": lr,
+            "decay": decay,
+            "schedule": schedule,
+            "alpha": alpha,
+            "alpha_c": alpha_c,
+            "method": method,
+            "solver": solver,
+            "optimiser": optimiser,
+            "weight_decay": weight_decay,
+            "clip": clip,
+            "warmup": warmup,
+            "label_smoothing": label_smoothing,
+            "averaging": averaging,
+            "shift": shift,
+            "rotate": rotate,
+            "zoom": zoom,
+            "flip": flip,
+            "erase": erase,
+            "class_weight": "balanced" if balanced else None,
+            "validation": validation,
+            "early_stopping": early_stopping,
+            "seed": seed,
         },
         "record": {"every": record},
-    }  # fmt: skip
+    }
     flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
     if data is not None and resume is None:
         raise HdnnError(
@@ -259,9 +296,14 @@ class _Progress:
     def __enter__(self) -> _Progress:
         if not self.quiet and console.is_terminal:
             self.bar = Progress(
-                TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[figures]}"), console=console, transient=True,
-            )  # fmt: skip
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=console,
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("training", total=self.epochs, figures="")
         return self

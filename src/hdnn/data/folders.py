@@ -162,8 +162,13 @@ def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
                 if size is not None:
                     picture = picture.resize((size[1], size[0]))
                 return np.array(picture, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError,
-            image_module.DecompressionBombWarning) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        image_module.DecompressionBombError,
+        image_module.DecompressionBombWarning,
+    ) as error:
         raise FileFormatError(f"cannot read {path} as a picture: {error}") from error
 
 

@@ -106,9 +106,16 @@ def _part(data: str, kind: str, seed: int, held_out: bool) -> Split:
         return whole
     kept, (X, y) = validation(whole, 0.2, seed=seed)
     return Split(
-        kept.X_train, kept.y_train, X, y, whole.name, whole.kind, whole.seed, whole.noise,
+        kept.X_train,
+        kept.y_train,
+        X,
+        y,
+        whole.name,
+        whole.kind,
+        whole.seed,
+        whole.noise,
         whole.classes,
-    )  # fmt: skip
+    )
 
 
 def _descend(
@@ -118,10 +125,15 @@ def _descend(
     config = protocol.config(settings)
     members = [(seed, restart) for restart in range(protocol.restarts) for seed in seeds]
     network = hdnn.network(
-        cell.architecture, features=WIDTH, layers=cell.layers, T=settings.T,
-        ensemble=len(members), scale=settings.scale, dtype=torch.float32,
+        cell.architecture,
+        features=WIDTH,
+        layers=cell.layers,
+        T=settings.T,
+        ensemble=len(members),
+        scale=settings.scale,
+        dtype=torch.float32,
         generator=[torch.Generator().manual_seed(s + RESTART_SEED * r) for s, r in members],
-    )  # fmt: skip
+    )
     X, y = (t.repeat(protocol.restarts, *(1,) * (t.ndim - 1)) for t in (X, y))
     ensemble = DirectEnsemble(
         network, X, y.unsqueeze(-1), torch.ones(y.shape), config, outputs=1, loss="logistic"

@@ -37,9 +37,8 @@ def cosines(layers: int) -> tuple[Tensor, Tensor]:
 
 
 def descend(
-    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks,
-    orders: list[torch.Generator],
-) -> np.ndarray:  # fmt: skip
+    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks, orders: list[torch.Generator]
+) -> np.ndarray:
     """Coordinate descent from the initial weights of the time-invariant network of every seed."""
     config, field, h = case.config, network.field, network.h
     assert isinstance(field, WeightedField)
@@ -105,8 +104,16 @@ def _gradients(
     weight = np.full(count, 1 / count)
     for e in range(len(V)):
         target = np.ascontiguousarray(labels[e].double().numpy()[:, None])
-        solve(Z[e], target, weight, V[e], output_layer.LOGISTIC, config.alpha_c,
-              config.solver_iterations, TOLERANCE)  # fmt: skip
+        solve(
+            Z[e],
+            target,
+            weight,
+            V[e],
+            output_layer.LOGISTIC,
+            config.alpha_c,
+            config.solver_iterations,
+            TOLERANCE,
+        )
     head = torch.from_numpy(V)
     values = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]
     loss = F.binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")

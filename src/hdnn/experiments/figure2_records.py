@@ -62,17 +62,18 @@ class GradientRecord:
 
     def __post_init__(self) -> None:
         by_layer = (
-            self.shown_minimum, self.shown_maximum, self.shown_of_mean_maximum, self.shown_last,
-        )  # fmt: skip
+            self.shown_minimum,
+            self.shown_maximum,
+            self.shown_of_mean_maximum,
+            self.shown_last,
+        )
         if any(len(values) != len(self.shown) for values in by_layer):
             raise ValueError("there is not one value for every layer that is shown")
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What makes it the record of one training."""
-        return (
-            self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed,
-        )  # fmt: skip
+        return (self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed)
 
 
 class Records(Store[GradientRecord]):
@@ -98,9 +99,14 @@ class Records(Store[GradientRecord]):
         return curves
 
     def add_curves(
-        self, network: str, layers: int, seed: int, shown: list[int],
-        norms: dict[str, np.ndarray], slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        network: str,
+        layers: int,
+        seed: int,
+        shown: list[int],
+        norms: dict[str, np.ndarray],
+        slopes: np.ndarray,
+    ) -> None:
         """Add the curves of a network: norms ``(looks, layers)`` and slopes ``(looks,)``."""
         columns = {
             name: [[float(f"{x:.4g}") for x in row] for row in part[:, shown].T]
@@ -117,8 +123,14 @@ class Records(Store[GradientRecord]):
 def _check_curves(entry: Any) -> None:
     """Raise an error where an entry of curves.json is not what `add_curves` writes."""
     lines = list[list[float]]
-    types = {"layers": int, "seed": int, "shown": list[int], "gradient": list[float],
-             "mean": lines, "of_mean": lines}  # fmt: skip
+    types = {
+        "layers": int,
+        "seed": int,
+        "shown": list[int],
+        "gradient": list[float],
+        "mean": lines,
+        "of_mean": lines,
+    }
     for name, kind in types.items():
         if not is_of_type(entry[name], kind):
             raise TypeError(f"{name} is {short(entry[name])}")

@@ -66,10 +66,11 @@ def rows(records: Iterable[GradientRecord]) -> list[Row]:
 def select(found: Sequence[Row], network: str, method: str = "adam", **fields: float) -> list[Row]:
     """The cases of a network that have the given depth, T or alpha."""
     return [
-        row for row in found
+        row
+        for row in found
         if (row.network, row.method) == (network, method)
         and all(getattr(row, name) == value for name, value in fields.items())
-    ]  # fmt: skip
+    ]
 
 
 def _of(found: Sequence[Row], cases: Sequence[Case]) -> list[Row]:

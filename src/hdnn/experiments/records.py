@@ -52,9 +52,7 @@ class Record:
     @property
     def key(self) -> Key:
         """What makes it the record of one training."""
-        return (
-            self.data, self.architecture, self.layers, self.protocol, self.split, self.seed,
-        )  # fmt: skip
+        return (self.data, self.architecture, self.layers, self.protocol, self.split, self.seed)
 
 
 class Store(Generic[R]):

@@ -43,12 +43,20 @@ def run_task(task: Task, threads: int | None = None) -> list[Record]:
     cell = task.cell
     return [
         Record(
-            cell.data, cell.architecture, cell.layers, task.protocol, task.split, seed, chosen.T,
-            found.train_accuracy[k], found.test_accuracy[k], round(found.seconds, 4),
+            cell.data,
+            cell.architecture,
+            cell.layers,
+            task.protocol,
+            task.split,
+            seed,
+            chosen.T,
+            found.train_accuracy[k],
+            found.test_accuracy[k],
+            round(found.seconds, 4),
             hdnn.__version__,
         )
         for k, seed in enumerate(task.seeds)
-    ]  # fmt: skip
+    ]
 
 
 def missing(
@@ -64,9 +72,10 @@ def missing(
     tasks = []
     for cell in cells:
         lacking = [
-            seed for seed in seeds
+            seed
+            for seed in seeds
             if (cell.data, cell.architecture, cell.layers, name, split, seed) not in done
-        ]  # fmt: skip
+        ]
         for start in range(0, len(lacking), chunk):
             tasks.append(Task(cell, name, split, tuple(lacking[start : start + chunk])))
     return tasks

@@ -26,9 +26,18 @@ FRESH, ADD, BIAS = range(3)  # what a product starts from
 def _product_tile(rows: int) -> Callable[..., None]:
     @inlined
     def tile(
-        M: Pointer, mo: int, si: int, sk: int, inner: int, buffer: Pointer, x: int, y: int,
-        width: int, start: int, bo: int,
-    ) -> None:  # fmt: skip
+        M: Pointer,
+        mo: int,
+        si: int,
+        sk: int,
+        inner: int,
+        buffer: Pointer,
+        x: int,
+        y: int,
+        width: int,
+        start: int,
+        bo: int,
+    ) -> None:
         sums = spread(M, bo, 1, rows, 2) if start == BIAS else zeros(buffer, rows, 2)
         for k in range(inner):
             sums = axpy(M, mo + k * sk, si, load(buffer, x + k * width, 0, 1, 2), sums)
@@ -44,9 +53,19 @@ _product4, _product2, _product1 = map(_product_tile, (4, 2, 1))
 
 @always_inline
 def product(
-    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
-    width: int, start: int, bo: int,
-) -> None:  # fmt: skip
+    M: Pointer,
+    mo: int,
+    si: int,
+    sk: int,
+    rows: int,
+    inner: int,
+    buffer: Pointer,
+    xo: int,
+    yo: int,
+    width: int,
+    start: int,
+    bo: int,
+) -> None:
     """y = start + M x for the blocks at xo and yo, M[i, k] = M[mo + i si + k sk].
 
     Start: nothing (FRESH), y itself (ADD), or the numbers M[bo + i] (BIAS). x and y are disjoint.
@@ -57,9 +76,19 @@ def product(
 
 @compiled
 def _product(
-    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
-    width: int, start: int, bo: int,
-) -> None:  # fmt: skip
+    M: Pointer,
+    mo: int,
+    si: int,
+    sk: int,
+    rows: int,
+    inner: int,
+    buffer: Pointer,
+    xo: int,
+    yo: int,
+    width: int,
+    start: int,
+    bo: int,
+) -> None:
     for j in range(0, width, 2 * lanes(buffer)):  # outermost: a panel of x stays in L1
         x, i = xo + j, 0
         while i + 4 <= rows:

@@ -100,9 +100,14 @@ def lanes(typing, array):
 
 
 def _pointers(
-    context: Any, builder: ir.IRBuilder, array: types.Array | types.CPointer, value: ir.Value,
-    offset: ir.Value, stride: ir.Value, rows: int,
-) -> list[ir.Value]:  # fmt: skip
+    context: Any,
+    builder: ir.IRBuilder,
+    array: types.Array | types.CPointer,
+    value: ir.Value,
+    offset: ir.Value,
+    stride: ir.Value,
+    rows: int,
+) -> list[ir.Value]:
     """Addresses of `array[offset + q stride]`: no bounds check, no negative indices."""
     data = value if isinstance(array, types.CPointer) else _data(context, builder, array, value)
     steps = [builder.mul(stride, ir.Constant(stride.type, q)) for q in range(rows)]

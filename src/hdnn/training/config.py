@@ -84,8 +84,11 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, known in (
-            ("method", METHODS), ("solver", SOLVERS), ("schedule", SCHEDULES), ("loop", LOOPS),
-        ):  # fmt: skip
+            ("method", METHODS),
+            ("solver", SOLVERS),
+            ("schedule", SCHEDULES),
+            ("loop", LOOPS),
+        ):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         for name in ("epochs", "batch_size", "solver_iterations"):

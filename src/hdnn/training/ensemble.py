@@ -48,9 +48,13 @@ class Observer(Protocol):
         """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
 
     def saw(
-        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
-        beta: np.ndarray, slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
         """Several at once: the weights before their steps, and slopes, are ``(E, looks, ...)``."""
 
 
@@ -70,9 +74,16 @@ class DirectEnsemble:
     """
 
     def __init__(
-        self, network: HamiltonianNetwork, states: Tensor, targets: Tensor, weights: Tensor,
-        config: TrainingConfig, *, outputs: int, loss: str,
-    ) -> None:  # fmt: skip
+        self,
+        network: HamiltonianNetwork,
+        states: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        config: TrainingConfig,
+        *,
+        outputs: int,
+        loss: str,
+    ) -> None:
         from hdnn.kernels.epoch import scratch_size
 
         refuse_several("an ensemble")

@@ -268,9 +268,16 @@ def solve_output(
         )
     else:
         output_layer.kernel("adam")(
-            Z, T, w, V, code, config.alpha_c, config.solver_iterations, config.learning_rate,
+            Z,
+            T,
+            w,
+            V,
+            code,
+            config.alpha_c,
+            config.solver_iterations,
+            config.learning_rate,
             *config.betas,
-        )  # fmt: skip
+        )
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
         head.bias.copy_(torch.from_numpy(V[:, -1]))
@@ -308,9 +315,14 @@ class DirectLoop(Loop):
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.ensemble = DirectEnsemble(
-            model.network, data.states[None], self._targets(), data.weight[None], config,
-            outputs=model.head.out_features, loss=self.loss,
-        )  # fmt: skip
+            model.network,
+            data.states[None],
+            self._targets(),
+            data.weight[None],
+            config,
+            outputs=model.head.out_features,
+            loss=self.loss,
+        )
         self._load_head()
 
     def _targets(self) -> Tensor:
@@ -363,9 +375,11 @@ def _check_fit(model: Trainable, config: TrainingConfig) -> None:
     if config.distorts and not pictures:
         raise HdnnError("shift, rotate, zoom, flip and erase are for pictures")
     if config.method != "joint" and (
-        config.averaging or config.label_smoothing or config.warmup
+        config.averaging
+        or config.label_smoothing
+        or config.warmup
         or config.schedule == "one-cycle"
-    ):  # fmt: skip
+    ):
         raise HdnnError(
             "averaging, label_smoothing, warmup and the one-cycle schedule are for method='joint'"
         )

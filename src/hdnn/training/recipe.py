@@ -98,9 +98,13 @@ class DataRecipe:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "None": (type(None),),
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "None": (type(None),),
     "tuple[str, ...]": (tuple,),
-}  # fmt: skip
+}
 
 
 def _check_types(record: Any) -> None:
@@ -277,15 +281,27 @@ def prepare(recipe: Recipe) -> Prepared:
     if data.is_image:
         found = load_pictures(data.source, data.pixels, data.seed)
         return Prepared(
-            found.train, found.train_labels, found.test, found.test_labels, "classification",
-            list(found.classes), None, [],
-        )  # fmt: skip
+            found.train,
+            found.train_labels,
+            found.test,
+            found.test_labels,
+            "classification",
+            list(found.classes),
+            None,
+            [],
+        )
     if not data.is_table:
         parts = split(problem(data.source).name, data.split, data.size, data.seed)
         return Prepared(
-            parts.X_train.to(dtype), parts.y_train, parts.X_test.to(dtype), parts.y_test,
-            "classification", list(range(parts.classes)), None, [],
-        )  # fmt: skip
+            parts.X_train.to(dtype),
+            parts.y_train,
+            parts.X_test.to(dtype),
+            parts.y_test,
+            "classification",
+            list(range(parts.classes)),
+            None,
+            [],
+        )
     if not os.path.exists(data.source):
         raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
     if data.target is None:
@@ -300,10 +316,15 @@ def prepare(recipe: Recipe) -> Prepared:
         train, test = holdout(len(X), data.test, data.seed, labels)
     assert table.task is not None
     return Prepared(
-        X[train], y[train], X[test], y[test], table.task,
-        None if table.classes is None else list(table.classes), list(table.feature_names),
+        X[train],
+        y[train],
+        X[test],
+        y[test],
+        table.task,
+        None if table.classes is None else list(table.classes),
+        list(table.feature_names),
         list(table.notes),
-    )  # fmt: skip
+    )
 
 
 def _check_pinned(data: DataRecipe) -> None:
@@ -353,11 +374,17 @@ def _build_model(given: ModelRecipe, is_table: bool, data: Prepared) -> Model:
     _check_weights(given.layers * width**2)
     augmentation = Augmentation(features, width, given.augmentation)
     net = network(
-        given.architecture, features=augmentation.width, layers=given.layers, T=given.T,
-        step=given.step, activation=given.activation, time_invariant=given.time_invariant,
-        dtype=DTYPES[given.dtype], generator=torch.Generator().manual_seed(given.seed),
+        given.architecture,
+        features=augmentation.width,
+        layers=given.layers,
+        T=given.T,
+        step=given.step,
+        activation=given.activation,
+        time_invariant=given.time_invariant,
+        dtype=DTYPES[given.dtype],
+        generator=torch.Generator().manual_seed(given.seed),
         scale=given.scale,
-    )  # fmt: skip
+    )
     standardise = is_table if given.standardise is None else given.standardise
     if not standardise and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardise")
@@ -367,9 +394,14 @@ def _build_model(given: ModelRecipe, is_table: bool, data: Prepared) -> Model:
     elif data.y_train.ndim > 1:
         outputs = data.y_train.shape[1]
     return Model(
-        net, outputs, augmentation, Scaler.fit(data.X_train) if standardise else None,
-        task=data.task, classes=data.classes, feature_names=data.feature_names,
-    )  # fmt: skip
+        net,
+        outputs,
+        augmentation,
+        Scaler.fit(data.X_train) if standardise else None,
+        task=data.task,
+        classes=data.classes,
+        feature_names=data.feature_names,
+    )
 
 
 def check(recipe: Recipe) -> Prepared:

@@ -183,8 +183,9 @@ def _form(lengths: tuple[int, ...]) -> str:
     """How a recording is written: numbers with six digits; lists that are empty are left out."""
     parts = (
         f', "{name}": [{", ".join(["%.6g"] * length)}]'
-        for name, length in zip(_LISTS, lengths, strict=True) if length
-    )  # fmt: skip
+        for name, length in zip(_LISTS, lengths, strict=True)
+        if length
+    )
     return '{"epoch": %d, "iteration": %d, "slope": %.6g' + "".join(parts) + "}\n"
 
 
@@ -285,9 +286,13 @@ class Recorder:
         self._slopes[-1] = slopes.reshape(-1)
 
     def saw(
-        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
-        beta: np.ndarray, slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
         """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
         self._looks += iterations
         self._slopes += list(slopes[0])
@@ -301,8 +306,12 @@ class Recorder:
         for seen in self._snapshots.profiles():
             norms, size = seen.largest, len(found)
             columns = [
-                norms.mean(-1), norms.min(-1), norms.max(-1), seen.smallest.min(-1), seen.of_mean,
-            ]  # fmt: skip
+                norms.mean(-1),
+                norms.min(-1),
+                norms.max(-1),
+                seen.smallest.min(-1),
+                seen.of_mean,
+            ]
             if seen.energy is not None:
                 columns.append(seen.energy.mean(-1))
             else:

@@ -183,10 +183,14 @@ class Trainer:
             if not _finite(found) or not self._finite_weights():
                 raise DivergenceError(self._diagnosis(data, number))
             entry = Entry(
-                number + 1, found.loss, found.penalised, found.accuracy,
-                self.config.rate(number), time.perf_counter() - begin,
+                number + 1,
+                found.loss,
+                found.penalised,
+                found.accuracy,
+                self.config.rate(number),
+                time.perf_counter() - begin,
                 *(self._watch(watched) if watched is not None else (None, None)),
-            )  # fmt: skip
+            )
             self.history.append(entry)
             self._note_best(entry)
             recordings = [] if self.recorder is None else self.recorder.finish(number + 1)
@@ -319,8 +323,11 @@ class Trainer:
         finite = torch.isfinite(states).flatten(1).all(1)
         sizes = torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0).abs().flatten(1).amax(1)
         layer = int((~finite).nonzero()[0]) if not bool(finite.all()) else int(sizes.argmax())
-        what = "is the first whose state is not finite" if not bool(finite.all()) else (
-            f"has the largest state ({float(sizes.max()):.3g})")  # fmt: skip
+        what = (
+            "is the first whose state is not finite"
+            if not bool(finite.all())
+            else (f"has the largest state ({float(sizes.max()):.3g})")
+        )
         h = network.h if isinstance(network.h, float) else float(network.h.max())
         return (
             f"the loss is not finite in epoch {number + 1}: with step h = {h:.3g}, layer {layer} "

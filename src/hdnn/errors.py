@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -37,7 +38,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> HdnnError:
     unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?
     """
     names = list(known)
-    text = f"unknown {kind} {given!r}: known are {', '.join(names)}"
+    text = f"unknown {kind} {reprlib.repr(given)}: known are {', '.join(names)}"
     lowered = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(given).lower(), lowered, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(given).lower()[:100], lowered, n=1, cutoff=0.4)
     return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 import stat
 import warnings
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hdnn.data.reading import check_unpacked
 from hdnn.data.sources import optional
 from hdnn.errors import FileFormatError, HdnnError
 
@@ -155,13 +157,18 @@ def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
                 _open_regular(path) as file,
                 image_module.open(file, formats=("PNG", "JPEG")) as opened,
             ):
-                picture = operations.exif_transpose(opened)
-                if picture.mode not in _GREY + _COLOUR:
-                    raise ValueError(f"its mode is {picture.mode}; save it with 8 bits a channel")
-                picture = picture.convert("L" if picture.mode in _GREY else "RGB")
+                if opened.mode not in _GREY + _COLOUR:
+                    raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
+                # Of a few bytes an image may unpack to any size; two copies are made at once.
+                check_unpacked(path, 2 * math.prod(opened.size) * len(opened.getbands()))
+                operations.exif_transpose(opened, in_place=True)
+                mode = "L" if opened.mode in _GREY else "RGB"
+                picture = opened if opened.mode == mode else opened.convert(mode)
                 if size is not None:
                     picture = picture.resize((size[1], size[0]))
                 return np.array(picture, dtype=np.uint8)
+    except HdnnError:
+        raise
     except (
         OSError,
         ValueError,

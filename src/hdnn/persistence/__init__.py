@@ -98,8 +98,6 @@ def _load(path: Path, limit: int | None) -> Any:
             f"it has format {short(description.get('format'))}, this hdnn reads {FORMAT}; "
             "update hdnn, or save the network again with this one"
         )
-    if description["kind"] != "images":
-        networks.upgrade(description["network"] if description["kind"] == "model" else description)
     budget.check(budget.cost(description, tensors) + 3 * size, limit)
     thing = _BUILDERS[description["kind"]](description, tensors)
     _compare(thing, description, tensors)

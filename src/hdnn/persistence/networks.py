@@ -34,11 +34,6 @@ def is_pattern(name: str) -> bool:
     return name.startswith("pattern.")
 
 
-def upgrade(description: Description) -> None:
-    """Add what files from before convolutions do not name."""
-    description["field"].setdefault("kernel", 1)
-
-
 def describe(network: HamiltonianNetwork, tensors: Tensors) -> Description:
     """What a network is; tables of parameter numbers are added to its tensors."""
     step = network.h if isinstance(network.h, float) else None

@@ -31,7 +31,9 @@ class EpochLog:
             epoch: the last that is kept.
             first: the line in front of all epochs, where there is one.
         """
-        lines, damaged = read_json_lines(self.path, with_epoch if first is None else _any_line)
+        lines, damaged = read_json_lines(
+            self.path, lambda line: line if line == first else with_epoch(line)
+        )
         kept = [] if first is None else [first]
         kept += [line for line in lines if 0 < line.get("epoch", 0) <= epoch]
         *raw, _ = (self.path.read_bytes() if self.path.exists() else b"").split(b"\n")
@@ -65,10 +67,6 @@ class EpochLog:
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
         self._written = (epoch, end)
-
-
-def _any_line(line: dict[str, Any]) -> dict[str, Any]:
-    return line if "format" in line else with_epoch(line)
 
 
 def with_epoch(line: dict[str, Any]) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class Recipe:
             return cls(
                 data,
                 _record(kind, tables.get("model", {}), where),
-                TrainingConfig.from_dict(tables.get("training", {})),
+                _record(TrainingConfig, tables.get("training", {}), where),
                 _record(RecordConfig, tables["record"], where) if "record" in tables else None,
             )
         except TypeError as error:
@@ -253,11 +253,18 @@ def _of_pictures(tables: Mapping[str, Any]) -> bool:
     return isinstance(data, Mapping) and is_image(str(data.get("source", "")))
 
 
+LONGEST = 400
+"""Characters of a message about a value, which may be of any length itself."""
+
+
 def _record(kind: Any, values: Mapping[str, Any], where: str) -> Any:
     try:
         return kind(**values)
     except HdnnError as error:
-        raise type(error)(f"{where}: {error}") from error
+        message = str(error)
+        if len(message) > LONGEST:
+            message = f"{message[:LONGEST]}..."
+        raise type(error)(f"{where}: {message}") from error
 
 
 @dataclass(frozen=True)

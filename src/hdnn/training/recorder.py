@@ -144,35 +144,20 @@ class GradientLog(EpochLog):
         return header, [line for line in lines if line is not None]
 
     def begin(self, header: Header, epoch: int) -> None:
-        """Cut the record back to the end of an epoch, where it is of the same kind.
+        """Cut the record back to the end of an epoch; a header that is another is set aside.
 
         Args:
             header: what will be recorded.
             epoch: the last that is kept.
-
-        Raises:
-            HdnnError: the file has a record of another kind.
         """
         first = json.loads(json.dumps(asdict(header)))  # lists, as they come from the file
         if epoch == 0 or not self.path.exists():
             write_json_lines(self.path, [first])
-        there = self._header_if_whole()
-        if there is not None and there != header:
-            raise HdnnError(
-                f"{self.path} records every {there.every} iterations, at {len(there.depths)} "
-                f"depths of {there.samples} samples; go on with the same"
-            )
         self.cut(epoch, first)
 
     def append(self, epoch: int, recordings: Sequence[Recording]) -> None:
         """Add the recordings of an epoch, unless they are there already."""
         self.extend(epoch, "".join(map(_line, recordings)))
-
-    def _header_if_whole(self) -> Header | None:
-        try:
-            return self.header()
-        except FileFormatError:  # it is set aside with other damaged lines
-            return None
 
 
 _LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")

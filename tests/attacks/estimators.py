@@ -23,8 +23,9 @@ GRID: dict[str, tuple[Any, ...]] = {
     "method": ("auto", "coordinate", "joint"),
     "batch_size": ("auto", 10_000),
     "schedule": ("auto", "cosine"),
+    "learning_rate": (0.05,),  # the checks train for a few epochs only
     "standardise": (True, False),
-    "dtype": ("auto", "float32", "float64"),
+    "dtype": ("auto", "float64"),
 }
 
 
@@ -50,7 +51,8 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
     """Checks of estimators with random parameters of the grid.
 
     Mini-batches and early stopping are not in it: which rows they see depends on how many there
-    are, so that a weight of 2 cannot be the same as a row that is there twice.
+    are, so that a weight of 2 cannot be the same as a row that is there twice. Nor is float32: the
+    checks compare to seven digits.
     """
     torch.set_num_threads(1)
     numbers = range(start, start + count)

@@ -31,8 +31,10 @@ def _differing() -> int:
 
 def _new_shapes(rng: Random) -> None:
     """Calls of shapes that were not seen before, so that room for them is made."""
-    net = hdnn.network("H1", features=4, layers=rng.randrange(1, 40), T=1.0, backend="fused")
-    net(torch.randn(rng.randrange(1, 300), 4, requires_grad=True)).sum().backward()
+    own = torch.Generator().manual_seed(0)  # a fork may find torch's default generator locked
+    layers, samples = rng.randrange(1, 40), rng.randrange(1, 300)
+    net = hdnn.network("H1", features=4, layers=layers, T=1.0, backend="fused", generator=own)
+    net(torch.randn(samples, 4, generator=own, requires_grad=True)).sum().backward()
 
 
 def _child(seed: str) -> None:

@@ -23,7 +23,6 @@ GRID: dict[str, tuple[Any, ...]] = {
     "method": ("auto", "coordinate", "joint"),
     "batch_size": ("auto", 10_000),
     "schedule": ("auto", "cosine"),
-    "learning_rate": (0.05,),  # the checks train for a few epochs only
     "standardise": (True, False),
     "dtype": ("auto", "float64"),
 }
@@ -34,7 +33,7 @@ def judge(seed: int, number: int) -> str:
     rng = Random(f"{seed} {number}")
     kind = rng.choice((hdnn.HDNNClassifier, hdnn.HDNNRegressor))
     parameters = {name: rng.choice(values) for name, values in GRID.items()}
-    checks = list(estimator_checks_generator(kind(max_iter=20, **parameters)))
+    checks = list(estimator_checks_generator(kind(max_iter=100, **parameters)))
     estimator, check = rng.choice(checks)
     try:
         with warnings.catch_warnings():

@@ -45,9 +45,12 @@ def recipe(data: str, seed: int) -> Recipe:
     """The preset for a data set, with a seed for weights, batches and distortions."""
     model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
     return Recipe.from_tables(
-        {"data": {"source": data}, "model": {**model, "seed": seed},
-         "training": {**training, "seed": seed}}
-    )  # fmt: skip
+        {
+            "data": {"source": data},
+            "model": {**model, "seed": seed},
+            "training": {**training, "seed": seed},
+        }
+    )
 
 
 def train(data: str, seed: int, folder: Path) -> ImageRecord:
@@ -61,11 +64,21 @@ def train(data: str, seed: int, folder: Path) -> ImageRecord:
     model, seconds = wanted.model, entries[-1]["seconds"]
     count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
     return ImageRecord(
-        data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed,
-        model.step * sum(model.layers), metrics["train"]["accuracy"],
-        metrics["test"]["accuracy"], round(seconds, 1), hdnn.__version__, epochs=len(entries),
-        epoch_seconds=round(seconds / len(entries), 3), parameters=count,
-    )  # fmt: skip
+        data,
+        model.architecture,
+        sum(model.layers),
+        PROTOCOLS[data],
+        SPLIT,
+        seed,
+        model.step * sum(model.layers),
+        metrics["train"]["accuracy"],
+        metrics["test"]["accuracy"],
+        round(seconds, 1),
+        hdnn.__version__,
+        epochs=len(entries),
+        epoch_seconds=round(seconds / len(entries), 3),
+        parameters=count,
+    )
 
 
 def page(records: list[ImageRecord]) -> str:

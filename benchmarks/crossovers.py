@@ -29,9 +29,14 @@ def ratio(name: str, width: int, samples: int, layers: int, dtype: torch.dtype) 
     """How many times longer the reference takes."""
     generator = torch.Generator().manual_seed(0)
     net = hdnn.network(
-        name, features=width, layers=layers, T=1.2, scale=width**-0.5, dtype=dtype,
+        name,
+        features=width,
+        layers=layers,
+        T=1.2,
+        scale=width**-0.5,
+        dtype=dtype,
         generator=generator,
-    )  # fmt: skip
+    )
     y = torch.randn(samples, width, dtype=dtype, generator=generator)
     works = {"fused": fused(net, y), "reference": reference(net, y)}
     timings = interleave(works, seconds=0.5, least=5)
@@ -45,12 +50,19 @@ def measure() -> dict[str, Any]:
         (torch.float32, torch.float64), ARCHITECTURES, WIDTHS
     ):
         ratios = [
-            None if (samples, layers) == SIZES[-1] and width not in DEEP
+            None
+            if (samples, layers) == SIZES[-1] and width not in DEEP
             else round(ratio(name, width, samples, layers, dtype), 2)
             for samples, layers in SIZES
-        ]  # fmt: skip
-        rows.append({"dtype": str(dtype).removeprefix("torch."), "network": name, "width": width,
-                     "ratios": ratios})  # fmt: skip
+        ]
+        rows.append(
+            {
+                "dtype": str(dtype).removeprefix("torch."),
+                "network": name,
+                "width": width,
+                "ratios": ratios,
+            }
+        )
     return {"machine": machine(), "sizes": SIZES, "rows": rows}
 
 

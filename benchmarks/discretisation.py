@@ -41,9 +41,15 @@ class Row:
 
 def network(scheme: str, layers: int) -> hdnn.HamiltonianNetwork:
     return hdnn.network(
-        "HS", features=FEATURES, layers=layers, T=T, scheme=SCHEMES[scheme](), time_invariant=True,
-        generator=torch.Generator().manual_seed(SEED), dtype=torch.float64,
-    )  # fmt: skip
+        "HS",
+        features=FEATURES,
+        layers=layers,
+        T=T,
+        scheme=SCHEMES[scheme](),
+        time_invariant=True,
+        generator=torch.Generator().manual_seed(SEED),
+        dtype=torch.float64,
+    )
 
 
 def states() -> Tensor:
@@ -65,10 +71,15 @@ def study(scheme: str, end: Tensor, flow: Tensor) -> list[Row]:
         M, phi = sensitivities(net, y), flow[:: DEPTHS[-1] // layers]
         found = norms(M[:-1])  # the last is the identity
         deviation = torch.linalg.matrix_norm(M - phi, 2) / torch.linalg.matrix_norm(phi, 2)
-        rows.append(Row(
-            layers, float((net(y) - end).norm(dim=-1).max()), float(deviation.max()),
-            float(found.maximum.max()), float(found.minimum.min()),
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                layers,
+                float((net(y) - end).norm(dim=-1).max()),
+                float(deviation.max()),
+                float(found.maximum.max()),
+                float(found.minimum.min()),
+            )
+        )
     return rows
 
 
@@ -92,8 +103,9 @@ def moving(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def sampled(scheme: str, layers: int) -> hdnn.HamiltonianNetwork:
     """A network whose layer j has the weights of time t_j."""
-    net = hdnn.network("HS", features=FEATURES, layers=layers, T=T, scheme=SCHEMES[scheme](),
-                       dtype=torch.float64)  # fmt: skip
+    net = hdnn.network(
+        "HS", features=FEATURES, layers=layers, T=T, scheme=SCHEMES[scheme](), dtype=torch.float64
+    )
     K, b = moving(np.arange(layers) * T / layers)
     with torch.no_grad():
         net.field.weights.theta.copy_(torch.from_numpy(K))
@@ -112,8 +124,9 @@ def moving_exact() -> Tensor:
         y = flat.reshape(-1, FEATURES)
         return (np.tanh(y @ K.T + b) @ K @ J.T).ravel()
 
-    found = solve_ivp(velocity, (0, T), states().numpy().ravel(), method="DOP853", rtol=1e-11,
-                      atol=1e-12)  # fmt: skip
+    found = solve_ivp(
+        velocity, (0, T), states().numpy().ravel(), method="DOP853", rtol=1e-11, atol=1e-12
+    )
     return torch.from_numpy(found.y[:, -1]).reshape(-1, FEATURES)
 
 
@@ -137,15 +150,19 @@ def report(found: dict[str, list[Row]], flow: Tensor) -> None:
     print(
         f"ODE: norms of d y(T) / d y(t) from {float(size.min()):.4f} to {float(size.max()):.4f}\n"
     )
-    print("| scheme | order, states | order, gradients | error of states, N = 32 | N = 512 "
-          "| norms of gradients, N = 8 | N = 32 | N = 512 |")  # fmt: skip
+    print(
+        "| scheme | order, states | order, gradients | error of states, N = 32 | N = 512 "
+        "| norms of gradients, N = 8 | N = 32 | N = 512 |"
+    )
     print("| --- " * 8 + "|")
     for scheme, rows in found.items():
         at = {row.layers: row for row in rows}
         spans = " | ".join(f"{at[k].smallest:.3f} to {at[k].largest:.2f}" for k in (8, 32, 512))
-        print(f"| {scheme} | {order([r.state for r in rows]):.2f} | "
-              f"{order([r.gradient for r in rows]):.2f} | {at[32].state:.1e} | "
-              f"{at[512].state:.1e} | {spans} |")  # fmt: skip
+        print(
+            f"| {scheme} | {order([r.state for r in rows]):.2f} | "
+            f"{order([r.gradient for r in rows]):.2f} | {at[32].state:.1e} | "
+            f"{at[512].state:.1e} | {spans} |"
+        )
 
 
 def report_moving(schemes: tuple[str, ...]) -> None:
@@ -155,8 +172,10 @@ def report_moving(schemes: tuple[str, ...]) -> None:
     for scheme in schemes:
         rows = moving_study(scheme, end)
         both = [order([row[k] for row in rows]) for k in (0, 1)]
-        print(f"| {scheme} | {both[0]:.2f} | {both[1]:.2f} | {rows[-1][0]:.1e} and "
-              f"{rows[-1][1]:.1e} |")  # fmt: skip
+        print(
+            f"| {scheme} | {both[0]:.2f} | {both[1]:.2f} | {rows[-1][0]:.1e} and "
+            f"{rows[-1][1]:.1e} |"
+        )
 
 
 def draw(found: dict[str, list[Row]], flow: Tensor, path: str) -> None:
@@ -174,8 +193,11 @@ def draw(found: dict[str, list[Row]], flow: Tensor, path: str) -> None:
     size = torch.linalg.matrix_norm(flow[:-1], 2)
     axes[2].axhline(float(size.max()), color="black", lw=0.8, ls="--", label="ODE, largest")
     axes[2].axhline(1.0, color="grey", lw=0.8, label="1")
-    titles = ("error of the states", "relative error of the gradients",
-              "norms of gradients: largest (—), smallest (···)")  # fmt: skip
+    titles = (
+        "error of the states",
+        "relative error of the gradients",
+        "norms of gradients: largest (—), smallest (···)",
+    )
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title, fontsize=9)
         axis.set_xlabel(f"layers N at T = {T:g}", fontsize=8)

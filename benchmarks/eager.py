@@ -100,9 +100,11 @@ def main() -> None:
     given = parser.parse_args()
     seconds, accuracy = train(given.layers, given.epochs, given.seed, given.T)
     each = seconds / max(given.epochs, 1)
-    print(f"{each:.2f} s per epoch, {given.layers} layers, torch {torch.__version__}, "
-          f"{torch.get_num_threads()} threads; test accuracy {accuracy:.1%} "
-          f"after {given.epochs} epochs")  # fmt: skip
+    print(
+        f"{each:.2f} s per epoch, {given.layers} layers, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads; test accuracy {accuracy:.1%} "
+        f"after {given.epochs} epochs"
+    )
 
 
 if __name__ == "__main__":

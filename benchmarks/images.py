@@ -145,8 +145,11 @@ def measure_peak(kind: str, name: str, layers: int) -> None:
     # Compiles and warms up, outside of what is measured.
     hdnn_step(name, 1, X, target)()
     eager_step(name, 1, X, target, last=False)()
-    step = hdnn_step(name, layers, X, target) if kind == "hdnn" else eager_step(
-        name, layers, X, target, last=False)  # fmt: skip
+    step = (
+        hdnn_step(name, layers, X, target)
+        if kind == "hdnn"
+        else eager_step(name, layers, X, target, last=False)
+    )
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew (Linux)
     before = _kilobytes("VmRSS")
     for _ in range(3):
@@ -169,14 +172,18 @@ def main() -> None:
     steps = [speed(name, given.seconds) for name in STEPS]
     memory = [
         {"kind": kind, "network": "H2", "layers": layers, "MB": round(peak(kind, "H2", layers), 1)}
-        for kind in ("hdnn", "eager") for layers in (4, 16, 64)
-    ]  # fmt: skip
+        for kind in ("hdnn", "eager")
+        for layers in (4, 16, 64)
+    ]
     if given.json:
         print(json.dumps({"threads": given.threads, "steps": steps, "memory": memory}, indent=1))
         return
     for row in (*steps, *memory):
-        print(", ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}"
-                        for k, v in row.items()))  # fmt: skip
+        print(
+            ", ".join(
+                f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+            )
+        )
 
 
 if __name__ == "__main__":

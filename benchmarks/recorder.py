@@ -29,9 +29,13 @@ def seconds(name: str, layers: int, config: TrainingConfig, recorder: Recorder |
     )
     model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     with tempfile.TemporaryDirectory() as folder:
-        if recorder is not None:
-            recorder.log = GradientLog(Path(folder) / "gradients.jsonl")
         trainer = Trainer(model, config, recorder=recorder)
+        if recorder is not None:
+            log = GradientLog(Path(folder) / "gradients.jsonl")
+            log.begin(recorder.header(net), 0)
+            trainer.callbacks = [
+                lambda trainer, entry: log.append(entry.epoch, trainer.snapshot.recordings)
+            ]
         begin = time.process_time()
         trainer.fit(DATA.X_train.to(torch.float32), DATA.y_train)
         return time.process_time() - begin
@@ -48,8 +52,10 @@ def main() -> None:
             watched = min(seconds(name, layers, config, Recorder(1)) for _ in range(3))
             steps = 40 * epochs
             one, extra = plain / steps * 1e6, (watched - plain) / steps * 1e6
-            print(f"{name:7}  {layers:6}  {loop + ', ' + method:20} {one:8.0f}  {extra:13.0f}  "
-                  f"{extra / one:8.2f}")  # fmt: skip
+            print(
+                f"{name:7}  {layers:6}  {loop + ', ' + method:20} {one:8.0f}  {extra:13.0f}  "
+                f"{extra / one:8.2f}"
+            )
 
 
 if __name__ == "__main__":

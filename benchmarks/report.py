@@ -88,8 +88,9 @@ def memory_table(records: dict[str, Any]) -> str:
         f"| backend, memory, n, rows | {' | '.join(f'{d} layers' for d in depths)} |",
         f"| --- |{' --- |' * len(depths)}",
     ]
-    keys = list(dict.fromkeys(
-        (r["backend"], r["memory"], r["width"], r["rows"]) for r in records["memory"]))  # fmt: skip
+    keys = list(
+        dict.fromkeys((r["backend"], r["memory"], r["width"], r["rows"]) for r in records["memory"])
+    )
     for key in keys:
         found = {
             r["layers"]: f"{r['megabytes']:.{1 if r['megabytes'] < 10 else 0}f} MB"
@@ -142,19 +143,34 @@ def draw(records: dict[str, Any]) -> None:
             axis.loglog(
                 [r["case"][key] for r in rows],
                 [1e3 * r["seconds"][peer]["median"] for r in rows],
-                "o-", ms=3, color=colour, label=peer,
-            )  # fmt: skip
+                "o-",
+                ms=3,
+                color=colour,
+                label=peer,
+            )
         axis.set_xlabel(label)
         axis.set_ylabel("forward + backward, ms")
         axis.legend(frameon=False, fontsize=8)
-    styles = {("fused", "fast"): "#1f5a99", ("reference", "fast"): "#c1440e",
-              ("reference", "lean"): "#3a7d44"}  # fmt: skip
+    styles = {
+        ("fused", "fast"): "#1f5a99",
+        ("reference", "fast"): "#c1440e",
+        ("reference", "lean"): "#3a7d44",
+    }
     for (backend, kind), colour in styles.items():
-        rows = [r for r in records["memory"]
-                if (r["backend"], r["memory"], r["width"]) == (backend, kind, 8)]  # fmt: skip
+        rows = [
+            r
+            for r in records["memory"]
+            if (r["backend"], r["memory"], r["width"]) == (backend, kind, 8)
+        ]
         title = "lean" if kind == "lean" else backend
-        right.loglog([r["layers"] for r in rows], [max(r["megabytes"], 0.1) for r in rows], "o-",
-                     ms=3, color=colour, label=title)  # fmt: skip
+        right.loglog(
+            [r["layers"] for r in rows],
+            [max(r["megabytes"], 0.1) for r in rows],
+            "o-",
+            ms=3,
+            color=colour,
+            label=title,
+        )
     right.set_xlabel("layers (n = 8, 78,400 rows)")
     right.set_ylabel("peak extra memory, MB")
     right.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.25))

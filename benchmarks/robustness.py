@@ -80,9 +80,11 @@ def measure(store: Store, cell: ImageCell, seed: int) -> None:
     """Train a network, or go on with it, and add the records that it has not."""
     known = store.read()
     missing = [
-        (kind, level) for kind, levels in LEVELS.items() for level in levels
+        (kind, level)
+        for kind, levels in LEVELS.items()
+        for level in levels
         if key(cell, seed, kind, level) not in known
-    ]  # fmt: skip
+    ]
     if not missing:
         return
     place = store.folder.resolve()
@@ -118,8 +120,10 @@ def table(store: Store, kind: str) -> str:
         found = np.array(list(accuracies(store, cell, kind).values()))
         if not len(found):
             continue
-        spread = [f" ({a:.1f} to {b:.1f})" if len(found) > 1 else ""
-                  for a, b in zip(found.min(0), found.max(0), strict=True)]  # fmt: skip
+        spread = [
+            f" ({a:.1f} to {b:.1f})" if len(found) > 1 else ""
+            for a, b in zip(found.min(0), found.max(0), strict=True)
+        ]
         cells = [f"{m:.1f}{s}" for m, s in zip(found.mean(0), spread, strict=True)]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -128,13 +132,17 @@ def table(store: Store, kind: str) -> str:
 def sizes(store: Store) -> str:
     """Parameters, seeds and clean accuracies of the networks, as Markdown; and what is missing."""
     missing = [n for n, c in CELLS.items() if not all(accuracies(store, c, k) for k in LEVELS)]
-    lines = ["| network | parameters | seeds | training accuracy, % | test accuracy, % |",
-             "| --- " * 5 + "|"]  # fmt: skip
+    lines = [
+        "| network | parameters | seeds | training accuracy, % | test accuracy, % |",
+        "| --- " * 5 + "|",
+    ]
     for name, cell in CELLS.items():
         rows = [r for k, r in store.read().items() if k == key(cell, k[5], "fgsm", 0.0)]
         if rows:
-            train, test = (100 * np.mean([getattr(r, part) for r in rows])
-                           for part in ("train_accuracy", "test_accuracy"))  # fmt: skip
+            train, test = (
+                100 * np.mean([getattr(r, part) for r in rows])
+                for part in ("train_accuracy", "test_accuracy")
+            )
             seeds = ", ".join(str(r.seed) for r in rows)
             lines.append(
                 f"| {name} | {rows[0].parameters:,} | {seeds} | {train:.2f} | {test:.2f} |"

@@ -34,9 +34,7 @@ LAYERS, FEATURES, T = 64, 4, 1.2
 
 
 def network(**options: Any) -> hdnn.HamiltonianNetwork:
-    return hdnn.network(
-        "H1", features=FEATURES, layers=LAYERS, T=T, dtype=torch.float32, **options
-    )  # fmt: skip
+    return hdnn.network("H1", features=FEATURES, layers=LAYERS, T=T, dtype=torch.float32, **options)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -96,9 +94,14 @@ def together(data: Split, config: TrainingConfig, members: int) -> float:
     head = Model(network(), 1)
     start = time.perf_counter()
     ensemble = DirectEnsemble(
-        networks, states[None], data.y_train[None, :, None], weight[None], config,
-        outputs=1, loss="logistic",
-    )  # fmt: skip
+        networks,
+        states[None],
+        data.y_train[None, :, None],
+        weight[None],
+        config,
+        outputs=1,
+        loss="logistic",
+    )
     for number in range(config.epochs):
         orders = [torch.randperm(len(states), generator=generator) for generator in generators]
         ensemble.epoch(torch.stack(orders), number)
@@ -128,10 +131,12 @@ def trainings(data: Split, epochs: int, peer_epochs: int, repeats: int, members:
     eager_seconds = statistics.mean(peer) * epochs
     record: Record = {
         "eager": {
-            "seconds": eager_seconds, "epochs measured": peer_epochs, "scaled by": epochs,
+            "seconds": eager_seconds,
+            "epochs measured": peer_epochs,
+            "scaled by": epochs,
             "seconds of an epoch": peer,
-        },
-    }  # fmt: skip
+        }
+    }
     for name, found, floor in (
         ("training", {s: [t for t, _ in singles[s]] for s in SOLVERS}, 60),
         ("ensemble", ensembles, 120),

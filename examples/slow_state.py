@@ -20,9 +20,14 @@ from hdnn.analysis import Certificate, certify
 def slow_network(eps: float, turns: float, layers: int) -> hdnn.HamiltonianNetwork:
     """y' = eps J1 tanh(y) over time T = turns / eps, by a scheme that keeps the structure."""
     net = hdnn.network(
-        "HS", features=2, layers=layers, T=turns / eps, X=eps * torch.eye(1),
-        time_invariant=True, dtype=torch.float64,
-    )  # fmt: skip
+        "HS",
+        features=2,
+        layers=layers,
+        T=turns / eps,
+        X=eps * torch.eye(1),
+        time_invariant=True,
+        dtype=torch.float64,
+    )
     with torch.no_grad():
         net.field.weights.theta.fill_(1.0)  # K = I
         net.field.weights.beta.zero_()

@@ -104,9 +104,13 @@ def _network(structure: str, J: str, K: Vector) -> Callable[[int], Field]:
 def _tight(J: Vector, K: Vector) -> Callable[[float], Vector]:
     def exact(t: float) -> Vector:
         return solve_ivp(
-            lambda _, y: J @ K.T @ np.tanh(K @ y + B4), (0.0, t), Y4,
-            method="DOP853", rtol=1e-13, atol=1e-14,
-        ).y[:, -1]  # fmt: skip
+            lambda _, y: J @ K.T @ np.tanh(K @ y + B4),
+            (0.0, t),
+            Y4,
+            method="DOP853",
+            rtol=1e-13,
+            atol=1e-14,
+        ).y[:, -1]
 
     return exact
 

@@ -112,9 +112,14 @@ def test_torch_peers_compute_the_same_gradients(peer: str, name: str, shape: str
 
 @pytest.mark.parametrize(
     ("peer", "name", "shape"),
-    [("jax", "H1", "rows"), ("jax", "MS3", "images"), ("jax", "H1", "ensemble"),
-     ("jax-checkpoint", "MS3", "rows"), ("jax-checkpoint", "H1", "images")],
-)  # fmt: skip
+    [
+        ("jax", "H1", "rows"),
+        ("jax", "MS3", "images"),
+        ("jax", "H1", "ensemble"),
+        ("jax-checkpoint", "MS3", "rows"),
+        ("jax-checkpoint", "H1", "images"),
+    ],
+)
 def test_jax_peers_compute_the_same_gradients(peer: str, name: str, shape: str) -> None:
     """Theirs are of the blocks W and b of every stage, ours of the parameters behind them."""
     case = Case("test", name, 4, 3, 5, **SHAPES[shape])

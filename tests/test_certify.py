@@ -328,9 +328,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, more in (("good", ("--time-invariant",)), ("bad", ("--dtype", "float64"))):
         architecture = "MS3" if name == "good" else "ResNet"
         result = command(
-            "train", "swiss-roll", "--architecture", architecture, "--layers", 2, "--T", 0.1,
-            "--size", 200, "--epochs", 1, "--batch-size", 50, "--out", folder / name, *more,
-        )  # fmt: skip
+            "train",
+            "swiss-roll",
+            "--architecture",
+            architecture,
+            "--layers",
+            2,
+            "--T",
+            0.1,
+            "--size",
+            200,
+            "--epochs",
+            1,
+            "--batch-size",
+            50,
+            "--out",
+            folder / name,
+            *more,
+        )
         assert result.exit_code == 0, result.output
     return folder
 

@@ -168,18 +168,37 @@ def test_every_command_has_help(name: str) -> None:
 
 def test_the_words_of_the_design_are_options() -> None:
     text = done("train", "--help").stdout
-    for word in ("--architecture", "--layers", "--T", "--epochs", "--seed", "--out", "--resume",
-                 "--target", "--config", "--overwrite", "--json"):  # fmt: skip
+    for word in (
+        "--architecture",
+        "--layers",
+        "--T",
+        "--epochs",
+        "--seed",
+        "--out",
+        "--resume",
+        "--target",
+        "--config",
+        "--overwrite",
+        "--json",
+    ):
         assert word in text
 
 
 @pytest.mark.parametrize(
     "words",
-    [("trian",), ("train", "--layerz", "4"), ("train", "swiss-roll", "--layers", "four"),
-     ("predict",), ("predict", "run"), ("predict", "run", "x.csv"), ("evaluate",),
-     ("train", "swiss-roll", "double-moons"), ("demo", "--epochs", "x")],
+    [
+        ("trian",),
+        ("train", "--layerz", "4"),
+        ("train", "swiss-roll", "--layers", "four"),
+        ("predict",),
+        ("predict", "run"),
+        ("predict", "run", "x.csv"),
+        ("evaluate",),
+        ("train", "swiss-roll", "double-moons"),
+        ("demo", "--epochs", "x"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_misuse_is_exit_code_2(words: tuple[str, ...]) -> None:
     result = command(*words)
     assert result.exit_code == 2
@@ -252,10 +271,13 @@ FLAGS: dict[str, tuple[tuple[object, ...], str, str, object]] = {
     "balanced": (("--balanced",), "training", "class_weight", "balanced"),
     "validation": (("--validation", 0.2), "training", "validation", 0.2),
     "patience": (
-        ("--validation", 0.2, "--early-stopping", 3), "training", "early_stopping", 3,
+        ("--validation", 0.2, "--early-stopping", 3),
+        "training",
+        "early_stopping",
+        3,
     ),
     "split": (("--split", "independent"), "data", "split", "independent"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -341,8 +363,10 @@ def test_flags_override_a_config() -> None:
     done("train", "--config", "my.toml", "--out", "plain")
     found = Run.open("plain").recipe()
     assert (found.data.source, found.model.architecture, found.model.T) == (
-        "double-moons", "MS1", 3.0,
-    )  # fmt: skip
+        "double-moons",
+        "MS1",
+        3.0,
+    )
     words = ("peaks", "--layers", 2, "--step", 0.1, "--epochs", 1, "--out", "over")
     done("train", "--config", "my.toml", *words)
     found = Run.open("over").recipe()
@@ -369,16 +393,18 @@ def test_a_flag_completes_a_config() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[model]\nlayer = 4", ("my.toml", "'layer'", "did you mean 'layers'")),
-     ("[training]\nepoch = 4", ("did you mean 'epochs'",)),
-     ("[dta]\nsource = 4", ("did you mean 'data'",)),
-     ("model = 3", ("my.toml", "table")),
-     ("x = [", ("my.toml", "not TOML")),
-     ("[data]\ntest = 'x'", ("my.toml", "wrong type")),
-     ("[data]\nsource = 5", ("source",)),
-     ("[model]\nT = 1.0\nstep = 0.1", ("T", "step"))],
+    [
+        ("[model]\nlayer = 4", ("my.toml", "'layer'", "did you mean 'layers'")),
+        ("[training]\nepoch = 4", ("did you mean 'epochs'",)),
+        ("[dta]\nsource = 4", ("did you mean 'data'",)),
+        ("model = 3", ("my.toml", "table")),
+        ("x = [", ("my.toml", "not TOML")),
+        ("[data]\ntest = 'x'", ("my.toml", "wrong type")),
+        ("[data]\nsource = 5", ("source",)),
+        ("[model]\nT = 1.0\nstep = 0.1", ("T", "step")),
+    ],
     ids=lambda value: value.replace("\n", " ") if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_a_wrong_config_is_refused(text: str, words: tuple[str, ...]) -> None:
     Path("my.toml").write_text(text)
     source = () if "source" in text else ("swiss-roll", "--size", 100)
@@ -397,31 +423,33 @@ def test_a_config_that_is_no_text() -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [((), ("say what to train on",)),
-     (("swis-roll",), ("no such file", "did you mean 'swiss-roll'")),
-     (("data.csv", "--target", "y"), ("data.csv", "no such file")),
-     ((*ROLL, "--architecture", "H9"), ("unknown architecture 'H9'", "MS1")),
-     ((*ROLL, "--T", 1, "--step", 0.1), ("exactly one of T",)),
-     ((*ROLL, "--T", "nan"), ("T must be positive",)),
-     ((*ROLL, "--width", 1), ("too small for 2 features",)),
-     ((*ROLL, "--dtype", "half"), ("unknown dtype",)),
-     ((*ROLL, "--epochs", -1), ("epochs",)),
-     ((*ROLL, "--batch-size", 0), ("batch_size",)),
-     ((*ROLL, "--lr", 0), ("learning_rate",)),
-     ((*ROLL, "--optimiser", "Adamm"), ("did you mean 'Adam'",)),
-     ((*ROLL, "--schedule", "cosin"), ("did you mean 'cosine'",)),
-     ((*ROLL, "--method", "join"), ("did you mean 'joint'",)),
-     ((*ROLL, "--solver", "newtn"), ("did you mean 'newton'",)),
-     ((*ROLL, "--activation", "tan"), ("unknown activation 'tan'",)),
-     ((*ROLL, "--early-stopping", 3), ("validation",)),
-     ((*ROLL, "--validation", 1), ("share",)),
-     ((*ROLL, "--split", "papr"), ("did you mean 'paper'",)),
-     ((*ROLL, "--size", 3), ("even",)),
-     ((*ROLL, "--test", 1), ("share",)),
-     ((*ROLL, "--seed", -1), ("seed",)),
-     ((*ROLL, "--layers", -1), ("layers",))],
+    [
+        ((), ("say what to train on",)),
+        (("swis-roll",), ("no such file", "did you mean 'swiss-roll'")),
+        (("data.csv", "--target", "y"), ("data.csv", "no such file")),
+        ((*ROLL, "--architecture", "H9"), ("unknown architecture 'H9'", "MS1")),
+        ((*ROLL, "--T", 1, "--step", 0.1), ("exactly one of T",)),
+        ((*ROLL, "--T", "nan"), ("T must be positive",)),
+        ((*ROLL, "--width", 1), ("too small for 2 features",)),
+        ((*ROLL, "--dtype", "half"), ("unknown dtype",)),
+        ((*ROLL, "--epochs", -1), ("epochs",)),
+        ((*ROLL, "--batch-size", 0), ("batch_size",)),
+        ((*ROLL, "--lr", 0), ("learning_rate",)),
+        ((*ROLL, "--optimiser", "Adamm"), ("did you mean 'Adam'",)),
+        ((*ROLL, "--schedule", "cosin"), ("did you mean 'cosine'",)),
+        ((*ROLL, "--method", "join"), ("did you mean 'joint'",)),
+        ((*ROLL, "--solver", "newtn"), ("did you mean 'newton'",)),
+        ((*ROLL, "--activation", "tan"), ("unknown activation 'tan'",)),
+        ((*ROLL, "--early-stopping", 3), ("validation",)),
+        ((*ROLL, "--validation", 1), ("share",)),
+        ((*ROLL, "--split", "papr"), ("did you mean 'paper'",)),
+        ((*ROLL, "--size", 3), ("even",)),
+        ((*ROLL, "--test", 1), ("share",)),
+        ((*ROLL, "--seed", -1), ("seed",)),
+        ((*ROLL, "--layers", -1), ("layers",)),
+    ],
     ids=lambda value: " ".join(map(str, value))[-40:],
-)  # fmt: skip
+)
 def test_errors_of_train(words: tuple[object, ...], expected: tuple[str, ...]) -> None:
     refused(command("train", *words), 2, *expected)
 
@@ -618,8 +646,10 @@ def test_a_file_of_several_blocks(many: Trained) -> None:
     write(Path("large.csv"), ["a", "b", "c"], list(values.T))
     result = done("predict", many.run, "large.csv", "--out", "p.csv", "--json")
     assert strict_json(result.stdout) == {
-        "rows": 20_001, "out": "p.csv", "columns": ["prediction", "p_0", "p_10", "p_20"],
-    }  # fmt: skip
+        "rows": 20_001,
+        "out": "p.csv",
+        "columns": ["prediction", "p_0", "p_10", "p_20"],
+    }
     assert len(Path("p.csv").read_text().splitlines()) == 20_002
 
 
@@ -787,9 +817,14 @@ def test_bench_knows_its_groups() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(hdnn.errors.FileFormatError, 1), (hdnn.errors.ConvergenceError, 1),
-     (hdnn.training.DivergenceError, 1), (HdnnError, 2), (hdnn.errors.IncompatibleError, 2)],
-)  # fmt: skip
+    [
+        (hdnn.errors.FileFormatError, 1),
+        (hdnn.errors.ConvergenceError, 1),
+        (hdnn.training.DivergenceError, 1),
+        (HdnnError, 2),
+        (hdnn.errors.IncompatibleError, 2),
+    ],
+)
 def test_errors_are_exit_codes(
     error: Callable[[str], HdnnError], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

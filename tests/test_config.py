@@ -35,8 +35,17 @@ INVALID: dict[str, list[Any]] = {
     "alpha": [-1e-9, math.nan, math.inf, "0", None, True],
     "alpha_c": [-1e-9, math.nan, math.inf, "0", None, True],
     "weight_decay": [-1e-9, math.nan, math.inf, "0", None, True],
-    "betas": [(0.9,), (0.9, 0.99, 0.999), (0.9, 1.0), (-0.1, 0.9), (math.nan, 0.9), 0.9, None,
-              ("a", "b"), "ab"],
+    "betas": [
+        (0.9,),
+        (0.9, 0.99, 0.999),
+        (0.9, 1.0),
+        (-0.1, 0.9),
+        (math.nan, 0.9),
+        0.9,
+        None,
+        ("a", "b"),
+        "ab",
+    ],
     "clip": [0.0, -1.0, math.nan, math.inf, "1", True],
     "class_weight": ["balance", 5, (1.0, -1.0), (1.0, math.nan), (1.0, math.inf), ("a", "b"), ()],
     "validation": [-0.1, 1.0, 1, math.nan, "0.1", None, True],
@@ -51,7 +60,7 @@ INVALID: dict[str, list[Any]] = {
     "zoom": [-0.1, 1.0, math.nan, "0", None, True],
     "flip": [1, 0.0, "yes", None],
     "erase": [-1, 1.0, "1", None, True],
-}  # fmt: skip
+}
 
 
 def test_every_setting_has_invalid_values() -> None:
@@ -86,11 +95,19 @@ def test_a_near_miss_is_answered_with_the_nearest_name() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"epochs": 0}, {"alpha": 0}, {"alpha_c": 0.0}, {"learning_rate": 1}, {"clip": 2},
-     {"class_weight": "balanced"}, {"class_weight": (1.0, 2.0)}, {"betas": (0, 0)},
-     {"betas": [0.5, 0.9]}],
+    [
+        {"epochs": 0},
+        {"alpha": 0},
+        {"alpha_c": 0.0},
+        {"learning_rate": 1},
+        {"clip": 2},
+        {"class_weight": "balanced"},
+        {"class_weight": (1.0, 2.0)},
+        {"betas": (0, 0)},
+        {"betas": [0.5, 0.9]},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_values_at_the_edge_are_allowed(options: dict[str, Any]) -> None:
     TrainingConfig(**options)
 
@@ -105,12 +122,34 @@ def test_settings_cannot_be_changed_but_replaced() -> None:
 
 
 ODD = TrainingConfig(
-    method="joint", epochs=7, batch_size=3, learning_rate=0.01, betas=(0.8, 0.99),
-    schedule="exponential", decay=0.8, alpha=0.0, alpha_c=1.0, solver="adam", solver_iterations=2,
-    optimiser="SGD", weight_decay=2e-4, clip=1.5, class_weight=(1.0, 2.0), validation=0.2,
-    early_stopping=4, seed=9, loop="autograd", warmup=2.0, label_smoothing=0.1, averaging=0.9,
-    shift=2, rotate=10.0, zoom=0.1, flip=True, erase=4,
-)  # fmt: skip
+    method="joint",
+    epochs=7,
+    batch_size=3,
+    learning_rate=0.01,
+    betas=(0.8, 0.99),
+    schedule="exponential",
+    decay=0.8,
+    alpha=0.0,
+    alpha_c=1.0,
+    solver="adam",
+    solver_iterations=2,
+    optimiser="SGD",
+    weight_decay=2e-4,
+    clip=1.5,
+    class_weight=(1.0, 2.0),
+    validation=0.2,
+    early_stopping=4,
+    seed=9,
+    loop="autograd",
+    warmup=2.0,
+    label_smoothing=0.1,
+    averaging=0.9,
+    shift=2,
+    rotate=10.0,
+    zoom=0.1,
+    flip=True,
+    erase=4,
+)
 """Every setting other than its default."""
 
 
@@ -138,9 +177,14 @@ def test_what_is_left_out_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("epoch", "epochs"), ("learning-rate", "learning_rate"), ("Solver", "solver"),
-     ("alphac", "alpha_c"), ("optimizer", "optimiser")],
-)  # fmt: skip
+    [
+        ("epoch", "epochs"),
+        ("learning-rate", "learning_rate"),
+        ("Solver", "solver"),
+        ("alphac", "alpha_c"),
+        ("optimizer", "optimiser"),
+    ],
+)
 def test_an_unknown_key_is_answered_with_the_nearest(given: str, meant: str) -> None:
     with pytest.raises(HdnnError, match=f"{given!r}.*did you mean {meant!r}"):
         TrainingConfig.from_dict({given: 1})

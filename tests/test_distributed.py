@@ -37,9 +37,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 JOINT = TrainingConfig(method="joint", learning_rate=0.01, alpha=0.3, alpha_c=0.2, clip=5.0)
 BENT = replace(JOINT, shift=1, rotate=20.0, flip=True, erase=2, label_smoothing=0.1)
 STAGES: dict[str, Any] = {
-    "architecture": "H1", "widths": (4, 8), "layers": (2, 2), "step": 0.1, "kernel": 3,
+    "architecture": "H1",
+    "widths": (4, 8),
+    "layers": (2, 2),
+    "step": 0.1,
+    "kernel": 3,
     "head": "pool",
-}  # fmt: skip
+}
 BATCHES = (7, 1)
 """Sizes that two processes cannot share evenly; of the last one gets nothing."""
 
@@ -130,9 +134,16 @@ def gradients(case: str, group: Group) -> dict[str, Tensor]:
 
 
 FIT = replace(
-    JOINT, epochs=4, batch_size=33, averaging=0.9, validation=0.21, early_stopping=3, shift=1,
-    optimiser="AdamW", weight_decay=0.01,
-)  # fmt: skip
+    JOINT,
+    epochs=4,
+    batch_size=33,
+    averaging=0.9,
+    validation=0.21,
+    early_stopping=3,
+    shift=1,
+    optimiser="AdamW",
+    weight_decay=0.01,
+)
 
 
 def fitted(group: Group) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
@@ -144,9 +155,12 @@ def fitted(group: Group) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
 
 
 RECIPE = Recipe.from_tables(
-    {"data": {"source": "digits"}, "model": {"layers": 1, "dtype": "float64"},
-     "training": {"epochs": 4, "batch_size": 199, "validation": 0.1}}
-)  # fmt: skip
+    {
+        "data": {"source": "digits"},
+        "model": {"layers": 1, "dtype": "float64"},
+        "training": {"epochs": 4, "batch_size": 199, "validation": 0.1},
+    }
+)
 
 
 class EnoughError(HdnnError):

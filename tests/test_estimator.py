@@ -114,9 +114,16 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
 def test_what_is_asked_for_is_built() -> None:
     X, y = IRIS
     clf = quick(
-        architecture="MS3", layers=5, width=11, step=0.25, augmentation="spread",
-        activation="relu", time_invariant=True, dtype="float32", standardise=False,
-    ).fit(X, y)  # fmt: skip
+        architecture="MS3",
+        layers=5,
+        width=11,
+        step=0.25,
+        augmentation="spread",
+        activation="relu",
+        time_invariant=True,
+        dtype="float32",
+        standardise=False,
+    ).fit(X, y)
     net = clf.model_.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
     assert net.time_invariant
@@ -266,10 +273,21 @@ def test_partial_fit_knows_its_classes() -> None:
         clf.partial_fit(X, y, classes=[0, 1])
     with pytest.raises(HdnnError, match=r"\[7\] are not among \[0, 1, 2\]"):
         clf.partial_fit(X, np.where(y == 2, 7, y))
-    with pytest.raises(HdnnError, match="cannot balance"):
-        quick(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
-    with pytest.raises(HdnnError, match="cannot stop early"):
-        quick(early_stopping=True).partial_fit(X, y, classes=[0, 1, 2])
+
+
+@BOTH
+def test_partial_fit_is_hidden_where_all_data_are_needed(kind: Any) -> None:
+    """As scikit-learn's own estimators do, so that tools which ask for it see that it is not."""
+    cases: list[tuple[dict[str, Any], str]] = [({"early_stopping": True}, "cannot stop early")]
+    if kind is HDNNClassifier:
+        cases.append(({"class_weight": "balanced"}, "cannot balance"))
+    for options, reason in cases:
+        est = quick(kind, **options)
+        assert not hasattr(est, "partial_fit")
+        with pytest.raises(AttributeError, match="partial_fit") as caught:
+            est.partial_fit(*IRIS)
+        assert reason in str(caught.value.__cause__)
+        assert hasattr(est.set_params(**dict.fromkeys(options)), "partial_fit")
 
 
 def test_a_failed_partial_fit_leaves_the_model() -> None:
@@ -307,9 +325,11 @@ def test_copies(kind: Any, tmp_path: Path) -> None:
     est = quick(kind).fit(X, y)
     joblib.dump(est, tmp_path / "est.joblib")
     copies = [
-        copy.deepcopy(est), pickle.loads(pickle.dumps(est)), joblib.load(tmp_path / "est.joblib"),
+        copy.deepcopy(est),
+        pickle.loads(pickle.dumps(est)),
+        joblib.load(tmp_path / "est.joblib"),
         clone(est).fit(X, y),
-    ]  # fmt: skip
+    ]
     for other in copies:
         np.testing.assert_array_equal(values(other), values(est))
 

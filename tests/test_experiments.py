@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
+import math
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hdnn.cli import app
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.experiments import cells, specs, summary, sweep
-from hdnn.experiments.records import Record, Store
+from hdnn.experiments.records import LOCK, Record, Store
+from hdnn.files import DamagedFileWarning
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,9 +32,21 @@ def record(
 def stub(task: sweep.Task, threads: int | None = None) -> list[Record]:
     c = task.cell
     return [
-        Record(c.data, c.architecture, c.layers, task.protocol, task.split, seed, 1.0, 0.5, 0.5,
-               0.1, "0") for seed in task.seeds
-    ]  # fmt: skip
+        Record(
+            c.data,
+            c.architecture,
+            c.layers,
+            task.protocol,
+            task.split,
+            seed,
+            1.0,
+            0.5,
+            0.5,
+            0.1,
+            "0",
+        )
+        for seed in task.seeds
+    ]
 
 
 # --- specs ----------------------------------------------------------------------------------------
@@ -57,8 +73,11 @@ def test_every_cell_has_frozen_settings(name: str) -> None:
 def test_filters_repeat_and_refuse_what_is_not_in_the_table() -> None:
     found = specs.select(["double-moons"], ["h1", "MS2"], [1, 4])
     assert {(c.architecture, c.layers) for c in found} == {
-        ("H1", 1), ("H1", 4), ("MS2", 1), ("MS2", 4),
-    }  # fmt: skip
+        ("H1", 1),
+        ("H1", 4),
+        ("MS2", 1),
+        ("MS2", 4),
+    }
     assert len(specs.select()) == 40
     with pytest.raises(HdnnError, match="swiss-roll has 4 8 16 32 64"):
         specs.select(["swiss-roll"], [], [5])
@@ -70,7 +89,7 @@ def test_filters_repeat_and_refuse_what_is_not_in_the_table() -> None:
 
 
 def test_a_key_is_recorded_once(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store(tmp_path, Record)
     store.add([record(1), record(0)])
     store.add([record(1, accuracy=0.9), record(2)])
     assert [r.seed for r in store.read().values()] == [0, 1, 2]
@@ -78,18 +97,86 @@ def test_a_key_is_recorded_once(tmp_path: Path) -> None:
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     assert len(lines) == 3
     assert all(set(json.loads(line)) == set(Record.__dataclass_fields__) for line in lines)
-    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"records.jsonl", LOCK}
 
 
-def test_a_torn_last_line_does_not_count_and_a_torn_other_is_an_error(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_torn_last_line_does_not_count_and_a_torn_other_is_set_aside(tmp_path: Path) -> None:
+    store = Store(tmp_path, Record)
     store.add([record(0), record(1)])
     whole = store.path.read_text()
     store.path.write_text(whole[:-20])
     assert [r.seed for r in store.read().values()] == [0]
     store.path.write_text(whole[10:])
-    with pytest.raises(FileFormatError, match="line 1"):
-        store.read()
+    with pytest.warns(DamagedFileWarning, match="1 of 2 lines .*line 1"):
+        assert [r.seed for r in store.read().values()] == [1]
+    with pytest.warns(DamagedFileWarning):
+        store.add([record(2)])
+    assert [r.seed for r in store.read().values()] == [1, 2]  # no warning any more
+    damaged = tmp_path / "records.jsonl.damaged"
+    assert damaged.read_text() == whole[10:].splitlines(keepends=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "0"),
+        ("seed", True),
+        ("seed", 2**63),
+        ("layers", 4.0),
+        ("layers", None),
+        ("test_accuracy", math.nan),
+        ("test_accuracy", "0.5"),
+        ("seconds", 10**200),
+        ("seconds", [0.1]),
+        ("data", 5),
+        ("data", ["swiss-roll"]),
+        ("version", None),
+        ("more", 1),
+    ],
+)
+def test_a_line_is_a_record_only_if_its_types_are_right(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    store = Store(tmp_path, Record)
+    line = json.dumps({**asdict(record(1)), name: value})
+    store.path.write_text(f"{json.dumps(asdict(record(0)))}\n{line}\n")
+    with pytest.warns(DamagedFileWarning, match="line 2"):
+        assert [r.seed for r in store.read().values()] == [0]
+
+
+ADD = """
+import sys
+from hdnn.experiments.records import Record, Store
+store, first = Store(sys.argv[1], Record), int(sys.argv[2])
+print("ready", flush=True)
+input()
+for seed in range(first, first + 20):
+    store.add([Record("swiss-roll", "H1", 4, "tuned", "paper", seed, 1.0, 0.5, 0.5, 0.1, "0")])
+"""
+
+
+def test_several_processes_add_records_and_none_is_lost(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", ADD, str(tmp_path)]
+    runs = [
+        subprocess.Popen([*words, str(k)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for k in (0, 20, 40)
+    ]
+    try:
+        for run in runs:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "ready\n"
+        for run in runs:
+            run.communicate("go\n", timeout=120)
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [0, 0, 0]
+    assert [r.seed for r in Store(tmp_path, Record).read().values()] == list(range(60))
+
+
+def test_records_need_no_module_that_windows_lacks() -> None:
+    code = "import sys; sys.modules['fcntl'] = None; import hdnn.experiments.records"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- sweeps ---------------------------------------------------------------------------------------
@@ -107,15 +194,21 @@ def test_a_second_call_does_only_what_is_missing(
         return stub(task)
 
     monkeypatch.setattr(sweep, "run_task", failing)
-    store, chosen = Store(tmp_path), specs.select(["swiss-roll"], ["H1"])
+    store, chosen = Store(tmp_path, Record), specs.select(["swiss-roll"], ["H1"])
     with pytest.raises(KeyboardInterrupt):
         sweep.sweep(store, chosen, "tuned", "paper", range(3))
     assert len(store.read()) == 6
     again: list[sweep.Task] = []
     monkeypatch.setattr(sweep, "run_task", lambda task: again.append(task) or stub(task))
     seen: list[tuple[int, int]] = []
-    sweep.sweep(store, chosen, "tuned", "paper", range(4),
-                progress=lambda done, total: seen.append((done, total)))  # fmt: skip
+    sweep.sweep(
+        store,
+        chosen,
+        "tuned",
+        "paper",
+        range(4),
+        progress=lambda done, total: seen.append((done, total)),
+    )
     assert [task.seeds for task in again] == [(3,), (3,), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
     assert seen[0] == (0, 14)
     assert seen[-1] == (14, 14)
@@ -160,19 +253,24 @@ def test_choosing_settings_never_sees_the_test_part() -> None:
 
 def test_engines_and_names_are_checked(tmp_path: Path) -> None:
     for words, match in (
-        ({"name": "nope"}, "protocol"), ({"split": "nope"}, "split"), ({"engine": "dusk"}, "dask"),
+        ({"name": "nope"}, "protocol"),
+        ({"split": "nope"}, "split"),
+        ({"engine": "dusk"}, "dask"),
         ({"engine": "dask"}, "--address"),
-    ):  # fmt: skip
+    ):
         given = {"name": "tuned", "split": "paper", **words}
         with pytest.raises(HdnnError, match=match):
-            sweep.sweep(Store(tmp_path), specs.select(), seeds=[0], **given)  # type: ignore[arg-type]
+            sweep.sweep(Store(tmp_path, Record), specs.select(), seeds=[0], **given)  # type: ignore[arg-type]
 
 
-def test_a_dask_worker_may_be_killed(tmp_path: Path) -> None:
-    """A real scheduler and two worker processes; one dies; no record is lost or doubled."""
+def test_a_dask_worker_and_the_scheduler_may_be_killed(tmp_path: Path) -> None:
+    """A real scheduler and two worker processes; one dies; no record is lost or doubled.
+
+    Then the scheduler ends as well: that is an error, and no record is lost.
+    """
     distributed = pytest.importorskip("distributed")
     chosen = specs.select(["double-moons"], [], [1, 2])
-    store = Store(tmp_path)
+    store = Store(tmp_path, Record)
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
     ) as cluster:
@@ -183,10 +281,38 @@ def test_a_dask_worker_may_be_killed(tmp_path: Path) -> None:
                 worker = next(iter(cluster.workers.values()))
                 killed.append(worker.process.process.kill())
 
-        sweep.sweep(store, chosen, "tuned", "paper", range(5), engine="dask",
-                    address=cluster.scheduler_address, progress=progress)  # fmt: skip
-    assert len(killed) == 1
-    assert len(store.path.read_text().splitlines()) == len(store.read()) == 5 * len(chosen)
+        sweep.sweep(
+            store,
+            chosen,
+            "tuned",
+            "paper",
+            range(5),
+            engine="dask",
+            address=cluster.scheduler_address,
+            progress=progress,
+        )
+        assert len(killed) == 1
+        assert len(store.path.read_text().splitlines()) == len(store.read()) == 5 * len(chosen)
+        lost: list[int] = []
+
+        def lose(done: int, total: int) -> None:
+            if done and not lost:
+                lost.append(done)
+                cluster.close()
+
+        with pytest.raises(HdnnError, match=r"engine dask failed.*repeat the command"):
+            sweep.sweep(
+                store,
+                specs.select(["swiss-roll"], [], [64]),
+                "tuned",
+                "paper",
+                range(5),
+                engine="dask",
+                address=cluster.scheduler_address,
+                progress=lose,
+            )
+    assert lost[0] > 0
+    assert len(store.read()) >= 5 * len(chosen) + lost[0]
 
 
 # --- summaries ------------------------------------------------------------------------------------
@@ -221,7 +347,7 @@ def test_tables_say_the_same_in_every_form() -> None:
 
 
 def test_readme_agrees_with_the_records() -> None:
-    records = Store(ROOT / "results" / "table1").read().values()
+    records = Store(ROOT / "results" / "table1", Record).read().values()
     rows = summary.summarise(specs.select(), records, "tuned", "paper")
     assert len(rows) == 40
     assert all(row.seeds == 20 for row in rows)
@@ -245,7 +371,8 @@ def test_reproduce_writes_records_tables_and_figures(tmp_path: Path) -> None:
     again = (tmp_path / "records.jsonl").read_text()
     assert "of 1 cells" in command("table1", *flags, "--out", tmp_path)
     assert (tmp_path / "records.jsonl").read_text() == again
-    assert {path.suffix for path in tmp_path.iterdir()} == {".jsonl", ".md", ".csv", ".html"}
+    kinds = {path.suffix for path in tmp_path.iterdir() if path.name != LOCK}
+    assert kinds == {".jsonl", ".md", ".csv", ".html"}
     command("depth", tmp_path, "--out", tmp_path / "depth.svg")
     assert (tmp_path / "depth.svg").read_text().startswith("<?xml")
     page = tmp_path / "page.md"

@@ -24,6 +24,7 @@ from hdnn.experiments import (
     robustness,
 )
 from hdnn.experiments.figure2 import LIMIT, Case
+from hdnn.files import DamagedFileWarning
 
 COMMITTED = Path(__file__).parents[1] / "results" / "figure2"
 
@@ -124,8 +125,11 @@ def test_what_is_recorded_is_not_trained_again(
     assert again == first
     assert json.loads(curves)["H1"]["shown"] == [1, 11]
     (tmp_path / "records.jsonl").write_text("{}\n" + kept)
-    with pytest.raises(FileFormatError, match="line 1"):
-        figure2_records.Records(tmp_path).read()
+    with pytest.warns(DamagedFileWarning, match="line 1"):
+        assert len(figure2_records.Records(tmp_path).read()) == 4
+    (tmp_path / "curves.json").write_text(curves.replace('"shown": [1', '"shown": ["1"'))
+    with pytest.raises(FileFormatError, match=r"curves.json.*shown is .*remove it"):
+        figure2_records.Records(tmp_path).read_curves()
 
 
 def committed() -> list[figure2_summary.Row]:
@@ -177,8 +181,18 @@ def test_tables_and_figures_of_the_committed_records() -> None:
 
 def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    words = ("train", "double-moons", "--size", 200, "--layers", 4, "--epochs", 3,
-             "--batch-size", 25)  # fmt: skip
+    words = (
+        "train",
+        "double-moons",
+        "--size",
+        200,
+        "--layers",
+        4,
+        "--epochs",
+        3,
+        "--batch-size",
+        25,
+    )
     run, plain = tmp_path / "run", tmp_path / "plain"
     command(*words, "--record", 2, "--out", run)
     command(*words, "--out", plain)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 import hdnn
 from catalogue import OWN, build
-from hdnn.backends import fused, kernels
-from hdnn.backends.packing import pack
+from hdnn.backends.compiled_program import compile_program
 from hdnn.backends.selection import ACTIVATIONS
-from hdnn.backends.wiring import AT_B, M
 from hdnn.fields import HamiltonianField, Weights
+from hdnn.kernels import tiling
+from hdnn.kernels.stage_table import AT_B, M
 from twins import CATALOGUE, Net, agree, derivatives, error, stepped, twin
 
 WIDTHS = (2, 4, 6, 8, 10, 16, 34, 64)
@@ -121,10 +121,11 @@ def test_J_of_every_layer() -> None:
 def test_very_deep_networks(name: str, layers: int) -> None:
     """More layers than fit into the scratch at once, and more segments than it has room for."""
     net, y = build(name, features=64, layers=layers, T=1.0, scale=0.125), torch.randn(20, 64)
-    table = pack(net.program(), y.dtype, y.device).wiring.table
-    plan = kernels.plan(table, (1, 1, 64, 20), layers, 8)
-    assert plan.segment < layers
-    assert (plan.slots < -(-layers // plan.segment)) == (layers == 1500)
+    table = compile_program(net.program(), y.dtype, y.device).tables.table
+    plan = tiling.plan(table, (1, 1, 64, 20), layers, 8)
+    cut = plan.tiling
+    assert cut.segment < layers
+    assert (cut.slots < -(-layers // cut.segment)) == (layers == 1500)
     fused, plain = (derivatives(twin(net, b), y, y) for b in ("fused", "reference"))
     agree(fused, plain)
 
@@ -138,15 +139,13 @@ def test_rows_of_parameters_a_few_layers_at_a_time(
     net = CATALOGUE[label](features=6, layers=23, scale=0.4, **options)
     y, weight = torch.randn(300, 6), torch.randn(300, 6)
     exact = derivatives(twin(net, "reference"), y, weight)
-    monkeypatch.setattr(kernels, "BUDGET", 12_000)
-    monkeypatch.setattr(kernels, "WINDOW", 0)
-    fused._plan.cache_clear()
-    table = pack(net.program(), y.dtype, y.device).wiring.table
-    plan = kernels.plan(table, (1, 1, 6, 300), 23, 8)
-    assert plan.window == plan.segment < 23
-    assert plan.pieces > 1
+    monkeypatch.setattr(tiling, "BUDGET", 12_000)
+    monkeypatch.setattr(tiling, "WINDOW", 0)
+    table = compile_program(net.program(), y.dtype, y.device).tables.table
+    plan = tiling.plan(table, (1, 1, 6, 300), 23, 8)
+    assert plan.window == plan.tiling.segment < 23
+    assert plan.tiling.pieces > 1
     agree(derivatives(twin(net, "fused"), y, weight), exact)
-    fused._plan.cache_clear()
 
 
 # --- activations, element by element --------------------------------------------------------------
@@ -203,9 +202,13 @@ def test_activations_and_slopes_element_by_element(activation: str, dtype: torch
 # --- special values -------------------------------------------------------------------------------
 
 SPECIAL = {
-    "large": 1e4, "zero": 0.0, "denormal": 1e-310, "nan": torch.nan, "inf": torch.inf,
+    "large": 1e4,
+    "zero": 0.0,
+    "denormal": 1e-310,
+    "nan": torch.nan,
+    "inf": torch.inf,
     "-inf": -torch.inf,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("special", SPECIAL)
@@ -274,18 +277,17 @@ def test_scratch_stays_in_the_cache_at_any_depth(
 ) -> None:
     net = CATALOGUE[label](features=2 * half, layers=1)
     program = net.program()
-    table = pack(program, torch.float64, torch.device("cpu")).wiring.table
+    table = compile_program(program, torch.float64, torch.device("cpu")).tables.table
     networks, groups, samples = sizes
-    plan = kernels.plan(table, (networks, groups, 2 * half, samples), layers, itemsize)
-    assert plan.scratch * itemsize <= kernels.BUDGET
+    plan = tiling.plan(table, (networks, groups, 2 * half, samples), layers, itemsize)
+    cut = plan.tiling
+    assert plan.scratch * itemsize <= tiling.BUDGET
     size = int((table[:, AT_B] + table[:, M]).max()) * itemsize
-    assert plan.window == plan.segment or (
-        plan.window == layers and layers * size <= kernels.WINDOW
-    )
-    assert 1 <= plan.pieces <= groups * -(-samples // plan.block)
-    assert plan.block >= 1
-    assert 1 <= plan.segment <= layers
-    assert 1 <= plan.slots <= -(-layers // plan.segment)
+    assert plan.window == cut.segment or (plan.window == layers and layers * size <= tiling.WINDOW)
+    assert 1 <= cut.pieces <= groups * -(-samples // cut.block)
+    assert cut.block >= 1
+    assert 1 <= cut.segment <= layers
+    assert 1 <= cut.slots <= -(-layers // cut.segment)
 
 
 # --- what a call leaves alone ---------------------------------------------------------------------

@@ -56,10 +56,8 @@ VIEWS: dict[str, Callable[[], Tensor]] = {
     "one row for all": lambda: torch.randn(4).expand(40, 4),
     "one column for all": lambda: torch.randn(40, 1).expand(40, 4),
     "one number": lambda: torch.randn(()).expand(40, 4),
-    "imaginary part of a conjugate": lambda: torch.randn(
-        40, 4, dtype=torch.complex128
-    ).conj().imag,
-}  # fmt: skip
+    "imaginary part of a conjugate": lambda: torch.randn(40, 4, dtype=torch.complex128).conj().imag,
+}
 
 
 @every_served
@@ -186,8 +184,10 @@ def test_a_network_made_in_inference_mode() -> None:
         net.field.interconnection.J.mul_(2)
         close(net(y), twin(net, "reference")(y))
     other = build("H1", backend="fused", T=0.77)
-    agree(derivatives(other, y.clone(), y.clone()),
-          derivatives(twin(other, "reference"), y.clone(), y.clone()))  # fmt: skip
+    agree(
+        derivatives(other, y.clone(), y.clone()),
+        derivatives(twin(other, "reference"), y.clone(), y.clone()),
+    )
 
 
 # --- changes between calls, and between forward and backward --------------------------------------
@@ -208,9 +208,12 @@ def test_what_changes_before_backward_is_an_error_or_harmless(
     field = mine.field
     with torch.no_grad():
         {
-            "theta": field.weights.theta, "beta": field.weights.beta, "state": x,
-            "log_steps": getattr(mine, "log_steps", None), "J": field.interconnection.J,
-        }[changed].mul_(1.5)  # fmt: skip
+            "theta": field.weights.theta,
+            "beta": field.weights.beta,
+            "state": x,
+            "log_steps": getattr(mine, "log_steps", None),
+            "J": field.interconnection.J,
+        }[changed].mul_(1.5)
     try:
         found = torch.autograd.grad(loss, y, create_graph=create_graph)[0]
     except RuntimeError as error:
@@ -229,8 +232,11 @@ def test_the_next_call_sees_what_changed(served: str) -> None:
         fresh = twin(copy.deepcopy(mine), "reference")
         found = derivatives(mine, y.to(mine.K.dtype), y.to(mine.K.dtype))
         single = mine.K.dtype == torch.float32
-        agree(found, derivatives(fresh, y.to(mine.K.dtype), y.to(mine.K.dtype)),
-              1e-5 if single else 1e-11)  # fmt: skip
+        agree(
+            found,
+            derivatives(fresh, y.to(mine.K.dtype), y.to(mine.K.dtype)),
+            1e-5 if single else 1e-11,
+        )
         return found["value"]
 
     seen = [check()]

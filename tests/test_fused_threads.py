@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,6 +21,7 @@ import hdnn
 from catalogue import build
 from hdnn.backends import fused, threads
 from hdnn.errors import HdnnError
+from hdnn.kernels.team import GATE, JOINED, NOT_YET, first_piece, next_piece
 from twins import Net, Results, derivatives
 
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -29,9 +30,11 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "images": ({"name": "H2", "channels": 8, "layers": 3}, (5, 8, 11, 13)),
     "ensemble": ({"name": "MS3", "features": 4, "layers": 9, "ensemble": 3}, (3, 101, 4)),
     "deep": ({"name": "MS1", "features": 8, "layers": 900}, (200, 8)),
-    "learned": ({"name": "HS", "features": 4, "layers": 9, "learn_steps": True, "X": "learned"},
-                (257, 4)),
-}  # fmt: skip
+    "learned": (
+        {"name": "HS", "features": 4, "layers": 9, "learn_steps": True, "X": "learned"},
+        (257, 4),
+    ),
+}
 
 
 def case(name: str, dtype: torch.dtype) -> tuple[Net, Tensor, Tensor]:
@@ -53,67 +56,85 @@ def identical(a: Results, b: Results) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
+class Teams:
+    """What `parallel_for` was asked for, and how many helpers took part in all."""
+
+    def __init__(self) -> None:
+        self.teams: list[Any] = []
+        self.pieces: list[int] = []
+
+    def parallel_for(self, work: threads.Work, pieces: int, count: int) -> None:
+        arrived = threading.Event()
+
+        def seen(team: Any, caller: bool) -> None:
+            if not caller:
+                arrived.set()
+                while team[GATE] == NOT_YET:  # there is one soon: the caller is on its way
+                    pass
+            elif count > 1 and pieces > 1:
+                arrived.wait(timeout=1.0)  # else it may be done before another wakes
+            if caller:
+                self.teams.append(team)
+            work(team, caller)
+
+        self.pieces.append(pieces)
+        threads.parallel_for(seen, pieces, count)
+
+    @property
+    def joined(self) -> int:
+        return sum(int(team[JOINED]) for team in self.teams)
+
+
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The threads that kernels run on; every call is large enough to be shared."""
-    seen: set[int] = set()
-    room, caller, joined = fused._room, threading.get_ident(), threading.Event()
-
-    def recorded(form: Any) -> Any:
-        seen.add(threading.get_ident())
-        if threading.get_ident() != caller:
-            joined.set()
-        elif fused.thread_count() > 1:  # else it may have done all the work before another wakes
-            joined.wait(timeout=1.0)
-        return room(form)
-
+def teams(monkeypatch: pytest.MonkeyPatch) -> Teams:
+    """Every call is large enough to be shared, and is noted here."""
+    found = Teams()
     monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
-    monkeypatch.setattr(fused, "_room", recorded)
-    return seen
+    monkeypatch.setattr(fused, "parallel_for", found.parallel_for)
+    return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_for_any_number_of_threads(
-    name: str, dtype: torch.dtype, workers: set[int], monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, teams: Teams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HDNN_NUM_THREADS", "1")
     alone = everything(name, dtype)
-    assert workers == {threading.get_ident()}
+    assert teams.joined == 0
     for count in (2, 3, 16):
         monkeypatch.setenv("HDNN_NUM_THREADS", str(count))
         identical(everything(name, dtype), alone)
-    assert len(workers) > 1
+        for _ in range(200):  # on a busy machine, the caller may be done before another wakes
+            if teams.joined:
+                break
+            identical(everything(name, dtype), alone)
+        assert teams.joined
+        teams.teams.clear()
 
 
-def test_as_many_threads_as_torch_uses(workers: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_threads_as_torch_uses(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HDNN_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        alone = everything("rows")
-        assert len(workers) == 1
+        assert threads.thread_count() == 1
         torch.set_num_threads(2)
-        identical(everything("rows"), alone)
-        assert len(workers) == 2
+        assert threads.thread_count() == 2
+        everything("rows")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-def test_chunks_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "SERIAL_FLOPS", 0.0)
-    counts: dict[str, list[int]] = {}
-
-    def spy(work: Any, count: int, workers: int) -> None:
-        counts.setdefault(str(workers), []).append(count)
-        threads.share(work, count, workers)
-
-    monkeypatch.setattr(fused, "share", spy)
+def test_chunks_do_not_depend_on_threads(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {}
     for number in ("1", "2", "5"):
         monkeypatch.setenv("HDNN_NUM_THREADS", number)
         for name in CASES:
             everything(name)
+        counts[number] = teams.pieces.copy()
+        teams.pieces.clear()
     assert counts["1"] == counts["2"] == counts["5"]
     assert max(counts["1"]) > 1
 
@@ -123,7 +144,7 @@ def test_small_work_stays_on_the_callers_thread(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError
 
     monkeypatch.setenv("HDNN_NUM_THREADS", "2")
-    monkeypatch.setattr(fused, "share", never)
+    monkeypatch.setattr(fused, "parallel_for", never)
     net, y = build("H1", backend="fused"), torch.randn(9, 4)
     derivatives(net, y, y)
     with pytest.raises(AssertionError):
@@ -137,39 +158,51 @@ def test_a_number_of_threads_that_is_none(given: str, monkeypatch: pytest.Monkey
         threads.thread_count()
 
 
+def pieces_of(team: Any, caller: bool) -> Iterator[int]:
+    """The pieces that a thread takes, as a kernel takes them."""
+    piece = first_piece(team, caller)
+    while piece >= 0:
+        yield piece
+        piece = next_piece(team, caller)
+
+
 @pytest.mark.parametrize("breaks", ["caller", "helper"])
-def test_an_error_is_raised_when_all_have_stopped_and_the_helpers_go_on(breaks: str) -> None:
-    caller, both, busy = threading.get_ident(), threading.Barrier(2), []
+def test_an_error_of_a_kernel_is_raised_when_all_have_stopped(breaks: str) -> None:
+    """As where there is no memory: the other thread is waited for, and takes no further piece."""
+    both, entered, busy, begun = threading.Barrier(2), threading.Event(), [], []
 
-    def work(first: int, last: int) -> None:
-        busy.append(first)
-        both.wait(timeout=30)  # both threads are at work
-        if (threading.get_ident() == caller) == (breaks == "caller"):
-            raise ValueError("broken")
-        time.sleep(0.05)
-        busy.remove(first)
+    def work(team: Any, caller: bool) -> None:
+        if not caller:
+            entered.wait(timeout=30)  # a helper that comes too early gives up
+        for piece in pieces_of(team, caller):
+            entered.set()
+            begun.append(piece)
+            busy.append(piece)
+            if len(begun) <= 2:
+                both.wait(timeout=30)  # both threads are at work
+            if caller == (breaks == "caller"):
+                raise MemoryError("broken")
+            busy.remove(piece)
 
-    with pytest.raises(ValueError, match="broken"):
-        threads.share(work, 2, 2)
+    count = 10**9 if breaks == "caller" else 2
+    with pytest.raises(MemoryError, match="broken"):
+        threads.parallel_for(work, count, 2)
     assert len(busy) == 1  # the one that broke: the other was waited for
+    assert len(begun) < count or breaks == "helper"
+    everyone_helps()
+
+
+def everyone_helps() -> None:
     done: list[int] = []
-    threads.share(lambda first, last: done.extend(range(first, last)), 5, 3)
+
+    def work(team: Any, caller: bool) -> None:
+        done.extend(pieces_of(team, caller))
+
+    threads.parallel_for(work, 5, 3)
     assert sorted(done) == list(range(5))
 
 
-def test_after_an_error_no_further_piece_is_begun() -> None:
-    begun: list[int] = []
-
-    def work(first: int, last: int) -> None:
-        begun.append(first)
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        threads.share(work, 1000, 2)
-    assert len(begun) <= 2
-
-
-def test_four_threads_at_once(workers: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_threads_at_once(teams: Teams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with a network of its own and, at the same time, all with the same network."""
     monkeypatch.setenv("HDNN_NUM_THREADS", "2")
     names = [name for name in CASES if name != "deep"]
@@ -187,7 +220,7 @@ def test_four_threads_at_once(workers: set[int], monkeypatch: pytest.MonkeyPatch
         list(pool.map(lambda _: barrier.wait(timeout=30), range(4)))  # all four are there
         for (name, _), found in zip(jobs, pool.map(run, jobs), strict=True):
             identical(found, expected[name])
-    assert len(workers) > 2
+    assert len(teams.teams) > len(jobs)
 
 
 # --- children -------------------------------------------------------------------------------------
@@ -219,7 +252,7 @@ class Data(torch.utils.data.Dataset):
 if __name__ == "__main__":
     from hdnn.backends import threads
     here = bits()
-    assert threads._queue is not None
+    assert threads._started > 0
     found = {"here": here}
     for kind in ("fork", "spawn"):
         with multiprocessing.get_context(kind).Pool(1) as pool:
@@ -239,8 +272,12 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = os.environ | {"HDNN_NUM_THREADS": "2", "OMP_NUM_THREADS": "1"}
     run = subprocess.run(
         [sys.executable, str(script), str(Path(__file__).parent)],
-        check=False, capture_output=True, text=True, timeout=300, env=environment,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+    )
     assert run.returncode == 0, run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found
@@ -261,19 +298,38 @@ def test_the_parent_goes_on_as_before(children: dict[str, Any]) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
 def test_work_is_shared_without_rest(count: int, workers: int) -> None:
     done: list[int] = []
-    threads.share(lambda first, last: done.extend(range(first, last)), count, workers)
+    threads.parallel_for(lambda *one: done.extend(pieces_of(*one)), count, workers)
     assert sorted(done) == list(range(count))
 
 
 def test_the_caller_does_what_nobody_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody: SimpleQueue[Any] = SimpleQueue()
     monkeypatch.setattr(threads, "_queue", nobody)
-    who: list[int] = []
+    monkeypatch.setattr(threads, "_started", 1)
+    who: list[bool] = []
 
-    def work(first: int, last: int) -> None:
-        who.extend([threading.get_ident()] * (last - first))
+    def work(team: Any, caller: bool) -> None:
+        who.extend(caller for _ in pieces_of(team, caller))
 
-    threads.share(work, 8, 2)
-    assert who == [threading.get_ident()] * 8
+    threads.parallel_for(work, 8, 2)
+    assert who == [True] * 8
     nobody.get().use()  # a helper that comes too late does nothing
     assert len(who) == 8
+
+
+def test_helpers_of_a_call_that_never_began_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C between calling the helpers and the kernel."""
+    nobody: SimpleQueue[Any] = SimpleQueue()
+    monkeypatch.setattr(threads, "_queue", nobody)
+    monkeypatch.setattr(threads, "_started", 1)
+    who: list[bool] = []
+
+    def work(team: Any, caller: bool) -> None:
+        if caller:
+            raise KeyboardInterrupt
+        who.extend(caller for _ in pieces_of(team, caller))
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.parallel_for(work, 8, 2)
+    nobody.get().use()
+    assert who == []

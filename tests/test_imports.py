@@ -12,16 +12,38 @@ import pytest
 import hdnn
 
 ROOT = Path(hdnn.__file__).parent
-ORDER = (
-    "_openmp", "errors", "files", "fields", "program", "ode", "schemes", "backends", "network",
-    "zoo", "data", "model", "images", "persistence", "analysis", "training", "estimator", "plots",
-    "report", "experiments", "play", "bench", "cli",
-)  # fmt: skip
+ORDER = [
+    "_openmp",
+    "errors",
+    "files",
+    "fields",
+    "program",
+    "ode",
+    "schemes",
+    "kernels",
+    "backends",
+    "network",
+    "zoo",
+    "data",
+    "model",
+    "images",
+    "persistence",
+    "analysis",
+    "training",
+    "estimator",
+    "plots",
+    "report",
+    "experiments",
+    "play",
+    "bench",
+    "cli",
+]
 LEVEL = {name: level for level, name in enumerate(ORDER)}
 MODULES = sorted(
-    path for path in ROOT.rglob("*.py")
+    path
+    for path in ROOT.rglob("*.py")
     if path.relative_to(ROOT).as_posix() not in ("__init__.py", "__main__.py")
-)  # fmt: skip
+)
 
 
 def place(path: Path) -> str:

@@ -121,9 +121,10 @@ INTEGERS = st.integers(-2, 2)
 @example(n=2, J=[[0, 1], [0, 0]], K=[[1, 0], [0, 0]])  # K'DK = diag(1, 0): nilpotent
 @example(n=4, J=canonical(4).triu().int().tolist(), K=torch.diag(torch.tensor([1, 0, 1, 0])))
 @given(
-    n=st.just(4), J=arrays(np.int64, (4, 4), elements=INTEGERS),
+    n=st.just(4),
+    J=arrays(np.int64, (4, 4), elements=INTEGERS),
     K=arrays(np.int64, (3, 4), elements=INTEGERS),
-)  # fmt: skip
+)
 def test_defective_exactly_where_the_rank_of_A_squared_is_less(n: int, J: Any, K: Any) -> None:
     """With D = I and a singular K'K, in exact integers: the Jordan blocks are those of 0."""
     upper, K = np.triu(np.asarray(J), 1), np.asarray(K)
@@ -181,8 +182,15 @@ def test_lemma_1_as_the_paper_writes_it(n: int, rows: int, seed: int, T: float) 
         return np.concatenate([-J_ @ K_.T @ np.tanh(z), (K_.T @ D @ K_ @ J_.T @ phi).ravel()])
 
     start = np.concatenate([solution.states[-1, 0].numpy(), np.eye(n).ravel()])
-    exact = solve_ivp(backwards, (0, T), start, rtol=1e-10, atol=1e-11, method="DOP853",
-                      t_eval=[T - l * T / 4 for l in (4, 3, 2, 1, 0)]).y  # fmt: skip
+    exact = solve_ivp(
+        backwards,
+        (0, T),
+        start,
+        rtol=1e-10,
+        atol=1e-11,
+        method="DOP853",
+        t_eval=[T - l * T / 4 for l in (4, 3, 2, 1, 0)],
+    ).y
     mine = backward_dynamics(net, solution.states[-1], 3 * solution.substeps)
     for l in range(5):
         phi = torch.from_numpy(exact[n:, 4 - l].reshape(n, n))
@@ -202,9 +210,10 @@ def structural(net: hdnn.HamiltonianNetwork, y: Tensor) -> dict[str, bool | None
 
 
 KEEPING = [
-    (name, s) for name, s in PAIRS
+    (name, s)
+    for name, s in PAIRS
     if name in HAMILTONIAN and build(name, s).scheme.structure_preserving
-]  # fmt: skip
+]
 
 
 @settings(max_examples=30)

@@ -81,8 +81,12 @@ COUNTS: dict[str, Callable[[int], float]] = {
     "FCNN": lambda n: n**2 + n,
     "ResNet": lambda n: n**2 + n,
 }
-WIDTHS = [(name, n) for name in LONGHAND for n in (2, 3, 4, 10)
-          if n % 2 == 0 or name in ("MS2", "H2", "FCNN", "ResNet")]  # fmt: skip
+WIDTHS = [
+    (name, n)
+    for name in LONGHAND
+    for n in (2, 3, 4, 10)
+    if n % 2 == 0 or name in ("MS2", "H2", "FCNN", "ResNet")
+]
 
 
 def longhand(net: torch.nn.Module, layer: Layer, Y: torch.Tensor) -> Vector:

@@ -17,9 +17,10 @@ import hdnn
 from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.kernels import output_layer
 from hdnn.model import Model
 from hdnn.schemes import Leapfrog
-from hdnn.training import DirectEnsemble, TrainingConfig, solvers
+from hdnn.training import DirectEnsemble, TrainingConfig
 from hdnn.training.loops import (
     Batches,
     CoordinateLoop,
@@ -76,9 +77,12 @@ def close(found: Any, exact: Any, tolerance: float) -> None:
 
 
 def assert_direct_is_autograd(
-    network: hdnn.HamiltonianNetwork, data: Batches, loss: str,
-    config: TrainingConfig = CONFIG, tolerance: float = 1e-11,
-) -> None:  # fmt: skip
+    network: hdnn.HamiltonianNetwork,
+    data: Batches,
+    loss: str,
+    config: TrainingConfig = CONFIG,
+    tolerance: float = 1e-11,
+) -> None:
     """Three epochs in kernels and through the autograd of the reference backend, side by side."""
     direct = model(network, loss)
     plain = copy.deepcopy(direct)
@@ -122,7 +126,7 @@ VARIANTS: dict[str, Callable[..., hdnn.HamiltonianNetwork]] = {
     "relu": lambda: build("H1", activation="relu"),
     "sigmoid FCNN": lambda: build("FCNN", activation="sigmoid"),
     "HS with X": lambda: build("HS", X=torch.tensor([[1.0, 2.0], [0.0, -1.0]])),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("label", VARIANTS)
@@ -250,14 +254,23 @@ def _together(name: str, **options: Any) -> hdnn.HamiltonianNetwork:
 
 
 def _train_together(
-    network: hdnn.HamiltonianNetwork, parts: list[Batches], given: Tensor, loss: str,
-    config: TrainingConfig, epochs: int = 2,
-) -> tuple[DirectEnsemble, list[list[Epoch]]]:  # fmt: skip
+    network: hdnn.HamiltonianNetwork,
+    parts: list[Batches],
+    given: Tensor,
+    loss: str,
+    config: TrainingConfig,
+    epochs: int = 2,
+) -> tuple[DirectEnsemble, list[list[Epoch]]]:
     targets = [part.target.double().reshape(SAMPLES, -1) for part in parts]
     ensemble = DirectEnsemble(
-        network, torch.stack([p.states for p in parts]), torch.stack(targets),
-        torch.stack([p.weight for p in parts]), config, outputs=OUTPUTS[loss], loss=loss,
-    )  # fmt: skip
+        network,
+        torch.stack([p.states for p in parts]),
+        torch.stack(targets),
+        torch.stack([p.weight for p in parts]),
+        config,
+        outputs=OUTPUTS[loss],
+        loss=loss,
+    )
     return ensemble, [ensemble.epoch(given[:, k], k) for k in range(epochs)]
 
 
@@ -436,7 +449,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         V[:] = 2.0
         return 0
 
-    monkeypatch.setattr(solvers, "kernel", lambda name: scripted)
+    monkeypatch.setattr(output_layer, "kernel", lambda name: scripted)
     return calls
 
 
@@ -493,9 +506,13 @@ def test_joint_descent_is_one_forward_pass_and_one_step_on_everything(
 ) -> None:
     net = Model(Stub(), 1, task="regression")
     config = TrainingConfig(
-        method="joint", batch_size=2, optimiser="SGD", learning_rate=0.1, alpha_c=0.5,
+        method="joint",
+        batch_size=2,
+        optimiser="SGD",
+        learning_rate=0.1,
+        alpha_c=0.5,
         weight_decay=0.25,
-    )  # fmt: skip
+    )
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[1.0, -1.0]]))
     JointLoop(net, STUB_DATA, config).epoch(torch.tensor([1]), 0)
@@ -519,9 +536,10 @@ def test_steps_are_counted_and_use_the_rate_of_the_epoch(
     rates: list[float] = []
     step = loop.optimiser.step
     monkeypatch.setattr(
-        loop.optimiser, "step",
+        loop.optimiser,
+        "step",
         lambda: (rates.append(loop.optimiser.param_groups[0]["lr"]), step())[1],
-    )  # fmt: skip
+    )
     run(loop)
     assert rates == [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
 
@@ -556,10 +574,12 @@ def test_accuracy_counts_samples_before_their_step() -> None:
 # --- optimisers of torch --------------------------------------------------------------------------
 
 OPTIMISERS = sorted(
-    name for name in dir(torch.optim)
+    name
+    for name in dir(torch.optim)
     if isinstance(kind := getattr(torch.optim, name), type)
-    and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
-)  # fmt: skip
+    and issubclass(kind, torch.optim.Optimizer)
+    and kind is not torch.optim.Optimizer
+)
 
 
 # They need a closure, sparse gradients, matrices only.

@@ -89,8 +89,9 @@ def test_accuracy_under_perturbation_of_points_beside_a_line() -> None:
     X = torch.stack([torch.linspace(-1, 1, 201), torch.zeros(201)], 1)
     y = (X[:, 0] > 0).long()
     y[0] = 1  # classified wrongly
-    found = robustness(linear(torch.tensor([[1.0, 0.0]]), torch.zeros(1)), X, y, [0.0, 0.5, 3.0],
-                       draws=200)  # fmt: skip
+    found = robustness(
+        linear(torch.tensor([[1.0, 0.0]]), torch.zeros(1)), X, y, [0.0, 0.5, 3.0], draws=200
+    )
     assert found.worst[1] == pytest.approx((201 - 101 - 1) / 201, abs=0.011)
     assert found.worst[2] == 0.0
     assert found.random[0] == pytest.approx(200 / 201)

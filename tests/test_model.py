@@ -27,9 +27,11 @@ def test_the_two_ways_of_the_paper() -> None:
 
 
 @given(
-    features=st.integers(1, 6), extra=st.integers(0, 5), mode=st.sampled_from(["append", "spread"]),
+    features=st.integers(1, 6),
+    extra=st.integers(0, 5),
+    mode=st.sampled_from(["append", "spread"]),
     batch=st.lists(st.integers(0, 3), max_size=2),
-)  # fmt: skip
+)
 def test_widths_become_even_and_nothing_is_lost(
     features: int, extra: int, mode: str, batch: list[int]
 ) -> None:
@@ -47,10 +49,15 @@ def test_widths_become_even_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((3, 2), "too small for 3"), ((0, 4), "positive"), ((2.0, 4), "integer"),
-     ((2, 4.5), "integer"), ((2, 4, "apend"), "did you mean 'append'")],
+    [
+        ((3, 2), "too small for 3"),
+        ((0, 4), "positive"),
+        ((2.0, 4), "integer"),
+        ((2, 4.5), "integer"),
+        ((2, 4, "apend"), "did you mean 'append'"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_cannot_be_augmented(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         Augmentation(*arguments)

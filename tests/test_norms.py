@@ -88,9 +88,12 @@ def test_norms_of_float32_and_of_what_is_not_finite() -> None:
 
 @settings(max_examples=25)
 @given(
-    name=st.sampled_from(NAMES), layers=st.integers(0, 6), n=st.sampled_from((2, 4, 6)),
-    activation=st.sampled_from(("tanh", "erf", "softsign")), scale=st.floats(0.01, 3.0),
-)  # fmt: skip
+    name=st.sampled_from(NAMES),
+    layers=st.integers(0, 6),
+    n=st.sampled_from((2, 4, 6)),
+    activation=st.sampled_from(("tanh", "erf", "softsign")),
+    scale=st.floats(0.01, 3.0),
+)
 def test_no_sample_exceeds_the_product_bound(
     name: str, layers: int, n: int, activation: str, scale: float
 ) -> None:

@@ -54,17 +54,30 @@ def test_arrays_and_tensors_are_the_same_numbers() -> None:
         pictures.ode()(0.5, z.numpy().ravel())
 
 
-@pytest.mark.parametrize(("name", "scheme", "order"), [
-    ("H1", "ForwardEuler", 1), ("MS3", "Leapfrog", 2), ("H2", "ImplicitMidpoint", 2),
-    ("MS1", "Yoshida4", 4), ("H2", "RK4", 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "scheme", "order"),
+    [
+        ("H1", "ForwardEuler", 1),
+        ("MS3", "Leapfrog", 2),
+        ("H2", "ImplicitMidpoint", 2),
+        ("MS1", "Yoshida4", 4),
+        ("H2", "RK4", 4),
+    ],
+)
 def test_networks_converge_to_it_with_the_order_of_their_scheme(
     name: str, scheme: str, order: int
 ) -> None:
     y, errors = torch.randn(3, 4), []
     for layers in (10, 20):
-        net = build(name, scheme, layers=layers, T=0.8, time_invariant=True, scale=0.7,
-                    generator=torch.Generator().manual_seed(3))  # fmt: skip
+        net = build(
+            name,
+            scheme,
+            layers=layers,
+            T=0.8,
+            time_invariant=True,
+            scale=0.7,
+            generator=torch.Generator().manual_seed(3),
+        )
         with torch.no_grad():
             errors.append(float((net(y) - solved(net, y)).abs().max()))
     assert np.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.35)

@@ -65,8 +65,12 @@ def test_the_energy_is_conserved_along_the_exact_flow(problem: str) -> None:
     field = given.field(1)
     path = solve_ivp(
         lambda t, y: field.velocity(torch.from_numpy(y)).detach().numpy(),
-        (0.0, 5.0), given.start, method="DOP853", rtol=1e-12, atol=1e-13,
-    ).y.T  # fmt: skip
+        (0.0, 5.0),
+        given.start,
+        method="DOP853",
+        rtol=1e-12,
+        atol=1e-13,
+    ).y.T
     H = field.energy(torch.from_numpy(path))
     assert float(H.detach().std()) < 1e-11
     expected = torch.from_numpy(given.exact(5.0))
@@ -88,8 +92,13 @@ def test_the_order_of_any_coefficients_is_computed() -> None:
     jump = 1 / (2 - 2 ** (1 / 5))
     inner = Yoshida4().coefficients
     scaled = [[w * c for c in inner] for w in (jump, 1 - 2 * jump, jump)]
-    sixth = [*scaled[0][:-1], scaled[0][-1] + scaled[1][0], *scaled[1][1:-1],
-             scaled[1][-1] + scaled[2][0], *scaled[2][1:]]  # fmt: skip
+    sixth = [
+        *scaled[0][:-1],
+        scaled[0][-1] + scaled[1][0],
+        *scaled[1][1:-1],
+        scaled[1][-1] + scaled[2][0],
+        *scaled[2][1:],
+    ]
     assert [Splitting((1, 1)).order, Splitting((0.25, 0.5, 0.5, 0.5, 0.25)).order] == [1, 2]
     assert [RUTH3.order, Yoshida4().order, Splitting(tuple(sixth)).order] == [3, 4, 6]
 

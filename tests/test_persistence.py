@@ -11,13 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import hdnn
 from catalogue import OWN, PAIRS, build, every_pair, skew
-from hdnn import persistence
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.fields import ACTIVATIONS, STRUCTURES, HamiltonianField, Learned, Weights
 from hdnn.files import atomic
 from hdnn.schemes import ImplicitMidpoint, Leapfrog, Splitting
@@ -172,10 +170,14 @@ def test_foreign_files_are_refused(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(28, "No space left on device"), SafetensorError("IoError: no space left"),
-     KeyboardInterrupt()],
-    ids=lambda error: type(error).__name__,
-)  # fmt: skip
+    [
+        OSError(28, "No space left on device"),
+        OSError(5, "Input/output error"),
+        MemoryError(),
+        KeyboardInterrupt(),
+    ],
+    ids=repr,
+)
 def test_a_failed_write_leaves_the_old_file(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,14 +186,15 @@ def test_a_failed_write_leaves_the_old_file(
     hdnn.save(net, path)
     before = path.read_bytes()
 
-    def fail(tensors: object, target: Path, metadata: object) -> None:
-        Path(target).write_bytes(before[: len(before) // 2])
+    def fail(target: Path, content: bytes) -> None:
+        target.write_text(content[: len(content) // 2].decode("latin-1"))
         raise error
 
-    monkeypatch.setattr(persistence, "save_file", fail)
-    expected = HdnnError if isinstance(error, Exception) else KeyboardInterrupt
-    with pytest.raises(expected):
-        hdnn.save(build("H2"), path)
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "write_bytes", fail)
+        expected = StorageError if isinstance(error, OSError) else type(error)
+        with pytest.raises(expected):
+            hdnn.save(build("H2"), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

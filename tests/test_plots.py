@@ -110,9 +110,14 @@ def figure(labels: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("f.png", b"\x89PNG"), ("f.PNG", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.svg", b"<?xml"),
-     ("f", b"\x89PNG")],
-)  # fmt: skip
+    [
+        ("f.png", b"\x89PNG"),
+        ("f.PNG", b"\x89PNG"),
+        ("f.pdf", b"%PDF"),
+        ("f.svg", b"<?xml"),
+        ("f", b"\x89PNG"),
+    ],
+)
 def test_the_ending_chooses_the_format(
     name: str, start: bytes, figure: Any, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,13 @@ from torch import Tensor
 import hdnn
 from hdnn.analysis import sensitivities
 from hdnn.analysis.profiles import WIDEST, Snapshots, profile, spread
-from hdnn.analysis.singular import extremes
 from hdnn.data import split
 from hdnn.errors import FileFormatError, HdnnError
+from hdnn.kernels.svd import extremes
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.loops import DirectLoop
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
-from hdnn.training.recorder import GradientLog, Recorder
+from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
 from hdnn.training.runs import Run
 from hdnn.training.trainer import Entry
 
@@ -83,11 +84,13 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     found = trainer.recorder.recordings[0]
     values = torch.linalg.svdvals(M)
     for name, right in (
-        ("mean", values[..., 0].mean(1)), ("minimum", values[..., 0].amin(1)),
-        ("maximum", values[..., 0].amax(1)), ("smallest", values[..., -1].amin(1)),
+        ("mean", values[..., 0].mean(1)),
+        ("minimum", values[..., 0].amin(1)),
+        ("maximum", values[..., 0].amax(1)),
+        ("smallest", values[..., -1].amin(1)),
         ("of_mean", torch.linalg.svdvals(M.mean(1))[:, 0]),
         ("energy", energies(fresh.network, states)),
-    ):  # fmt: skip
+    ):
         torch.testing.assert_close(torch.tensor(getattr(found, name)), right, msg=name)
     # The gradient of the objective, K and b of a layer together.
     objective(fresh, config, states, data.y_train[order]).backward()
@@ -99,9 +102,9 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
     path = net.trajectory(y)
-    return torch.stack([
-        net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)
-    ]).detach()  # fmt: skip
+    return torch.stack(
+        [net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)]
+    ).detach()
 
 
 def objective(trained: hdnn.Model, config: TrainingConfig, states: Tensor, y: Tensor) -> Tensor:
@@ -147,9 +150,10 @@ def test_a_profile_is_that_of_the_sensitivities_for_few_samples_and_many(
         found, M = profile(net, y), sensitivities(net, y).double()
         values, of_mean = torch.linalg.svdvals(M), torch.linalg.svdvals(M.mean(1))
         for mine, exact in (
-            (found.largest, values[..., 0]), (found.smallest, values[..., -1]),
+            (found.largest, values[..., 0]),
+            (found.smallest, values[..., -1]),
             (found.of_mean, of_mean[:, 0]),
-        ):  # fmt: skip
+        ):
             np.testing.assert_allclose(mine, exact.numpy(), rtol=0, atol=tolerance)
 
 
@@ -176,8 +180,9 @@ def test_profile_of_an_ensemble_is_that_of_its_members() -> None:
     y = torch.randn(3, 40, 4)
     whole = profile(many, y, [1, 6])
     for k in range(3):
-        one = hdnn.network("H2", features=4, layers=6, T=1.0,
-                           generator=torch.Generator().manual_seed(k))  # fmt: skip
+        one = hdnn.network(
+            "H2", features=4, layers=6, T=1.0, generator=torch.Generator().manual_seed(k)
+        )
         part = profile(one, y[k], [1, 6])
         for name in ("largest", "smallest", "of_mean", "energy"):
             np.testing.assert_allclose(getattr(whole, name)[k], getattr(part, name), rtol=1e-12)
@@ -211,18 +216,19 @@ def recipe() -> Recipe:
 
 
 def test_a_killed_run_has_in_the_end_the_record_of_one_that_was_not(tmp_path: Path) -> None:
-    whole = Run.create(tmp_path / "whole", recipe())
-    whole.train(recorder=Recorder(3, samples=5))
-    broken = Run.create(tmp_path / "broken", recipe())
+    recorded = replace(recipe(), record=RecordConfig(3, samples=5))
+    whole = Run.create(tmp_path / "whole", recorded)
+    whole.train()
+    broken = Run.create(tmp_path / "broken", recorded)
 
     def stop(trainer: Trainer, entry: Entry) -> None:
         if entry.epoch == 3:  # the checkpoint is of an earlier epoch than the record
             raise SystemExit
 
     with pytest.raises(SystemExit):
-        broken.train([stop], checkpoint_seconds=1e9, recorder=Recorder(3, samples=5))
+        broken.train([stop], checkpoint_seconds=1e9)
     assert len(broken.gradients.read_text().splitlines()) == 1 + 4
-    broken.train()  # says nothing of recording: goes on as it began
+    broken.train()
     assert broken.gradients.read_text() == whole.gradients.read_text()
     header, entries = GradientLog(whole.gradients).read()
     assert (header.every, header.samples, header.depths) == (3, 5, (0, 1, 2, 3, 4))
@@ -232,18 +238,21 @@ def test_a_killed_run_has_in_the_end_the_record_of_one_that_was_not(tmp_path: Pa
 
 
 def test_after_a_checkpoint_only_the_rest_is_recorded_again(tmp_path: Path) -> None:
-    whole = Run.create(tmp_path / "whole", recipe())
-    whole.train(recorder=Recorder(1))
-    broken = Run.create(tmp_path / "broken", recipe())
+    recorded = replace(recipe(), record=RecordConfig(1))
+    whole = Run.create(tmp_path / "whole", recorded)
+    whole.train()
+    broken = Run.create(tmp_path / "broken", recorded)
 
     def stop(trainer: Trainer, entry: Entry) -> None:
         if entry.epoch == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        broken.train([stop], recorder=Recorder(1))
+        broken.train([stop])
+    broken.config.write_text(replace(recorded, record=RecordConfig(2)).to_toml())
     with pytest.raises(HdnnError, match="records every 1 iterations"):
-        broken.train(recorder=Recorder(2))
+        broken.train()
+    broken.config.write_text(recorded.to_toml())
     with open(broken.gradients, "a") as file:
         file.write('{"epoch": 3, "iteration": 8}\n{"epoch": 3, "iter')
     broken.train()
@@ -269,11 +278,12 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     path = tmp_path / "gradients.jsonl"
     recorder = Recorder(1, depths=2, samples=2)
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    recorder.log = GradientLog(path)
+    log = GradientLog(path)
+    log.begin(recorder.header(net), 0)
     recorder.start(net, torch.full((3, 4), torch.nan))
     recorder.before(0, torch.arange(3))
-    recorder.finish(1)
-    _, (entry,) = recorder.log.read()
+    log.append(1, recorder.finish(1))
+    _, (entry,) = log.read()
     assert entry["mean"] == [None, 1.0]
     assert entry["slope"] is None
     assert "gradient" not in entry
@@ -282,5 +292,6 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1.5}, {"samples": 0}, {"every": True}])
 def test_counts_are_positive_integers(wrong: dict[str, int]) -> None:
-    with pytest.raises(HdnnError, match="is an integer of at least 1"):
-        Recorder(**wrong)
+    for kind in (Recorder, RecordConfig):
+        with pytest.raises(HdnnError, match="is an integer of at least 1"):
+            kind(**wrong)

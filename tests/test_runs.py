@@ -24,8 +24,7 @@ from typer.testing import CliRunner, Result
 import hdnn
 from hdnn.cli import app
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig
-from hdnn.training import runs as runs_module
+from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
 from hdnn.training.runs import Run
@@ -63,8 +62,9 @@ def refused(result: Result, code: int, *words: str) -> None:
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*") if path.is_file()
-    }  # fmt: skip
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def stop_after(epoch: int, error: type[BaseException] = KeyboardInterrupt) -> Any:
@@ -105,9 +105,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_what_a_run_leaves(whole: Run) -> None:
     assert sorted(contents(whole.folder)) == [
-        "checkpoint/state.safetensors", "config.toml", "history.jsonl", "metrics.json",
+        "checkpoint/state.safetensors",
+        "config.toml",
+        "history.jsonl",
+        "metrics.json",
         "model.safetensors",
-    ]  # fmt: skip
+    ]
     assert whole.recipe() == RECIPE
     assert epochs(whole) == [1, 2, 3, 4, 5, 6]
     entry = json.loads(whole.history.read_text().splitlines()[0])
@@ -141,7 +144,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(runs_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
     monkeypatch.setattr(Run, "write_checkpoint", lambda _, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)
@@ -228,11 +231,20 @@ def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [("swiss-roll",), ("--layers", 3), ("--seed", 0), ("--epochs", 6), ("--balanced",),
-     ("--out", "other"), ("--config", "a.toml"), ("--drop", "x"), ("--no-standardise",),
-     ("--overwrite",)],
+    [
+        ("swiss-roll",),
+        ("--layers", 3),
+        ("--seed", 0),
+        ("--epochs", 6),
+        ("--balanced",),
+        ("--out", "other"),
+        ("--config", "a.toml"),
+        ("--drop", "x"),
+        ("--no-standardise",),
+        ("--overwrite",),
+    ],
     ids=lambda more: more[0],
-)  # fmt: skip
+)
 def test_resume_takes_no_other_settings(more: tuple[object, ...], tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", RECIPE)
     refused(command("train", "--resume", run.folder, *more), 2, "--resume")
@@ -252,10 +264,16 @@ def test_a_damaged_config_is_refused(text: bytes, tmp_path: Path) -> None:
 
 
 UNBUILDABLE = [
-    ("--T", 1, "--step", 0.1), ("--width", 1), ("--width", 0), ("--optimiser", "Adamm"),
-    ("--T", -1), ("--activation", "tan"), ("--augmentation", "x"), ("--layers", -1),
+    ("--T", 1, "--step", 0.1),
+    ("--width", 1),
+    ("--width", 0),
+    ("--optimiser", "Adamm"),
+    ("--T", -1),
+    ("--activation", "tan"),
+    ("--augmentation", "x"),
+    ("--layers", -1),
     ("--architecture", "FCNN", "--T", 1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("wrong", UNBUILDABLE, ids=str)
@@ -272,12 +290,13 @@ def test_settings_that_cannot_be_built_leave_no_folder(
 
 def test_a_second_trainer_is_refused_while_the_first_holds_the_lock(tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run")
-    before = contents(run.folder)
     with run.locked():
+        before = contents(run.folder)
         for words in (
-            ("--resume", run.folder), (*FLAGS, "--out", run.folder),
+            ("--resume", run.folder),
+            (*FLAGS, "--out", run.folder),
             (*FLAGS, "--out", run.folder, "--overwrite"),
-        ):  # fmt: skip
+        ):
             result = command("train", *words)
             refused(result, result.exit_code, "another process is training in", str(run.folder))
         assert contents(run.folder) == before
@@ -515,10 +534,14 @@ def in_child(work: Callable[[], object], bytes_a_file: int) -> str:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize(
     ("room", "interval", "what"),
-    [(20, 0, "config.toml|history.jsonl"), (300, 0, "history.jsonl"), (4000, 0, "checkpoint"),
-     (1000, 1e9, "model.safetensors")],
+    [
+        (20, 0, "config.toml|history.jsonl"),
+        (300, 0, "history.jsonl"),
+        (4000, 0, "checkpoint"),
+        (1000, 1e9, "model.safetensors"),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_full_disk_leaves_what_was_there(
     room: int, interval: float, what: str, whole: Run, tmp_path: Path
 ) -> None:
@@ -570,7 +593,7 @@ def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
         raise OSError(28, "No space left on device")
 
     run = Run.create(tmp_path / "run", RECIPE)
-    monkeypatch.setattr(runs_module, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(HdnnError, match=r"cannot write .* No space left on device"):
         run.train(checkpoint_seconds=0)
     assert sorted(path.name for path in run.folder.iterdir()) == ["config.toml", "history.jsonl"]
@@ -696,8 +719,14 @@ def test_the_csv_logger_goes_on_with_a_file(tmp_path: Path) -> None:
         run.train([CsvLogger(log), stop_after(2)])
     run.train([CsvLogger(log)])
     assert [line.split(",")[0] for line in log.read_text().splitlines()] == [
-        "epoch", "1", "2", "3", "4", "5", "6",
-    ]  # fmt: skip
+        "epoch",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "6",
+    ]
 
 
 def test_a_log_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
@@ -727,8 +756,10 @@ def test_the_tensorboard_logger_writes_scalars(
     history = [json.loads(line) for line in Run(tmp_path / "run").history.read_text().splitlines()]
     assert written == [
         (name, value, entry["epoch"])
-        for entry in history for name, value in entry.items() if name != "epoch"
-    ]  # fmt: skip
+        for entry in history
+        for name, value in entry.items()
+        if name != "epoch"
+    ]
 
 
 def test_without_tensorboard_the_error_says_what_to_install(

@@ -159,10 +159,13 @@ def test_fixed_point_and_newton_agree_on_the_midpoint_equation(name: str) -> Non
 
 @pytest.mark.parametrize(
     "scheme",
-    [ImplicitMidpoint("fixed-point"), ImplicitMidpoint("newton", max_iterations=1),
-     ImplicitMidpoint("newton", tolerance=1e-30)],
+    [
+        ImplicitMidpoint("fixed-point"),
+        ImplicitMidpoint("newton", max_iterations=1),
+        ImplicitMidpoint("newton", tolerance=1e-30),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_solve_that_cannot_converge_is_a_named_error(scheme: Scheme) -> None:
     net = hdnn.network("H1", features=4, layers=1, step=20.0, scheme=scheme)
     with pytest.raises(ConvergenceError, match="did not converge"):

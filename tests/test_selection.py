@@ -31,11 +31,22 @@ def obstacles() -> dict[str, tuple[Any, Any, str]]:
     return {
         "flow": (lambda: build("H1", "RK4"), rows, "flow"),
         "implicit": (lambda: build("H2", "ImplicitMidpoint"), rows, "flow"),
-        "energy": (lambda: Net(hdnn.fields.EnergyField("J1", _energy, features=4), layers=2, T=1.0),
-                   rows, "flow"),
-        "J(y, t)": (lambda: Net(hdnn.fields.HamiltonianField(
-            lambda y, t: hdnn.fields.canonical(4).expand(*y.shape[:-1], 4, 4),
-            hdnn.fields.Weights("dense", features=4, layers=2)), T=1.0), rows, "flow"),
+        "energy": (
+            lambda: Net(hdnn.fields.EnergyField("J1", _energy, features=4), layers=2, T=1.0),
+            rows,
+            "flow",
+        ),
+        "J(y, t)": (
+            lambda: Net(
+                hdnn.fields.HamiltonianField(
+                    lambda y, t: hdnn.fields.canonical(4).expand(*y.shape[:-1], 4, 4),
+                    hdnn.fields.Weights("dense", features=4, layers=2),
+                ),
+                T=1.0,
+            ),
+            rows,
+            "flow",
+        ),
         "float16": (lambda: build("H1", dtype=half), rows.to(half), "float16"),
         "bfloat16": (lambda: build("H1", dtype=brain), rows.to(brain), "bfloat16"),
         "meta": (lambda: build("H1", device="meta"), rows.to("meta"), "meta"),
@@ -43,7 +54,7 @@ def obstacles() -> dict[str, tuple[Any, Any, str]]:
         "empty": (lambda: build("H1"), rows[:0], "nothing to compute"),
         "no layers": (lambda: build("H1", layers=0), rows, "nothing to compute"),
         "activation of ones own": (lambda: build("H1", activation=_steep), rows, "tanh"),
-    }  # fmt: skip
+    }
 
 
 def _energy(x: torch.Tensor, t: Any) -> torch.Tensor:

@@ -55,9 +55,13 @@ def test_kernels_and_reference_agree_in_every_layout(
     ensemble = data.draw(st.sampled_from((None, 2, 9)))
     n = data.draw(st.sampled_from((2, 4, 10)))
     options: dict[str, Any] = {
-        layout: n, "layers": layers, "ensemble": ensemble, "dtype": torch.float64,
-        "time_invariant": data.draw(st.booleans()), "scale": n**-0.5,
-    }  # fmt: skip
+        layout: n,
+        "layers": layers,
+        "ensemble": ensemble,
+        "dtype": torch.float64,
+        "time_invariant": data.draw(st.booleans()),
+        "scale": n**-0.5,
+    }
     if stepped(label):
         options |= {"T": 1.0, "learn_steps": data.draw(st.booleans())}
     net = CATALOGUE[label](**options)

@@ -12,9 +12,10 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from hdnn.training import matrices, solvers
+from hdnn.kernels import output_layer
+from hdnn.kernels.output_layer import LOGISTIC, SOFTMAX, SQUARED
+from hdnn.training import matrices
 from hdnn.training.objective import LOSSES, data_loss, output_penalty
-from hdnn.training.solvers import LOGISTIC, SOFTMAX, SQUARED
 
 Array = np.ndarray
 TIGHT = 1e-13
@@ -24,9 +25,15 @@ class Problem:
     """Rows of features with a last column of ones, targets and weights that sum to 1."""
 
     def __init__(
-        self, X: Array, target: Array, loss: int, *, weight: Array | None = None,
-        alpha_c: float = 1e-3, outputs: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        X: Array,
+        target: Array,
+        loss: int,
+        *,
+        weight: Array | None = None,
+        alpha_c: float = 1e-3,
+        outputs: int | None = None,
+    ) -> None:
         self.Z = np.hstack([X, np.ones((len(X), 1))])
         self.target = np.ascontiguousarray(target, float).reshape(len(X), -1)
         w = np.ones(len(X)) if weight is None else np.asarray(weight, float)
@@ -37,15 +44,21 @@ class Problem:
         return np.zeros((self.outputs, self.Z.shape[1]))
 
     def newton(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
-        return solvers.newton(
+        return output_layer.newton(
             self.Z, self.target, self.weight, V, self.loss, self.alpha_c, iterations, tolerance
         )
 
     def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
         return matrices.newton(
-            self.Z, self.target, self.weight, V, LOSSES[self.loss], self.alpha_c, iterations,
+            self.Z,
+            self.target,
+            self.weight,
+            V,
+            LOSSES[self.loss],
+            self.alpha_c,
+            iterations,
             tolerance,
-        )  # fmt: skip
+        )
 
     def solve(self) -> Array:
         V = self.start()
@@ -93,7 +106,7 @@ def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0))
     V = np.random.default_rng(1).normal(size=problem.start().shape)
     R = np.empty((60, problem.outputs))
-    value = solvers.residuals(problem.Z, V, problem.target, problem.weight, loss, R)
+    value = output_layer.residuals(problem.Z, V, problem.target, problem.weight, loss, R)
     penalty = problem.alpha_c * (V**2).sum()
     assert value + penalty == pytest.approx(problem.value(V), rel=1e-13)
     gradient = R.T @ problem.Z + 2 * problem.alpha_c * V
@@ -105,7 +118,7 @@ def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
     Z, target = np.array([[1.0], [1.0]]), np.array([[0.0], [1.0]])
     V = np.array([[800.0]]) if loss == LOGISTIC else np.array([[-800.0], [0.0]])
     R = np.empty((2, len(V)))
-    value = solvers.residuals(Z, V, target, np.array([0.5, 0.5]), loss, R)
+    value = output_layer.residuals(Z, V, target, np.array([0.5, 0.5]), loss, R)
     assert value == 400.0  # the first sample is wrong by 800, the second right for certain
     assert np.isfinite(R).all()
 
@@ -120,9 +133,12 @@ def _sklearn(problem: Problem, weight: Array | None = None) -> Array:
     """
     samples = len(problem.Z) if weight is None else weight.sum()
     reference = LogisticRegression(
-        C=1 / (2 * problem.alpha_c * samples), fit_intercept=False, solver="newton-cholesky",
-        tol=1e-12, max_iter=1000,
-    )  # fmt: skip
+        C=1 / (2 * problem.alpha_c * samples),
+        fit_intercept=False,
+        solver="newton-cholesky",
+        tol=1e-12,
+        max_iter=1000,
+    )
     reference.fit(problem.Z, problem.target[:, 0].astype(int), sample_weight=weight)
     return reference.coef_
 
@@ -174,9 +190,10 @@ def _badly_scaled() -> Problem:
 
 
 @pytest.mark.parametrize(
-    "make", [_separable, _duplicate_columns, _constant_columns, _wide, _badly_scaled],
+    "make",
+    [_separable, _duplicate_columns, _constant_columns, _wide, _badly_scaled],
     ids=lambda make: make.__name__[1:],
-)  # fmt: skip
+)
 def test_separable_and_degenerate_problems_of_scikit_learn(make: Callable[[], Problem]) -> None:
     problem = make()
     V, peer = problem.solve(), _sklearn(problem)
@@ -213,9 +230,12 @@ def test_minimum_of_scipy(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0) % 3)
     shape = problem.start().shape
     found = minimize(
-        lambda v: problem.value(v.reshape(shape)), np.zeros(shape).ravel(), method="BFGS",
-        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(), options={"gtol": 1e-10},
-    )  # fmt: skip
+        lambda v: problem.value(v.reshape(shape)),
+        np.zeros(shape).ravel(),
+        method="BFGS",
+        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(),
+        options={"gtol": 1e-10},
+    )
     np.testing.assert_allclose(problem.solve().ravel(), found.x, atol=1e-6)
 
 
@@ -398,7 +418,7 @@ def test_the_number_of_iterations_is_a_bound_and_is_returned(loss: int) -> None:
 def test_adam_is_the_adam_of_torch_from_zero(loss: int, steps: int) -> None:
     problem = random(loss, weight=np.arange(60.0) + 1)
     V = np.full(problem.start().shape, np.nan)  # what was there does not matter
-    taken = solvers.adam(
+    taken = output_layer.adam(
         problem.Z, problem.target, problem.weight, V, loss, problem.alpha_c, steps, 0.05, 0.9, 0.999
     )
     assert taken == steps

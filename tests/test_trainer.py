@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import hdnn
 from hdnn.data import holdout, split
 from hdnn.errors import HdnnError
+from hdnn.kernels import output_layer
 from hdnn.model import Augmentation, Model
 from hdnn.training import (
     DirectEnsemble,
@@ -25,7 +26,6 @@ from hdnn.training import (
     Snapshot,
     Trainer,
     TrainingConfig,
-    solvers,
 )
 from hdnn.training.loops import CoordinateLoop, DirectLoop, JointLoop, solve_output
 
@@ -89,14 +89,22 @@ class Stub(nn.Module):
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Samples and largest number of iterations of every call of the Newton solver."""
     calls: list[tuple[int, int]] = []
-    newton = solvers.kernel("newton")
+    newton = output_layer.kernel("newton")
 
-    def noted(Z: Any, target: Any, weight: Any, V: Any, loss: int, alpha_c: float,
-              iterations: int, tolerance: float) -> int:  # fmt: skip
+    def noted(
+        Z: Any,
+        target: Any,
+        weight: Any,
+        V: Any,
+        loss: int,
+        alpha_c: float,
+        iterations: int,
+        tolerance: float,
+    ) -> int:
         calls.append((len(Z), iterations))
         return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
 
-    monkeypatch.setattr(solvers, "kernel", lambda name: noted)
+    monkeypatch.setattr(output_layer, "kernel", lambda name: noted)
     return calls
 
 
@@ -170,9 +178,13 @@ def test_the_history_has_an_entry_for_every_epoch(loop: str) -> None:
 def test_callbacks_get_every_entry_in_order() -> None:
     seen: list[tuple[str, int]] = []
     trainer = Trainer(
-        make(), config(), [lambda t, e: seen.append(("first", e.epoch)),
-                           lambda t, e: seen.append(("second", len(t.history)))],
-    )  # fmt: skip
+        make(),
+        config(),
+        [
+            lambda t, e: seen.append(("first", e.epoch)),
+            lambda t, e: seen.append(("second", len(t.history))),
+        ],
+    )
     trainer.fit(*moons())
     assert seen == [(name, k) for k in range(1, 5) for name in ("first", "second")]
 
@@ -218,8 +230,9 @@ def test_the_held_out_part_is_stratified_and_not_trained_on() -> None:
 
 def test_a_regression_is_held_out_without_classes() -> None:
     X, _ = moons()
-    model = Model(hdnn.network("H1", features=4, layers=2, T=1.0), 1, Augmentation(2, 4),
-                  task="regression")  # fmt: skip
+    model = Model(
+        hdnn.network("H1", features=4, layers=2, T=1.0), 1, Augmentation(2, 4), task="regression"
+    )
     trainer = Trainer(model, config(validation=0.2))
     history = trainer.fit(X, X[:, 0] * X[:, 1])
     assert len(trainer.loop.data) == 40
@@ -266,9 +279,13 @@ def _scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
     ids=str,
 )
 def test_early_stopping_returns_to_the_best_epoch(
-    loop: str, losses: list[float], patience: int, epochs: int, best: int,
+    loop: str,
+    losses: list[float],
+    patience: int,
+    epochs: int,
+    best: int,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     _scripted(monkeypatch, losses)
     kept: dict[int, Model] = {}
     settings = config(loop, epochs=len(losses), validation=0.2, early_stopping=patience)
@@ -628,14 +645,24 @@ def _swiss_roll_accuracies(solver: str, seeds: int = 8) -> list[float]:
     data, settings = split("swiss-roll"), TrainingConfig(solver=solver)
     widen = Augmentation(2, 4)
     network = hdnn.network(
-        "H1", features=4, layers=4, T=0.4, ensemble=seeds, dtype=torch.float32,
+        "H1",
+        features=4,
+        layers=4,
+        T=0.4,
+        ensemble=seeds,
+        dtype=torch.float32,
         generator=[seeded(e) for e in range(seeds)],
-    )  # fmt: skip
+    )
     states, weight = widen(data.X_train.float()), torch.ones(len(data.X_train))
     ensemble = DirectEnsemble(
-        network, states[None], data.y_train[None, :, None], weight[None], settings,
-        outputs=1, loss="logistic",
-    )  # fmt: skip
+        network,
+        states[None],
+        data.y_train[None, :, None],
+        weight[None],
+        settings,
+        outputs=1,
+        loss="logistic",
+    )
     shuffle = [seeded(1000 + e) for e in range(seeds)]
     for number in range(settings.epochs):
         orders = [torch.randperm(len(states), generator=source) for source in shuffle]

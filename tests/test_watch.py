@@ -31,10 +31,12 @@ def check(blocks: list[nn.Module], x: Tensor, watched: hdnn.analysis.Watched, ev
         values = torch.linalg.svdvals(M)
         n = watched.norms
         for name, right in (
-            ("mean", values[:, 0].mean()), ("minimum", values[:, 0].min()),
-            ("maximum", values[:, 0].max()), ("smallest", values[:, -1].min()),
+            ("mean", values[:, 0].mean()),
+            ("minimum", values[:, 0].min()),
+            ("maximum", values[:, 0].max()),
+            ("smallest", values[:, -1].min()),
             ("of_mean", torch.linalg.svdvals(M.mean(0))[0]),
-        ):  # fmt: skip
+        ):
             found = getattr(n, name)[l]
             torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-14, msg=f"{name} {l}")
         torch.testing.assert_close(n.quantiles[2, l], values[:, 0].quantile(0.5))

@@ -26,10 +26,13 @@ def ring(n: int) -> Pattern:
 NEW = (
     Architecture("Ring", "y += h J2 K' tanh(K y + b),  K on a ring", ring, "J2"),
     Architecture(
-        "Twisted", "HS with a twist and leapfrog", "block-diagonal",
-        lambda n: canonical(n, torch.ones(n // 2, n // 2).triu()), Leapfrog("z"),
+        "Twisted",
+        "HS with a twist and leapfrog",
+        "block-diagonal",
+        lambda n: canonical(n, torch.ones(n // 2, n // 2).triu()),
+        Leapfrog("z"),
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)

@@ -43,10 +43,7 @@ CATALOGUE: dict[str, Callable[..., Net]] = {
     f"{name}-{scheme}": lambda n=name, s=scheme, **options: build(n, s, **options)
     for name, scheme in PAIRS
     if _staged(name, scheme)
-} | {
-    "HS-learned X": lambda **options: build("HS", X="learned", **options),
-    "learned J": _trained,
-}  # fmt: skip
+} | {"HS-learned X": lambda **options: build("HS", X="learned", **options), "learned J": _trained}
 """Every architecture with every kind of stages it has, and the two that train their J."""
 
 OWN_ONLY = [label for label in CATALOGUE if label.endswith((OWN, "X", "J"))]

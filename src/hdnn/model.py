@@ -152,7 +152,7 @@ class Model(nn.Module):
         if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
             raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
         _check_names(feature_names, features)
-        _check_classes(classes)
+        check_classes(classes)
         self.network, self.augmentation, self.scaler = network, augmentation, scaler
         dtype = next(network.parameters()).dtype
         self.head = nn.Linear(network.features, outputs, dtype=dtype)
@@ -230,13 +230,14 @@ def _check_names(names: object, features: int) -> None:
         return
     good = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     if not good or len(names) != features:  # type: ignore[arg-type]
-        raise HdnnError(f"feature_names are {features} strings, got {names!r}")
+        raise HdnnError(f"feature_names are {features} strings, got {names!r:.100}")
 
 
-def _check_classes(classes: object) -> None:
+def check_classes(classes: object) -> None:
+    """Refuse labels that are no strings, numbers or booleans."""
     if classes is None:
         return
     if not isinstance(classes, list | tuple) or not all(
         isinstance(label, str | int | float | bool) for label in classes
     ):
-        raise HdnnError(f"classes are strings, numbers or booleans, got {classes!r}")
+        raise HdnnError(f"classes are strings, numbers or booleans, got {classes!r:.100}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import reprlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +13,9 @@ from torch import Tensor, nn
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
+from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, limits
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.fields.surroundings import without_autocast
 from hdnn.ode import ODE
 from hdnn.program import Program
 from hdnn.schemes import ForwardEuler, Scheme
@@ -20,6 +23,28 @@ from hdnn.schemes import ForwardEuler, Scheme
 StepSize = float | Sequence[float] | Tensor
 _Place = tuple[dict[str, Any], str, Tensor | nn.Module | None]
 """An entry of a module: where it is held, its name, and what it was."""
+
+
+OfState = TypeVar("OfState", bound=Callable[..., Tensor])
+
+
+def own_precision(function: OfState) -> OfState:
+    """A function of a network and a state that computes in the network's dtype under autocast.
+
+    Changes of the state add up from layer to layer, and lower precisions lose them.
+    """
+
+    @functools.wraps(function)
+    def wrapped(net: HamiltonianNetwork, y: Tensor) -> Tensor:
+        if not torch._C._is_any_autocast_enabled():
+            return function(net, y)
+        kind = y.device.type
+        with without_autocast(kind):
+            if torch.amp.is_autocast_available(kind) and y.dtype == torch.get_autocast_dtype(kind):
+                y = y.to(net.field.dtype or y.dtype)  # the state of a layer that autocast lowered
+            return function(net, y)
+
+    return cast(OfState, wrapped)
 
 
 class HamiltonianNetwork(nn.Module):
@@ -34,8 +59,11 @@ class HamiltonianNetwork(nn.Module):
         learn_steps: train the steps, kept positive (their logarithms are the parameters).
         backend: "auto", "reference" or "fused".
         memory: "fast", or "lean": memory that does not grow with depth, at any width (the fused
-            backend's never does).
+            backend's never does). Gradients are those of "fast" up to about 1000 times the
+            rounding error: layers are undone only where that finds y_0 again, else recomputed.
         name: shown by `repr`.
+
+    Under `torch.autocast` it computes in its own dtype, and takes states of autocast's too.
 
     >>> from hdnn.fields import HamiltonianField, Weights
     >>> field = HamiltonianField("J2", Weights("dense", features=4, layers=16))
@@ -61,6 +89,10 @@ class HamiltonianNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        if not isinstance(self.scheme, Scheme):
+            raise HdnnError(
+                f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"
+            )
         self.scheme.check(field)
         self.layers = _layers(field, layers)
         if backend not in BACKENDS:
@@ -85,18 +117,25 @@ class HamiltonianNetwork(nn.Module):
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
         if T is not None:
-            _check_number("T", T)
-            step = T / max(self.layers, 1)
+            step = limits.number("T", T, positive=True) / max(self.layers, 1)
         elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
-            _check_number("step", step)
-        if isinstance(step, int | float):
-            self._step = float(step)
+            step = limits.number("step", step, positive=True)
+        dtype = self.field.dtype or torch.get_default_dtype()
+        if isinstance(step, float):
+            _check_range("step" if T is None else "T", step, dtype)
+            self._step = step
             if not self.learn_steps:
                 self.register_buffer("steps", None)
                 return
-        shape = (self.layers,) if self.field.layout.ensemble is None else (
-            self.field.layout.ensemble, self.layers)  # fmt: skip
-        h = torch.as_tensor(step, dtype=self.field.dtype or torch.get_default_dtype())
+        shape = (
+            (self.layers,)
+            if self.field.layout.ensemble is None
+            else (self.field.layout.ensemble, self.layers)
+        )
+        try:
+            h = torch.as_tensor(step, dtype=dtype)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            raise HdnnError(f"steps are positive numbers, got {reprlib.repr(step)}") from None
         try:
             h = h.expand(shape).clone()
         except RuntimeError:
@@ -266,6 +305,7 @@ class HamiltonianNetwork(nn.Module):
                 f"net.to({y.dtype})"
             )
 
+    @own_precision
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
         program = self.program()
@@ -278,11 +318,13 @@ class HamiltonianNetwork(nn.Module):
         self.check_state(y)
         return backends.choose(self.program(), y, self.backend, self.memory)
 
+    @own_precision
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N."""
         self.check_state(y)
         return reference.trajectory(self.program(), y)
 
+    @own_precision
     def inverse(self, y: Tensor) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts."""
         self.check_state(y)
@@ -327,16 +369,20 @@ def _layers(field: Field, layers: int | None) -> int:
         raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
     if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
         raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
+    limits.check(f"a network of {reprlib.repr(layers)} layers", layers * limits.LAYER)
     return layers
 
 
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise HdnnError(f"{name} is a positive number, got {value!r}")
-    if not 0 < value < float("inf"):
-        raise HdnnError(f"{name} must be positive and finite, got {value!r}")
+def _check_range(name: str, h: float, dtype: torch.dtype) -> None:
+    numbers = torch.finfo(dtype)
+    low, high = numbers.smallest_normal * numbers.eps, numbers.max
+    if not low <= h <= high:
+        raise HdnnError(
+            f"{name} gives a step of {h:.3g}, which {numbers.dtype} cannot hold: "
+            f"it has {low:.3g} to {high:.3g}; use another {name}, or float64"
+        )
 
 
 def _check_steps(h: Tensor) -> None:
     if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
-        raise HdnnError(f"steps must be positive and finite, got {h.tolist()}")
+        raise HdnnError(f"steps must be positive and finite, got {reprlib.repr(h.tolist())}")

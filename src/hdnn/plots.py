@@ -107,9 +107,16 @@ def decision_regions(
     colours = ListedColormap([CLASS_COLOURS[k % len(CLASS_COLOURS)] for k in range(classes)])
     left, right, bottom, top = (float(side[k]) for side in sides for k in (0, -1))
     axis.imshow(
-        found, origin="lower", extent=(left, right, bottom, top), cmap=colours, vmin=-0.5,
-        vmax=classes - 0.5, alpha=0.28, aspect="auto", interpolation="nearest",
-    )  # fmt: skip
+        found,
+        origin="lower",
+        extent=(left, right, bottom, top),
+        cmap=colours,
+        vmin=-0.5,
+        vmax=classes - 0.5,
+        alpha=0.28,
+        aspect="auto",
+        interpolation="nearest",
+    )
     _scatter(axis, points, labels)
 
 

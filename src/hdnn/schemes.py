@@ -72,9 +72,13 @@ def _depth(field: Field, layers: int | None) -> int:
 
 
 def _flow(
-    field: Field, h: Step, layers: int | None, step: Callable[[Function, Tensor, Step], Tensor],
-    *, reversible: bool = False,
-) -> Program:  # fmt: skip
+    field: Field,
+    h: Step,
+    layers: int | None,
+    step: Callable[[Function, Tensor, Step], Tensor],
+    *,
+    reversible: bool = False,
+) -> Program:
     """The program of a method that needs only the velocity: x = step(f, x, h)."""
     depth = _depth(field, layers)
     velocity, t = field.bound(), times(h, depth)
@@ -175,8 +179,9 @@ class Splitting(Scheme):
         other = {"y": "z", "z": "y"}
         half = field.layout.width // 2
         where = {"y": (0, half), "z": (half, field.layout.width)}
-        parts = [self.first if k % 2 == 0 else other[self.first]
-                 for k in range(len(self.coefficients))]  # fmt: skip
+        parts = [
+            self.first if k % 2 == 0 else other[self.first] for k in range(len(self.coefficients))
+        ]
         hidden = {part: field.moves(part) for part in ("y", "z")}
         steps: list[Stage | Flow] = []
         for part, c in zip(parts, self.coefficients, strict=True):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import (
+    STRUCTURES,
     Activation,
     ActivationField,
     Field,
@@ -74,23 +75,33 @@ def register(architecture: Architecture) -> Architecture:
 
 for _row in (
     Architecture(
-        "MS1", "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
-        "off-diagonal-skew", "inverse", Verlet("z"), _ms1_bias,
+        "MS1",
+        "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
+        "off-diagonal-skew",
+        "inverse",
+        Verlet("z"),
+        _ms1_bias,
     ),
     Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew", "inverse"),
     Architecture(
-        "MS3", "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
-        "off-diagonal", "J1", Verlet("y"),
+        "MS3",
+        "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
+        "off-diagonal",
+        "J1",
+        Verlet("y"),
     ),
     Architecture("H1", "y += h J1 K' tanh(K y + b)", "dense", "J1"),
     Architecture("H2", "y += h J2 K' tanh(K y + b)", "dense", "J2"),
     Architecture(
-        "HS", "y += h X K2' tanh(K2 z + b2);  z -= h X' K1' tanh(K1 y + b1)",
-        "block-diagonal", "J1", SemiImplicitEuler("y"),
+        "HS",
+        "y += h X K2' tanh(K2 z + b2);  z -= h X' K1' tanh(K1 y + b1)",
+        "block-diagonal",
+        "J1",
+        SemiImplicitEuler("y"),
     ),
     Architecture("FCNN", "y = tanh(K y + b)", scheme=DirectMap()),
     Architecture("ResNet", "y += h tanh(K y + b)"),
-):  # fmt: skip
+):
     register(_row)
 
 
@@ -158,10 +169,19 @@ def network(
     """
     row = architecture(name)
     weights = Weights(
-        row.structure, features=features, channels=channels, kernel=kernel, layers=layers,
-        time_invariant=time_invariant, ensemble=ensemble, bias=row.bias, generator=generator,
-        scale=scale, dtype=dtype, device=device,
-    )  # fmt: skip
+        row.structure,
+        features=features,
+        channels=channels,
+        kernel=kernel,
+        layers=layers,
+        time_invariant=time_invariant,
+        ensemble=ensemble,
+        bias=row.bias,
+        generator=generator,
+        scale=scale,
+        dtype=dtype,
+        device=device,
+    )
     if X is not None and row.name != "HS":
         raise HdnnError(f"X is the interconnection of HS; {row.name} has none, leave it out")
     dynamics: Field
@@ -171,9 +191,16 @@ def network(
         J = row.interconnection(weights.layout.width) if X is None else _bipartite(weights, X)
         dynamics = HamiltonianField(J, weights, activation=activation)
     return HamiltonianNetwork(
-        dynamics, row.scheme if scheme is None else scheme, layers=layers, T=T, step=step,
-        learn_steps=learn_steps, backend=backend, memory=memory, name=row.name,
-    )  # fmt: skip
+        dynamics,
+        row.scheme if scheme is None else scheme,
+        layers=layers,
+        T=T,
+        step=step,
+        learn_steps=learn_steps,
+        backend=backend,
+        memory=memory,
+        name=row.name,
+    )
 
 
 def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
@@ -183,4 +210,5 @@ def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
             raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
         ensemble = weights.layout.ensemble
         return Learned(n, "off-diagonal-skew", ensemble=ensemble, dtype=weights.theta.dtype)
-    return Fixed(canonical(n, X), name="X")
+    # A zero of X is a value: another X may be loaded.
+    return Fixed(canonical(n, X), name="X", support=STRUCTURES["off-diagonal-skew"](n).support)

@@ -17,11 +17,22 @@ from attacks import estimators, faults, fuzz, interrupts, kills, readers, storms
 from attacks.tally import Tally
 
 MUTATED = {
-    "model": 40_000, "csv": 15_000, "parquet": 8_000, "npz": 12_000, "idx": 6_000, "idx.gz": 5_000,
-    "image": 3_000, "config": 8_000, "history": 8_000, "gradients": 4_000, "records": 5_000,
-    "gradient records": 3_000, "checkpoint": 3_000, "history, resumed": 2_000,
+    "model": 40_000,
+    "csv": 15_000,
+    "parquet": 8_000,
+    "npz": 12_000,
+    "idx": 6_000,
+    "idx.gz": 5_000,
+    "image": 3_000,
+    "config": 8_000,
+    "history": 8_000,
+    "gradients": 4_000,
+    "records": 5_000,
+    "gradient records": 3_000,
+    "checkpoint": 3_000,
+    "history, resumed": 2_000,
     "gradients, resumed": 2_000,
-}  # fmt: skip
+}
 FUZZED = 5_000
 DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
 MARKS = "<!-- attack -->\n", "<!-- end of attack -->"
@@ -41,7 +52,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     **{f"mutated {name}": Campaign(partial(readers.run, name), n) for name, n in MUTATED.items()},
     **{f"fuzzed {name}": Campaign(partial(fuzz.run, name), FUZZED) for name in MUTATED},
     "interrupts": Campaign(interrupts.run, 20_000),
-    "bytecodes": Campaign(interrupts.run_bytecodes, 100_000),  # as many as there are
+    "bytecodes": Campaign(interrupts.run_bytecodes, 3_000),  # of some 20,000
     "kills": Campaign(kills.run, 900),
     "faults": Campaign(faults.run, 100_000),  # as many as there are
     "storms": Campaign(storms.run, 40),

@@ -95,10 +95,16 @@ class Disk:
         self._real_serialize(*arguments, **options)
 
     def _open(
-        self, file: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None,
-        errors: str | None = None, newline: str | None = None, closefd: bool = True,
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
         opener: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         if not set(mode) & set("wax+"):
             return self._real_open(
                 file, mode, buffering, encoding, errors, newline, closefd, opener

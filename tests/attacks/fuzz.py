@@ -32,9 +32,12 @@ def run(name: str, count: int, seed: int, start: int = 0) -> Tally:
         places = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.run(
             [sys.executable, "-m", "attacks.fuzz", name, folder, str(start + count), str(seed)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-        )  # fmt: skip
+        )
         found = [json.loads(line) for line in verdicts.read_text().splitlines()]
         if process.returncode:
             found.append(f"crash (exit {process.returncode}): {process.stdout[-400:]}")

@@ -47,8 +47,9 @@ def _pass(
 ) -> Callable[[], list[Tensor]]:
     """A call with the results that must not change; ``shape`` is that of the states."""
     generator = torch.Generator().manual_seed(0)
-    net = hdnn.network(name, T=1.0, scale=0.3, dtype=torch.float32, backend="fused",
-                       generator=generator, **options)  # fmt: skip
+    net = hdnn.network(
+        name, T=1.0, scale=0.3, dtype=torch.float32, backend="fused", generator=generator, **options
+    )
     y = torch.randn(shape, generator=generator, dtype=torch.float32, requires_grad=gradients)
 
     net.requires_grad_(gradients)  # torch.no_grad would itself be interrupted half-way
@@ -164,8 +165,19 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
 
 # --- every bytecode of an epoch -------------------------------------------------------------------
 
-EPOCHS = ("swiss-roll", "--size", "60", "--layers", "2", "--epochs", "3", "--batch-size", "10",
-          "--record", "1")  # fmt: skip
+EPOCHS = (
+    "swiss-roll",
+    "--size",
+    "60",
+    "--layers",
+    "2",
+    "--epochs",
+    "3",
+    "--batch-size",
+    "10",
+    "--record",
+    "1",
+)
 
 
 class Tracer:

@@ -72,12 +72,23 @@ def _classifiers() -> list[Any]:
         {"architecture": "H2", "layers": 1, "mean": (0.5,), "std": (0.1,)},
     ]
     return [
-        hdnn.Model(plain, 3, hdnn.Augmentation(3, 6), hdnn.Scaler.fit(X), task="classification",
-                   classes=["a", "b", "é"], feature_names=["u", "v", "w"]),
+        hdnn.Model(
+            plain,
+            3,
+            hdnn.Augmentation(3, 6),
+            hdnn.Scaler.fit(X),
+            task="classification",
+            classes=["a", "b", "é"],
+            feature_names=["u", "v", "w"],
+        ),
         hdnn.Model(lean, 1, hdnn.Augmentation(2, 4, "spread"), task="regression"),
-        *(hdnn.ImageClassifier(hdnn.ImageConfig(size=(8, 8), classes=3, **given), classes=[0, 1, 2])
-          for given in options),
-    ]  # fmt: skip
+        *(
+            hdnn.ImageClassifier(
+                hdnn.ImageConfig(size=(8, 8), classes=3, **given), classes=[0, 1, 2]
+            )
+            for given in options
+        ),
+    ]
 
 
 def _saved(thing: Any) -> bytes:
@@ -98,16 +109,28 @@ def tables() -> dict[str, list[bytes]]:
     text = [str(v) for v in b]
     whole = pyarrow.table({"a": a, "b": b, "y": y.astype(bool)})
     mixed = pyarrow.table(
-        {"a": [None, *a[1:]], "t": pyarrow.array(text).dictionary_encode(), "y": text,
-         "d": np.datetime64("2020-01-01") + b, "l": [[1.0]] * 30}
-    )  # fmt: skip
+        {
+            "a": [None, *a[1:]],
+            "t": pyarrow.array(text).dictionary_encode(),
+            "y": text,
+            "d": np.datetime64("2020-01-01") + b,
+            "l": [[1.0]] * 30,
+        }
+    )
     return {
-        "csv": [csv.encode(), quoted.encode(), csv.replace(",", ";").encode(),
-                ("\ufeff" + numeric.replace(",", "\t")).encode()],
+        "csv": [
+            csv.encode(),
+            quoted.encode(),
+            csv.replace(",", ";").encode(),
+            ("\ufeff" + numeric.replace(",", "\t")).encode(),
+        ],
         "parquet": [_parquet(whole), _parquet(mixed), _parquet(whole, compression="gzip")],
-        "npz": [_npz(X=np.stack([a, b], 1), y=y), _npz(a=a, b=b, y=np.array(text)),
-                _npz(X=np.ones((9, 2)), y=y[:9], feature_names=np.array(["u", "v"]))],
-    }  # fmt: skip
+        "npz": [
+            _npz(X=np.stack([a, b], 1), y=y),
+            _npz(a=a, b=b, y=np.array(text)),
+            _npz(X=np.ones((9, 2)), y=y[:9], feature_names=np.array(["u", "v"])),
+        ],
+    }
 
 
 def _parquet(table: pyarrow.Table, **options: Any) -> bytes:

@@ -42,6 +42,12 @@ TURN = 2.0
 """Radians by which a step may turn the fastest mode: the limit of semi-implicit Euler."""
 EXPLODES, VANISHES = 1e3, 1e-3
 """Beyond these norms of d y_l / d y_0 a layer counts as broken."""
+SHORTEST, LONGEST = 1e-100, 1e100
+"""Times T beyond these are taken for these: the advice is the same, and nothing overflows."""
+LARGEST = 1e200
+"""A mode that would turn by more has no frequency that numbers can hold."""
+MOST_LAYERS = 10**15
+"""The largest number of layers that is told."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,8 @@ class Advice:
         added: G, the factor that the scheme adds over the whole depth.
         T_range: at this number of layers: from where the fastest mode turns by one radian in all (a
             shorter network is close to the identity) to where G = 2 or a step turns a mode by 2
-            radians. Empty where the first exceeds the second: then more layers are needed. None
-            where there is no step, or nothing finite.
+            radians. Only the second, twice, where that comes first: then more layers are needed.
+            None where there is no step, or nothing finite.
         step_range: the same divided by the number of layers.
         layers: the smallest number of layers that the present T allows.
         breaks: the first layer after which a state is not finite, or gradients exceed 1e3 or fall
@@ -99,7 +105,7 @@ class Advice:
                 h = high / len(self.growth)
                 deeper = f", or at least {self.layers} layers" if self.layers < 10**6 else ""
                 parts.append(f"use T <= {high:.3g} (h <= {h:.3g}) at this depth{deeper}")
-            if low > high:
+            if low >= high:
                 parts.append(
                     "so small a T hardly moves the data: use more layers, or smaller weights"
                 )
@@ -107,8 +113,10 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        plain = {name: value.tolist() if isinstance(value, Tensor) else value
-                 for name, value in vars(self).items()}  # fmt: skip
+        plain = {
+            name: value.tolist() if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+        }
         return {**plain, "worst": self.worst, "ok": self.ok, "remedy": self.remedy}
 
     def __str__(self) -> str:
@@ -141,6 +149,9 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
         net: one network; initial or trained weights.
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
 
+    Raises:
+        HdnnError: the network or the states cannot be examined.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=16, T=20.0)
     >>> advise(net, torch.randn(50, 4)).ok
@@ -152,6 +163,13 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
         raise HdnnError("an ensemble holds several networks; ask for one of them")
     if not net.layers or not y.numel():
         raise HdnnError("there is nothing to advise on: no layers or no samples")
+    try:
+        return _advise(net, y)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise HdnnError(f"there is no advice: {str(error)[:80]}; use smaller weights") from error
+
+
+def _advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     with torch.no_grad():
         states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
     growth, cumulative = (
@@ -163,19 +181,29 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     title = net.extra_repr()
     if not net.scheme.uses_step:
         return Advice(title, growth, cumulative, nothing, 1.0, None, None, None, breaks, reason)
-    turns = _turns(net, states)
+    T = min(max(net.T, SHORTEST), LONGEST)
+    turns = _turns(net, states, T / net.T)
     if not turns.numel() or not bool(turns.any()):
         return Advice(title, growth, cumulative, nothing, 1.0, None, None, None, breaks, reason)
     added, turn = _added(net.scheme, turns), float(turns.max())
     most = TURN / turn
     high = _largest(lambda c: added(c, 1.0) <= math.log(FACTOR), most)
     finer = _largest(lambda c: added(c, 1 / c) <= math.log(FACTOR), min(most, net.layers))
-    low = 1.0 / float(turns.sum(0).median().clamp_min(1e-300))
-    layers, T_range = math.ceil(net.layers / finer - 1e-9), (low * net.T, high * net.T)
+    low = min(1.0 / float(turns.sum(0).median().clamp_min(1e-300)), high)
+    layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)
+    T_range = low * T, high * T
     return Advice(
-        title, growth, cumulative, turns.amax(1), math.exp(min(added(1.0, 1.0), 700.0)), T_range,
-        (T_range[0] / net.layers, T_range[1] / net.layers), layers, breaks, reason,
-    )  # fmt: skip
+        title,
+        growth,
+        cumulative,
+        turns.amax(1),
+        math.exp(min(added(1.0, 1.0), 700.0)),
+        T_range,
+        (T_range[0] / net.layers, T_range[1] / net.layers),
+        layers,
+        breaks,
+        reason,
+    )
 
 
 def _break(states: Tensor, cumulative: Tensor) -> tuple[int | None, str | None]:
@@ -183,15 +211,16 @@ def _break(states: Tensor, cumulative: Tensor) -> tuple[int | None, str | None]:
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
         return max(first - 1, 0), "its state is not finite" if first else "the data are not finite"
-    for what, bad in (("explode", cumulative > EXPLODES), ("vanish", cumulative < VANISHES)):
+    # Norms that overflow are not numbers.
+    for what, bad in (("explode", ~(cumulative <= EXPLODES)), ("vanish", cumulative < VANISHES)):
         if bool(bad.any()):
             first = int(bad.nonzero()[0])
             return first - 1, f"gradients {what} ({float(cumulative[first]):.3g} from the input on)"
     return None, None
 
 
-def _turns(net: HamiltonianNetwork, states: Tensor) -> Tensor:
-    """``(layers, samples)``: h w of the fastest mode, 0 where that is not a number."""
+def _turns(net: HamiltonianNetwork, states: Tensor, share: float) -> Tensor:
+    """``(layers, samples)``: h w of the fastest mode with that share of h, 0 if there is none."""
     wide = copy.deepcopy(net).to(torch.float64)
     finite = torch.nan_to_num(states[:-1].to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
     with torch.no_grad():
@@ -199,7 +228,8 @@ def _turns(net: HamiltonianNetwork, states: Tensor) -> Tensor:
         h = torch.as_tensor(wide.h, dtype=torch.float64).expand(net.layers)
     good = torch.isfinite(A).flatten(2).all(2)
     A = torch.where(good[..., None, None], A, 0.0)
-    return h[:, None] * spectral_radius(A)
+    turns = share * h[:, None] * spectral_radius(A)
+    return torch.where(turns < LARGEST, turns, 0.0)
 
 
 def _added(scheme: Scheme, turns: Tensor) -> Callable[[float, float], float]:
@@ -220,8 +250,9 @@ def _added(scheme: Scheme, turns: Tensor) -> Callable[[float, float], float]:
 def _amplification(scheme: Scheme) -> tuple[Tensor, Tensor]:
     """log rho(z) of a scheme on a grid of z = h w, from its own step on the oscillator."""
     grid = torch.logspace(-3, 2, 101, dtype=torch.float64)
-    weights = Weights("block-diagonal", features=2, layers=len(grid), time_invariant=True,
-                      dtype=torch.float64)  # fmt: skip
+    weights = Weights(
+        "block-diagonal", features=2, layers=len(grid), time_invariant=True, dtype=torch.float64
+    )
     weights.theta.fill_(1.0)
     weights.beta.zero_()
     field = HamiltonianField("J1", weights, activation="identity")

@@ -91,9 +91,12 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
-            "network": self.network, "samples": self.samples, "dtype": self.dtype, "ok": self.ok,
+            "network": self.network,
+            "samples": self.samples,
+            "dtype": self.dtype,
+            "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
-        }  # fmt: skip
+        }
 
     def __str__(self) -> str:
         head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"

@@ -39,11 +39,16 @@ def interconnection(subject: Subject, tolerance: float | None) -> Check:
         value = float((torch.linalg.matrix_norm(S + S.mT, 2) / size.clamp_min(1e-300)).max())
         holds = value <= allowed
     return Check(
-        "interconnection", holds, value, allowed, statement,
-        "the energy is constant along the ODE" if holds else
-        "the energy is not constant along the ODE, and Lemmas 2 and 3 do not apply",
+        "interconnection",
+        holds,
+        value,
+        allowed,
+        statement,
+        "the energy is constant along the ODE"
+        if holds
+        else "the energy is not constant along the ODE, and Lemmas 2 and 3 do not apply",
         "equation (7)",
-    )  # fmt: skip
+    )
 
 
 def _interconnection(subject: Subject) -> tuple[Tensor | None, str]:
@@ -80,22 +85,30 @@ def full_rank(subject: Subject, tolerance: float | None) -> Check:
         statement += " (the Jacobian D K of MS1 and MS2 needs no inverse)"
     holds = None if math.isnan(value) else value > allowed
     return Check(
-        "full-rank", holds, value, allowed, statement,
+        "full-rank",
+        holds,
+        value,
+        allowed,
+        statement,
         follows(
-            holds, "a premise of Lemma 3 holds",
-        "a premise of Lemma 3 fails: gradients can grow linearly in time; see `diagonalisable`",
+            holds,
+            "a premise of Lemma 3 holds",
+            "a premise of Lemma 3 fails: gradients can grow linearly in time; see `diagonalisable`",
         ),
-        "Lemma 3 (its proof)", ">=",
-    )  # fmt: skip
+        "Lemma 3 (its proof)",
+        ">=",
+    )
 
 
 def _hessians(subject: Subject, field: EnergyField) -> Tensor:
     t, layout = times(subject.net.h, subject.layers), field.layout
     states = subject.states[:-1].unsqueeze(-1) if layout.channels else subject.states[:-1]
-    return torch.stack([
-        jacobians(partial(field.gradient, layer=j, t=t[j]), states[j], layout.axis)
-        for j in range(subject.layers)
-    ])  # fmt: skip
+    return torch.stack(
+        [
+            jacobians(partial(field.gradient, layer=j, t=t[j]), states[j], layout.axis)
+            for j in range(subject.layers)
+        ]
+    )
 
 
 def slopes(subject: Subject) -> Tensor | None:
@@ -115,13 +128,20 @@ def positive_slope(subject: Subject, tolerance: float | None) -> Check:
         value, detail = float(D.min()), worst_place(-D.amin(-1))
     holds = None if D is None else value > allowed
     return Check(
-        "unsaturated", holds, value, allowed, "D = diag sigma'(K y + b) is positive",
+        "unsaturated",
+        holds,
+        value,
+        allowed,
+        "D = diag sigma'(K y + b) is positive",
         follows(
-            holds, "a premise of Lemma 3 holds",
-        "a premise of Lemma 3 fails: saturated units pass no gradient; see `diagonalisable`",
+            holds,
+            "a premise of Lemma 3 holds",
+            "a premise of Lemma 3 fails: saturated units pass no gradient; see `diagonalisable`",
         ),
-        "Lemma 3 (its proof)", ">=", detail,
-    )  # fmt: skip
+        "Lemma 3 (its proof)",
+        ">=",
+        detail,
+    )
 
 
 def imaginary(subject: Subject, tolerance: float | None) -> Check:
@@ -135,14 +155,19 @@ def imaginary(subject: Subject, tolerance: float | None) -> Check:
         value, allowed = float(found.real[at]), float(limit[at])
         holds = value <= allowed
     return Check(
-        "imaginary-spectrum", holds, value, allowed,
+        "imaginary-spectrum",
+        holds,
+        value,
+        allowed,
         "eigenvalues of df/dy are imaginary: |Re| / ||df/dy||",
         follows(
-            holds, "no mode of the ODE with frozen coefficients grows or decays",
-        "modes of the ODE itself grow or decay exponentially, whatever the step",
+            holds,
+            "no mode of the ODE with frozen coefficients grows or decays",
+            "modes of the ODE itself grow or decay exponentially, whatever the step",
         ),
-        "Lemma 2", detail=detail,
-    )  # fmt: skip
+        "Lemma 2",
+        detail=detail,
+    )
 
 
 def diagonalisable(subject: Subject, tolerance: float | None) -> Check:
@@ -153,14 +178,19 @@ def diagonalisable(subject: Subject, tolerance: float | None) -> Check:
         value, detail = float(condition.max()), worst_place(condition)
         holds = math.isfinite(value)
     return Check(
-        "diagonalisable", holds, value, (16 * subject.n * EPS) ** -0.5,
+        "diagonalisable",
+        holds,
+        value,
+        (16 * subject.n * EPS) ** -0.5,
         "eigenvectors of df/dy form a basis: its condition number kappa",
         follows(
-            holds, "with frozen coefficients gradients stay below kappa for all time",
-        "a Jordan block: gradients grow linearly in time, even with frozen coefficients",
+            holds,
+            "with frozen coefficients gradients stay below kappa for all time",
+            "a Jordan block: gradients grow linearly in time, even with frozen coefficients",
         ),
-        "Lemma 3", detail=detail,
-    )  # fmt: skip
+        "Lemma 3",
+        detail=detail,
+    )
 
 
 def gradient_dynamics(subject: Subject, tolerance: float | None) -> Check:
@@ -175,14 +205,19 @@ def gradient_dynamics(subject: Subject, tolerance: float | None) -> Check:
         holds = value <= allowed
         detail = {"samples": M.shape[1], "substeps": solution.substeps}
     return Check(
-        "gradient-dynamics", holds, value, allowed,
+        "gradient-dynamics",
+        holds,
+        value,
+        allowed,
         "d/dt d y(T)/d y(T - t) is df/dy times it: integrated and differentiated",
         follows(
-            holds, "gradients of the ODE obey the equation that Lemmas 2 and 3 are about",
-        "the two computations disagree: the velocity is not differentiable there, or a defect",
+            holds,
+            "gradients of the ODE obey the equation that Lemmas 2 and 3 are about",
+            "the two computations disagree: the velocity is not differentiable there, or a defect",
         ),
-        "Lemma 1", detail=detail,
-    )  # fmt: skip
+        "Lemma 1",
+        detail=detail,
+    )
 
 
 def _solved(subject: Subject) -> Any:
@@ -211,15 +246,20 @@ def smooth_weights(subject: Subject, tolerance: float | None) -> Check:
         detail = {"layer": int(rate.argmax()) + 1} if len(rate) else {}
         holds = value <= 1
     return Check(
-        "smooth-weights", holds, value, 1.0,
+        "smooth-weights",
+        holds,
+        value,
+        1.0,
         "relative change of K, b while the fastest mode turns by one radian",
         follows(
-            holds, "coefficients vary slowly: Lemmas 2 and 3 speak of the whole network",
-        "weights change faster than the dynamics: Lemmas 2 and 3 speak of single layers only; "
-        "a larger alpha (smoothness penalty), or time_invariant, helps",
+            holds,
+            "coefficients vary slowly: Lemmas 2 and 3 speak of the whole network",
+            "weights change faster than the dynamics: Lemmas 2 and 3 speak of single layers only; "
+            "a larger alpha (smoothness penalty), or time_invariant, helps",
         ),
-        "section 3.4, equation (13)", detail=detail,
-    )  # fmt: skip
+        "section 3.4, equation (13)",
+        detail=detail,
+    )
 
 
 def marginal_growth(subject: Subject, tolerance: float | None) -> Check:
@@ -233,12 +273,17 @@ def marginal_growth(subject: Subject, tolerance: float | None) -> Check:
         detail = {**detail, "largest": float(size.max()), "smallest": float(size.min())}
         holds = value <= 1 + 1e-9 if bool(subject.spectrum.condition.isfinite().any()) else None
     return Check(
-        "marginal-growth", holds, value, 1.0,
+        "marginal-growth",
+        holds,
+        value,
+        1.0,
         "||d y_N / d y_l|| within [1/kappa, kappa], as with frozen coefficients",
         follows(
-            holds, "gradients neither vanish nor explode beyond what Lemmas 2 and 3 give",
-        "gradients grow (or vanish) beyond what frozen coefficients allow: D, K or b change "
-        "along the trajectory, or the step adds to it",
+            holds,
+            "gradients neither vanish nor explode beyond what Lemmas 2 and 3 give",
+            "gradients grow (or vanish) beyond what frozen coefficients allow: D, K or b change "
+            "along the trajectory, or the step adds to it",
         ),
-        "section 3.4", detail=detail,
-    )  # fmt: skip
+        "section 3.4",
+        detail=detail,
+    )

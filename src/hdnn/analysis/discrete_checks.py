@@ -25,11 +25,18 @@ def finite(subject: Subject, tolerance: float | None) -> Check:
     bad = (~torch.isfinite(subject.states)).any(-1).sum(1)
     detail = {} if subject.finite else {"layer": int(bad.nonzero()[0])}
     return Check(
-        "finite", subject.finite, float(bad.max()), 0.0, "samples whose state is not finite",
-        "the forward pass can be computed" if subject.finite else
-        f"states overflow at layer {detail.get('layer')}: the step or the weights are too large; "
-        "nothing else can be examined", "section 2.2", detail=detail,
-    )  # fmt: skip
+        "finite",
+        subject.finite,
+        float(bad.max()),
+        0.0,
+        "samples whose state is not finite",
+        "the forward pass can be computed"
+        if subject.finite
+        else f"states overflow at layer {detail.get('layer')}: the step or the weights are too "
+        "large; nothing else can be examined",
+        "section 2.2",
+        detail=detail,
+    )
 
 
 def _preserves(subject: Subject) -> str | None:
@@ -55,12 +62,19 @@ def structure(subject: Subject, tolerance: float | None) -> Check:
     allowed = limit if tolerance is None else tolerance
     holds = None if where is None else value <= allowed
     return Check(
-        "structure", holds, value, allowed, statement,
-        "the scheme keeps the geometry of the ODE at any step" if holds else
-        "the discrete network does not keep the structure it promises" if where else
-        "the scheme promises nothing here; splitting schemes and ImplicitMidpoint() do",
-        "section 2.3 (Verlet); not proved in the paper", detail=detail,
-    )  # fmt: skip
+        "structure",
+        holds,
+        value,
+        allowed,
+        statement,
+        "the scheme keeps the geometry of the ODE at any step"
+        if holds
+        else "the discrete network does not keep the structure it promises"
+        if where
+        else "the scheme promises nothing here; splitting schemes and ImplicitMidpoint() do",
+        "section 2.3 (Verlet); not proved in the paper",
+        detail=detail,
+    )
 
 
 def _defect(subject: Subject, M: Tensor) -> Tensor:
@@ -95,12 +109,19 @@ def reciprocal(subject: Subject, tolerance: float | None) -> Check:
     allowed = 32 * subject.n * subject.layers * EPS if tolerance is None else tolerance
     holds = value <= allowed if applies else None
     return Check(
-        "reciprocal-pairs", holds, value, allowed,
+        "reciprocal-pairs",
+        holds,
+        value,
+        allowed,
         "singular values of M in pairs s, 1/s: |s s' - 1| / ||M||^2",
-        "for every direction that shrinks another grows as much" if holds else
-        "M is not symplectic" if applies else "only where J^2 = -c I and the structure is kept",
-        "follows from M J M' = J", detail=detail,
-    )  # fmt: skip
+        "for every direction that shrinks another grows as much"
+        if holds
+        else "M is not symplectic"
+        if applies
+        else "only where J^2 = -c I and the structure is kept",
+        "follows from M J M' = J",
+        detail=detail,
+    )
 
 
 def norm_at_least_one(subject: Subject, tolerance: float | None) -> Check:
@@ -111,13 +132,20 @@ def norm_at_least_one(subject: Subject, tolerance: float | None) -> Check:
     applies = _preserves(subject) == "network" and field is not None and bool(field.J.any())
     holds = value >= 1 - slack if applies else None
     return Check(
-        "norm-at-least-one", holds, value, 1 - slack,
+        "norm-at-least-one",
+        holds,
+        value,
+        1 - slack,
         "||d y_N / d y_l|| >= 1 at every depth, for every sample",
-        "gradients cannot vanish, whatever the weights and the step" if holds else
-        "gradients shrink although the scheme keeps the structure" if applies else
-        "not promised by this scheme: the smallest norm is a measurement",
-        "follows from M J M' = J", ">=", worst_place(-size),
-    )  # fmt: skip
+        "gradients cannot vanish, whatever the weights and the step"
+        if holds
+        else "gradients shrink although the scheme keeps the structure"
+        if applies
+        else "not promised by this scheme: the smallest norm is a measurement",
+        "follows from M J M' = J",
+        ">=",
+        worst_place(-size),
+    )
 
 
 def upper_bound(subject: Subject, tolerance: float | None) -> Check:
@@ -133,12 +161,17 @@ def upper_bound(subject: Subject, tolerance: float | None) -> Check:
         value, holds = float(ratio[0].max()), bool((ratio <= 1 + 1e-9).all())
         detail = {"bound": float(bound[0]), "largest": float(size.max())}
     return Check(
-        "upper-bound", holds, value, 1.0,
+        "upper-bound",
+        holds,
+        value,
+        1.0,
         "||d y_N / d y_l|| / product of (1 + ||A|| ||W|| sup |sigma'|)",
-        "the weights alone bound the gradients" if holds is not False else
-        "a sample exceeds the bound: sup |sigma'| is declared too small", "section 2.2",
+        "the weights alone bound the gradients"
+        if holds is not False
+        else "a sample exceeds the bound: sup |sigma'| is declared too small",
+        "section 2.2",
         detail=detail,
-    )  # fmt: skip
+    )
 
 
 def bounded_states(subject: Subject, tolerance: float | None) -> Check:
@@ -154,12 +187,19 @@ def bounded_states(subject: Subject, tolerance: float | None) -> Check:
         drift = float(((H - H[0]) / (1 + H[0])).abs().max())
         detail = {**detail, "energy drift": drift}
     return Check(
-        "bounded-states", holds, value, 1.0,
+        "bounded-states",
+        holds,
+        value,
+        1.0,
         "||K y_l + b||_1 / (H(y_0) + m log 2), time-invariant weights",
-        "the forward pass stays bounded at any depth, as in continuous time" if holds else
-        "the scheme adds energy: states leave the level set of the ODE" if holds is False else
-        "it needs time-invariant weights and tanh", "section 3.1, equation (8)", detail=detail,
-    )  # fmt: skip
+        "the forward pass stays bounded at any depth, as in continuous time"
+        if holds
+        else "the scheme adds energy: states leave the level set of the ODE"
+        if holds is False
+        else "it needs time-invariant weights and tanh",
+        "section 3.1, equation (8)",
+        detail=detail,
+    )
 
 
 @torch.no_grad()
@@ -187,12 +227,17 @@ def scheme_drift(subject: Subject, tolerance: float | None) -> Check:
             value = math.inf  # a step turns modes by several full turns
         holds = value <= DRIFT
     return Check(
-        "scheme-drift", holds, value, DRIFT,
+        "scheme-drift",
+        holds,
+        value,
+        DRIFT,
         f"{subject.net.scheme} changes norms of gradients by a factor, at h = {_step(subject)}",
-        "the network behaves as its ODE; halving h shows the order" if holds is not False else
-        "the step is too large for what the ODE promises; see hdnn.analysis.advise",
-        "section 3.2, Remark 1", detail=detail,
-    )  # fmt: skip
+        "the network behaves as its ODE; halving h shows the order"
+        if holds is not False
+        else "the step is too large for what the ODE promises; see hdnn.analysis.advise",
+        "section 3.2, Remark 1",
+        detail=detail,
+    )
 
 
 def _step(subject: Subject) -> str:

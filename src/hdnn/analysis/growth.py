@@ -67,9 +67,13 @@ def norms(M: Tensor) -> Norms:
     largest = values[..., 0]
     levels = torch.tensor(LEVELS, dtype=torch.float64, device=M.device)
     return Norms(
-        largest.mean(1), largest.amin(1), largest.amax(1), largest.quantile(levels, dim=1),
-        values[..., -1].amin(1), singular_values(rows.to(torch.float64).mean(1))[..., 0],
-    )  # fmt: skip
+        largest.mean(1),
+        largest.amin(1),
+        largest.amax(1),
+        largest.quantile(levels, dim=1),
+        values[..., -1].amin(1),
+        singular_values(rows.to(torch.float64).mean(1))[..., 0],
+    )
 
 
 @torch.no_grad()

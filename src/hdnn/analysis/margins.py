@@ -222,9 +222,15 @@ def _rings(gap: Gap, X: Tensor, classes: Tensor, directions: Tensor, radii: Tens
 
 
 def _refined(
-    gap: Gap, X: Tensor, classes: Tensor, directions: Tensor, sample: Tensor, ray: Tensor,
-    inner: Tensor, outer: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    gap: Gap,
+    X: Tensor,
+    classes: Tensor,
+    directions: Tensor,
+    sample: Tensor,
+    ray: Tensor,
+    inner: Tensor,
+    outer: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest boundary points that a few best crossings of every sample lead to."""
     p, c, u = X[sample], classes[sample], directions[sample, ray]
     radius = _bisect(gap, p, c, u, inner, outer)

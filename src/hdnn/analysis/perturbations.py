@@ -140,9 +140,13 @@ def accuracy_under(
 
 
 def _accuracy(
-    model: nn.Module, pictures: Tensor, labels: Tensor, perturbation: Perturbation, level: float,
+    model: nn.Module,
+    pictures: Tensor,
+    labels: Tensor,
+    perturbation: Perturbation,
+    level: float,
     seed: int,
-) -> float:  # fmt: skip
+) -> float:
     like = next(model.parameters(), torch.empty(0))
     generator, right = torch.Generator().manual_seed(seed), 0
     for x, y in zip(pictures.split(BATCH), labels.split(BATCH), strict=True):

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from hdnn.analysis.sensitivity import sensitivities
 from hdnn.backends import choose
-from hdnn.backends.packing import Packed, pack
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.compiled_program import CompiledProgram, compile_program
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.weights import Stack
+from hdnn.kernels.stage_table import Parameters
 from hdnn.network import HamiltonianNetwork
 
 WIDEST = 32
@@ -171,10 +171,10 @@ class Snapshots:
         program, states = self.net.program(), torch.from_numpy(y)
         if not _walks(self.net, states):
             return None
-        packed = pack(program, states.dtype, states.device)
-        theta, beta, steps, dense, _ = packed.arrays()
+        compiled = compile_program(program, states.dtype, states.device)
+        theta, beta, steps, dense, _ = compiled.parameters()
         arrays = theta[0], beta[0], steps, dense[0]
-        if packed.moving == 2 and program.memo.get("packed") is packed:
+        if compiled.moving == 2 and program.memo.get("compiled") is compiled:
             self._live = arrays
         return arrays
 
@@ -185,8 +185,12 @@ class Snapshots:
         """
         done, self._live = [_alone(found) for found in self._done], None
         weights, states, self._done, self._weights, self._states = (
-            self._weights, self._states, [], [], [],
-        )  # fmt: skip
+            self._weights,
+            self._states,
+            [],
+            [],
+            [],
+        )
         for _, group in itertools.groupby(range(len(states)), key=lambda k: states[k].shape):
             chosen = list(group)
             done.append(self._together([weights[k] for k in chosen], [states[k] for k in chosen]))
@@ -196,9 +200,11 @@ class Snapshots:
         columns = list(zip(*weights, strict=True))
         theta, beta, dense = (np.stack(columns[k]) for k in (0, 1, 3))
         X = np.stack(states)
-        packed = pack(self.net.program(), torch.from_numpy(X).dtype, torch.device("cpu"))
-        arrays = [theta, beta, np.concatenate(columns[2], 1), dense]
-        largest, smallest, of_mean, reached = _walk(packed, arrays, X, self.depths)
+        dtype = torch.from_numpy(X).dtype
+        compiled = compile_program(self.net.program(), dtype, torch.device("cpu"))
+        mixing, steps = compiled.parameters().mixing, np.concatenate(columns[2], 1)
+        parameters = Parameters(theta, beta, steps, dense, mixing)
+        largest, smallest, of_mean, reached = _kernel(compiled, parameters, X, self.depths)
         field, H = self.net.field, None
         if isinstance(field, HamiltonianField):
             H = _energy(field, reached, self.depths, theta, beta)
@@ -214,38 +220,21 @@ def _alone(found: Profile) -> Profile:
 
 
 def _fused(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
-    packed = pack(net.program(), x.dtype, x.device)
-    arrays = list(packed.arrays()[:4])
-    return _walk(packed, arrays, np.ascontiguousarray(x.numpy()), depths)
+    compiled = compile_program(net.program(), x.dtype, x.device)
+    return _kernel(compiled, compiled.parameters(), np.ascontiguousarray(x.numpy()), depths)
 
 
-def _walk(packed: Packed, arrays: list[np.ndarray], X: np.ndarray, depths: np.ndarray) -> Found:
-    """The kernel on networks side by side: theta, beta, steps, dense with an axis for them."""
-    from hdnn.analysis import walk  # loads numba
-    from hdnn.backends.kernels import aligned
+def _kernel(
+    compiled: CompiledProgram, parameters: Parameters, X: np.ndarray, depths: np.ndarray
+) -> Found:
+    from hdnn.backends import fused  # loads numba
 
-    number, (samples, n), table = X.dtype.name, X.shape[1:], packed.wiring.table
-    networks, layers, D = len(arrays[0]), packed.program.layers, len(depths)
-    states = np.empty((networks, D, samples, n), number)
-    largest, smallest = np.empty((2, networks, D, samples))
-    of_mean = np.empty((networks, D))
-    width = walk.block_width(samples, X.itemsize)
-    size = walk.scratch_size(table, n, layers, samples, X.itemsize)
-    code, mixed = packed.code, packed.arrays().mixing
-    kernel = walk.kernel(number)
-
-    def work(first: int, last: int) -> None:
-        kernel(
-            X, *arrays, packed.wiring.wire, mixed, table, depths, aligned(size, number), code,
-            layers, width, states, largest, smallest, of_mean, first, last,
-        )  # fmt: skip
-
-    share(work, networks, thread_count())
-    return largest, smallest, of_mean, states
+    extremes, states = fused.profile(compiled, parameters, X, depths)
+    return *extremes, states
 
 
 def _reference(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
-    from hdnn.analysis.singular import extremes  # loads numba
+    from hdnn.kernels.svd import extremes  # loads numba
 
     y = x[0] if net.ensemble is None else x.expand(net.ensemble, *x.shape[1:])
     with torch.no_grad():
@@ -261,9 +250,12 @@ def _reference(net: HamiltonianNetwork, x: Tensor, depths: np.ndarray) -> Found:
 
 @torch.no_grad()
 def _energy(
-    field: HamiltonianField, states: np.ndarray, depths: np.ndarray,
-    theta: np.ndarray | None = None, beta: np.ndarray | None = None,
-) -> np.ndarray:  # fmt: skip
+    field: HamiltonianField,
+    states: np.ndarray,
+    depths: np.ndarray,
+    theta: np.ndarray | None = None,
+    beta: np.ndarray | None = None,
+) -> np.ndarray:
     """H = 1' E(K_l y_l + b_l), with other values of the parameters where they are given."""
     layers = torch.from_numpy(np.minimum(depths, field.weights.layers - 1))
     stacks = [field.weights.stack(), field.weights.bias_stack()]

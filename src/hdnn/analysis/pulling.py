@@ -58,9 +58,13 @@ def check_mixing(rows: list[Row], names: tuple[str, ...]) -> None:
 def _pull(rows: list[Row], out: Tensor, cotangent: Tensor, batched: bool = False) -> list[Tensor]:
     """Vector-Jacobian products with all states; zeros where ``out`` does not depend on one."""
     found = torch.autograd.grad(
-        out, [row.state for row in rows], cotangent, retain_graph=True, allow_unused=True,
+        out,
+        [row.state for row in rows],
+        cotangent,
+        retain_graph=True,
+        allow_unused=True,
         is_grads_batched=batched,
-    )  # fmt: skip
+    )
     lead = cotangent.shape[: cotangent.ndim - out.ndim]
     return [
         row.state.new_zeros(*lead, *row.state.shape) if g is None else g
@@ -138,8 +142,9 @@ def norms_of(M: Tensor) -> Norms:
 def summary(largest: Tensor, smallest: Tensor, of_mean: Tensor) -> Norms:
     """The record of one layer, from the norms of its samples."""
     levels = torch.tensor(LEVELS, dtype=torch.float64)
-    return Norms(largest.mean(), largest.amin(), largest.amax(), largest.quantile(levels), smallest,
-                 of_mean)  # fmt: skip
+    return Norms(
+        largest.mean(), largest.amin(), largest.amax(), largest.quantile(levels), smallest, of_mean
+    )
 
 
 def stack(parts: list[Norms]) -> Norms:

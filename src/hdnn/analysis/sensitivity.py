@@ -14,10 +14,11 @@ from torch import Tensor
 
 from hdnn.backends import choose, reference
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.network import HamiltonianNetwork, own_precision
 from hdnn.program import Program
 
 
+@own_precision
 def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_N / d y_l for every layer l and every sample, in one backward sweep.
 
@@ -46,6 +47,7 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     return _shaped(net, y, found)
 
 
+@own_precision
 def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_{l+1} / d y_l of every layer: the factors of the product in equation (5).
 
@@ -67,6 +69,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     return _shaped(net, y, program_factors(net.program(), x)[1])
 
 
+@own_precision
 def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_l / d y_0 for every layer l and every sample: how a change of the input travels on.
 

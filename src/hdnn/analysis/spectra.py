@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hdnn.analysis.sensitivity import jacobians, refuse_convolution
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.network import HamiltonianNetwork, own_precision
 from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps
@@ -26,6 +26,7 @@ _CLEAR = 1e3  # below this condition number of computed eigenvectors there is no
 _EXAMINED = 256  # how many of the worst are looked into
 
 
+@own_precision
 @torch.no_grad()
 def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d f_j / d y at the state y_j of every layer: the Jacobians of the underlying ODE.

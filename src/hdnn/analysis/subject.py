@@ -44,6 +44,10 @@ class Subject:
         if not layout.channels:
             self.y = self.y.reshape(-1, layout.width)
         self.field = self.net.field
+        if self.hamiltonian is not None and isinstance(
+            self.hamiltonian.interconnection, StateDependent
+        ):
+            self.hamiltonian.interconnection.checked = True  # what J is, a certificate reports
         self.n, self.layers = layout.width, net.layers
 
     # --- what kind of network ---------------------------------------------------------------------

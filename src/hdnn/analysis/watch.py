@@ -63,9 +63,16 @@ class Watch:
     """
 
     def __init__(
-        self, module: nn.Module, layers: Sequence[str | nn.Module] | None, batch_axis: int,
-        limit: int, per_sample: bool, iterations: int, tolerance: float, keep: bool,
-    ) -> None:  # fmt: skip
+        self,
+        module: nn.Module,
+        layers: Sequence[str | nn.Module] | None,
+        batch_axis: int,
+        limit: int,
+        per_sample: bool,
+        iterations: int,
+        tolerance: float,
+        keep: bool,
+    ) -> None:
         self.module, self.axis, self.limit = module, batch_axis, limit
         self.per_sample, self.iterations, self.tolerance = per_sample, iterations, tolerance
         self.keep, self.layers = keep, _chosen(module, layers)

@@ -1,7 +1,7 @@
 """How a program is computed.
 
-`reference` is plain torch and the specification; `fused` is numba kernels on the CPU; `lean` is
-plain torch with memory that does not grow with depth.
+`reference` is plain torch and the specification; `fused` is compiled kernels on the CPU;
+`checkpointed` is plain torch with memory that does not grow with depth.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fas
 
 @functools.cache
 def _runner(backend: str) -> Callable[[Program, Tensor], Tensor]:
-    if backend == "lean":
-        from hdnn.backends import lean
+    if backend == "checkpointed":
+        from hdnn.backends import checkpointed
 
-        return lean.run
+        return checkpointed.run
     from hdnn.backends import fused  # loads numba
 
     return fused.run

@@ -1,40 +1,41 @@
-"""The fused backend: programs of stages through numba kernels on the CPU.
+"""The fused backend: programs of stages through compiled kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
 recomputes it there: nothing is saved but the input state and the parameters. (Calls that are small
-enough keep their activations on a tape, see `hdnn.backends.tapes`.)
+enough keep their activations, see `hdnn.backends.activation_pool`.)
 
 For small networks the time goes into what is around the kernels, so whatever depends on shapes and
-strides only is found once and kept, in a `_Form`.
+strides only is found once and kept, in a `_CallShape`.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.backends import kernels
-from hdnn.backends.packing import Arrays, Inputs, Packed, is_batched, pack
-from hdnn.backends.tapes import Tape, take
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.activation_pool import Lease, lend
+from hdnn.backends.compiled_program import CompiledProgram, Inputs, compile_program, is_batched
+from hdnn.backends.threads import Work, parallel_for, thread_count
 from hdnn.fields.layout import Layout
+from hdnn.kernels.build import aligned
+from hdnn.kernels.jacobians import Extremes, jacobians_kernel
+from hdnn.kernels.passes import Sums, Workspace, backward_kernel, forward_kernel
+from hdnn.kernels.stage_table import Parameters
+from hdnn.kernels.team import Team, new_team
+from hdnn.kernels.tiling import Plan, plan
 from hdnn.program import Program
 
 SERIAL_FLOPS = 6e6
 """Work below which a second thread, which comes after 0.05 ms, is not worth it: about 0.2 ms."""
 
 STEPS = 2  # the place of the steps among the inputs
-FORMS = 64  # shapes and strides of states that are remembered for a program
+SHAPES = 64  # shapes and strides of states that are remembered for a program
 
 Array = np.ndarray
 
@@ -42,9 +43,9 @@ Array = np.ndarray
 def run(program: Program, x: Tensor) -> Tensor:
     """The state after the last layer."""
     x, restore = program.layout.flatten(x)
-    packed = pack(program, x.dtype, x.device)
+    compiled = compile_program(program, x.dtype, x.device)
     out: Tensor = _apply(
-        _unwrapped(x), packed, torch.is_grad_enabled(), *packed.inputs[: packed.moving]
+        _unwrapped(x), compiled, torch.is_grad_enabled(), *compiled.inputs[: compiled.moving]
     )
     return restore(out)
 
@@ -52,7 +53,10 @@ def run(program: Program, x: Tensor) -> Tensor:
 def sensitivities(program: Program, x: Tensor) -> Tensor:
     """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep."""
     x, _ = program.layout.flatten(x.detach())
-    found = _Call(pack(program, x.dtype, x.device), x).sensitivities().movedim(2, 0)
+    compiled = compile_program(program, x.dtype, x.device)
+    depths = np.arange(program.layers + 1)
+    found = torch.from_numpy(jacobians(compiled, compiled.parameters(), _plain(x), depths))
+    found = found.movedim(2, 0)
     return found.squeeze(1) if program.layout.ensemble is None else found
 
 
@@ -60,8 +64,10 @@ class _Fused(torch.autograd.Function):
     """y_N as a function of y_0 and the tensors of a program."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, packed: Packed, graph: bool, *tensors: Tensor) -> Tensor:
-        ctx.call = call = _Call(packed, x)
+    def forward(
+        ctx: Any, x: Tensor, compiled: CompiledProgram, graph: bool, *tensors: Tensor
+    ) -> Tensor:
+        ctx.call = call = _Call(compiled, x)
         ctx.save_for_backward(x, *tensors)
         return call.forward(graph and True in ctx.needs_input_grad)
 
@@ -73,13 +79,13 @@ class _Fused(torch.autograd.Function):
         if not batched and not torch.is_grad_enabled():
             gx, found = call.backward(gout, needed)
             return (gx if need_x else None, None, None, *found)
-        if call.packed.arrays().mixing.tobytes() != call.arrays.mixing.tobytes():
+        if call.compiled.parameters().mixing.tobytes() != call.parameters.mixing.tobytes():
             raise RuntimeError("J was modified by an inplace operation; go forward again")
-        inputs = Inputs(*tensors, *call.packed.inputs[len(needed) :])
+        inputs = Inputs(*tensors, *call.compiled.inputs[len(needed) :])
         if batched:
-            gx, *found = call.packed.pull(x, inputs, gout)
+            gx, *found = call.compiled.vjp(x, inputs, gout)
         else:
-            gx, *found = call.packed.gradients(x, inputs, gout, (need_x, *needed))
+            gx, *found = call.compiled.gradients(x, inputs, gout, (need_x, *needed))
         return (gx, None, None, *found[: len(needed)])
 
 
@@ -89,7 +95,7 @@ _apply = super(torch.autograd.Function, _Fused).apply
 _unwrapped = torch._C._functorch.unwrap_if_dead
 
 
-class _Form:
+class _CallShape:
     """What all calls of a program on states of one shape, with the same strides, have in common.
 
     Attributes:
@@ -97,146 +103,192 @@ class _Form:
         strides: of such a state, in this order; `fresh`: of a new one like it.
         plan: how they are cut up; `chunks` in all.
         flops: operations forward.
-        room: elements of the rows that a thread holds.
-        tape: elements of a tape.
+        room: numbers of the rows that a thread loads.
+        kept: numbers that the activations of a call take, 0 where they are recomputed.
         shapes: of the gradients of theta, beta, steps (for every network and layer) and dense (for
             every network); `ends`: where each begins and ends in one array, without and with steps.
-        constants: what every kernel is told, after the arrays of the parameters.
     """
 
-    def __init__(self, packed: Packed, arrays: Arrays, x: Tensor, covectors: int = 1) -> None:
-        wiring, layers, layout = packed.wiring, packed.program.layers, packed.program.layout
-        self.dtype, self.number = arrays.theta.dtype, arrays.theta.dtype.name
+    def __init__(
+        self, compiled: CompiledProgram, parameters: Parameters, x: Tensor, covectors: int = 1
+    ) -> None:
+        tables, layout = compiled.tables, compiled.program.layout
+        layers = compiled.program.layers
+        self.dtype = parameters.theta.dtype.name
         lead, rest = (1, x.shape) if layout.ensemble is None else (x.shape[0], x.shape[1:])
         self.shape = (lead, *rest) if layout.channels else (lead, 1, rest[1], rest[0])
         fresh = torch.empty_like(x, device="meta")
         self.strides, self.fresh = _strides(x, layout), _strides(fresh, layout)
-        self.plan = plan = _plan(
-            wiring, self.shape, layers, x.element_size(), covectors, packed.filling
+        self.plan = plan(
+            tables.table, self.shape, layers, x.element_size(), covectors, compiled.filling
         )
-        self.flops = layers * wiring.flops * (x.numel() // layout.width)
-        self.chunks, self.room = lead * plan.pieces, plan.window * wiring.size
-        self.tape = lead * plan.blocks * plan.keep + self.chunks * self.room if plan.keep else 0
-        theta, beta, steps, dense, _ = (array.shape for array in arrays)
+        self.flops = layers * compiled.flops * (x.numel() // layout.width)
+        self.chunks = lead * self.plan.tiling.pieces
+        self.room, keep = self.plan.window * tables.wire.size, self.plan.keep
+        self.kept = lead * self.plan.blocks * keep + self.chunks * self.room if keep else 0
+        theta, beta, steps, dense, _ = (array.shape for array in parameters)
         networks = theta[0]
         self.shapes = theta, beta, (networks, steps[0], layers), (networks, *dense[1:])
         self.ends = [
             list(itertools.accumulate(map(math.prod, sizes), initial=0))
             for sizes in ((theta, beta, (0,), self.shapes[3]), self.shapes)
         ]
-        self.constants = (
-            wiring.wire, wiring.table, packed.code, layers, plan.block, plan.segment, plan.slots,
-            plan.pieces,
-        )  # fmt: skip
 
 
 class _Call:
-    """One program on one batch: its arrays, and the room that its kernels need."""
+    """One program on one batch."""
 
-    __slots__ = ("arrays", "form", "packed", "tape", "x")
+    __slots__ = ("compiled", "lease", "parameters", "shape", "x")
 
-    def __init__(self, packed: Packed, x: Tensor) -> None:
-        self.tape, x = None, _plain(x)
-        self.packed, self.x, self.arrays = packed, x, packed.arrays()
+    def __init__(self, compiled: CompiledProgram, x: Tensor) -> None:
+        x = _plain(x)
+        self.compiled, self.x, self.parameters = compiled, x, compiled.parameters()
+        self.lease: Lease | None = None
         key = x.shape, x.stride()
-        form: _Form | None = packed.forms.get(key)
-        if form is None:
-            if len(packed.forms) >= FORMS:
-                packed.forms.clear()
-            form = packed.forms[key] = _Form(packed, self.arrays, x)
-        self.form = form
+        shape: _CallShape | None = compiled.shapes.get(key)
+        if shape is None:
+            if len(compiled.shapes) >= SHAPES:
+                compiled.shapes.clear()
+            shape = compiled.shapes[key] = _CallShape(compiled, self.parameters, x)
+        self.shape = shape
 
-    tape: Tape | None
-
-    def __del__(self) -> None:
-        if self.tape is not None:
-            self.tape.give_back()
-
-    def _share(self, work: Callable[[int, int], None], factor: float) -> None:
+    def _run(self, work: Work, factor: float) -> None:
         """Run a kernel over all chunks, on threads where there is work enough."""
-        if factor * self.form.flops < SERIAL_FLOPS:
-            work(0, self.form.chunks)
+        if factor * self.shape.flops < SERIAL_FLOPS:
+            work(_room(self.shape)[0], True)
         else:
-            share(work, self.form.chunks, thread_count())
+            parallel_for(work, self.shape.chunks, thread_count())
+
+    def _workspace(self) -> tuple[Workspace, int]:
+        """Room for this thread, and how much of it a block keeps for the way back."""
+        workspace = _room(self.shape)[1]
+        if self.lease is None:
+            return workspace, 0
+        grads, rows, loaded, _ = workspace
+        return Workspace(grads, rows, loaded, self.lease.room.array), self.shape.plan.keep
 
     def forward(self, graph: bool) -> Tensor:
-        """The state after the last layer; with `graph`, on tape for `backward` if there is room."""
-        form, x, arrays = self.form, self.x, self.arrays
+        """The state after the last layer; with `graph`, keep the activations if there is room."""
+        shape, x, parameters, tables = self.shape, self.x, self.parameters, self.compiled.tables
         out = torch.empty_like(x)
-        state, target = (x.data_ptr(), *form.strides), (out.data_ptr(), *form.fresh)
-        self.tape = tape = take(form.tape, form.number) if graph else None
-        kernel, keep = _kernel("forward", form.number), 0 if tape is None else form.plan.keep
+        state, target = (x.data_ptr(), *shape.strides), (out.data_ptr(), *shape.fresh)
+        self.lease = lend(shape.kept, shape.dtype) if graph else None
+        kernel, tiling = forward_kernel(shape.dtype), shape.plan.tiling
 
-        def work(first: int, last: int) -> None:
-            _, rows, marks, scratch = _room(form)
-            kernel(
-                form.shape, state, target, *arrays, *form.constants, rows, marks,
-                scratch if tape is None else tape.array, keep, first, last,
-            )  # fmt: skip
+        def work(team: Team, caller: bool) -> None:
+            room = self._workspace()
+            kernel(shape.shape, state, target, parameters, tables, tiling, *room, team, caller)
 
-        self._share(work, 1.0)
+        self._run(work, 1.0)
         return out
 
     def backward(
         self, gout: Tensor, needed: list[bool]
     ) -> tuple[Tensor | None, list[Tensor | None]]:
         """The gradients of the state and, where needed, of the program's tensors."""
-        if self.tape is None:
+        if self.lease is None:
             return self._backward(gout, needed)
-        with self.tape.lock:
+        with self.lease.room.lock:
             return self._backward(gout, needed)
 
     def _backward(
         self, gout: Tensor, needed: list[bool]
     ) -> tuple[Tensor | None, list[Tensor | None]]:
-        packed, form, x, arrays, tape = self.packed, self.form, self.x, self.arrays, self.tape
+        compiled, shape, x = self.compiled, self.shape, self.x
+        parameters, tables = self.parameters, compiled.tables
         gains, gout = len(needed) > STEPS and needed[STEPS], _plain(gout)
-        gx, ends = torch.empty_like(x), form.ends[gains]
-        state, outgoing = (x.data_ptr(), *form.strides), (gx.data_ptr(), *form.fresh)
-        incoming = (gout.data_ptr(), *_strides(gout, packed.program.layout))
-        # The first chunk of every network adds to `sums`, the others to `others`.
-        sums = [
+        gx, ends = torch.empty_like(x), shape.ends[gains]
+        state, outgoing = (x.data_ptr(), *shape.strides), (gx.data_ptr(), *shape.fresh)
+        incoming = (gout.data_ptr(), *_strides(gout, compiled.program.layout))
+        totals = [
             torch.empty_like(t, memory_format=torch.contiguous_format)
-            for t in packed.inputs[:STEPS]
+            for t in compiled.inputs[:STEPS]
         ]
-        for shape in form.shapes[STEPS : packed.moving]:
-            sums.append(x.new_empty(shape))
-        places, others = (*[t.data_ptr() for t in sums], 0, 0)[:4], _others(form, ends[-1])
-        kernel, keep = _kernel("backward", form.number), 0 if tape is None else form.plan.keep
+        for size in shape.shapes[STEPS : compiled.moving]:
+            totals.append(x.new_empty(size))
+        others = _others(shape, ends[-1])
+        theta, beta, steps, dense = (*[t.data_ptr() for t in totals], 0, 0)[:4]
+        sums = Sums(theta, beta, steps, dense, others)
+        kernel, tiling = backward_kernel(shape.dtype), shape.plan.tiling
 
-        def work(first: int, last: int) -> None:
-            grads, rows, marks, scratch = _room(form)
+        def work(team: Team, caller: bool) -> None:
+            workspace, keep = self._workspace()
             kernel(
-                form.shape, state, incoming, outgoing, places, others, grads, *arrays,
-                *form.constants, rows, marks, scratch if tape is None else tape.array, keep,
-                gains, first, last,
-            )  # fmt: skip
+                shape.shape,
+                state,
+                incoming,
+                outgoing,
+                sums,
+                parameters,
+                tables,
+                tiling,
+                workspace,
+                keep,
+                gains,
+                team,
+                caller,
+            )
 
-        self._share(work, 3.0)
-        if form.plan.pieces > 1:
-            _add(others, ends, sums)
-        found = [part if want else None for part, want in zip(sums, needed, strict=True)]
+        self._run(work, 3.0)
+        if tiling.pieces > 1:
+            _add(others, ends, totals)
+        grads = [part if want else None for part, want in zip(totals, needed, strict=True)]
         for k in range(STEPS, len(needed)):
             if needed[k]:
-                found[k] = _summed(sums[k], k, arrays[k].shape).reshape(packed.inputs[k].shape)
-        return gx, found
+                whole = _summed(totals[k], k, parameters[k].shape)
+                grads[k] = whole.reshape(compiled.inputs[k].shape)
+        return gx, grads
 
-    def sensitivities(self) -> Tensor:
-        """``(E, samples, layers + 1, n, n)``: d y_N / d y_l."""
-        packed, arrays, layout = self.packed, self.arrays, self.packed.program.layout
-        self.form = form = _Form(packed, arrays, self.x, covectors=layout.width)
-        (networks, groups, n, samples), layers = form.shape, packed.program.layers
-        state = self.x.data_ptr(), *form.strides
-        out = np.empty((networks, groups * samples, layers + 1, n, n), form.dtype)
-        kernel = _kernel("sensitivities", form.number)
 
-        def work(first: int, last: int) -> None:
-            kernel(
-                form.shape, state, out, *arrays, *form.constants, *_room(form)[1:], first, last,
-            )  # fmt: skip
+def jacobians(compiled: CompiledProgram, parameters: Parameters, x: Tensor, depths: Array) -> Array:
+    """``(E, samples, D, n, n)``: d y_N / d y_l at depths l of a canonical state."""
+    shape = _CallShape(compiled, parameters, x, covectors=compiled.program.layout.width)
+    networks, groups, n, samples = shape.shape
+    out = np.empty((networks, groups * samples, len(depths), n, n), shape.dtype)
+    states, wide = np.empty((0, 0, 0, 0), shape.dtype), [np.empty((0,) * d) for d in (3, 3, 2)]
+    state, kernel = (x.data_ptr(), *shape.strides), jacobians_kernel(shape.dtype)
+    outputs, tables = (depths, states, out, Extremes(*wide)), compiled.tables
 
-        self._share(work, float(n))
-        return torch.from_numpy(out)
+    def work(team: Team, caller: bool) -> None:
+        room, tiling = _room(shape)[1], shape.plan.tiling
+        kernel(shape.shape, state, *outputs, parameters, tables, tiling, room, team, caller)
+
+    threads = thread_count() if n * shape.flops >= SERIAL_FLOPS else 1
+    parallel_for(work, shape.chunks, threads)
+    return out
+
+
+def profile(
+    compiled: CompiledProgram, parameters: Parameters, X: Array, depths: Array
+) -> tuple[Extremes, Array]:
+    """Singular values of d y_N / d y_l of networks side by side, and y_l.
+
+    Args:
+        compiled: a program over features.
+        parameters: of E networks.
+        X: ``(E or 1, samples, n)``, in one piece.
+        depths: l, ``(D,)``, increasing.
+
+    Returns:
+        Largest and smallest singular values ``(E, D, samples)`` and the norm of the mean of
+        d y_N / d y_l over samples ``(E, D)``; y_l, ``(E, D, samples, n)``.
+    """
+    (samples, n), D, networks = X.shape[1:], len(depths), len(parameters.theta)
+    shape, tables, dtype = (networks, 1, n, samples), compiled.tables, X.dtype.name
+    cut = plan(tables.table, shape, tables.layers, X.itemsize, n, compiled.filling)
+    tiling = cut.tiling._replace(pieces=1)  # a network has one mean
+    state = (X.ctypes.data, 0 if len(X) == 1 else samples * n, 0, 1, n)
+    states, matrices = np.empty((networks, D, samples, n), dtype), np.empty((0,) * 5, dtype)
+    largest, smallest = np.empty((2, networks, D, samples))
+    extremes = Extremes(largest, smallest, np.empty((networks, D)))
+    outputs, kernel = (depths, states, matrices, extremes), jacobians_kernel(dtype)
+
+    def work(team: Team, caller: bool) -> None:
+        room = _new_workspace(cut, cut.window * tables.wire.size, dtype)
+        kernel(shape, state, *outputs, parameters, tables, tiling, room, team, caller)
+
+    parallel_for(work, networks, thread_count())
+    return extremes, states
 
 
 def _add(others: Array, ends: list[int], sums: list[Tensor]) -> None:
@@ -268,53 +320,48 @@ def _strides(x: Tensor, layout: Layout) -> tuple[int, ...]:
     return strides if layout.channels else (strides[0], 0, strides[2], strides[1])
 
 
-@functools.lru_cache(maxsize=256)
-def _plan(wiring: Any, *rest: Any) -> kernels.Plan:
-    return kernels.plan(wiring.table, *rest)
-
-
 # --- room of a thread, kept from call to call: fresh pages are slow to touch ----------------------
 
 _local = threading.local()
 
 
-def _room(form: _Form) -> tuple[Array, Array, Array, Array]:
-    """Gradients of rows, rows, marks and scratch."""
+def _room(shape: _CallShape) -> tuple[Team, Workspace]:
+    """A team of one, and the workspace of this thread."""
     kept = _local.__dict__
-    if kept.get("form") is not form:
-        plan, number = form.plan, form.number
-        kept["room"] = (
-            _scratch(form.room, number, "grads"), _scratch(form.room, number, "rows"),
-            _scratch(2 + plan.slots, "int64", "marks"), _scratch(plan.scratch, number, "block"),
-        )  # fmt: skip
-        kept["form"] = form
-    found: tuple[Array, Array, Array, Array] = kept["room"]
-    return found
+    of, room = kept.get("room", (None, None))
+    if of is not shape:
+        plan, dtype = shape.plan, shape.dtype
+        workspace = Workspace(
+            _scratch(shape.room, dtype, "grads"),
+            _scratch(shape.room, dtype, "rows"),
+            _scratch(2 + plan.tiling.slots, "int64", "loaded"),
+            _scratch(plan.scratch, dtype, "scratch"),
+        )
+        room = new_team(shape.chunks), workspace
+        kept["room"] = shape, room  # in one step: an exception may come before it or after it
+    return room
 
 
-def _others(form: _Form, size: int) -> Array:
+def _new_workspace(plan: Plan, room: int, dtype: str) -> Workspace:
+    sizes = 0, room, 2 + plan.tiling.slots, plan.scratch
+    dtypes = dtype, dtype, "int64", dtype
+    return Workspace(*map(aligned, sizes, dtypes))
+
+
+def _others(shape: _CallShape, size: int) -> Array:
     """Partial gradients of all chunks of a network but the first."""
-    pieces = form.plan.pieces
+    pieces = shape.plan.tiling.pieces
     if pieces == 1:
-        return _NONE[form.number]
-    return _scratch((pieces - 1) * size, form.number, "others").reshape(pieces - 1, size)
+        return _NONE[shape.dtype]
+    return _scratch((pieces - 1) * size, shape.dtype, "others").reshape(pieces - 1, size)
 
 
-_NONE = {number: np.empty((0, 0), number) for number in ("float32", "float64")}
+_NONE = {dtype: np.empty((0, 0), dtype) for dtype in ("float32", "float64")}
 
 
-def _scratch(length: int, number: str, purpose: str) -> Array:
+def _scratch(length: int, dtype: str, purpose: str) -> Array:
     kept: dict[str, Array] = _local.__dict__
-    key = purpose + number
+    key = purpose + dtype
     if key not in kept or kept[key].size < length:
-        kept[key] = kernels.aligned(length, number)
+        kept[key] = aligned(length, dtype)
     return kept[key][:length]
-
-
-@functools.cache
-def _kernel(name: str, number: str) -> Callable[..., None]:
-    cached = Path(kernels.__file__).parent / "__pycache__"
-    found = (path for form in (f"*.{name}-*.nbi", f"*._{name}-*.nbi") for path in cached.glob(form))
-    if sys.stderr.isatty() and not any(found):
-        sys.stderr.write(f"hdnn: compiling the kernel {name!r}, once for this machine ...\n")
-    return kernels.kernel(name, number)

@@ -134,11 +134,14 @@ class _Interpreter:
         lead = 0 if self.layout.ensemble is None else 1
         dense = isinstance(A, Tensor) and A.ndim >= lead + 3
         return _Ready(
-            stage, W.unbind(lead), b.unbind(lead),
+            stage,
+            W.unbind(lead),
+            b.unbind(lead),
             A.unbind(lead) if isinstance(A, Tensor) and dense else None,
             1.0 if dense else A,
-            self._places(stage.read), self._places(stage.write),
-        )  # fmt: skip
+            self._places(stage.read),
+            self._places(stage.write),
+        )
 
     def _tensor(self, block: Block) -> Tensor:
         """A block of a stack that is assembled once for all stages."""

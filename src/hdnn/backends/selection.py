@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hdnn.errors import IncompatibleError
 from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
+from hdnn.fields.surroundings import active_transform
 from hdnn.program import Adjoint, Program
 
 BACKENDS = ("auto", "reference", "fused")
@@ -47,7 +48,7 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     """Why the fused kernels cannot serve, or None."""
     if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return f"it reads memory, and the state is a {type(x).__name__}"
-    transform, stages = _transform(), program.stages
+    transform, stages = active_transform(), program.stages
     if transform is not None:  # early: a tracer should see as little as possible
         return transform
     if stages is None:
@@ -63,22 +64,8 @@ def obstacle(program: Program, x: Tensor) -> str | None:
         known = sigma.name in ACTIVATIONS and sigma == CATALOGUE[sigma.name]
         if not known or sigma != stages[0].activation:
             return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {sigma.name}"
-    if x.numel() == 0 or program.layers == 0:
+    if x.numel() == 0 or program.layers == 0 or not any(s.W.pattern.shape[0] for s in stages):
         return "there is nothing to compute"
-    return None
-
-
-def _transform() -> str | None:
-    if torch.compiler.is_compiling():
-        return "torch.compile makes kernels of its own from plain torch"
-    if torch._C._are_functorch_transforms_active():
-        return "torch.func transforms see only plain torch"
-    if torch._C._is_tracing():
-        return "torch.jit.trace records only plain torch"
-    if torch._C._len_torch_dispatch_stack():
-        return "a dispatch mode (fake tensors, a counter of operations) sees only plain torch"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation sees only plain torch"
     return None
 
 
@@ -90,7 +77,7 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
     """
-    transform, place = _transform(), "cpu" if x.is_cpu else x.device
+    transform, place = active_transform(), "cpu" if x.is_cpu else x.device
     # Whoever traces must not see a batch compared with numbers: its size may be a symbol.
     by_size = requested == "auto" and transform is None
     size = _row(program, x) if by_size else x.numel() == 0
@@ -105,7 +92,7 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
             "memory='lean' needs a program of stages, and this scheme or field lowers to a flow; "
             "use memory='fast', or forward Euler or a splitting scheme"
         )
-    return Choice("lean", f"memory that does not grow with depth; {choice.reason}")
+    return Choice("checkpointed", f"memory that does not grow with depth; {choice.reason}")
 
 
 def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:

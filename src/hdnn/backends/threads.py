@@ -1,19 +1,26 @@
 """Helping threads for kernels that release the interpreter's lock; the caller works too.
 
 Pieces of work are taken one by one by whoever is free: a thread that wakes up late, or has to share
-its core, does less, and the caller never waits for one that has not begun.
+its core, does less, and the caller never waits for one that has not begun. How they share one call,
+and why no exception can part them while they do, is in `hdnn.kernels.team`.
 """
 
 from __future__ import annotations
 
+import _thread
+import ctypes
 import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+import numpy as np
 import torch
 
 from hdnn.errors import HdnnError
+
+Work = Callable[[np.ndarray, bool], None]
+"""work(team, caller) runs a kernel with its last two arguments, see `hdnn.kernels.team`."""
 
 
 def thread_count() -> int:
@@ -26,82 +33,107 @@ def thread_count() -> int:
     return int(given)
 
 
-def share(work: Callable[[int, int], None], count: int, threads: int) -> None:
-    """Do work(first, last) for ranges that cover 0 .. count, on so many threads.
+def parallel_for(work: Work, pieces: int, threads: int) -> None:
+    """Run a kernel over all pieces, on so many threads.
+
+    Returns, or raises, when no thread works on it any more, whatever is raised meanwhile.
 
     Args:
-        work: releases the interpreter's lock for most of its time.
-        count, threads: how many pieces there are, and how many threads may take part.
+        work: runs the kernel, once on every thread that takes part.
+        pieces: how many there are.
+        threads: how many may take part.
     """
-    threads = min(threads, count)
-    if threads <= 1:
-        work(0, count)
+    from hdnn.kernels.team import leave, new_team  # loads numba
+
+    helpers = min(threads, pieces) - 1
+    if helpers < 1:
+        work(new_team(pieces), True)
         return
-    pieces = iter(range(count))
-
-    def take() -> None:
-        for piece in pieces:
-            work(piece, piece + 1)
-
-    tickets = [_Ticket(take) for _ in range(threads - 1)]
-    queue = _helpers()
-    for ticket in tickets:
-        queue.put(ticket)
+    ticket = _Ticket(work, new_team(pieces, _latch().address))
+    if _started < helpers:
+        _start(helpers)
+    for _ in range(helpers):
+        _queue.put(ticket)
     try:
-        take()
-    finally:
-        for _ in pieces:  # after an error, nobody begins another piece
-            pass
-        errors = [error for ticket in tickets if (error := ticket.end()) is not None]
-    if errors:
-        raise errors[0]
+        work(ticket.team, True)
+    except BaseException:
+        # The kernel itself has failed (there is no memory). Other exceptions find that it has not
+        # begun or that everybody has left; then this does nothing.
+        leave(ticket.team, True)
+        raise
+    ticket.work = None  # a helper that comes late need not keep the tensors alive
+    if ticket.error is not None:
+        raise ticket.error
 
 
 class _Ticket:
-    """A call that one helper makes, unless it is ended before it begins."""
+    """A call that helpers may take part in."""
 
-    __slots__ = ("begun", "call", "done", "error")
+    __slots__ = ("error", "team", "work")
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
+    def __init__(self, work: Work, team: np.ndarray) -> None:
+        self.work: Work | None = work
+        self.team = team
         self.error: BaseException | None = None
-        self.begun, self.done = threading.Lock(), threading.Lock()
-        self.done.acquire()
 
     def use(self) -> None:
-        """Make the call; in a helper."""
-        if not self.begun.acquire(blocking=False):
+        """Take part; in a helper."""
+        from hdnn.kernels.team import leave
+
+        work = self.work
+        if work is None:
             return
         try:
-            self.call()
-        except BaseException as error:
+            work(self.team, False)
+        except BaseException as error:  # of the kernel: signals and the like go to other threads
             self.error = error
-        finally:
-            self.done.release()
-
-    def end(self) -> BaseException | None:
-        """Wait until the call is over, or see to it that it never begins; what it raised."""
-        if not self.begun.acquire(blocking=False):
-            self.done.acquire()
-        return self.error
+            leave(self.team, False)
 
 
-_queue: SimpleQueue[_Ticket] | None = None
+class _Latch:
+    """A lock of CPython's by its address, locked, as compiled code waits for it."""
+
+    def __init__(self) -> None:
+        self.address, self._free = _allocate(), _free  # also where the module is gone at exit
+        _acquire(self.address, 1)
+
+    def __del__(self) -> None:
+        self._free(self.address)
+
+
+_allocate = ctypes.pythonapi.PyThread_allocate_lock
+_allocate.restype = ctypes.c_void_p
+_acquire = ctypes.pythonapi.PyThread_acquire_lock
+_acquire.argtypes = [ctypes.c_void_p, ctypes.c_int]
+_free = ctypes.pythonapi.PyThread_free_lock
+_free.argtypes = [ctypes.c_void_p]
+
+_local = threading.local()
+
+
+def _latch() -> _Latch:
+    """That of this thread, which makes one call at a time."""
+    try:
+        latch: _Latch = _local.latch
+    except AttributeError:
+        latch = _local.latch = _Latch()
+    return latch
+
+
+_queue: SimpleQueue[_Ticket] = SimpleQueue()
+_started = 0  # helpers that serve it
 _lock = threading.Lock()
 
 
-def _helpers() -> SimpleQueue[_Ticket]:
-    """The queue that the helpers serve; they start when first needed."""
-    global _queue  # noqa: PLW0603 (one set of helpers for the process)
-    if _queue is None:
-        with _lock:
-            if _queue is None:
-                queue: SimpleQueue[_Ticket] = SimpleQueue()
-                for k in range(max(1, (os.cpu_count() or 2) - 1)):
-                    name = f"hdnn-{k}"
-                    threading.Thread(target=_serve, args=(queue,), name=name, daemon=True).start()
-                _queue = queue
-    return _queue
+def _start(count: int) -> None:
+    """Let at least so many helpers serve the queue."""
+    global _started  # noqa: PLW0603 (one set of helpers for the process)
+    with _lock:
+        while _started < count:
+            # Not threading.Thread, whose start() waits for the thread, and may wait for ever if an
+            # exception has cut an earlier one short.
+            _thread.start_new_thread(_serve, (_queue,))
+            _started += 1
 
 
 def _serve(queue: SimpleQueue[_Ticket]) -> None:
@@ -109,9 +141,10 @@ def _serve(queue: SimpleQueue[_Ticket]) -> None:
         queue.get().use()
 
 
-def _drop_helpers() -> None:
-    global _queue, _lock
-    _queue, _lock = None, threading.Lock()
+def _forget_helpers() -> None:
+    global _queue, _started, _lock
+    _queue, _started, _lock = SimpleQueue(), 0, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_drop_helpers)
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_forget_helpers)

@@ -57,9 +57,13 @@ class Case:
             self.architecture,
             features=None if self.pixels else self.width,
             channels=self.width if self.pixels else None,
-            layers=self.layers, T=1.2, ensemble=self.ensemble, generator=generator,
-            scale=self.width**-0.5, dtype=torch.float32,
-        )  # fmt: skip
+            layers=self.layers,
+            T=1.2,
+            ensemble=self.ensemble,
+            generator=generator,
+            scale=self.width**-0.5,
+            dtype=torch.float32,
+        )
 
     def state(self) -> torch.Tensor:
         lead = () if self.ensemble is None else (self.ensemble,)
@@ -84,9 +88,11 @@ CASES = (
 
 SWEEP = (
     *(Case("depth", "H1", 4, d, 125, peers=("fused", "reference")) for d in (4, 16, 64, 256, 1024)),
-    *(Case("width", "H1", n, 16, 1024, peers=("fused", "reference"))
-      for n in (2, 4, 8, 16, 24, 32, 48, 64, 96, 128)),
-)  # fmt: skip
+    *(
+        Case("width", "H1", n, 16, 1024, peers=("fused", "reference"))
+        for n in (2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+    ),
+)
 """Time against depth and width, for the figure and for the crossovers of `auto`."""
 
 
@@ -174,14 +180,22 @@ def memory(report: Report = lambda line: None) -> list[Record]:
             arguments = [str(v) for v in (layers, backend, kind, width, rows)]
             result = subprocess.run(
                 [sys.executable, "-c", _MEMORY, *arguments],
-                capture_output=True, text=True, check=True,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             extra = float(result.stdout)
             report(f"memory: {backend}, {kind}, n={width}, {layers} layers: {extra:.0f} MB")
             records.append(
-                {"backend": backend, "memory": kind, "width": width, "rows": rows,
-                 "layers": layers, "megabytes": extra}
-            )  # fmt: skip
+                {
+                    "backend": backend,
+                    "memory": kind,
+                    "width": width,
+                    "rows": rows,
+                    "layers": layers,
+                    "megabytes": extra,
+                }
+            )
     return records
 
 

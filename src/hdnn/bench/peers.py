@@ -80,8 +80,10 @@ def torchdiffeq(net: HamiltonianNetwork, y: Tensor) -> Work:
         velocity = twin.field.bound()
         solution = odeint(
             lambda t, x: velocity(min(round(float(t) / h), net.layers - 1), t, x),
-            x, grid, method="euler",
-        )  # fmt: skip
+            x,
+            grid,
+            method="euler",
+        )
         return restore(solution[-1])
 
     return _training_step(function, twin, y)
@@ -127,8 +129,11 @@ def _jax(net: HamiltonianNetwork, y: Tensor, *, checkpoint: bool) -> Work:
         return jnp.concatenate(jax.lax.scan(body, pieces, stacks)[0], axis=1)
 
     run = jax.vmap(single) if ensemble else single
-    weight = jnp.asarray(torch.randn_like(y).flatten(3 if ensemble else 2).numpy() if channels
-                         else torch.randn_like(y).numpy())  # fmt: skip
+    weight = jnp.asarray(
+        torch.randn_like(y).flatten(3 if ensemble else 2).numpy()
+        if channels
+        else torch.randn_like(y).numpy()
+    )
     gradient = jax.jit(jax.grad(lambda x, w: (run(x, w) * weight).sum(), argnums=(0, 1)))
     x = jnp.asarray((y.flatten(3 if ensemble else 2) if channels else y).numpy())
 

@@ -19,8 +19,13 @@ FAILED, MISUSE = 1, 2
 """Exit codes: something went wrong on the way; the request cannot be met as given."""
 
 _FAILURES = (
-    DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError, LostRankError,
-)  # fmt: skip
+    DivergenceError,
+    ConvergenceError,
+    FetchError,
+    FileFormatError,
+    StorageError,
+    LostRankError,
+)
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 console = Console()

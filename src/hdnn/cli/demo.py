@@ -17,9 +17,7 @@ from hdnn.model import Model
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
 from hdnn.training.trainer import Trainer
 
-CELLS = (
-    ("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64),
-)  # fmt: skip
+CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
 
 
 @app.command()
@@ -63,14 +61,23 @@ def demo(
                 M = sensitivities(model.network, model.enter(data.X_test[:500]))
             norms = torch.linalg.matrix_norm(M, 2).mean(1)
             table.add_row(
-                name, str(layers), "-" if paper is None else f"{paper:.1f} %",
-                f"{100 * accuracy:.1f} %", f"{norms.min():.1e} .. {norms.max():.1e}",
+                name,
+                str(layers),
+                "-" if paper is None else f"{paper:.1f} %",
+                f"{100 * accuracy:.1f} %",
+                f"{norms.min():.1e} .. {norms.max():.1e}",
                 f"{seconds:.2f}",
-            )  # fmt: skip
+            )
             records.append(
-                {"architecture": name, "layers": layers, "paper": paper, "accuracy": accuracy,
-                 "gradients": [float(norms.min()), float(norms.max())], "seconds": seconds}
-            )  # fmt: skip
+                {
+                    "architecture": name,
+                    "layers": layers,
+                    "paper": paper,
+                    "accuracy": accuracy,
+                    "gradients": [float(norms.min()), float(norms.max())],
+                    "seconds": seconds,
+                }
+            )
             models[f"{name}, {layers} layers: {100 * accuracy:.1f} %"] = model
     figure = regions_and_propagation(models, data.X_test, data.y_test)
     save_figure(figure, out)

@@ -65,16 +65,20 @@ def gradients(
         from hdnn.experiments import figure2_plots as plots
 
         figure = (
-            plots.record_figure(header, entries, str(run)) if header is not None and entries
-            else plots.profile_figure(seen, str(run)) if seen is not None else None
-        )  # fmt: skip
+            plots.record_figure(header, entries, str(run))
+            if header is not None and entries
+            else plots.profile_figure(seen, str(run))
+            if seen is not None
+            else None
+        )
         if figure is None:
             raise HdnnError(f"{run} has no recordings yet: nothing to draw")
         save_figure(figure, out)
     if as_json:
         record = None if header is None else {**asdict(header), "recordings": entries}
-        emit({"run": str(run), "trained": None if seen is None else _columns(seen),
-              "record": record})  # fmt: skip
+        emit(
+            {"run": str(run), "trained": None if seen is None else _columns(seen), "record": record}
+        )
         return
     if seen is not None:
         say(f"d y_N / d y_l of the trained network, {seen.largest.shape[1]} samples")
@@ -141,8 +145,16 @@ def margins(
     quantiles = found.margins.quantile(torch.tensor(levels, dtype=torch.float64)).tolist()
     if as_json:
         by_level = dict(zip(map(str, levels), quantiles, strict=True))
-        emit({"run": str(run), "samples": len(X), "quantiles": by_level, "radii": found.radii,
-              "random": found.random, "worst": found.worst})  # fmt: skip
+        emit(
+            {
+                "run": str(run),
+                "samples": len(X),
+                "quantiles": by_level,
+                "radii": found.radii,
+                "random": found.random,
+                "worst": found.worst,
+            }
+        )
         return
     say(f"distance to the decision boundary, {len(X)} samples (negative: classified wrongly)")
     for level, value in zip(levels, quantiles, strict=True):

@@ -10,6 +10,7 @@ from torch import Tensor
 from hdnn.data.folders import SUFFIXES, read_folder, read_pictures
 from hdnn.data.idx import read_idx
 from hdnn.data.images import load
+from hdnn.data.reading import short
 from hdnn.errors import HdnnError
 from hdnn.images import ImageClassifier
 
@@ -27,10 +28,14 @@ def read_unlabelled(source: Path, channels: int, size: tuple[int, int]) -> tuple
         raise HdnnError(f"there is no folder or file {source}")
     if source.suffix.lower() in SUFFIXES:
         return [source.name], _fit(read_pictures([source], size), channels)
-    found = torch.from_numpy(read_idx(source))
-    if found.ndim != 3:
-        raise HdnnError(f"{source} holds no pictures: its shape is {tuple(found.shape)}")
-    return [str(number) for number in range(len(found))], _fit(found.unsqueeze(1), channels)
+    found = read_idx(source)
+    if found.ndim != 3 or not found.size or found.shape[1:] != size:
+        raise HdnnError(
+            f"{source} has shape {short(found.shape)}; for this model it should be (pictures, "
+            f"{size[0]}, {size[1]})"
+        )
+    pictures = torch.from_numpy(found).unsqueeze(1)
+    return [str(number) for number in range(len(found))], _fit(pictures, channels)
 
 
 def _fit(pictures: Tensor, channels: int) -> Tensor:

@@ -16,7 +16,7 @@ from rich.table import Table
 from hdnn.cli.base import app, console, emit, errors, say, warn
 from hdnn.errors import HdnnError
 from hdnn.experiments import figures, summary, table2, table2_summary
-from hdnn.experiments.records import Store
+from hdnn.experiments.records import Record, Store
 from hdnn.experiments.specs import protocol as find_protocol
 from hdnn.experiments.specs import select
 from hdnn.experiments.sweep import sweep
@@ -48,13 +48,20 @@ def table1(
     """Every cell of Table 1 over many seeds; a second call does only what is missing."""
     find_protocol(protocol)
     cells = select(data or (), architecture or (), layers or ())
-    store = Store(out)
+    store = Store(out, Record)
     begin = time.perf_counter()
     with _bar(quiet=as_json) as progress:
         sweep(
-            store, cells, protocol, split, range(first_seed, first_seed + seeds),
-            engine=engine, workers=workers, address=address, progress=progress,
-        )  # fmt: skip
+            store,
+            cells,
+            protocol,
+            split,
+            range(first_seed, first_seed + seeds),
+            engine=engine,
+            workers=workers,
+            address=address,
+            progress=progress,
+        )
     took = time.perf_counter() - begin
     rows = summary.summarise(cells, store.read().values(), protocol, split)
     _write(out, rows, protocol, split)
@@ -90,7 +97,7 @@ def depth(
     split: Kind = "paper",
 ) -> None:
     """Accuracy against depth, with the spread over seeds."""
-    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    rows = summary.summarise(select(), Store(records, Record).read().values(), protocol, split)
     save_figure(figures.depth_figure(rows), out)
     say(f"figure: {out}")
 
@@ -118,7 +125,7 @@ def _write(out: Path, rows: list[summary.Row], protocol: str, split: str) -> Non
 
 def _table(
     title: str, headings: Sequence[str], rows: list[list[str]], spare: Sequence[str]
-) -> Table:  # fmt: skip
+) -> Table:
     """A table without the first columns of `spare`, as many as the terminal has no room for."""
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
     width = {heading: max(map(len, (heading, *cells))) for heading, cells in columns.items()}
@@ -144,9 +151,13 @@ class _bar:  # noqa: N801 (a context manager that reads like a function)
     def __enter__(self) -> _bar:
         if not self.quiet and errors.is_terminal:
             self.bar = Progress(
-                TextColumn("trainings"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                console=errors, transient=True,
-            )  # fmt: skip
+                TextColumn("trainings"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=errors,
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("trainings", total=None)
         return self
@@ -171,7 +182,7 @@ def readme(
     split: Kind = "paper",
 ) -> None:
     """Write the table of the records between the marks of a page."""
-    rows = summary.summarise(select(), Store(records).read().values(), protocol, split)
+    rows = summary.summarise(select(), Store(records, Record).read().values(), protocol, split)
     text = summary.fill(page.read_text(), summary.compact(rows))
     with atomic(page) as temporary:
         temporary.write_text(text)
@@ -199,10 +210,15 @@ def table2_command(
         raise HdnnError("--epochs is for trying out other --data; on MNIST the protocol says it")
     store = Store(out, table2.ImageRecord)
     table2.sweep(
-        store, cells, chosen, range(first_seed, first_seed + seeds), data=data, epochs=epochs,
+        store,
+        cells,
+        chosen,
+        range(first_seed, first_seed + seeds),
+        data=data,
+        epochs=epochs,
         report=(lambda line: None) if as_json else warn,
-    )  # fmt: skip
-    records = [r for r in store.read().values() if isinstance(r, table2.ImageRecord)]
+    )
+    records = list(store.read().values())
     with atomic(out / "README.md") as temporary:
         temporary.write_text(table2_summary.page(records))
     rows = table2_summary.summarise(cells, records, protocol)

@@ -144,10 +144,16 @@ def advise_command(
     given: dict[str, dict[str, Any]] = {
         "data": {"source": source, "target": target, "seed": seed},
         "model": {
-            "architecture": architecture, "layers": layers, "T": T, "step": step, "width": width,
-            "activation": activation, "time_invariant": time_invariant, "seed": seed,
+            "architecture": architecture,
+            "layers": layers,
+            "T": T,
+            "step": step,
+            "width": width,
+            "activation": activation,
+            "time_invariant": time_invariant,
+            "seed": seed,
         },
-    }  # fmt: skip
+    }
     tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
     recipe = Recipe.from_tables(tables, "the command line")
     prepared = prepare(recipe)

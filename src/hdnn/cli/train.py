@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.errors import HdnnError
+from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
+from hdnn.training.config import shown
 from hdnn.training.group import Group, joined
 from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import Recipe, check
-from hdnn.training.recorder import Recorder
 from hdnn.training.runs import Run
 from hdnn.training.trainer import Callback, Entry, Trainer
 
@@ -36,6 +36,9 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="With --resume: where the data of the run are now.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the run in --out.")] = False,
     architecture: Annotated[str | None, typer.Option(help="MS1 MS2 MS3 H1 H2 HS ...")] = None,
     layers: Annotated[
@@ -107,39 +110,82 @@ def train(
         os.environ["HDNN_DATA"] = str(data_dir)
     given: dict[str, dict[str, Any]] = {
         "data": {
-            "source": source, "split": split, "size": size, "target": target, "task": task,
-            "drop": tuple(drop) if drop else None, "test": test, "seed": seed, "pixels": pixels,
+            "source": source,
+            "split": split,
+            "size": size,
+            "target": target,
+            "task": task,
+            "drop": tuple(drop) if drop else None,
+            "test": test,
+            "seed": seed,
+            "pixels": pixels,
         },
         "model": {
-            "architecture": architecture, "layers": _numbers("layers", layers), "T": T,
-            "step": step, "width": width, "widths": _several("widths", widths), "kernel": kernel,
-            "block": block, "connector": connector, "norm": norm, "head": head, "scale": scale,
+            "architecture": architecture,
+            "layers": _numbers("layers", layers),
+            "T": T,
+            "step": step,
+            "width": width,
+            "widths": _several("widths", widths),
+            "kernel": kernel,
+            "block": block,
+            "connector": connector,
+            "norm": norm,
+            "head": head,
+            "scale": scale,
             "preset": preset,
-            "augmentation": augmentation, "activation": activation, "dtype": dtype, "seed": seed,
-            "time_invariant": time_invariant, "standardise": standardise,
+            "augmentation": augmentation,
+            "activation": activation,
+            "dtype": dtype,
+            "seed": seed,
+            "time_invariant": time_invariant,
+            "standardise": standardise,
         },
         "training": {
-            "epochs": epochs, "batch_size": batch_size, "learning_rate": lr, "decay": decay,
-            "schedule": schedule, "alpha": alpha, "alpha_c": alpha_c, "method": method,
-            "solver": solver, "optimiser": optimiser, "weight_decay": weight_decay, "clip": clip,
-            "warmup": warmup, "label_smoothing": label_smoothing, "averaging": averaging,
-            "shift": shift, "rotate": rotate, "zoom": zoom, "flip": flip, "erase": erase,
-            "class_weight": "balanced" if balanced else None, "validation": validation,
-            "early_stopping": early_stopping, "seed": seed,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": lr,
+            "decay": decay,
+            "schedule": schedule,
+            "alpha": alpha,
+            "alpha_c": alpha_c,
+            "method": method,
+            "solver": solver,
+            "optimiser": optimiser,
+            "weight_decay": weight_decay,
+            "clip": clip,
+            "warmup": warmup,
+            "label_smoothing": label_smoothing,
+            "averaging": averaging,
+            "shift": shift,
+            "rotate": rotate,
+            "zoom": zoom,
+            "flip": flip,
+            "erase": erase,
+            "class_weight": "balanced" if balanced else None,
+            "validation": validation,
+            "early_stopping": early_stopping,
+            "seed": seed,
         },
-    }  # fmt: skip
+        "record": {"every": record},
+    }
     flags = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
-    recorder = None if record is None else Recorder(record)
+    if data is not None and resume is None:
+        raise HdnnError(
+            "--data goes with --resume; a new run takes its data first: hdnn train DATA"
+        )
     if resume is not None and (config or out or overwrite or any(flags.values())):
         raise HdnnError("--resume takes no other settings: the run's config.toml has them")
 
     def opened(group: Group) -> Run:
         if resume is not None:
             run = Run.open(resume)
+            if data is not None:
+                run.find_data(data)
             group.check(run.recipe().training)
             return run
         recipe = _recipe(config, flags)
-        if recorder is not None and recipe.data.is_image:
+        if recipe.record is not None and recipe.data.is_image:
             raise HdnnError("--record serves tables; see hdnn.analysis.watch for pictures")
         recipe = replace(recipe, data=recipe.data.pinned())
         group.check(recipe.training)
@@ -149,7 +195,7 @@ def train(
 
     with joined() as group:
         run = group.lead(lambda: opened(group))
-        _train(run, csv, tensorboard, checkpoint_seconds, recorder, as_json, group)
+        _train(run, csv, tensorboard, checkpoint_seconds, as_json, group)
 
 
 def _several(name: str, text: str | None) -> list[int] | None:
@@ -159,7 +205,7 @@ def _several(name: str, text: str | None) -> list[int] | None:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise HdnnError(f"--{name} takes integers, as in 4 or 4,4,4; got {text!r}") from None
+        raise HdnnError(f"--{name} takes integers, as in 4 or 4,4,4; got {shown(text)}") from None
 
 
 def _numbers(name: str, text: str | None) -> int | list[int] | None:
@@ -173,17 +219,15 @@ def _recipe(config: Path | None, flags: dict[str, dict[str, Any]]) -> Recipe:
     if config is not None:
         if not config.is_file():
             raise HdnnError(f"there is no config file {config}")
-        try:
-            tables = tomllib.loads(config.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise HdnnError(f"{config} is not TOML: {error}") from error
+        tables = toml.read(config)
         Recipe.check_names(tables, str(config))
     for name, values in flags.items():
         merged = {**tables.get(name, {}), **values}
         # T and step are two ways to say one thing: a flag replaces either.
         if name == "model" and ("T" in values) != ("step" in values):
             merged.pop("step" if "T" in values else "T", None)
-        tables[name] = merged
+        if merged or name != "record":  # an empty table of it asks for a record as well
+            tables[name] = merged
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
     return Recipe.from_tables(tables, "the command line" if config is None else str(config))
@@ -197,9 +241,13 @@ def _default_folder(recipe: Recipe) -> Path:
 
 
 def _train(
-    run: Run, csv: Path | None, tensorboard: Path | None, seconds: float,
-    recorder: Recorder | None, as_json: bool, group: Group,
-) -> None:  # fmt: skip
+    run: Run,
+    csv: Path | None,
+    tensorboard: Path | None,
+    seconds: float,
+    as_json: bool,
+    group: Group,
+) -> None:
     if group.lead(lambda: run.finished):
         if as_json:
             emit({"run": str(run.folder), "finished": True})
@@ -212,10 +260,11 @@ def _train(
     if group.size > 1 and not as_json:
         say(f"{group.size} processes share each batch of {recipe.training.batch_size}")
     # A termination is an interruption: it leaves a checkpoint too.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGTERM)
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with _Progress(recipe.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([*callbacks, progress], seconds, recorder, group)
+            metrics = run.train([*callbacks, progress], seconds, group)
     except KeyboardInterrupt:
         warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
         raise typer.Exit(FAILED) from None
@@ -247,9 +296,14 @@ class _Progress:
     def __enter__(self) -> _Progress:
         if not self.quiet and console.is_terminal:
             self.bar = Progress(
-                TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                TextColumn("{task.fields[figures]}"), console=console, transient=True,
-            )  # fmt: skip
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=console,
+                transient=True,
+            )
             self.bar.start()
             self.task = self.bar.add_task("training", total=self.epochs, figures="")
         return self

@@ -46,7 +46,7 @@ def predict(
     rows = iter_rows(data, names)
     titles = _titles(model)
     count = 0
-    with atomic(out) as temporary, open(temporary, "w", newline="") as file:
+    with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*rows.header, *titles])
         for raw, X in rows:
@@ -61,7 +61,7 @@ def predict(
 def _predict_pictures(model: ImageClassifier, data: Path, out: Path, as_json: bool) -> None:
     names, pictures = read_unlabelled(data, model.config.channels, model.config.size)
     titles = _titles(model)
-    with atomic(out) as temporary, open(temporary, "w", newline="") as file:
+    with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["picture", *titles])
         for first in range(0, len(pictures), 500):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hdnn.data.reading import short
 from hdnn.errors import HdnnError
 
 MISSING = frozenset({"", "NA", "NaN", "nan", "null", "None", "?"})
@@ -86,7 +87,7 @@ def refuse_infinite(name: str, column: NDArray[np.float64], rows: Sequence[int],
     infinite = np.flatnonzero(np.isinf(column))
     if len(infinite):
         raise HdnnError(
-            f"column {name!r} holds an infinite value ({unit} {rows[infinite[0]]}); "
+            f"column {short(name)} holds an infinite value ({unit} {rows[infinite[0]]}); "
             "replace it by a number, or leave the cell empty to mark it as missing"
         )
 
@@ -99,14 +100,9 @@ def _number(name: str, value: Any, row: int, unit: str) -> float:
             remedy = "write decimals with a point"
         else:
             remedy = (
-                f"drop the column (drop=[{name!r}]), turn it into numbers, or, if it is what to "
-                f"predict, make it the target (target={name!r})"
+                f"drop the column (drop=[{short(name)}]), turn it into numbers, or, if it is what "
+                f"to predict, make it the target (target={short(name)})"
             )
         raise HdnnError(
-            f"column {name!r} is not numeric: {unit} {row} holds {_short(value)}; {remedy}"
+            f"column {short(name)} is not numeric: {unit} {row} holds {short(value)}; {remedy}"
         ) from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

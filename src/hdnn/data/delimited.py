@@ -6,21 +6,22 @@ import csv
 import itertools
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hdnn.data.cells import number, numbers
-from hdnn.data.names import find
+from hdnn.data.names import find, refuse_many
+from hdnn.data.reading import reading
 from hdnn.errors import FileFormatError, HdnnError
 
 DELIMITERS = (",", ";", "\t")
 SUFFIXES = (".csv", ".tsv", ".txt")
-BLOCK = 10_000
+BLOCK, BLOCK_CELLS = 10_000, 250_000
+"""Rows and cells that are in memory at once: a cell takes 60 bytes or more as a text."""
 
 Rows = list[list[str]]
 Block = tuple[Sequence[int], Rows]
@@ -52,6 +53,7 @@ class CsvFile:
             raise FileFormatError(
                 f"{path} is empty; expected a line of column names, then one line for every row"
             )
+        refuse_many(str(path), len(header[1]))
         return cls(path, delimiter, tuple(header[1]))
 
     @property
@@ -60,19 +62,23 @@ class CsvFile:
         return tuple(name.strip() for name in self.header)
 
     def blocks(self, size: int = BLOCK) -> Iterator[Block]:
-        """The rows below the header, ``size`` at a time; blank lines are skipped."""
-        width = len(self.header)
+        """The rows below the header, at most ``size`` at a time; blank lines are skipped."""
+        size = max(1, min(size, BLOCK_CELLS // len(self.header)))
         with closing(_records(self.path, self.delimiter)) as records:
             next(records)
-            while block := list(itertools.islice(records, size)):
-                for line, row in block:
-                    if len(row) != width:
-                        raise FileFormatError(
-                            f"{self.path}, line {line}: {len(row)} fields, but the header has "
-                            f"{width}; put quotes around text that holds {self.delimiter!r}, and "
-                            "write nothing between delimiters for a missing value"
-                        )
+            rows = map(self._checked, records)
+            while block := list(itertools.islice(rows, size)):
                 yield [line for line, _ in block], [row for _, row in block]
+
+    def _checked(self, record: tuple[int, list[str]]) -> tuple[int, list[str]]:
+        line, row = record
+        if len(row) != len(self.header):
+            raise FileFormatError(
+                f"{self.path}, line {line}: {len(row)} fields, but the header has "
+                f"{len(self.header)}; put quotes around text that holds {self.delimiter!r}, and "
+                "write nothing between delimiters for a missing value"
+            )
+        return record
 
     def looks_headless(self) -> bool:
         """Whether the first line holds numbers only; 0, 1, 2, ..., as pandas numbers, are names."""
@@ -170,7 +176,7 @@ def _sniff(path: Path) -> str:
 
 def _records(path: Path, delimiter: str) -> Generator[tuple[int, list[str]], None, None]:
     """Every row that is not blank, with the number of the line it ends on."""
-    with _opened(path) as file:
+    with reading(path, "CSV"), open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=True)
         try:
             for row in reader:
@@ -180,18 +186,8 @@ def _records(path: Path, delimiter: str) -> Generator[tuple[int, list[str]], Non
             raise FileFormatError(
                 f"{path}, line {reader.line_num}: {error}; check the quotes of this line"
             ) from error
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
-    try:
-        if path.exists() and not path.is_file():
-            raise HdnnError(f"{path} is not a regular file; give the path of one")
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            yield file
-    except UnicodeDecodeError as error:
-        raise FileFormatError(
-            f"{path} is not UTF-8 text ({error.reason}); save it again with the encoding UTF-8"
-        ) from error
-    except OSError as error:
-        raise HdnnError(f"cannot read {path}: {error.strerror or error}; check the path") from error
+        except UnicodeDecodeError as error:
+            raise FileFormatError(
+                f"{path}, line {reader.line_num + 1} or below, is not UTF-8 text ({error.reason}); "
+                "save it again with the encoding UTF-8"
+            ) from error

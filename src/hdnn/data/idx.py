@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import math
 import os
-import zlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hdnn.data.reading import read_at_most, reading, reason_of, short, unpack_limit
 from hdnn.errors import FileFormatError
 
 MAX_BYTES = 2**31
@@ -48,9 +48,15 @@ def parse_idx(data: bytes, where: str = "the data") -> NDArray[np.uint8]:
     if len(data) != expected:
         kind = "truncated" if len(data) < expected else "too long"
         raise FileFormatError(
-            f"{where} is {kind}: {len(data)} bytes, and its header (shape {shape}) says {expected}"
+            f"{where} is {kind}: {len(data)} bytes, and its header (shape {short(shape)}) says "
+            f"{short(expected)}"
         )
-    return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()
+    try:
+        return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape).copy()
+    except (ValueError, OverflowError) as error:  # too many dimensions, or empty and too large
+        raise FileFormatError(
+            f"{where} has the shape {short(shape)}: {reason_of(error)}"
+        ) from error
 
 
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
@@ -59,12 +65,20 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a file, uncompressed if its name ends in .gz, at most ``limit`` of them."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FileFormatError(f"cannot read {path}: {error}") from error
-    if len(data) > limit:
-        raise FileFormatError(f"{path} is too long: more than {limit} bytes")
+    """The bytes of a file, uncompressed if its name ends in .gz, at most ``limit`` of them.
+
+    Raises:
+        FileFormatError: the file is damaged, or unpacks to more than the limit or `unpack_limit`.
+    """
+    with reading(path, "IDX"):
+        if path.suffix != ".gz":
+            with open(path, "rb") as plain:
+                data = read_at_most(plain, limit)
+        else:
+            # Twice, because the bytes and the array that is made of them are in memory at once.
+            limit = min(limit, unpack_limit(path) // 2)
+            with gzip.open(path) as packed:
+                data = read_at_most(packed, limit)
+    if data is None:
+        raise FileFormatError(f"{path} is too long: it holds more than {limit} bytes")
     return data

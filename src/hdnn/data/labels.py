@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdnn.data.cells import is_missing, number
+from hdnn.data.reading import short
 from hdnn.errors import HdnnError
 
 Label = str | int | float | bool
@@ -19,7 +20,7 @@ TASKS = ("classification", "regression")
 MOST_CLASSES = 20
 ROWS_PER_CLASS = 5
 
-_INTEGER = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"[+-]?\d{1,19}")  # longer ones have no place in 64 bits
 _ZERO_FIRST = re.compile(r"[+-]?0\d+")
 _BOOLEANS = {"true": True, "false": False}
 
@@ -54,13 +55,35 @@ def as_array(name: str, values: Sequence[Any]) -> NDArray[Any]:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     plain = [float(value) if isinstance(value, Decimal) else value for value in plain]
     kinds = {type(value) for value in plain}
-    for allowed in ({str}, {bool}, {int}, {int, float}):
-        if kinds <= allowed:
-            return np.asarray(plain, dtype=np.float64 if float in kinds else None)
-    raise HdnnError(
-        f"the target {name!r} holds {' and '.join(sorted(kind.__name__ for kind in kinds))}; "
-        "its values must be all texts, all booleans or all numbers"
-    )
+    if kinds == {str}:
+        _refuse_padding(name, plain)
+    if not any(kinds <= allowed for allowed in ({str}, {bool}, {int, float})):
+        names = sorted(kind.__name__ for kind in kinds)
+        raise HdnnError(
+            f"the target {short(name)} holds {' and '.join(names)}; its values must be all texts, "
+            "all booleans or all numbers"
+        )
+    if float not in kinds:
+        array = np.asarray(plain)
+        if array.dtype.kind != "O":
+            return array
+    try:
+        return np.asarray(plain, dtype=np.float64)
+    except OverflowError:
+        raise HdnnError(
+            f"the target {short(name)} holds an integer that is too large for a floating-point "
+            "number; correct it"
+        ) from None
+
+
+def _refuse_padding(name: str, texts: Sequence[str]) -> None:
+    """Raise an error where one long text among short ones would make every row that long."""
+    longest, total = max(map(len, texts)), sum(map(len, texts))
+    if len(texts) * longest > 10 * total + 2**24:  # characters, of 4 bytes each
+        raise HdnnError(
+            f"the target {short(name)} holds a text of {longest} characters, "
+            f"{short(max(texts, key=len))}, among short ones; labels are short: correct it"
+        )
 
 
 def guess_task(y: NDArray[Any]) -> str:
@@ -99,12 +122,12 @@ def regression_target(
     for i, value in enumerate(y.tolist()):
         try:
             values[i] = number(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             values[i] = np.nan
         if not np.isfinite(values[i]):
             raise HdnnError(
-                f"the target {name!r} holds {value!r} ({unit} {rows[i]}), but regression needs "
-                "finite numbers; correct it, or use task='classification' for labels"
+                f"the target {short(name)} holds {short(value)} ({unit} {rows[i]}), but regression "
+                "needs finite numbers; correct it, or use task='classification' for labels"
             )
     return values
 
@@ -119,8 +142,8 @@ def refuse_stray_text(name: str, y: NDArray[Any], rows: Sequence[int], unit: str
     bad = [i for i, text in enumerate(y.tolist()) if isinstance(typed([text])[0], str)]
     if 0 < len(bad) <= len(y) / 2:
         raise HdnnError(
-            f"the target {name!r} holds numbers, except {unit} {rows[bad[0]]}: "
-            f"{y.tolist()[bad[0]]!r}; correct it, or, if these are labels, say "
+            f"the target {short(name)} holds numbers, except {unit} {rows[bad[0]]}: "
+            f"{short(y.tolist()[bad[0]])}; correct it, or, if these are labels, say "
             "task='classification'"
         )
 
@@ -137,16 +160,16 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     position = {str(label): i for i, label in enumerate(classes)}
     exact: dict[Any, int] = {label: i for i, label in enumerate(classes)}
     if len(exact) < len(classes):
-        raise HdnnError(f"classes must differ from each other, got {list(classes)!r}")
+        raise HdnnError(f"classes must differ from each other, got {short(list(classes))}")
     values = np.asarray(labels).tolist() if isinstance(labels, np.ndarray) else list(labels)
     numbers = np.empty(len(values), np.int64)
     for row, label in enumerate(values):
         found = exact.get(label, position.get(str(label)))
         if found is None:
-            missing = "a missing label" if is_missing(label) else f"unknown label {label!r}"
-            raise HdnnError(
-                f"{missing} in row {row + 1}: known are {', '.join(map(repr, classes))}"
-            )
+            missing = "a missing label" if is_missing(label) else f"unknown label {short(label)}"
+            more = f" and {len(classes) - MOST_CLASSES} more" * (len(classes) > MOST_CLASSES)
+            known = ", ".join(map(short, classes[:MOST_CLASSES]))
+            raise HdnnError(f"{missing} in row {row + 1}: known are {known}{more}")
         numbers[row] = found
     return numbers
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 
+from hdnn.data.reading import cut, short
 from hdnn.errors import HdnnError, unknown_name
 
-MOST_SHOWN = 30
+MOST_SHOWN, MOST_COLUMNS = 30, 100_000
 
 
 def find(names: Sequence[str], name: str, where: str) -> int:
@@ -16,12 +18,25 @@ def find(names: Sequence[str], name: str, where: str) -> int:
     if count == 1:
         return names.index(name)
     if count:
-        raise HdnnError(f"{where}: {count} columns are named {name!r}; rename all but one")
+        raise _repeated(where, name, count)
     kind, known = f"column of {where}", list(names)
     if len(known) > MOST_SHOWN:
         kind = f"{kind} ({len(known)} columns, of which the nearest are shown)"
         known = difflib.get_close_matches(str(name), names, n=MOST_SHOWN, cutoff=0.0)
-    raise unknown_name(kind, name, known)
+    raise unknown_name(kind, name, map(cut, known))
+
+
+def _repeated(where: str, name: str, count: int) -> HdnnError:
+    return HdnnError(f"{where}: {count} columns are named {short(name)}; rename all but one")
+
+
+def refuse_many(where: str, count: int) -> None:
+    """Raise an error where there are more columns than any network could read."""
+    if count > MOST_COLUMNS:
+        raise HdnnError(
+            f"{where} has {count} columns, and at most {MOST_COLUMNS} are read; remove some, or, "
+            "if its columns are samples, transpose it"
+        )
 
 
 def refuse_duplicates(where: str, names: Sequence[str]) -> None:
@@ -32,6 +47,6 @@ def refuse_duplicates(where: str, names: Sequence[str]) -> None:
                 f"{where}: column {position + 1} has no name; name it or remove it (pandas writes "
                 "such a column unless told to_csv(..., index=False))"
             )
-    if len(set(names)) < len(names):
-        for name in names:
-            find(names, name, where)
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise _repeated(where, name, count)

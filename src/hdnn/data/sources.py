@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import zipfile
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from hdnn.data.cells import is_missing, numbers, refuse_infinite
 from hdnn.data.delimited import SUFFIXES, CsvFile, features
 from hdnn.data.labels import typed
-from hdnn.data.names import refuse_duplicates
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.data.names import refuse_duplicates, refuse_many
+from hdnn.data.npz import read_npz
+from hdnn.data.reading import short
+from hdnn.errors import HdnnError
 
 KNOWN_SUFFIXES = (*SUFFIXES, ".parquet", ".pq", ".npz")
 
@@ -65,7 +67,7 @@ class CsvSource:
         positions = [position[name] for name in feature_names]
         parts = [np.empty((0, len(feature_names)))]
         cells: list[str] = []
-        all_lines: list[int] = []
+        all_lines = array("q")  # a list of integers takes 36 bytes a row
         for lines, rows in self.file.blocks():
             parts.append(features(rows, lines, feature_names, positions))
             all_lines.extend(lines)
@@ -85,15 +87,15 @@ class ColumnSource:
         lengths = {}
         for name, column in self.columns.items():
             if not isinstance(name, str):
-                raise HdnnError(f"{where}: a column's name is a text, got {name!r}")
+                raise HdnnError(f"{where}: a column's name is a text, got {short(name)}")
             if column.ndim != 1:
                 raise HdnnError(
-                    f"{where}: column {name!r} has shape {column.shape}; a column is a sequence of "
-                    "single values, and a table is one 2-D array named X"
+                    f"{where}: column {short(name)} has shape {short(column.shape)}; a column is a "
+                    "sequence of single values, and a table is one 2-D array named X"
                 )
             lengths[name] = len(column)
         if len(set(lengths.values())) > 1:
-            raise HdnnError(f"{where}: columns of different lengths: {lengths}")
+            raise HdnnError(f"{where}: columns of different lengths: {short(lengths, 300)}")
 
     def take(self, feature_names: Sequence[str], target: str | None) -> Taken:
         """Read these columns."""
@@ -101,7 +103,7 @@ class ColumnSource:
         rows = range(1, size + 1)
         X = np.empty((size, len(feature_names)))
         for j, name in enumerate(feature_names):
-            X[:, j] = _numeric(name, self.columns[name], rows)
+            X[:, j] = as_numbers(name, self.columns[name], rows)
         values = None
         if target is not None:
             column = self.columns[target].tolist()
@@ -144,58 +146,31 @@ def _from_path(path: Path) -> Source:
         )
     if suffix in SUFFIXES:
         return CsvSource(path)
-    if not path.is_file():
-        reason = "not a regular file" if path.exists() else "No such file or directory"
-        raise HdnnError(f"cannot read {path}: {reason}; check the path")
-    return _from_npz(path) if suffix == ".npz" else _from_parquet(path)
+    if suffix == ".npz":
+        return _from_npz(path)
+    from hdnn.data.parquet import ParquetSource  # which is made of what is defined here
+
+    return ParquetSource(path)
 
 
 def _from_npz(path: Path) -> Source:
-    try:
-        # Opened here, because numpy leaves open what it finds to be no zip file.
-        with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is one array, not a collection of named ones")
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise FileFormatError(
-            f"cannot read {path} as NPZ: {error}; write it with numpy.savez, texts as arrays of "
-            "dtype str and not object"
-        ) from error
+    arrays = read_npz(path)
     if "X" not in arrays:
         return ColumnSource(str(path), arrays)
     extra = set(arrays) - {"X", "y", "feature_names"}
     if extra:
         raise HdnnError(
-            f"{path} holds X and also {', '.join(sorted(extra))}; it may hold X, y and "
-            "feature_names, or only 1-D columns"
+            f"{path} holds X and also {short(', '.join(sorted(extra)))[1:-1]}; it may hold X, y "
+            "and feature_names, or only 1-D columns"
         )
     return _from_arrays(str(path), arrays["X"], arrays.get("y"), arrays.get("feature_names"))
-
-
-def _from_parquet(path: Path) -> Source:
-    parquet = optional("pyarrow.parquet")
-    pyarrow = optional("pyarrow")
-    try:
-        table = parquet.read_table(path)
-        plain = pyarrow.types.is_integer, pyarrow.types.is_floating
-        columns = [
-            column.to_numpy()
-            if column.null_count == 0 and any(is_kind(column.type) for is_kind in plain)
-            else _objects(column.to_pylist())
-            for column in table.columns
-        ]
-    except (pyarrow.ArrowException, OSError) as error:
-        raise FileFormatError(f"cannot read {path} as Parquet: {error}") from error
-    refuse_duplicates(str(path), table.column_names)
-    return ColumnSource(str(path), dict(zip(table.column_names, columns, strict=True)))
 
 
 def _from_arrays(where: str, X: Any, y: Any = None, feature_names: Any = None) -> Source:
     X = np.asarray(X)
     if X.ndim != 2:
-        raise HdnnError(f"{where}: X is 2-D, (rows, features), got shape {X.shape}")
+        raise HdnnError(f"{where}: X is 2-D, (rows, features), got shape {short(X.shape)}")
+    refuse_many(where, X.shape[1])
     names = [f"x{j}" for j in range(X.shape[1])]
     if feature_names is not None:
         names = [str(name) for name in np.asarray(feature_names).ravel()]
@@ -208,13 +183,16 @@ def _from_arrays(where: str, X: Any, y: Any = None, feature_names: Any = None) -
     y = np.asarray(y)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.shape != X.shape[:1]:
-        raise HdnnError(f"{where}: X has {len(X)} rows, so y is ({len(X)},), got shape {y.shape}")
+        raise HdnnError(
+            f"{where}: X has {len(X)} rows, so y is ({len(X)},), got shape {short(y.shape)}"
+        )
     if "y" in columns:
         raise HdnnError(f"{where}: a feature and the target are both named 'y'; rename the feature")
     return ColumnSource(where, {**columns, "y": y}, own_target="y")
 
 
-def _numeric(name: str, column: NDArray[Any], rows: Sequence[int]) -> NDArray[np.float64]:
+def as_numbers(name: str, column: NDArray[Any], rows: Sequence[int]) -> NDArray[np.float64]:
+    """A column as float64, NaN where missing; or an error that names the first bad row."""
     if column.dtype.kind not in "biuf":
         return numbers(name, column.tolist(), rows, "row")
     converted = column.astype(np.float64)
@@ -237,11 +215,12 @@ def _column(where: str, name: str, values: Any) -> NDArray[Any]:
     if column.dtype.kind in "mM":  # numpy gives dates as integers, which would pass for numbers
         return column.astype(str)
     if column.dtype.kind == "U" and isinstance(values, (list, tuple)):
-        return _objects(list(values))  # else numpy would turn the numbers among texts into texts
+        return as_objects(list(values))  # else numpy would turn the numbers among texts into texts
     return column
 
 
-def _objects(values: list[Any]) -> NDArray[Any]:
+def as_objects(values: list[Any]) -> NDArray[Any]:
+    """A column of Python objects, whatever they are."""
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column

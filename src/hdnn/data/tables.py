@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -23,6 +25,7 @@ from hdnn.data.labels import (
     regression_target,
 )
 from hdnn.data.names import find, refuse_duplicates
+from hdnn.data.reading import cut, reading, short
 from hdnn.data.sources import CsvSource, Source, Taken, open_source
 from hdnn.errors import FileFormatError, HdnnError, unknown_name
 
@@ -98,14 +101,16 @@ def read_table(
     """
     if task is not None and task not in TASKS:
         raise unknown_name("task", task, TASKS)
-    opened = open_source(source)
-    target = opened.own_target if target is None else target
-    names = _feature_names(opened, target, features, drop)
-    taken = opened.take(names, target)
-    if target is None:
-        _refuse_few(opened.where, len(taken.X), 1)
-        return Table(taken.X, None, names, notes=tuple(_remarks(taken.X, names)))
-    return _with_target(opened.where, taken, names, target, task, classes)
+    is_path = isinstance(source, (str, os.PathLike))
+    with reading(source, "a table") if is_path else nullcontext():
+        opened = open_source(source)
+        target = opened.own_target if target is None else target
+        names = _feature_names(opened, target, features, drop)
+        taken = opened.take(names, target)
+        if target is None:
+            _refuse_few(opened.where, len(taken.X), 1)
+            return Table(taken.X, None, names, notes=tuple(_remarks(taken.X, names)))
+        return _with_target(opened.where, taken, names, target, task, classes)
 
 
 def _feature_names(
@@ -123,7 +128,7 @@ def _feature_names(
     left_out = {target, *drop}
     names = tuple(n for n in (source.names if wanted is None else wanted) if n not in left_out)
     if wanted is not None and len(names) < len(wanted):
-        raise HdnnError(f"a feature may be neither the target nor dropped: {list(wanted)!r}")
+        raise HdnnError(f"a feature may be neither the target nor dropped: {short(list(wanted))}")
     if not names:
         raise HdnnError(f"{source.where} has no feature columns beside the target {target!r}")
     return names
@@ -131,7 +136,7 @@ def _feature_names(
 
 def _refuse_no_header(source: CsvSource) -> None:
     if source.file.looks_headless():
-        first = source.file.delimiter.join(source.file.header)
+        first = source.file.delimiter.join(source.file.header[:60])
         raise FileFormatError(
             f"{source.where} has no header: its first line is {first[:60]!r}; add a line of column "
             "names above it"
@@ -147,14 +152,14 @@ def _with_target(
     classes: Sequence[Label] | None,
 ) -> Table:
     values = taken.target or []
-    known = [i for i, value in enumerate(values) if value is not None]
-    notes = []
-    if len(known) < len(values):
+    X, rows, notes = taken.X, taken.rows, []
+    if None in values:
+        known = [i for i, value in enumerate(values) if value is not None]
         count = len(values) - len(known)
         notes.append(f"{count} of {len(values)} rows left out: no value in the target {target!r}")
-    X, rows = taken.X[known], [taken.rows[i] for i in known]
+        X, rows, values = X[known], [rows[i] for i in known], [values[i] for i in known]
     _refuse_few(where, len(X), 2 if task is None and classes is None else 1)
-    y = as_array(target, [values[i] for i in known])
+    y = as_array(target, values)
     if y.dtype.kind == "f":
         refuse_infinite(target, y, rows, taken.unit)
     if task is None and classes is None:
@@ -184,19 +189,20 @@ def _refuse_few(where: str, rows: int, least: int) -> None:
 def _refuse_one_class(where: str, target: str, classes: Sequence[Label]) -> None:
     if len(classes) < 2:
         raise HdnnError(
-            f"{where}: every row has the label {classes[0]!r} in {target!r}, and a classifier "
-            "needs two classes or more; choose another target or add rows of other classes"
+            f"{where}: every row has the label {short(classes[0])} in {short(target)}, and a "
+            "classifier needs two classes or more; choose another target or add rows of other "
+            "classes"
         )
 
 
 def _remarks(X: NDArray[np.float64], names: Sequence[str]) -> list[str]:
     """Remarks on missing values, empty columns and constant columns."""
-    missing = np.isnan(X)
-    counts = missing.sum(0)
+    counts, constant = np.zeros(len(names), int), np.zeros(len(names), bool)
+    for j, column in enumerate(X.T):  # one at a time: X may fill half of the memory
+        known = column[~np.isnan(column)]
+        counts[j] = len(column) - len(known)
+        constant[j] = len(known) > 0 and known.min() == known.max()
     empty = counts == len(X)
-    low = np.where(missing, np.inf, X).min(0)
-    high = np.where(missing, -np.inf, X).max(0)
-    constant = ~empty & (low == high)
     partly = (counts > 0) & ~empty
     gaps = [f"{name} {count}" for name, count in zip(names, counts, strict=True)]
     remarks = [
@@ -213,10 +219,10 @@ def _remarks(X: NDArray[np.float64], names: Sequence[str]) -> list[str]:
 
 def _rare(y: NDArray[Any], classes: Sequence[Label]) -> list[str]:
     counts = np.bincount(encode(y, classes), minlength=len(classes))
-    single = [repr(label) for label in compress(classes, counts == 1)]
+    single = [short(label) for label in compress(classes, counts == 1)]
     return [f"classes with one row only: {_listed(single)}"] if single else []
 
 
 def _listed(items: Sequence[str], most: int = 10) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(items[:most]) + more
+    return ", ".join(map(cut, items[:most])) + more

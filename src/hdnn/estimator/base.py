@@ -22,25 +22,64 @@ from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 STRUCTURE = (
-    "architecture", "layers", "width", "T", "step", "augmentation", "activation",
-    "time_invariant", "standardise", "dtype",
-)  # fmt: skip
+    "architecture",
+    "layers",
+    "width",
+    "T",
+    "step",
+    "augmentation",
+    "activation",
+    "time_invariant",
+    "standardise",
+    "dtype",
+)
+
+
+def takes_parts(estimator: Any) -> bool:
+    """Whether `partial_fit` is there: an error with the reason where all the data are needed."""
+    if estimator.early_stopping:
+        raise AttributeError("partial_fit cannot stop early: use fit, or early_stopping=False")
+    weight = getattr(estimator, "class_weight", None)
+    if isinstance(weight, str) and weight == "balanced":
+        raise AttributeError(
+            "partial_fit sees a part of the data and cannot balance the classes: "
+            "give class_weight as a dictionary"
+        )
+    return True
 
 
 class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     """A Hamiltonian network as an estimator; see `HDNNClassifier` for the parameters."""
 
     def __init__(
-        self, architecture: Any = "H1", *, layers: int = 8, width: int | None = None,
-        T: float = 1.2, step: float | None = None, augmentation: str = "append",
-        activation: str = "tanh", time_invariant: bool = False, init_scale: float | str = "auto",
-        method: str = "auto", solver: str = "newton", max_iter: int = 50,
-        batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
-        alpha: float = 1e-3, alpha_c: float = 3e-3, early_stopping: bool = False,
-        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True,
-        warm_start: bool = False, dtype: str = "auto", random_state: Any = None,
+        self,
+        architecture: Any = "H1",
+        *,
+        layers: int = 8,
+        width: int | None = None,
+        T: float = 1.2,
+        step: float | None = None,
+        augmentation: str = "append",
+        activation: str = "tanh",
+        time_invariant: bool = False,
+        init_scale: float | str = "auto",
+        method: str = "auto",
+        solver: str = "newton",
+        max_iter: int = 50,
+        batch_size: int | str = "auto",
+        learning_rate: float | str = "auto",
+        schedule: str = "auto",
+        alpha: float = 1e-3,
+        alpha_c: float = 3e-3,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        standardise: bool = True,
+        warm_start: bool = False,
+        dtype: str = "auto",
+        random_state: Any = None,
         verbose: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
         self.T, self.step, self.augmentation = T, step, augmentation
         self.activation, self.time_invariant = activation, time_invariant
@@ -67,9 +106,14 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Array, Array, Array]:
         """Checked rows and weights; a row of weight 0 is a row that is not there."""
         X, y = validate_data(
-            self, X, y, dtype=np.float64, ensure_all_finite=self._finite(),
-            reset=not self._continues(partial), **options,
-        )  # fmt: skip
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            ensure_all_finite=self._finite(),
+            reset=not self._continues(partial),
+            **options,
+        )
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise HdnnError("all values of sample_weight are 0: give at least one row a weight")
@@ -82,9 +126,14 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     # --- building ---------------------------------------------------------------------------------
 
     def _build(
-        self, X: Array, weight: Array, targets: list[Scaler], seed: int, outputs: int,
+        self,
+        X: Array,
+        weight: Array,
+        targets: list[Scaler],
+        seed: int,
+        outputs: int,
         **description: Any,
-    ) -> Model:  # fmt: skip
+    ) -> Model:
         rows, features = X.shape
         width = settings.choose_width(self.width, features)
         widened = Augmentation(features, width, self.augmentation)
@@ -93,21 +142,32 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         row = zoo.architecture(self.architecture)
         time = {"T": self.T} if self.step is None else {"step": self.step}
         network = zoo.network(
-            row, features=widened.width, layers=settings.integer("layers", self.layers),
-            activation=self.activation, time_invariant=bool(self.time_invariant),
-            generator=torch.Generator().manual_seed(seed), dtype=dtype,
-            **({name: settings.plain(value) for name, value in time.items()}
-               if row.scheme.uses_step else {}),
-        )  # fmt: skip
+            row,
+            features=widened.width,
+            layers=settings.integer("layers", self.layers),
+            activation=self.activation,
+            time_invariant=bool(self.time_invariant),
+            generator=torch.Generator().manual_seed(seed),
+            dtype=dtype,
+            **(
+                {name: settings.plain(value) for name, value in time.items()}
+                if row.scheme.uses_step
+                else {}
+            ),
+        )
         assert isinstance(network.field, WeightedField)
         with torch.no_grad():
             scale = settings.choose_scale(self.init_scale, widened.width)
             network.field.weights.theta.mul_(scale)
         names = getattr(self, "feature_names_in_", None)
         return Model(
-            network, outputs, widened, scaler.to(dtype) if self.standardise else None,
-            feature_names=None if names is None else list(names), **description,
-        )  # fmt: skip
+            network,
+            outputs,
+            widened,
+            scaler.to(dtype) if self.standardise else None,
+            feature_names=None if names is None else list(names),
+            **description,
+        )
 
     def _config(self, model: Model, rows: int, seed: int, partial: bool) -> TrainingConfig:
         """The training; `partial_fit` is joint, since solving for a part would forget the rest."""
@@ -117,30 +177,38 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}
         if self.early_stopping:
-            if partial:
-                raise HdnnError("partial_fit cannot stop early: use fit, or early_stopping=False")
             stopping["validation"] = settings.number(
                 "validation_fraction", self.validation_fraction, below=1.0
             )
             stopping["early_stopping"] = settings.integer("n_iter_no_change", self.n_iter_no_change)
         return TrainingConfig(
-            method=method, epochs=settings.integer("max_iter", self.max_iter),
+            method=method,
+            epochs=settings.integer("max_iter", self.max_iter),
             batch_size=settings.choose_batch(self.batch_size, rows, method),
             learning_rate=settings.choose_rate(self.learning_rate, width, schedule),
             schedule=schedule,
-            alpha=settings.plain(self.alpha), alpha_c=settings.plain(self.alpha_c),
-            solver=self.solver, class_weight=self._class_weight(partial), seed=seed, **stopping,
-        )  # fmt: skip
+            alpha=settings.plain(self.alpha),
+            alpha_c=settings.plain(self.alpha_c),
+            solver=self.solver,
+            class_weight=self._class_weight(),
+            seed=seed,
+            **stopping,
+        )
 
-    def _class_weight(self, partial: bool) -> str | tuple[float, ...] | None:
+    def _class_weight(self) -> str | tuple[float, ...] | None:
         return None
 
     # --- training ---------------------------------------------------------------------------------
 
     def _start(
-        self, X: Array, weight: Array, partial: bool, outputs: int, *targets: Scaler,
+        self,
+        X: Array,
+        weight: Array,
+        partial: bool,
+        outputs: int,
+        *targets: Scaler,
         **description: Any,
-    ) -> tuple[Model, int]:  # fmt: skip
+    ) -> tuple[Model, int]:
         """The model to train (a copy of the one there is, or a new one), and a seed."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if not self._continues(partial):
@@ -169,9 +237,11 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         trainer = Trainer(model, config, [_report] if self.verbose else [])
         dtype = model.head.weight.dtype
         history = trainer.fit(
-            torch.tensor(X, dtype=dtype), torch.tensor(target),
-            torch.tensor(weight / weight.mean(), dtype=dtype), resume=resume,
-        )  # fmt: skip
+            torch.tensor(X, dtype=dtype),
+            torch.tensor(target),
+            torch.tensor(weight / weight.mean(), dtype=dtype),
+            resume=resume,
+        )
         # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
         self._snapshot = trainer.snapshot if partial else None
         self.history_ = [*self.history_, *history] if partial else list(history)

@@ -8,10 +8,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 
 from hdnn.errors import HdnnError
-from hdnn.estimator.base import Array, HDNNEstimator
+from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
 from hdnn.estimator.settings import plain
 
 
@@ -78,25 +79,62 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     classes_: Array
 
     def __init__(
-        self, architecture: Any = "H1", *, layers: int = 8, width: int | None = None,
-        T: float = 1.2, step: float | None = None, augmentation: str = "append",
-        activation: str = "tanh", time_invariant: bool = False, init_scale: float | str = "auto",
-        method: str = "auto", solver: str = "newton", max_iter: int = 50,
-        batch_size: int | str = "auto", learning_rate: float | str = "auto", schedule: str = "auto",
-        alpha: float = 1e-3, alpha_c: float = 3e-3, early_stopping: bool = False,
-        validation_fraction: float = 0.1, n_iter_no_change: int = 10, standardise: bool = True,
-        class_weight: Mapping[Any, float] | str | None = None, warm_start: bool = False,
-        dtype: str = "auto", random_state: Any = None, verbose: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        architecture: Any = "H1",
+        *,
+        layers: int = 8,
+        width: int | None = None,
+        T: float = 1.2,
+        step: float | None = None,
+        augmentation: str = "append",
+        activation: str = "tanh",
+        time_invariant: bool = False,
+        init_scale: float | str = "auto",
+        method: str = "auto",
+        solver: str = "newton",
+        max_iter: int = 50,
+        batch_size: int | str = "auto",
+        learning_rate: float | str = "auto",
+        schedule: str = "auto",
+        alpha: float = 1e-3,
+        alpha_c: float = 3e-3,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        standardise: bool = True,
+        class_weight: Mapping[Any, float] | str | None = None,
+        warm_start: bool = False,
+        dtype: str = "auto",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
         super().__init__(
-            architecture, layers=layers, width=width, T=T, step=step, augmentation=augmentation,
-            activation=activation, time_invariant=time_invariant, init_scale=init_scale,
-            method=method, solver=solver, max_iter=max_iter, batch_size=batch_size,
-            learning_rate=learning_rate, schedule=schedule, alpha=alpha, alpha_c=alpha_c,
-            early_stopping=early_stopping, validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change, standardise=standardise, warm_start=warm_start,
-            dtype=dtype, random_state=random_state, verbose=verbose,
-        )  # fmt: skip
+            architecture,
+            layers=layers,
+            width=width,
+            T=T,
+            step=step,
+            augmentation=augmentation,
+            activation=activation,
+            time_invariant=time_invariant,
+            init_scale=init_scale,
+            method=method,
+            solver=solver,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            alpha=alpha,
+            alpha_c=alpha_c,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            standardise=standardise,
+            warm_start=warm_start,
+            dtype=dtype,
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -109,8 +147,11 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         """
         return self._fit_classes(X, y, sample_weight, partial=False, classes=None)
 
+    @available_if(takes_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on a part of the data; the first part sets the scaling.
+
+        There is no such method with ``early_stopping`` or balanced classes, which need all data.
 
         Args:
             X, y, sample_weight: as for `fit`.
@@ -149,16 +190,11 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self._train(model, X, np.searchsorted(known, y), weight, seed, partial)
         return self._finish(model)
 
-    def _class_weight(self, partial: bool) -> str | tuple[float, ...] | None:
+    def _class_weight(self) -> str | tuple[float, ...] | None:
         given = self.class_weight
         if given is None:
             return None
         if isinstance(given, str) and given == "balanced":
-            if partial:
-                raise HdnnError(
-                    "partial_fit sees a part of the data and cannot balance the classes: give "
-                    "class_weight as a dictionary"
-                )
             return "balanced"
         if not isinstance(given, Mapping):
             raise HdnnError(

@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
-from hdnn.estimator.base import Array, HDNNEstimator
+from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
 from hdnn.model import Model, Scaler
 
 
@@ -53,8 +54,12 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         """
         return self._fit_values(X, y, sample_weight, partial=False)
 
+    @available_if(takes_parts)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one epoch on a part of the data; the first part sets all scalings."""
+        """Train for one epoch on a part of the data; the first part sets all scalings.
+
+        There is no such method with ``early_stopping``, which needs all data.
+        """
         return self._fit_values(X, y, sample_weight, partial=True)
 
     def _fit_values(self, X: Any, y: Any, sample_weight: Any, partial: bool) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def number(name: str, value: Any, word: str | None = None, below: float = math.i
     """A checked positive number."""
     value = plain(value)
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not 0 < value < below:
+    if not real or not 0 < value < below or value > sys.float_info.max:
         other = "" if word is None else f", or {word}"
         bound = "above 0" if below == math.inf else f"between 0 and {below:g}"
         raise HdnnError(f"{name} is a number {bound}{other}; got {value!r}")

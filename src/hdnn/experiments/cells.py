@@ -106,9 +106,16 @@ def _part(data: str, kind: str, seed: int, held_out: bool) -> Split:
         return whole
     kept, (X, y) = validation(whole, 0.2, seed=seed)
     return Split(
-        kept.X_train, kept.y_train, X, y, whole.name, whole.kind, whole.seed, whole.noise,
+        kept.X_train,
+        kept.y_train,
+        X,
+        y,
+        whole.name,
+        whole.kind,
+        whole.seed,
+        whole.noise,
         whole.classes,
-    )  # fmt: skip
+    )
 
 
 def _descend(
@@ -118,10 +125,15 @@ def _descend(
     config = protocol.config(settings)
     members = [(seed, restart) for restart in range(protocol.restarts) for seed in seeds]
     network = hdnn.network(
-        cell.architecture, features=WIDTH, layers=cell.layers, T=settings.T,
-        ensemble=len(members), scale=settings.scale, dtype=torch.float32,
+        cell.architecture,
+        features=WIDTH,
+        layers=cell.layers,
+        T=settings.T,
+        ensemble=len(members),
+        scale=settings.scale,
+        dtype=torch.float32,
         generator=[torch.Generator().manual_seed(s + RESTART_SEED * r) for s, r in members],
-    )  # fmt: skip
+    )
     X, y = (t.repeat(protocol.restarts, *(1,) * (t.ndim - 1)) for t in (X, y))
     ensemble = DirectEnsemble(
         network, X, y.unsqueeze(-1), torch.ones(y.shape), config, outputs=1, loss="logistic"
@@ -143,15 +155,15 @@ def final_output(
     network: HamiltonianNetwork, V: np.ndarray, X: Tensor, y: Tensor, config: TrainingConfig
 ) -> np.ndarray:
     """The output layers, fitted on all training data."""
-    from hdnn.training import solvers  # loads numba
+    from hdnn.kernels import output_layer  # loads numba
 
-    Z, V, solve = _features(network, X), V.copy(), solvers.kernel("newton")
+    Z, V, solve = _features(network, X), V.copy(), output_layer.kernel("newton")
     weight = np.full(y.shape[1], 1 / y.shape[1])
     for e in range(len(V)):
         target = np.ascontiguousarray(y[e].double().numpy()[:, None])
         finite = bool(np.isfinite(Z[e]).all() and np.isfinite(V[e]).all())
         if finite:
-            solve(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c, 50, 1e-9)
+            solve(Z[e], target, weight, V[e], output_layer.LOGISTIC, config.alpha_c, 50, 1e-9)
     return V
 
 

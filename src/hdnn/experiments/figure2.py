@@ -75,11 +75,15 @@ class Case:
     def build(self, seeds: Sequence[int]) -> HamiltonianNetwork:
         """The untrained networks of all seeds."""
         return hdnn.network(
-            NETWORKS[self.network], features=WIDTH, layers=self.layers,
-            T=self.T or None, time_invariant=self.network.endswith("invariant"),
-            ensemble=len(seeds), dtype=torch.float64,
+            NETWORKS[self.network],
+            features=WIDTH,
+            layers=self.layers,
+            T=self.T or None,
+            time_invariant=self.network.endswith("invariant"),
+            ensemble=len(seeds),
+            dtype=torch.float64,
             generator=[torch.Generator().manual_seed(seed) for seed in seeds],
-        )  # fmt: skip
+        )
 
 
 LIMIT = 1e99
@@ -150,9 +154,13 @@ class Looks:
 
     @torch.no_grad()
     def saw(
-        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
-        beta: np.ndarray, slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
         with other_weights(self.network) as put:
             for k, iteration in enumerate(iterations):
                 put(theta[:, k], beta[:, k])
@@ -164,14 +172,18 @@ Descend = Callable[[Case, HamiltonianNetwork, Data, Looks, list[torch.Generator]
 
 
 def descend(
-    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks,
-    orders: list[torch.Generator],
-) -> np.ndarray:  # fmt: skip
+    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks, orders: list[torch.Generator]
+) -> np.ndarray:
     """Coordinate descent as in appendix B.1; the output layers ``(seeds, 1, n + 1)``."""
     ensemble = DirectEnsemble(
-        network, data.X, data.y.unsqueeze(-1), torch.ones(data.y.shape), case.config, outputs=1,
+        network,
+        data.X,
+        data.y.unsqueeze(-1),
+        torch.ones(data.y.shape),
+        case.config,
+        outputs=1,
         loss="logistic",
-    )  # fmt: skip
+    )
     for number in range(case.config.epochs):
         order = torch.stack([torch.randperm(data.y.shape[1], generator=g) for g in orders])
         found: list[Epoch] = ensemble.epoch(order, number, looks)
@@ -192,8 +204,9 @@ def run(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks]:
     V = final_output(
         network, method(case, network, data, looks, orders), data.X, data.y, case.config
     )
-    accuracies = [measure(network, V, *part)[0] for part in
-                  ((data.X, data.y), (data.X_test, data.y_test))]  # fmt: skip
+    accuracies = [
+        measure(network, V, *part)[0] for part in ((data.X, data.y), (data.X_test, data.y_test))
+    ]
     seconds = (time.perf_counter() - begin) / len(seeds)
     return [
         _record(case, looks, e, seed, accuracies[0][e], accuracies[1][e], seconds)
@@ -210,14 +223,31 @@ def _record(
     epochs = [part.mean() for part in np.array_split(slope, EPOCHS)]
     spread = float((K - K.mean(0)).norm(dim=1).mean() / K.mean(0).norm())
     return GradientRecord(
-        case.network, case.layers, case.alpha, case.T, case.method, seed, case.every, len(low),
-        _exact(low.min()), _short(high.max()), _short(of_mean.min()), _short(of_mean.max()),
-        _short(np.array(looks.smallest)[:, e].min()), shown,
-        [_exact(v) for v in low[:, shown].min(0)], [_short(v) for v in high[:, shown].max(0)],
-        [_short(v) for v in of_mean[:, shown].max(0)], [_short(v) for v in high[-1, shown]],
-        [_short(v) for v in epochs], train, test, _short(spread), round(seconds, 3),
+        case.network,
+        case.layers,
+        case.alpha,
+        case.T,
+        case.method,
+        seed,
+        case.every,
+        len(low),
+        _exact(low.min()),
+        _short(high.max()),
+        _short(of_mean.min()),
+        _short(of_mean.max()),
+        _short(np.array(looks.smallest)[:, e].min()),
+        shown,
+        [_exact(v) for v in low[:, shown].min(0)],
+        [_short(v) for v in high[:, shown].max(0)],
+        [_short(v) for v in of_mean[:, shown].max(0)],
+        [_short(v) for v in high[-1, shown]],
+        [_short(v) for v in epochs],
+        train,
+        test,
+        _short(spread),
+        round(seconds, 3),
         hdnn.__version__,
-    )  # fmt: skip
+    )
 
 
 def _short(value: float) -> float:
@@ -241,10 +271,7 @@ def reproduce(
     for place, case in enumerate(cases):
         progress(place * len(seeds), total)
         done, curves = store.read(), store.read_curves()
-        lacking = [
-            seed for seed in seeds
-            if (*case.key, seed) not in done
-        ]  # fmt: skip
+        lacking = [seed for seed in seeds if (*case.key, seed) not in done]
         drawn = case in FIGURE
         if drawn and curves.get(case.network, {}).get("seed") != seeds[0]:
             lacking = sorted({seeds[0], *lacking}, key=list(seeds).index)

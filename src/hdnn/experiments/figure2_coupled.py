@@ -37,9 +37,8 @@ def cosines(layers: int) -> tuple[Tensor, Tensor]:
 
 
 def descend(
-    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks,
-    orders: list[torch.Generator],
-) -> np.ndarray:  # fmt: skip
+    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks, orders: list[torch.Generator]
+) -> np.ndarray:
     """Coordinate descent from the initial weights of the time-invariant network of every seed."""
     config, field, h = case.config, network.field, network.h
     assert isinstance(field, WeightedField)
@@ -93,9 +92,9 @@ def _gradients(
     network: HamiltonianNetwork, V: np.ndarray, data: Data, chosen: Tensor, config: TrainingConfig
 ) -> None:
     """Solve for the output layers, in place; then the gradients of the data loss of all."""
-    from hdnn.training import solvers  # loads numba
+    from hdnn.kernels import output_layer  # loads numba
 
-    solve, count = solvers.kernel("newton"), chosen.shape[1]
+    solve, count = output_layer.kernel("newton"), chosen.shape[1]
     states, labels = (
         torch.stack([part[c] for part, c in zip(parts, chosen, strict=True)])
         for parts in (data.X, data.y)
@@ -105,8 +104,16 @@ def _gradients(
     weight = np.full(count, 1 / count)
     for e in range(len(V)):
         target = np.ascontiguousarray(labels[e].double().numpy()[:, None])
-        solve(Z[e], target, weight, V[e], solvers.LOGISTIC, config.alpha_c,
-              config.solver_iterations, TOLERANCE)  # fmt: skip
+        solve(
+            Z[e],
+            target,
+            weight,
+            V[e],
+            output_layer.LOGISTIC,
+            config.alpha_c,
+            config.solver_iterations,
+            TOLERANCE,
+        )
     head = torch.from_numpy(V)
     values = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]
     loss = F.binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")

@@ -65,9 +65,14 @@ def figure2(curves: dict[str, Any]) -> Figure:
         axes[1][column].set_xlabel("iteration", fontsize=8)
     handles = axes[0][0].get_lines()
     figure.legend(
-        handles, [str(line.get_label()) for line in handles], loc="outside lower center",
-        ncols=len(handles), fontsize=7, frameon=False, handlelength=1.2,
-    )  # fmt: skip
+        handles,
+        [str(line.get_label()) for line in handles],
+        loc="outside lower center",
+        ncols=len(handles),
+        fontsize=7,
+        frameon=False,
+        handlelength=1.2,
+    )
     return figure
 
 
@@ -122,8 +127,10 @@ def _alphas(axis: Axes, found: Sequence[Row]) -> None:
     axis.set_xscale("log")
     axis.set_yscale("log")
     ticks = [5e-4, 5e-2, 5.0, 5e2, 5e4, 5e6, 2e9]
-    axis.set_xticks(ticks, ["0", "0.05", "5", "$5{\\cdot}10^2$", "$5{\\cdot}10^4$",
-                            "$5{\\cdot}10^6$", "$\\infty$"])  # fmt: skip
+    axis.set_xticks(
+        ticks,
+        ["0", "0.05", "5", "$5{\\cdot}10^2$", "$5{\\cdot}10^4$", "$5{\\cdot}10^6$", "$\\infty$"],
+    )
     axis.minorticks_off()
     axis.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axis.set_xlabel("alpha", fontsize=8)
@@ -198,9 +205,14 @@ def profile_figure(seen: Profile, title: str) -> Figure:
     largest = seen.largest
     axis.plot(seen.depths, largest.mean(-1), color=COLOURS["H1"], label="mean of samples")
     axis.fill_between(
-        seen.depths, largest.min(-1), largest.max(-1), color=COLOURS["H1"], alpha=0.15, linewidth=0,
+        seen.depths,
+        largest.min(-1),
+        largest.max(-1),
+        color=COLOURS["H1"],
+        alpha=0.15,
+        linewidth=0,
         label="smallest to largest",
-    )  # fmt: skip
+    )
     axis.plot(
         seen.depths, seen.of_mean, "--", color=COLOURS["H1 invariant"], label="of the batch mean"
     )

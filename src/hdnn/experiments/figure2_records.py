@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.data.reading import reading, short
+from hdnn.experiments.records import Store, is_of_type
 from hdnn.files import atomic
 
 
@@ -61,55 +60,53 @@ class GradientRecord:
     seconds: float
     version: str
 
+    def __post_init__(self) -> None:
+        by_layer = (
+            self.shown_minimum,
+            self.shown_maximum,
+            self.shown_of_mean_maximum,
+            self.shown_last,
+        )
+        if any(len(values) != len(self.shown) for values in by_layer):
+            raise ValueError("there is not one value for every layer that is shown")
+
     @property
     def key(self) -> tuple[Any, ...]:
         """What makes it the record of one training."""
-        return (
-            self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed,
-        )  # fmt: skip
+        return (self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed)
 
 
-class Records:
+class Records(Store[GradientRecord]):
     """``records.jsonl`` and ``curves.json`` of a folder; a training is done once."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self.path, self.curves = self.folder / "records.jsonl", self.folder / "curves.json"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
-
-    def read(self) -> dict[tuple[Any, ...], GradientRecord]:
-        """All records by key; a last line that was cut off does not count."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        found = {}
-        for number, line in enumerate(lines, 1):
-            try:
-                record = GradientRecord(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                if number == len(lines):
-                    break
-                raise FileFormatError(f"{self.path}, line {number}: {error}") from error
-            found[record.key] = record
-        return found
-
-    def add(self, records: Iterable[GradientRecord]) -> None:
-        """Add records; the file is replaced whole."""
-        found = {record.key: record for record in records} | self.read()
-        ordered = sorted(found.values(), key=lambda record: record.key)
-        with atomic(self.path) as temporary:
-            temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in ordered))
+        super().__init__(folder, GradientRecord)
+        self.curves = self.folder / "curves.json"
 
     def read_curves(self) -> dict[str, Any]:
-        """Curves of the first seed by network: norms by iteration, for l = 1, 11, ..."""
-        found: dict[str, Any] = json.loads(self.curves.read_text()) if self.curves.exists() else {}
-        return found
+        """Curves of the first seed by network: norms by iteration, for l = 1, 11, ...
+
+        Raises:
+            FileFormatError: the file is damaged.
+        """
+        if not self.curves.exists():
+            return {}
+        remedy = "remove it, and `hdnn reproduce figure2` will make it again"
+        with reading(self.curves, "curves", remedy):
+            curves: dict[str, Any] = json.loads(self.curves.read_bytes())
+            for entry in curves.values():
+                _check_curves(entry)
+        return curves
 
     def add_curves(
-        self, network: str, layers: int, seed: int, shown: list[int],
-        norms: dict[str, np.ndarray], slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        network: str,
+        layers: int,
+        seed: int,
+        shown: list[int],
+        norms: dict[str, np.ndarray],
+        slopes: np.ndarray,
+    ) -> None:
         """Add the curves of a network: norms ``(looks, layers)`` and slopes ``(looks,)``."""
         columns = {
             name: [[float(f"{x:.4g}") for x in row] for row in part[:, shown].T]
@@ -117,5 +114,25 @@ class Records:
         }
         slope = [float(f"{x:.4g}") for x in slopes]
         entry = {"layers": layers, "seed": seed, "shown": shown, "gradient": slope, **columns}
-        with atomic(self.curves) as temporary:
-            temporary.write_text(json.dumps(self.read_curves() | {network: entry}) + "\n")
+        with self.locked():
+            curves = self.read_curves() | {network: entry}
+            with atomic(self.curves) as temporary:
+                temporary.write_text(json.dumps(curves) + "\n")
+
+
+def _check_curves(entry: Any) -> None:
+    """Raise an error where an entry of curves.json is not what `add_curves` writes."""
+    lines = list[list[float]]
+    types = {
+        "layers": int,
+        "seed": int,
+        "shown": list[int],
+        "gradient": list[float],
+        "mean": lines,
+        "of_mean": lines,
+    }
+    for name, kind in types.items():
+        if not is_of_type(entry[name], kind):
+            raise TypeError(f"{name} is {short(entry[name])}")
+    if not len(entry["shown"]) == len(entry["mean"]) == len(entry["of_mean"]):
+        raise ValueError("there is not one curve for every layer that is shown")

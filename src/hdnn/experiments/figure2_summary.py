@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hdnn.errors import HdnnError
 from hdnn.experiments.figure2 import (
     ALPHAS,
     COUPLED,
@@ -44,7 +45,13 @@ class Row:
 
     def column(self, name: str) -> np.ndarray:
         """A field of all records: ``(seeds, ...)``."""
-        return np.array([getattr(record, name) for record in self.records])
+        values = [getattr(record, name) for record in self.records]
+        if len({np.shape(value) for value in values}) > 1:
+            raise HdnnError(
+                f"the records of {self.network} with {self.layers} layers differ in the length of "
+                f"{name}; remove those that are wrong from records.jsonl"
+            )
+        return np.array(values)
 
 
 def rows(records: Iterable[GradientRecord]) -> list[Row]:
@@ -59,10 +66,11 @@ def rows(records: Iterable[GradientRecord]) -> list[Row]:
 def select(found: Sequence[Row], network: str, method: str = "adam", **fields: float) -> list[Row]:
     """The cases of a network that have the given depth, T or alpha."""
     return [
-        row for row in found
+        row
+        for row in found
         if (row.network, row.method) == (network, method)
         and all(getattr(row, name) == value for name, value in fields.items())
-    ]  # fmt: skip
+    ]
 
 
 def _of(found: Sequence[Row], cases: Sequence[Case]) -> list[Row]:
@@ -144,7 +152,8 @@ def slopes_table(found: Sequence[Row]) -> str:
     ]
     for row in found:
         medians = np.median(row.column("gradient"), 0)
-        cells = " | ".join(f"{medians[epoch]:.1e}" for epoch, _ in WINDOWS)
+        shown = [f"{medians[epoch]:.1e}" if epoch < len(medians) else "-" for epoch, _ in WINDOWS]
+        cells = " | ".join(shown)
         lines.append(f"| {row.network}, {row.layers} layers | {cells} |")
     return "\n".join(lines) + "\n"
 

@@ -28,8 +28,9 @@ def trained_model(cell: Cell, name: str, kind: str, seed: int) -> tuple[Model, f
     network = hdnn.network(
         cell.architecture, features=WIDTH, layers=cell.layers, T=chosen.T, dtype=torch.float32
     )
-    network.load_state_dict({k: v.squeeze(0) if v.ndim == 3 else v
-                             for k, v in found.network.state_dict().items()})  # fmt: skip
+    network.load_state_dict(
+        {k: v.squeeze(0) if v.ndim == 3 else v for k, v in found.network.state_dict().items()}
+    )
     model = Model(network, 1, Augmentation(2, WIDTH, chosen.augmentation))
     V = torch.from_numpy(found.V[0])
     with torch.no_grad():
@@ -67,9 +68,13 @@ def depth_figure(rows: Sequence[Row]) -> Figure:
             depths, colour = [row.layers for row in line], COLOURS.get(network, "#444444")
             axis.plot(depths, [row.mean for row in line], "o-", ms=3, color=colour, label=network)
             axis.fill_between(
-                depths, [row.minimum for row in line], [row.maximum for row in line],
-                color=colour, alpha=0.12, linewidth=0,
-            )  # fmt: skip
+                depths,
+                [row.minimum for row in line],
+                [row.maximum for row in line],
+                color=colour,
+                alpha=0.12,
+                linewidth=0,
+            )
             axis.plot(depths, [row.published for row in line], "x", ms=5, color=colour)
         axis.set_xscale("log", base=2)
         axis.set_xticks(depths, [str(depth) for depth in depths])

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
-from hdnn.errors import FileFormatError, HdnnError
-from hdnn.files import atomic
+from hdnn.data.reading import short
+from hdnn.errors import HdnnError, StorageError
+from hdnn.files import read_json_lines, write_json_lines
 
-Key = tuple[str, str, int, str, str, int]
+Key = tuple[Any, ...]
+LARGEST = 1e100
+"""Numbers of records are smaller, so that no mean of them overflows."""
+LOCK = ".lock"
+"""The file that a process holds locked while it adds records; it may stay there."""
+
+
+class Keyed(Protocol):
+    """A dataclass of texts, numbers and lists of numbers, with what tells it from others."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def key(self) -> Key:
+        """What makes it the record of one training."""
+
+
+R = TypeVar("R", bound=Keyed)
 
 
 @dataclass(frozen=True)
@@ -35,12 +52,10 @@ class Record:
     @property
     def key(self) -> Key:
         """What makes it the record of one training."""
-        return (
-            self.data, self.architecture, self.layers, self.protocol, self.split, self.seed,
-        )  # fmt: skip
+        return (self.data, self.architecture, self.layers, self.protocol, self.split, self.seed)
 
 
-class Store:
+class Store(Generic[R]):
     """The file ``records.jsonl`` of a folder; several processes of a machine may write to it.
 
     Args:
@@ -48,48 +63,60 @@ class Store:
         kind: of the records.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], kind: type[Record] = Record) -> None:
+    def __init__(self, folder: str | os.PathLike[str], kind: type[R]) -> None:
         self.folder, self.kind = Path(folder), kind
         self.path = self.folder / "records.jsonl"
+        self.types = get_type_hints(kind)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
 
-    def read(self) -> dict[Key, Record]:
-        """All records by key; a last line that was cut off does not count."""
-        found: dict[Key, Record] = {}
-        if not self.path.exists():
-            return found
-        lines = self.path.read_text().splitlines()
-        for number, line in enumerate(lines, 1):
-            try:
-                record = self.kind(**json.loads(line))
-            except (ValueError, TypeError) as error:
-                if number == len(lines):
-                    break
-                raise FileFormatError(
-                    f"{self.path}, line {number}, is no record: {error}"
-                ) from error
-            found[record.key] = record
-        return found
+    def read(self) -> dict[Key, R]:
+        """All records by key; lines that are none are reported by a warning and left out."""
+        return {record.key: record for record in read_json_lines(self.path, self._parse).objects}
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Add records; the file is replaced whole, so a reader never sees a part of one."""
-        with self._alone():
-            found = self.read()
-            for record in records:
-                found.setdefault(record.key, record)
-            ordered = sorted(found.values(), key=lambda record: record.key)
-            with atomic(self.path) as temporary:
-                temporary.write_text("".join(json.dumps(asdict(r)) + "\n" for r in ordered))
+    def add(self, records: Iterable[R]) -> None:
+        """Add records; the file is replaced whole, so a reader never sees a part of one.
+
+        A record that is there stays. Lines that are no records go to ``records.jsonl.damaged``.
+        """
+        with self.locked():
+            known = read_json_lines(self.path, self._parse)
+            by_key = {record.key: record for record in (*records, *known.objects)}
+            ordered = sorted(by_key.values(), key=lambda record: record.key)
+            write_json_lines(self.path, [asdict(r) for r in ordered], known.damaged)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Wait for other processes that add records; a killed process leaves no lock."""
-        descriptor = os.open(self.folder, os.O_RDONLY)
+    def locked(self) -> Iterator[None]:
+        """Wait for other processes that add to the folder; a killed process leaves no lock."""
+        from filelock import FileLock
+
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock = FileLock(self.folder / LOCK)
+            lock.acquire()
+        except OSError as error:
+            raise StorageError(
+                f"cannot write to {self.folder}: {error.strerror or error}"
+            ) from error
+        try:
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
+
+    def _parse(self, line: dict[str, Any]) -> R:
+        for field in fields(self.kind):
+            if field.name in line and not is_of_type(line[field.name], self.types[field.name]):
+                raise TypeError(f"{field.name} is {short(line[field.name])}")
+        return self.kind(**line)
+
+
+def is_of_type(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON is of a type: an integer of 64 bits, a number that is no NaN, ..."""
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(
+            is_of_type(part, get_args(kind)[0]) for part in value
+        )
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < LARGEST
+    return type(value) is kind and (kind is not int or abs(value) < 2**63)

@@ -59,15 +59,29 @@ def measure(data: str, network: str, layers: int, seeds: Sequence[int], samples:
         room = apart.masked_fill(y[:, None] == kept.y_test, torch.inf).amin(1) / 2
         levels = torch.tensor([0.01, 0.05, 0.5], dtype=torch.float64)
         parts.append(
-            (100 * accuracy, found.margins.quantile(levels).tolist(),
-             room.quantile(levels).tolist(), [100 * a for a in found.random],
-             [100 * a for a in found.worst])
-        )  # fmt: skip
+            (
+                100 * accuracy,
+                found.margins.quantile(levels).tolist(),
+                room.quantile(levels).tolist(),
+                [100 * a for a in found.random],
+                [100 * a for a in found.worst],
+            )
+        )
     accuracy_, margins, rooms, random, worst = (
         np.mean(column, 0).tolist() for column in zip(*parts, strict=True)
     )
-    return Row(data, network, layers, len(seeds), accuracy_, tuple(margins), tuple(rooms), RADII,
-               tuple(random), tuple(worst))  # fmt: skip
+    return Row(
+        data,
+        network,
+        layers,
+        len(seeds),
+        accuracy_,
+        tuple(margins),
+        tuple(rooms),
+        RADII,
+        tuple(random),
+        tuple(worst),
+    )
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -76,10 +90,12 @@ def table(rows: Sequence[Row]) -> str:
     lines = [
         "| data | network | layers | seeds | accuracy, % | margin: 1 %, 5 %, 50 % quantile | "
         "half the distance to the other class | "
-        + " | ".join(f"random {r:g}, %" for r in radii) + " | "
-        + " | ".join(f"worst {r:g}, %" for r in radii) + " |",
+        + " | ".join(f"random {r:g}, %" for r in radii)
+        + " | "
+        + " | ".join(f"worst {r:g}, %" for r in radii)
+        + " |",
         "| --- " * (7 + 2 * len(radii)) + "|",
-    ]  # fmt: skip
+    ]
     for row in rows:
         figures = [f"{x:.1f}" for x in (*row.random, *row.worst)]
         lines.append(

@@ -140,10 +140,12 @@ def select(
     """The cells that filters leave; none is all."""
     names = [architecture(name).name for name in architectures]
     found = [
-        cell for cell in table1()
-        if (not data or cell.data in data) and (not names or cell.architecture in names)
+        cell
+        for cell in table1()
+        if (not data or cell.data in data)
+        and (not names or cell.architecture in names)
         and (not layers or cell.layers in layers)
-    ]  # fmt: skip
+    ]
     if not found:
         raise HdnnError(
             f"no cell of Table 1 has data {list(data) or 'any'}, architecture {names or 'any'}, "

@@ -56,19 +56,36 @@ def summarise(cells: Sequence[Cell], records: Iterable[Record], name: str, split
             spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
             rows.append(
                 Row(
-                    cell.data, cell.architecture, cell.layers, cell.published,
-                    float(values.mean()), spread, float(np.median(values)), float(values.min()),
-                    float(values.max()), len(values),
+                    cell.data,
+                    cell.architecture,
+                    cell.layers,
+                    cell.published,
+                    float(values.mean()),
+                    spread,
+                    float(np.median(values)),
+                    float(values.min()),
+                    float(values.max()),
+                    len(values),
                     float(np.mean([record.seconds for record in found])),
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
 HEADINGS = (
-    "data", "network", "layers", "paper", "mean", "std", "median", "min", "max", "seeds",
-    "difference", "reached",
-)  # fmt: skip
+    "data",
+    "network",
+    "layers",
+    "paper",
+    "mean",
+    "std",
+    "median",
+    "min",
+    "max",
+    "seeds",
+    "difference",
+    "reached",
+)
 SPARE = ("median", "seeds", "difference", "max", "min")
 """Those that a narrow terminal can do without, the least important first."""
 
@@ -78,10 +95,14 @@ def cells_of(row: Row) -> list[str]:
     numbers = [row.published, row.mean, row.deviation, row.median, row.minimum, row.maximum]
     decimals = [1, 2, 2, 2, 2, 2]
     return [
-        row.data, row.architecture, str(row.layers),
+        row.data,
+        row.architecture,
+        str(row.layers),
         *(f"{value:.{d}f}" for value, d in zip(numbers, decimals, strict=True)),
-        str(row.seeds), f"{row.difference:+.2f}", "yes" if row.reached else "no",
-    ]  # fmt: skip
+        str(row.seeds),
+        f"{row.difference:+.2f}",
+        "yes" if row.reached else "no",
+    ]
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -151,8 +172,9 @@ def claims(rows: Sequence[Row]) -> str:
     lines = []
     for data, layers in dict.fromkeys((row.data, row.layers) for row in rows):
         ours = {a: found[data, layers, a] for a in ("H1", "H2") if (data, layers, a) in found}
-        theirs = {a: found[data, layers, a] for a in ("MS1", "MS2", "MS3")
-                  if (data, layers, a) in found}  # fmt: skip
+        theirs = {
+            a: found[data, layers, a] for a in ("MS1", "MS2", "MS3") if (data, layers, a) in found
+        }
         if len(ours) < 2 or len(theirs) < 3:
             continue
         best = max(theirs, key=lambda name: theirs[name])

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import hdnn
+from hdnn.data.reading import reason_of
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.experiments.cells import train
 from hdnn.experiments.records import Record, Store
 from hdnn.experiments.specs import Cell, check_split, protocol, settings
+from hdnn.training.group import LostRankError
 
 ENGINES = ("local", "joblib", "dask", "ray")
 Progress = Callable[[int, int], None]
+
+
+class LostClusterError(LostRankError):
+    """A scheduler or a worker of a sweep is gone."""
 
 
 @dataclass(frozen=True)
@@ -36,32 +43,46 @@ def run_task(task: Task, threads: int | None = None) -> list[Record]:
     cell = task.cell
     return [
         Record(
-            cell.data, cell.architecture, cell.layers, task.protocol, task.split, seed, chosen.T,
-            found.train_accuracy[k], found.test_accuracy[k], round(found.seconds, 4),
+            cell.data,
+            cell.architecture,
+            cell.layers,
+            task.protocol,
+            task.split,
+            seed,
+            chosen.T,
+            found.train_accuracy[k],
+            found.test_accuracy[k],
+            round(found.seconds, 4),
             hdnn.__version__,
         )
         for k, seed in enumerate(task.seeds)
-    ]  # fmt: skip
+    ]
 
 
 def missing(
-    store: Store, cells: Sequence[Cell], name: str, split: str, seeds: Sequence[int], chunk: int
+    store: Store[Record],
+    cells: Sequence[Cell],
+    name: str,
+    split: str,
+    seeds: Sequence[int],
+    chunk: int,
 ) -> list[Task]:
     """What is still to be done, in tasks of at most ``chunk`` seeds."""
     done = store.read()
     tasks = []
     for cell in cells:
         lacking = [
-            seed for seed in seeds
+            seed
+            for seed in seeds
             if (cell.data, cell.architecture, cell.layers, name, split, seed) not in done
-        ]  # fmt: skip
+        ]
         for start in range(0, len(lacking), chunk):
             tasks.append(Task(cell, name, split, tuple(lacking[start : start + chunk])))
     return tasks
 
 
 def sweep(
-    store: Store,
+    store: Store[Record],
     cells: Sequence[Cell],
     name: str,
     split: str,
@@ -92,15 +113,33 @@ def sweep(
     tasks = missing(store, cells, name, split, seeds, chunk=20 if engine == "local" else 5)
     total, done = sum(len(task.seeds) for task in tasks), 0
     progress(0, total)
-    for records in _results(tasks, engine, workers, address):
-        store.add(records)
-        done += len(records)
-        progress(done, total)
+    results = _results(tasks, engine, workers, address)
+    with closing(results if engine == "local" else _survived(results, engine, store)) as finished:
+        for records in finished:
+            store.add(records)
+            done += len(records)
+            progress(done, total)
+
+
+def _survived(
+    results: Generator[list[Record], None, None], engine: str, store: Store[Record]
+) -> Generator[list[Record], None, None]:
+    """Results of a cluster; its loss, which every engine reports in its own way, is one error."""
+    try:
+        with closing(results):
+            yield from results
+    except HdnnError:
+        raise
+    except Exception as error:
+        raise LostClusterError(
+            f"the engine {engine} failed: {reason_of(error)}; the records of all trainings that "
+            f"had ended are in {store.path}: start it again, and repeat the command for the others"
+        ) from error
 
 
 def _results(
     tasks: list[Task], engine: str, workers: int, address: str | None
-) -> Iterator[list[Record]]:
+) -> Generator[list[Record], None, None]:
     if engine == "local":
         yield from map(run_task, tasks)
         return

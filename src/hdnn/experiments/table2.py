@@ -112,9 +112,10 @@ def select(architectures: Sequence[str] = (), layers: Sequence[int] = ()) -> lis
         name for name in known if name != CONVOLUTION
     ]
     found = [
-        cell for cell in table2()
+        cell
+        for cell in table2()
         if cell.architecture in wanted and (not layers or cell.layers in layers)
-    ]  # fmt: skip
+    ]
     if not found:
         raise HdnnError(f"no cell of Table 2 has layers {list(layers)}; there are 0 2 4 8 16")
     return found
@@ -174,16 +175,25 @@ def train_cell(
     assert isinstance(wanted.model, ImageRecipe)
     seconds = entries[-1]["seconds"] if entries else 0.0
     return ImageRecord(
-        data, cell.architecture, cell.layers, chosen.name, SPLIT, seed,
-        (wanted.model.step or 0.0) * cell.layers, metrics["train"]["accuracy"],
-        metrics["test"]["accuracy"], round(seconds, 1), hdnn.__version__,
-        epochs=len(entries), epoch_seconds=round(seconds / max(len(entries), 1), 3),
+        data,
+        cell.architecture,
+        cell.layers,
+        chosen.name,
+        SPLIT,
+        seed,
+        (wanted.model.step or 0.0) * cell.layers,
+        metrics["train"]["accuracy"],
+        metrics["test"]["accuracy"],
+        round(seconds, 1),
+        hdnn.__version__,
+        epochs=len(entries),
+        epoch_seconds=round(seconds / max(len(entries), 1), 3),
         parameters=count,
-    )  # fmt: skip
+    )
 
 
 def sweep(
-    store: Store,
+    store: Store[ImageRecord],
     cells: Sequence[ImageCell],
     chosen: ImageProtocol,
     seeds: Sequence[int],
@@ -199,17 +209,18 @@ def sweep(
     """
     place = store.folder.resolve()
     unfinished = place.with_name(f"{place.name}.unfinished")
+    done = store.read()
     tasks = [
-        (cell, seed) for seed in seeds for cell in cells
-        if (data, cell.architecture, cell.layers, chosen.name, SPLIT, seed) not in store.read()
-    ]  # fmt: skip
+        (cell, seed)
+        for seed in seeds
+        for cell in cells
+        if (data, cell.architecture, cell.layers, chosen.name, SPLIT, seed) not in done
+    ]
     for number, (cell, seed) in enumerate(tasks, 1):
         title = f"{number} of {len(tasks)}: {cell.name}, {chosen.name}, seed {seed}"
         folder = unfinished / f"{chosen.name}-{data}-{cell.name}-{seed}"
         say = _Reporter(report, title)
-        record = train_cell(
-            cell, chosen, seed, folder, data=data, epochs=epochs, callbacks=[say]
-        )  # fmt: skip
+        record = train_cell(cell, chosen, seed, folder, data=data, epochs=epochs, callbacks=[say])
         store.add([record])
         shutil.rmtree(folder)
         report(

@@ -43,29 +43,47 @@ def summarise(
     rows, records = [], list(records)
     for cell in cells:
         found = [
-            r for r in records
+            r
+            for r in records
             if (r.data, r.architecture, r.layers, r.protocol)
             == ("mnist", cell.architecture, cell.layers, protocol)
-        ]  # fmt: skip
+        ]
         if not found:
             continue
         test = 100 * np.array([record.test_accuracy for record in found])
         rows.append(
             ImageRow(
-                cell.architecture, cell.layers, cell.train, cell.test,
+                cell.architecture,
+                cell.layers,
+                cell.train,
+                cell.test,
                 100 * float(np.mean([record.train_accuracy for record in found])),
-                float(test.mean()), float(test.std(ddof=1)) if len(test) > 1 else 0.0,
-                float(test.min()), float(test.max()), len(test), max(r.epochs for r in found),
-                float(np.mean([record.epoch_seconds for record in found])), found[0].parameters,
+                float(test.mean()),
+                float(test.std(ddof=1)) if len(test) > 1 else 0.0,
+                float(test.min()),
+                float(test.max()),
+                len(test),
+                max(r.epochs for r in found),
+                float(np.mean([record.epoch_seconds for record in found])),
+                found[0].parameters,
             )
-        )  # fmt: skip
+        )
     return rows
 
 
 HEADINGS = (
-    "network", "layers", "parameters", "train, paper", "train", "test, paper", "test", "std",
-    "seeds", "s an epoch", "reached",
-)  # fmt: skip
+    "network",
+    "layers",
+    "parameters",
+    "train, paper",
+    "train",
+    "test, paper",
+    "test",
+    "std",
+    "seeds",
+    "s an epoch",
+    "reached",
+)
 SPARE = ("parameters", "train, paper", "s an epoch", "train")
 """Those that a narrow terminal can do without, the least important first."""
 
@@ -78,11 +96,18 @@ def cells_of(row: ImageRow) -> list[str]:
 
     reached = {None: "-", True: "yes", False: "no"}[row.reached]
     return [
-        row.architecture, str(row.layers), str(row.parameters), number(row.published_train, 3),
-        number(row.train, 3), number(row.published_test, 2), number(row.test, 2),
-        number(row.deviation, 2) if row.seeds > 1 else "-", str(row.seeds),
-        number(row.epoch_seconds, 1), reached,
-    ]  # fmt: skip
+        row.architecture,
+        str(row.layers),
+        str(row.parameters),
+        number(row.published_train, 3),
+        number(row.train, 3),
+        number(row.published_test, 2),
+        number(row.test, 2),
+        number(row.deviation, 2) if row.seeds > 1 else "-",
+        str(row.seeds),
+        number(row.epoch_seconds, 1),
+        reached,
+    ]
 
 
 def markdown(rows: Sequence[ImageRow]) -> str:

@@ -76,7 +76,7 @@ class EnergyField(Field):
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
         if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.function(y, t)
+            return self.interconnection.at(y, t)
         return self.J if self.interconnection.constant else self.J[layer]
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:

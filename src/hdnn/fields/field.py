@@ -87,7 +87,7 @@ def interconnect(
 
         def apply(j: int, t: Time, x: Tensor, g: Tensor) -> Tensor:
             x, g = x.movedim(layout.axis, -1), g.movedim(layout.axis, -1)
-            S = J.function(x, t) if R is None else J.function(x, t) - R
+            S = J.at(x, t) if R is None else J.at(x, t) - R
             return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
 
         return apply

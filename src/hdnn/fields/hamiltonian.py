@@ -149,7 +149,7 @@ class HamiltonianField(WeightedField):
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
         if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.function(y, t)
+            return self.interconnection.at(y, t)
         return self.J if self.interconnection.constant else self.J[..., layer, :, :]
 
     def _S(self) -> Tensor | None:
@@ -246,7 +246,8 @@ def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
         S = J.support(n) if R is None else J.support(n) | (R != 0).numpy()
-        gain = (S.astype(int) @ K.T.astype(int)) > 0
+        # Of floats: products of integers take ten times as long.
+        gain = (S.astype(np.float32) @ K.T.astype(np.float32)) > 0
     elif K.shape[0] != n:
         return None
     y, z = (0, n // 2), (n // 2, n)

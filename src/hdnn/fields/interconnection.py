@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.patterns import STRUCTURES, Pattern
+from hdnn.fields.surroundings import active_transform
 from hdnn.fields.weights import Stack
 
 StateFunction = Callable[[Tensor, Tensor | float], Tensor]
@@ -27,7 +29,10 @@ def canonical(n: int, X: Tensor | None = None) -> Tensor:
     if n % 2:
         raise HdnnError(f"J1 = [0 I; -I 0] needs an even width, got {n}; augment it to {n + 1}")
     half = n // 2
-    block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+    try:
+        block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise HdnnError(f"X must be a matrix of numbers, got {reprlib.repr(X)}") from error
     if block.shape != (half, half):
         raise HdnnError(f"X must be ({half}, {half}) for width {n}, got {tuple(block.shape)}")
     zero = torch.zeros_like(block)
@@ -72,12 +77,36 @@ class Interconnection(nn.Module, ABC):
         """``(n, n)``: where J can be other than zero."""
 
 
+def check_skew(name: str, J: Tensor, tolerance: float) -> None:
+    """Refuse matrices ``(..., n, n)`` that are not finite or not skew-symmetric."""
+    size = float(J.abs().max()) if J.numel() else 0.0
+    if not size < torch.inf:
+        raise HdnnError(f"{name} must be finite and skew-symmetric, got an entry that is {size}")
+    defect = float((J + J.mT).abs().max()) if J.numel() else 0.0
+    if not defect <= tolerance * max(1.0, size):
+        raise HdnnError(
+            f"{name} must be skew-symmetric (J = -J'), but |J + J'| reaches {defect:.3g}; "
+            "use (J - J') / 2"
+        )
+
+
 class Fixed(Interconnection):
-    """A given J: ``(n, n)``, or J(t) as ``(L, n, n)``, one for every layer."""
+    """A given J: ``(n, n)``, or J(t) as ``(L, n, n)``, one for every layer.
+
+    Args:
+        J: the matrix, or one for every layer.
+        name: how it shows itself.
+        support: where J can be other than zero (default: where it is).
+    """
 
     J: Tensor
 
-    def __init__(self, J: Tensor | npt.ArrayLike, name: str = "given") -> None:
+    def __init__(
+        self,
+        J: Tensor | npt.ArrayLike,
+        name: str = "given",
+        support: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
         super().__init__()
         try:
             given = torch.as_tensor(J)
@@ -87,16 +116,13 @@ class Fixed(Interconnection):
             raise HdnnError(f"J must be (n, n), or (L, n, n) for J(t), got {tuple(given.shape)}")
         if not given.is_floating_point():
             given = given.to(torch.get_default_dtype())
-        defect = (given + given.mT).abs().max().item() if given.numel() else 0.0
-        if not defect <= 1e-6 * max(1.0, given.abs().max().item() if given.numel() else 0.0):
-            raise HdnnError(
-                f"J must be skew-symmetric (J = -J'), but |J + J'| reaches {defect:.3g}; "
-                "use (J - J') / 2"
-            )
+        check_skew("J", given, 1e-6)
         self.name, self.width = name, given.shape[-1]
         self.constant = given.ndim == 2
         self.layers = None if self.constant else len(given)
-        self._support = np.asarray((given != 0).reshape(-1, *given.shape[-2:]).any(0).cpu())
+        if support is None:
+            support = np.asarray((given != 0).reshape(-1, *given.shape[-2:]).any(0).cpu())
+        self._support = support
         self.register_buffer("J", (given - given.mT) / 2)
 
     def matrix(self) -> Tensor:
@@ -169,11 +195,46 @@ def _default_start(width: int) -> Tensor:
 
 
 class StateDependent(Interconnection):
-    """J(y, t) as a callable: ``(..., n), t -> (..., n, n)``, skew for every y and t."""
+    """J(y, t) as a callable: ``(..., n), t -> (..., n, n)``, skew for every y and t.
+
+    Whether it is skew is checked on the first states that come by, and then no more.
+
+    Attributes:
+        checked: whether that has been done.
+    """
 
     def __init__(self, function: StateFunction) -> None:
         super().__init__()
         self.function = function
+        self.checked = False
+
+    def at(self, y: Tensor, t: Tensor | float) -> Tensor:
+        """J at states ``(..., n)`` and time t: ``(..., n, n)``.
+
+        Raises:
+            HdnnError: at the first states it has another shape, is not finite, or not skew.
+        """
+        J = self.function(y, t)
+        if active_transform() is None and not self.checked and not y.is_meta:
+            self._check(y.detach(), J)
+        return J
+
+    def _check(self, y: Tensor, J: object) -> None:
+        n, finite = y.shape[-1], y.isfinite().all(-1)
+        try:
+            if not isinstance(J, Tensor) or J.shape[-2:] != (n, n):
+                raise TypeError
+            found = J.detach().expand(*finite.shape, n, n)
+        except (TypeError, RuntimeError):
+            shape = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
+            raise HdnnError(
+                f"J(y, t) must be a tensor of shape {(*finite.shape, n, n)} for states "
+                f"{tuple(y.shape)}, got {shape}"
+            ) from None
+        if not bool(finite.any()):  # of other states nothing can be said
+            return
+        check_skew("J(y, t)", found[finite], max(1e-6, 8 * n * torch.finfo(found.dtype).eps))
+        self.checked = True
 
     def matrix(self) -> Tensor:
         raise HdnnError(

@@ -296,10 +296,14 @@ def layout_of(
     width = features if features is not None else channels
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
         raise HdnnError(f"a width is a positive integer, got {width!r}")
-    if ensemble is not None and (not isinstance(ensemble, int) or ensemble < 1):
+    if ensemble is not None and (
+        not isinstance(ensemble, int) or isinstance(ensemble, bool) or ensemble < 1
+    ):
         raise HdnnError(f"ensemble is a positive integer or None, got {ensemble!r}")
     if not isinstance(kernel, int) or isinstance(kernel, bool) or kernel < 1 or kernel % 2 == 0:
-        raise HdnnError(f"kernel is an odd positive integer (1: no convolution), got {kernel!r}")
+        raise HdnnError(
+            f"kernel is an odd positive integer (1: no convolution), got {kernel!r:.40}"
+        )
     if kernel == 1:
         return Features(width, ensemble) if channels is None else Channels(width, ensemble)
     if channels is None:

@@ -40,8 +40,14 @@ class Pattern:
             raise HdnnError(
                 f"a pattern holds signed integers (0: zero, +-k: +-parameter k), got {table.dtype}"
             )
-        size = int(np.abs(table).max(initial=0))
-        if len(np.unique(np.abs(table[table != 0]))) != size:
+        number = np.abs(table)
+        size = int(number.max(initial=0))
+        good = size <= table.size and number.min(initial=0) == 0  # |-2^63| is negative
+        if good:
+            used = np.zeros(size + 1, dtype=bool)
+            used[number] = True
+            good = bool(used[1:].all())
+        if not good:
             raise HdnnError(f"a pattern must use every parameter number from 1 to {size}")
         return cls(table.astype(np.int64), size)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields import limits
 from hdnn.fields.layout import layout_of
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
 
@@ -167,9 +170,11 @@ class Weights(nn.Module):
         self.layout = layout_of(features, channels, ensemble, kernel)
         self.layers, self.time_invariant = layers, time_invariant
         self.structure = structure if isinstance(structure, str) else "custom"
-        self.pattern = structure_of(structure, self.layout.width, kernel)
-        rows = self.pattern.shape[0]
-        self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
+        entries = self.layout.width**2 * kernel**2 if isinstance(structure, str) else 0
+        with limits.allocation(f"K of {self.layout}", entries * limits.TABLE):
+            self.pattern = structure_of(structure, self.layout.width, kernel)
+            rows = self.pattern.shape[0]
+            self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
         if self.bias_pattern.shape != self.pattern.shape[:1]:
             raise HdnnError(
                 f"the pattern of the bias has shape {self.bias_pattern.shape}, "
@@ -177,13 +182,25 @@ class Weights(nn.Module):
             )
         self._plain = self.pattern.is_plain, self.bias_pattern.is_plain
         lead = (() if ensemble is None else (ensemble,)) + (1 if time_invariant else layers,)
-        self.theta = nn.Parameter(torch.empty(*lead, self.pattern.size, dtype=dtype, device=device))
-        self.beta = nn.Parameter(self.theta.new_empty(*lead, self.bias_pattern.size))
-        for name, pattern in (("", self.pattern), ("bias_", self.bias_pattern)):
-            index, sign = torch.from_numpy(pattern.index), torch.from_numpy(pattern.sign)
-            self.register_buffer(f"{name}index", index.to(device), persistent=False)
-            self.register_buffer(f"{name}sign", sign.to(self.theta), persistent=False)
-        self.reset_parameters(generator, scale=scale, init=init)
+        count = math.prod(lead) * self.parameters_per_layer
+        with self._allocation(count, dtype, device):
+            empty = torch.empty(*lead, self.pattern.size, dtype=dtype, device=device)
+            self.theta = nn.Parameter(empty)
+            self.beta = nn.Parameter(self.theta.new_empty(*lead, self.bias_pattern.size))
+            for name, pattern in (("", self.pattern), ("bias_", self.bias_pattern)):
+                index, sign = torch.from_numpy(pattern.index), torch.from_numpy(pattern.sign)
+                self.register_buffer(f"{name}index", index.to(device), persistent=False)
+                self.register_buffer(f"{name}sign", sign.to(self.theta), persistent=False)
+            self.reset_parameters(generator, scale=scale, init=init)
+
+    def _allocation(
+        self, count: int, dtype: torch.dtype | None, device: torch.device | str | None
+    ) -> AbstractContextManager[None]:
+        """Room for so many parameters, and for drawing them."""
+        kind = torch.zeros(0, dtype=dtype, device=device)
+        limit = None if kind.is_cpu else limits.ADDRESSABLE
+        what = f"the parameters of {reprlib.repr(self.layers)} layers of {self.layout}"
+        return limits.allocation(what, 2 * count * kind.element_size(), limit)
 
     @property
     def parameters_per_layer(self) -> int:
@@ -207,6 +224,7 @@ class Weights(nn.Module):
         """
         if init not in INITIALISERS:
             raise unknown_name("initialiser", init, INITIALISERS)
+        scale = limits.number("scale", scale)
         if self.theta.is_meta:
             return
         kernel = self.layout.kernel

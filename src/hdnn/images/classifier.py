@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
 from hdnn.images.config import ImageConfig
+from hdnn.model import check_classes
 from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 
@@ -56,6 +57,7 @@ class ImageClassifier(nn.Module):
         self.config = config = ImageConfig() if config is None else config
         if classes is not None and len(classes) != config.classes:
             raise HdnnError(f"{len(classes)} labels do not fit {config.classes} classes")
+        check_classes(classes)
         self.classes = None if classes is None else list(classes)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         opening = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, dtype=dtype)
@@ -87,8 +89,9 @@ class ImageClassifier(nn.Module):
         """Refuse pictures of another shape or type than the model's."""
         expected = (self.config.channels, *self.config.size)
         if x.ndim != 4 or tuple(x.shape[1:]) != expected:
-            raise HdnnError(f"expected pictures (B, {', '.join(map(str, expected))}), got "
-                            f"{tuple(x.shape)}")  # fmt: skip
+            raise HdnnError(
+                f"expected pictures (B, {', '.join(map(str, expected))}), got {tuple(x.shape)}"
+            )
         if x.dtype not in (torch.uint8, self.head.weight.dtype):
             raise HdnnError(
                 f"pictures are uint8 (0 to 255) or {self.head.weight.dtype} (0 to 1), got {x.dtype}"
@@ -154,17 +157,21 @@ class ImageClassifier(nn.Module):
     def extra_repr(self) -> str:
         given = self.config
         shape = "x".join(map(str, (given.channels, *given.size)))
-        stages = ", ".join(f"{w} channels x {n} layers"
-                           for w, n in zip(given.widths, given.layers, strict=True))  # fmt: skip
+        stages = ", ".join(
+            f"{w} channels x {n} layers" for w, n in zip(given.widths, given.layers, strict=True)
+        )
         what = given.architecture if given.block == "hamiltonian" else "convolution"
         count = sum(p.numel() for p in self.parameters())
         return f"{shape} -> {given.classes}, {what}: {stages}, {count} parameters"
 
 
 def _block(
-    config: ImageConfig, stage: int, generator: torch.Generator | None, dtype: torch.dtype,
+    config: ImageConfig,
+    stage: int,
+    generator: torch.Generator | None,
+    dtype: torch.dtype,
     backend: str,
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     width, layers = config.widths[stage], config.layers[stage]
     if layers == 0:
         return nn.Identity()
@@ -172,14 +179,23 @@ def _block(
         parts: list[nn.Module] = []
         for _ in range(layers):
             parts += [
-                nn.Conv2d(width, width, config.kernel, padding="same", dtype=dtype), nn.ReLU(),
-            ]  # fmt: skip
+                nn.Conv2d(width, width, config.kernel, padding="same", dtype=dtype),
+                nn.ReLU(),
+            ]
         return nn.Sequential(*parts)
     return network(
-        config.architecture, channels=width, layers=layers, step=config.step, T=config.T,
-        time_invariant=config.time_invariant, backend=backend, generator=generator,
-        scale=config.scale, dtype=dtype, kernel=config.kernel,
-    )  # fmt: skip
+        config.architecture,
+        channels=width,
+        layers=layers,
+        step=config.step,
+        T=config.T,
+        time_invariant=config.time_invariant,
+        backend=backend,
+        generator=generator,
+        scale=config.scale,
+        dtype=dtype,
+        kernel=config.kernel,
+    )
 
 
 def _normalised(config: ImageConfig, width: int, dtype: torch.dtype) -> tuple[nn.Module, ...]:

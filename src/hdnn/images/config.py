@@ -54,9 +54,11 @@ class ImageOptions:
             given = getattr(self, name)
             given = (given,) if isinstance(given, int) else given
             low = 1 if name == "widths" else 0
-            if not isinstance(given, list | tuple) or not given or not all(
-                _is_integer(value, low) for value in given
-            ):  # fmt: skip
+            if (
+                not isinstance(given, list | tuple)
+                or not given
+                or not all(_is_integer(value, low) for value in given)
+            ):
                 raise HdnnError(f"{name} are integers of at least {low}, got {given!r}")
             object.__setattr__(self, name, tuple(given))
         if len(self.widths) != len(self.layers):
@@ -65,8 +67,11 @@ class ImageOptions:
                 f"{self.widths} and {len(self.layers)} depths {self.layers}"
             )
         for name, known in (
-            ("block", BLOCKS), ("connector", CONNECTORS), ("norm", NORMS), ("head", HEADS),
-        ):  # fmt: skip
+            ("block", BLOCKS),
+            ("connector", CONNECTORS),
+            ("norm", NORMS),
+            ("head", HEADS),
+        ):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         if not _is_integer(self.kernel, 1) or self.kernel % 2 == 0:

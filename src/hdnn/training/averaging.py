@@ -38,8 +38,10 @@ class Average:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next update depends on."""
-        return {"count": torch.tensor(self.count), **{f"of.{k}": v.clone()
-                for k, v in self.weights.items()}}  # fmt: skip
+        return {
+            "count": torch.tensor(self.count),
+            **{f"of.{k}": v.clone() for k, v in self.weights.items()},
+        }
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeGuard
@@ -13,6 +14,10 @@ METHODS = ("coordinate", "joint")
 SOLVERS = ("newton", "adam")
 SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
 LOOPS = ("auto", "direct", "autograd")
+MOST, MOST_FLOAT = 2**63 - 1, sys.float_info.max
+"""The largest integer and the largest number that a setting may be."""
+MOST_SHOWN = 80
+"""Characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -79,35 +84,36 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, known in (
-            ("method", METHODS), ("solver", SOLVERS), ("schedule", SCHEDULES), ("loop", LOOPS),
-        ):  # fmt: skip
+            ("method", METHODS),
+            ("solver", SOLVERS),
+            ("schedule", SCHEDULES),
+            ("loop", LOOPS),
+        ):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         for name in ("epochs", "batch_size", "solver_iterations"):
-            _check(name, getattr(self, name), int, low=0 if name == "epochs" else 1)
+            check_integer(name, getattr(self, name), 0 if name == "epochs" else 1)
         for name in ("learning_rate", "decay"):
-            _check(name, getattr(self, name), float, low=0.0, strict=True)
+            _check(name, getattr(self, name), low=0.0, strict=True)
         for name in ("alpha", "alpha_c", "weight_decay", "warmup", "rotate"):
-            _check(name, getattr(self, name), float, low=0.0)
+            _check(name, getattr(self, name), low=0.0)
         self._check_pictures()
         if isinstance(self.betas, list):
             object.__setattr__(self, "betas", tuple(self.betas))
         if not (_numbers(self.betas) and len(self.betas) == 2 and all(b < 1 for b in self.betas)):
-            raise HdnnError(f"betas are two numbers in [0, 1), got {self.betas!r}")
+            raise HdnnError(f"betas are two numbers in [0, 1), got {shown(self.betas)}")
         if not isinstance(self.optimiser, str):
-            raise HdnnError(f"optimiser is a name in torch.optim, got {self.optimiser!r}")
+            raise HdnnError(f"optimiser is a name in torch.optim, got {shown(self.optimiser)}")
         if self.clip is not None:
-            _check("clip", self.clip, float, low=0.0, strict=True)
-        _check("validation", self.validation, float, low=0.0)
+            _check("clip", self.clip, low=0.0, strict=True)
+        _check("validation", self.validation, low=0.0)
         if self.validation >= 1:
             raise HdnnError(f"validation is a share in [0, 1), got {self.validation!r}")
         if self.early_stopping is not None:
-            _check("early_stopping", self.early_stopping, int, low=1)
+            check_integer("early_stopping", self.early_stopping, 1)
             if self.validation == 0:
                 raise HdnnError("early_stopping needs a validation part: give validation=0.1")
-        _check("seed", self.seed, int, low=0)
-        if self.seed >= 2**63:
-            raise HdnnError(f"seed is an integer below 2^63, got {self.seed}")
+        check_integer("seed", self.seed, 0)
         if isinstance(self.class_weight, list):
             object.__setattr__(self, "class_weight", tuple(self.class_weight))
         if self.class_weight not in (None, "balanced") and not (
@@ -115,14 +121,14 @@ class TrainingConfig:
         ):
             raise HdnnError(
                 "class_weight is 'balanced', a nonnegative weight for every class, or None, "
-                f"got {self.class_weight!r}"
+                f"got {shown(self.class_weight)}"
             )
 
     def _check_pictures(self) -> None:
         for name in ("shift", "erase"):
-            _check(name, getattr(self, name), int, low=0)
+            check_integer(name, getattr(self, name), 0)
         for name in ("label_smoothing", "averaging", "zoom"):
-            _check(name, getattr(self, name), float, low=0.0)
+            _check(name, getattr(self, name), low=0.0)
             if getattr(self, name) >= 1:
                 raise HdnnError(f"{name} is a number in [0, 1), got {getattr(self, name)!r}")
         if not isinstance(self.flip, bool):
@@ -175,10 +181,29 @@ def _numbers(values: object) -> TypeGuard[tuple[float, ...]]:
     )
 
 
-def _check(name: str, value: object, kind: type, low: float, strict: bool = False) -> None:
-    allowed = (int,) if kind is int else (int, float)
-    good = isinstance(value, allowed) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < low or (strict and value == low):  # type: ignore[operator, arg-type]
-        word = "an integer" if kind is int else "a number"
+def shown(value: object) -> str:
+    """A value as it stands in a message: the whole, or its beginning.
+
+    >>> shown("short"), shown(10**5000)
+    ("'short'", 'a number of thousands of digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no such integers
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def check_integer(name: str, value: object, low: int, high: int = MOST) -> None:
+    """Refuse what is no integer from ``low`` to ``high``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise HdnnError(f"{name} is an integer of at least {low}, got {shown(value)}")
+    if value > high:
+        raise HdnnError(f"{name} is an integer of at most {high}, got {shown(value)}")
+
+
+def _check(name: str, value: object, low: float, strict: bool = False) -> None:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not low <= value <= MOST_FLOAT or (strict and value == low):  # type: ignore[operator]
         bound = "above" if strict else "of at least"
-        raise HdnnError(f"{name} is {word} {bound} {low:g}, got {value!r}")
+        raise HdnnError(f"{name} is a number {bound} {low:g}, got {shown(value)}")

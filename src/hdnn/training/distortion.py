@@ -108,7 +108,8 @@ def _erase(
     inside = []
     for length in (height, width):
         centre = torch.randint(0, length, (count, 1), generator=generator)[share]
-        inside.append((torch.arange(length) - (centre - side // 2)).div(side, rounding_mode="floor")
-                      == 0)  # fmt: skip
+        inside.append(
+            (torch.arange(length) - (centre - side // 2)).div(side, rounding_mode="floor") == 0
+        )
     square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
     return pictures.masked_fill(square, 0)

@@ -118,8 +118,9 @@ class Ranks(Group):
         host = socket.gethostname()
         dead = [r for r in others if self.peers[r][0] == host and not _exists(self.peers[r][1])]
         named = dead or others
-        who = " and ".join(f"rank {r} (process {self.peers[r][1]} on {self.peers[r][0]})"
-                           for r in named)  # fmt: skip
+        who = " and ".join(
+            f"rank {r} (process {self.peers[r][1]} on {self.peers[r][0]})" for r in named
+        )
         who = f"one of {who}" if not dead and len(named) > 1 else who
         what = f"did not answer for {self.seconds:g} s" if "imed out" in text else "is gone"
         return (

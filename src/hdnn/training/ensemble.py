@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.backends.packing import pack
-from hdnn.backends.selection import ACTIVATIONS
-from hdnn.backends.threads import share, thread_count
+from hdnn.backends.compiled_program import compile_program
+from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
 from hdnn.network import HamiltonianNetwork
@@ -49,9 +48,13 @@ class Observer(Protocol):
         """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
 
     def saw(
-        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
-        beta: np.ndarray, slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
         """Several at once: the weights before their steps, and slopes, are ``(E, looks, ...)``."""
 
 
@@ -71,24 +74,30 @@ class DirectEnsemble:
     """
 
     def __init__(
-        self, network: HamiltonianNetwork, states: Tensor, targets: Tensor, weights: Tensor,
-        config: TrainingConfig, *, outputs: int, loss: str,
-    ) -> None:  # fmt: skip
-        from hdnn.training import direct
+        self,
+        network: HamiltonianNetwork,
+        states: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        config: TrainingConfig,
+        *,
+        outputs: int,
+        loss: str,
+    ) -> None:
+        from hdnn.kernels.epoch import scratch_size
 
         refuse_several("an ensemble")
         field = network.field
         assert isinstance(field, WeightedField)
         self.config, self.weights, self.loss = config, field.weights, loss
-        packed = pack(network.program(), states.dtype, states.device)
+        compiled = compile_program(network.program(), states.dtype, states.device)
         self.number = "float32" if states.dtype == torch.float32 else "float64"
         self.X = np.ascontiguousarray(states.detach().numpy())
         self.targets = np.ascontiguousarray(targets.double().numpy())
         self.sample_weight = np.ascontiguousarray(weights.double().numpy())
-        self.wiring, self.mixing = packed.wiring, packed.arrays().mixing
-        self.code = ACTIVATIONS.index(packed.stages[0].activation.name)
+        self.tables, self.mixing = compiled.tables, compiled.parameters().mixing
         single = network.ensemble is None
-        steps = packed.inputs.steps.detach().numpy()
+        steps = compiled.inputs.steps.detach().numpy()
         self.steps = steps[:, None] if single else steps
         self.h = self._smoothing_steps(network)
         self.repeats = [_repeats(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
@@ -100,9 +109,12 @@ class DirectEnsemble:
         self.V = np.zeros((members, outputs, states.shape[-1] + 1))
         self.taken = 0
         self._local = threading.local()
-        table = self.wiring.table
-        self.scratch = direct.scratch_size(
-            table, states.shape[-1], network.layers, config.batch_size, self.X.itemsize
+        self.scratch = scratch_size(
+            self.tables.table,
+            states.shape[-1],
+            network.layers,
+            config.batch_size,
+            self.X.itemsize,
         )
 
     def _smoothing_steps(self, network: HamiltonianNetwork) -> np.ndarray:
@@ -117,10 +129,10 @@ class DirectEnsemble:
 
         The kernel copies the weights for an observer, so an observed epoch computes the same bits.
         """
-        from hdnn.training import direct
+        from hdnn.kernels import epoch as kernels  # loads numba
 
         config, networks = self.config, len(self.V)
-        size, kernel = config.batch_size, direct.epoch_kernel(self.number)
+        size, kernel = config.batch_size, kernels.epoch_kernel(self.number)
         turns = np.ascontiguousarray(order.numpy())
         count = -(-turns.shape[1] // size)
         looks = [
@@ -133,23 +145,19 @@ class DirectEnsemble:
         losses = np.full((networks, count, 3), np.nan)
         slopes = np.zeros((networks, count, theta.shape[1] if looks else 0))
         shots = [np.empty((networks, len(looks), *t.shape[1:]), t.dtype) for t in (theta, beta)]
-        due = np.array(looks, np.int64)
-        numbers = np.array(
-            [config.rate(number), *config.betas, config.alpha, config.alpha_c, TOLERANCE,
-             config.learning_rate, config.clip or 0.0]
-        )  # fmt: skip
-        loss, solver = LOSSES.index(self.loss), SOLVERS.index(config.solver)
+        data = kernels.Data(self.X, self.targets, self.sample_weight, turns)
+        first, second = self.moments
+        trained = kernels.Trained(theta, beta, first, second, self.V)
+        fixed = kernels.Fixed(self.steps, self.mixing, self.h, *self.repeats)
+        told = kernels.Record(losses, slopes, np.array(looks, np.int64), *shots)
+        options = self._options(number)
 
-        def work(first: int, last: int) -> None:
-            kernel(
-                self.X, self.targets, self.sample_weight, turns, theta, beta, *self.moments,
-                self.V, self.steps, self.h, self.wiring.wire, self.mixing, self.wiring.table,
-                *self.repeats, numbers, losses, slopes, due, *shots, self._room(), self.code, loss,
-                solver, config.solver_iterations, size, self.taken, first, last,
-            )  # fmt: skip
+        def work(team: np.ndarray, caller: bool) -> None:
+            room, taken = self._room(), self.taken
+            kernel(data, trained, fixed, self.tables, options, told, room, taken, team, caller)
 
         if count:
-            share(work, networks, thread_count())
+            parallel_for(work, networks, thread_count())
         if observer is not None and looks:
             batches = [turns[:, i * size : (i + 1) * size] for i in looks]
             seen = [number * count + i for i in looks]
@@ -157,9 +165,28 @@ class DirectEnsemble:
         self.taken += count
         return [self._summary(losses[e], turns.shape[1]) for e in range(networks)]
 
+    def _options(self, number: int) -> Any:
+        """The settings of an epoch, as the kernel takes them."""
+        from hdnn.kernels.epoch import Options
+
+        config = self.config
+        return Options(
+            LOSSES.index(self.loss),
+            SOLVERS.index(config.solver),
+            config.solver_iterations,
+            config.batch_size,
+            config.rate(number),
+            *config.betas,
+            config.alpha,
+            config.alpha_c,
+            TOLERANCE,
+            config.learning_rate,
+            config.clip or 0.0,
+        )
+
     def _room(self) -> np.ndarray:
         """Scratch of this thread, kept from call to call: fresh pages are slow to touch."""
-        from hdnn.backends.kernels import aligned
+        from hdnn.kernels.build import aligned
 
         if not hasattr(self._local, "scratch"):
             self._local.scratch = aligned(self.scratch, self.number)

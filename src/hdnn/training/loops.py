@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.backends import choose
-from hdnn.backends.packing import pack
-from hdnn.backends.wiring import DENSE
+from hdnn.backends.compiled_program import compile_program
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.images import ImageClassifier
+from hdnn.kernels.stage_table import DENSE
 from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.averaging import Average
@@ -250,7 +250,8 @@ def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
     """Set the output layer to the minimiser (or a few Adam steps towards it) given y_N."""
-    from hdnn.training import matrices, solvers  # loads numba
+    from hdnn.kernels import output_layer  # loads numba
+    from hdnn.training import matrices
 
     head = model.head
     loss = loss_name(model.task, head.out_features)
@@ -262,14 +263,21 @@ def solve_output(
     if config.solver == "newton" and V.size > MOST_UNKNOWNS:
         matrices.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
     elif config.solver == "newton":
-        solvers.kernel("newton")(
+        output_layer.kernel("newton")(
             Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE
         )
     else:
-        solvers.kernel("adam")(
-            Z, T, w, V, code, config.alpha_c, config.solver_iterations, config.learning_rate,
+        output_layer.kernel("adam")(
+            Z,
+            T,
+            w,
+            V,
+            code,
+            config.alpha_c,
+            config.solver_iterations,
+            config.learning_rate,
             *config.betas,
-        )  # fmt: skip
+        )
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
         head.bias.copy_(torch.from_numpy(V[:, -1]))
@@ -293,8 +301,8 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     unknowns = model.head.out_features * (data.states.shape[1] + 1)
     if unknowns > MOST_UNKNOWNS:
         return f"an output layer of {unknowns} unknowns is solved better by a matrix library"
-    packed = pack(network.program(), data.states.dtype, data.states.device)
-    if DENSE in packed.kinds:
+    compiled = compile_program(network.program(), data.states.dtype, data.states.device)
+    if DENSE in compiled.kinds:
         return "the gains are neither numbers nor of the form h J K'"
     return None
 
@@ -307,9 +315,14 @@ class DirectLoop(Loop):
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.ensemble = DirectEnsemble(
-            model.network, data.states[None], self._targets(), data.weight[None], config,
-            outputs=model.head.out_features, loss=self.loss,
-        )  # fmt: skip
+            model.network,
+            data.states[None],
+            self._targets(),
+            data.weight[None],
+            config,
+            outputs=model.head.out_features,
+            loss=self.loss,
+        )
         self._load_head()
 
     def _targets(self) -> Tensor:
@@ -362,9 +375,11 @@ def _check_fit(model: Trainable, config: TrainingConfig) -> None:
     if config.distorts and not pictures:
         raise HdnnError("shift, rotate, zoom, flip and erase are for pictures")
     if config.method != "joint" and (
-        config.averaging or config.label_smoothing or config.warmup
+        config.averaging
+        or config.label_smoothing
+        or config.warmup
         or config.schedule == "one-cycle"
-    ):  # fmt: skip
+    ):
         raise HdnnError(
             "averaging, label_smoothing, warmup and the one-cycle schedule are for method='joint'"
         )

@@ -18,9 +18,15 @@ INNER = 250  # products with the Hessian for one step
 
 
 def newton(
-    Z: Array, target: Array, weight: Array, V: Array, loss: str, alpha_c: float, iterations: int,
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: str,
+    alpha_c: float,
+    iterations: int,
     tolerance: float,
-) -> int:  # fmt: skip
+) -> int:
     """Damped Newton from the given V, in place; returns the number of iterations.
 
     Args:

@@ -20,10 +20,12 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """The optimiser of a config: any class of `torch.optim`, by name; its fused form if asked."""
     known = [
-        name for name in dir(torch.optim)
+        name
+        for name in dir(torch.optim)
         if isinstance(kind := getattr(torch.optim, name), type)
-        and issubclass(kind, torch.optim.Optimizer) and name not in UNFIT
-    ]  # fmt: skip
+        and issubclass(kind, torch.optim.Optimizer)
+        and name not in UNFIT
+    ]
     names = {name.lower(): name for name in known}
     if config.optimiser.lower() not in names:
         raise unknown_name("optimiser", config.optimiser, known)

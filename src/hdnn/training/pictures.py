@@ -42,20 +42,40 @@ class ImageRecipe(ImageOptions):
 
 
 PAPER = {
-    "method": "joint", "epochs": 40, "batch_size": 100, "learning_rate": 0.04,
-    "schedule": "exponential", "decay": 0.8, "alpha": 1e-3, "alpha_c": 2e-4,
-}  # fmt: skip
+    "method": "joint",
+    "epochs": 40,
+    "batch_size": 100,
+    "learning_rate": 0.04,
+    "schedule": "exponential",
+    "decay": 0.8,
+    "alpha": 1e-3,
+    "alpha_c": 2e-4,
+}
 """Appendix B.2; the weight decay is the output layer's, see docs/reproducing.md."""
 
 _CONVOLUTIONAL = {
-    "architecture": "MS1", "widths": [16, 32, 64], "layers": [0, 2, 2], "step": 0.5, "kernel": 3,
-    "connector": "stride", "norm": "batch", "head": "linear",
-}  # fmt: skip
+    "architecture": "MS1",
+    "widths": [16, 32, 64],
+    "layers": [0, 2, 2],
+    "step": 0.5,
+    "kernel": 3,
+    "connector": "stride",
+    "norm": "batch",
+    "head": "linear",
+}
 _ONE_CYCLE = {
-    "method": "joint", "epochs": 10, "batch_size": 100, "learning_rate": 0.005,
-    "schedule": "one-cycle", "warmup": 1.0, "optimiser": "AdamW", "weight_decay": 0.01,
-    "alpha": 0.0, "alpha_c": 0.0, "averaging": 0.999,
-}  # fmt: skip
+    "method": "joint",
+    "epochs": 10,
+    "batch_size": 100,
+    "learning_rate": 0.005,
+    "schedule": "one-cycle",
+    "warmup": 1.0,
+    "optimiser": "AdamW",
+    "weight_decay": 0.01,
+    "alpha": 0.0,
+    "alpha_c": 0.0,
+    "averaging": 0.999,
+}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"model": {}, "training": PAPER},
@@ -125,6 +145,8 @@ def build_classifier(recipe: ImageRecipe, pictures: Tensor, classes: list[Any]) 
         **options, channels=channels, size=(height, width), classes=len(classes), mean=mean, std=std
     )
     return ImageClassifier(
-        config, classes=classes, dtype=DTYPES[recipe.dtype],
+        config,
+        classes=classes,
+        dtype=DTYPES[recipe.dtype],
         generator=torch.Generator().manual_seed(recipe.seed),
-    )  # fmt: skip
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from hdnn.data import KINDS, PROBLEMS, holdout, problem, read_table, split
+from hdnn.data.folders import folder_digest
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.images import ImageClassifier
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import toml
-from hdnn.training.config import TrainingConfig
+from hdnn.training.config import TrainingConfig, check_integer, shown
 from hdnn.training.optimisers import make_optimiser
 from hdnn.training.pictures import (
     DTYPES,
@@ -27,7 +28,11 @@ from hdnn.training.pictures import (
     load_pictures,
     with_preset,
 )
+from hdnn.training.recorder import RecordConfig
 from hdnn.zoo import architecture, network
+
+MOST_POINTS, MOST_LAYERS, MOST_WIDTH, MOST_WEIGHTS = 10**8, 10**6, 10**5, 10**9
+"""More than this of a planar problem, of a network, and of weights in all, is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,8 @@ class DataRecipe:
             "classification" or "regression" where the guess is wrong.
         test: for a table: the share held out to evaluate.
         pixels: for a folder of pictures: the side to bring them to.
-        digest: for a table: its SHA-256, so that a run notices when the file has changed.
+        digest: for a table or a folder: its SHA-256, so that a run notices when the data have
+            changed.
         seed: of the draw or of the held-out part.
     """
 
@@ -64,7 +70,11 @@ class DataRecipe:
         if self.split not in KINDS:
             raise unknown_name("split", self.split, KINDS)
         if not 0 <= self.test < 1:
-            raise HdnnError(f"test is a share in [0, 1), got {self.test!r}")
+            raise HdnnError(f"test is a share in [0, 1), got {shown(self.test)}")
+        check_integer("size", self.size, 1, MOST_POINTS)
+        check_integer("seed", self.seed, 0)
+        if self.pixels is not None:
+            check_integer("pixels", self.pixels, 1, MOST_WIDTH)
 
     @property
     def is_table(self) -> bool:
@@ -77,19 +87,24 @@ class DataRecipe:
         return is_image(self.source)
 
     def pinned(self) -> DataRecipe:
-        """The same with an absolute path and the digest of a table, as a run records it."""
-        path = Path(self.source)
-        if self.is_image and path.is_dir():
-            return replace(self, source=str(path.resolve()))
-        if not self.is_table or not path.is_file():
+        """The same with an absolute path and the digest of a table or a folder."""
+        path = os.path.expanduser(self.source)
+        if not (self.is_image and os.path.isdir(path)) and not (
+            self.is_table and os.path.isfile(path)
+        ):
             return self
-        return replace(self, source=str(path.resolve()), digest=_digest(path))
+        place = Path(path).resolve()
+        return replace(self, source=str(place), digest=data_digest(place))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "None": (type(None),),
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "None": (type(None),),
     "tuple[str, ...]": (tuple,),
-}  # fmt: skip
+}
 
 
 def _check_types(record: Any) -> None:
@@ -103,12 +118,18 @@ def _check_types(record: Any) -> None:
             good = good and all(isinstance(item, str) for item in value)
         if not good:
             words = " or ".join(part for part in parts if part != "None")
-            raise HdnnError(f"{f.name} is of the wrong type: {words} is wanted, got {value!r}")
+            raise HdnnError(f"{f.name} is of the wrong type: {words} is wanted, got {shown(value)}")
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def data_digest(path: Path) -> str:
+    """The SHA-256 of a table, or of the pictures in a folder."""
+    if path.is_dir():
+        return folder_digest(path)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True)
@@ -140,10 +161,10 @@ class ModelRecipe:
     def __post_init__(self) -> None:
         _check_types(self)
         object.__setattr__(self, "architecture", architecture(self.architecture).name)
-        if self.layers < 1:
-            raise HdnnError(f"layers is an integer of at least 1, got {self.layers}")
-        if self.seed < 0:
-            raise HdnnError(f"seed is an integer of at least 0, got {self.seed}")
+        check_integer("layers", self.layers, 1, MOST_LAYERS)
+        check_integer("seed", self.seed, 0)
+        if self.width is not None:
+            check_integer("width", self.width, 1, MOST_WIDTH)
         if self.dtype not in DTYPES:
             raise unknown_name("dtype", self.dtype, DTYPES)
         uses_step = architecture(self.architecture).scheme.uses_step
@@ -153,31 +174,39 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Data, model and training."""
+    """Data, model and training, and what is recorded of its gradients, if anything is."""
 
     data: DataRecipe = field(default_factory=DataRecipe)
     model: ModelRecipe | ImageRecipe = field(default_factory=ModelRecipe)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    record: RecordConfig | None = None
+
+    @property
+    def identity(self) -> Recipe:
+        """The same without the place of its data, where their digest says what they are."""
+        if self.data.digest is None:
+            return self
+        return replace(self, data=replace(self.data, source=""))
 
     def to_toml(self) -> str:
         """The recipe as TOML, which `from_toml` reads."""
-        return toml.dumps(
-            {"data": asdict(self.data), "model": asdict(self.model),
-             "training": self.training.to_dict()}
-        )  # fmt: skip
+        tables = {
+            "data": asdict(self.data),
+            "model": asdict(self.model),
+            "training": self.training.to_dict(),
+        }
+        if self.record is not None:
+            tables["record"] = asdict(self.record)
+        return toml.dumps(tables)
 
     @classmethod
     def from_toml(cls, text: str, where: str = "the config") -> Recipe:
         """The recipe of a TOML text; a clear error for anything else."""
-        try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise HdnnError(f"{where} is not TOML: {error}") from error
-        return cls.from_tables(tables, where)
+        return cls.from_tables(toml.loads(text, where), where)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], where: str = "the config") -> Recipe:
-        """The recipe of plain values in tables data, model, training."""
+        """The recipe of plain values in tables data, model, training, record."""
         cls.check_names(tables, where)
         try:
             data = _record(DataRecipe, tables.get("data", {}), where)
@@ -188,21 +217,27 @@ class Recipe:
                 data,
                 _record(kind, tables.get("model", {}), where),
                 TrainingConfig.from_dict(tables.get("training", {})),
+                _record(RecordConfig, tables["record"], where) if "record" in tables else None,
             )
         except TypeError as error:
-            raise HdnnError(f"{where} has a value of the wrong type: {error}") from error
+            raise HdnnError(f"{where} has a value of the wrong type: {str(error)[:200]}") from error
 
     @staticmethod
     def check_names(tables: Mapping[str, Any], where: str) -> None:
         """Refuse unknown tables and settings."""
         pictures = _of_pictures(tables)
         model = ImageRecipe if pictures else ModelRecipe
-        known = {"data": DataRecipe, "model": model, "training": TrainingConfig}
+        known = {
+            "data": DataRecipe,
+            "model": model,
+            "training": TrainingConfig,
+            "record": RecordConfig,
+        }
         for name, table in tables.items():
-            if name not in ("data", "model", "training"):
-                raise unknown_name(f"table in {where}", name, ("data", "model", "training"))
+            if name not in known:
+                raise unknown_name(f"table in {where}", name, known)
             if not isinstance(table, Mapping):
-                raise HdnnError(f"{name} in {where} is a table, got {table!r}")
+                raise HdnnError(f"{name} in {where} is a table, got {shown(table)}")
             names = [f.name for f in fields(known[name])]
             names += ["preset"] if pictures and name == "model" else []
             for key in table:
@@ -242,24 +277,33 @@ class Prepared:
 def prepare(recipe: Recipe) -> Prepared:
     """The data of a recipe, split into train and test."""
     data, dtype = recipe.data, DTYPES[recipe.model.dtype]
+    _check_pinned(data)
     if data.is_image:
         found = load_pictures(data.source, data.pixels, data.seed)
         return Prepared(
-            found.train, found.train_labels, found.test, found.test_labels, "classification",
-            list(found.classes), None, [],
-        )  # fmt: skip
+            found.train,
+            found.train_labels,
+            found.test,
+            found.test_labels,
+            "classification",
+            list(found.classes),
+            None,
+            [],
+        )
     if not data.is_table:
         parts = split(problem(data.source).name, data.split, data.size, data.seed)
         return Prepared(
-            parts.X_train.to(dtype), parts.y_train, parts.X_test.to(dtype), parts.y_test,
-            "classification", list(range(parts.classes)), None, [],
-        )  # fmt: skip
-    if not Path(data.source).exists():
-        raise unknown_name("data set (and there is no such file)", data.source, PROBLEMS)
-    if data.digest is not None and _digest(Path(data.source)) != data.digest:
-        raise HdnnError(
-            f"{data.source} has changed since the run began; train anew in another --out"
+            parts.X_train.to(dtype),
+            parts.y_train,
+            parts.X_test.to(dtype),
+            parts.y_test,
+            "classification",
+            list(range(parts.classes)),
+            None,
+            [],
         )
+    if not os.path.exists(data.source):
+        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
     if data.target is None:
         raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
     table = read_table(data.source, data.target, task=data.task, drop=data.drop)
@@ -272,30 +316,75 @@ def prepare(recipe: Recipe) -> Prepared:
         train, test = holdout(len(X), data.test, data.seed, labels)
     assert table.task is not None
     return Prepared(
-        X[train], y[train], X[test], y[test], table.task,
-        None if table.classes is None else list(table.classes), list(table.feature_names),
+        X[train],
+        y[train],
+        X[test],
+        y[test],
+        table.task,
+        None if table.classes is None else list(table.classes),
+        list(table.feature_names),
         list(table.notes),
-    )  # fmt: skip
+    )
+
+
+def _check_pinned(data: DataRecipe) -> None:
+    """Refuse data that are not there any more, or not those of the digest."""
+    if data.digest is None:
+        return
+    if not (os.path.isfile(data.source) or os.path.isdir(data.source)):
+        raise HdnnError(
+            f"there is no such file or folder: {data.source[:200]}, the data of this run; say "
+            "where they are now: hdnn train --resume RUN --data PATH"
+        )
+    if data_digest(Path(data.source)) != data.digest:
+        raise HdnnError(
+            f"{data.source} has changed since the run began; train anew in another --out"
+        )
 
 
 def build(recipe: Recipe, data: Prepared) -> Model | ImageClassifier:
     """The untrained model of a recipe."""
     if isinstance(recipe.model, ImageRecipe):
         assert data.classes is not None
+        _check_pictures(recipe.model)
         return build_classifier(recipe.model, data.X_train, data.classes)
     return _build_model(recipe.model, recipe.data.is_table, data)
+
+
+def _check_weights(count: int) -> None:
+    if count > MOST_WEIGHTS:
+        raise HdnnError(
+            f"layers and width ask for about {count:.1e} weights; at most {MOST_WEIGHTS:.0e} can "
+            "be trained: take fewer layers, or a smaller width"
+        )
+
+
+def _check_pictures(given: ImageRecipe) -> None:
+    for layers, width in zip(given.layers, given.widths, strict=True):
+        check_integer("layers", layers, 0, MOST_LAYERS)
+        check_integer("widths", width, 1, MOST_WIDTH)
+    kernel = max(given.kernel, 3) ** 2  # the connectors have kernels of 3
+    stages = zip(given.layers, given.widths, strict=True)
+    _check_weights(sum((layers + 2) * width**2 * kernel for layers, width in stages))
 
 
 def _build_model(given: ModelRecipe, is_table: bool, data: Prepared) -> Model:
     features = data.X_train.shape[1]
     width = features + min(features, 32) if given.width is None else given.width
+    _check_weights(given.layers * width**2)
     augmentation = Augmentation(features, width, given.augmentation)
     net = network(
-        given.architecture, features=augmentation.width, layers=given.layers, T=given.T,
-        step=given.step, activation=given.activation, time_invariant=given.time_invariant,
-        dtype=DTYPES[given.dtype], generator=torch.Generator().manual_seed(given.seed),
+        given.architecture,
+        features=augmentation.width,
+        layers=given.layers,
+        T=given.T,
+        step=given.step,
+        activation=given.activation,
+        time_invariant=given.time_invariant,
+        dtype=DTYPES[given.dtype],
+        generator=torch.Generator().manual_seed(given.seed),
         scale=given.scale,
-    )  # fmt: skip
+    )
     standardise = is_table if given.standardise is None else given.standardise
     if not standardise and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardise")
@@ -305,9 +394,14 @@ def _build_model(given: ModelRecipe, is_table: bool, data: Prepared) -> Model:
     elif data.y_train.ndim > 1:
         outputs = data.y_train.shape[1]
     return Model(
-        net, outputs, augmentation, Scaler.fit(data.X_train) if standardise else None,
-        task=data.task, classes=data.classes, feature_names=data.feature_names,
-    )  # fmt: skip
+        net,
+        outputs,
+        augmentation,
+        Scaler.fit(data.X_train) if standardise else None,
+        task=data.task,
+        classes=data.classes,
+        feature_names=data.feature_names,
+    )
 
 
 def check(recipe: Recipe) -> Prepared:

@@ -21,9 +21,11 @@ import numpy as np
 from torch import Tensor
 
 from hdnn.analysis.profiles import Snapshots, spread
-from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.files import read_json_lines, write_json_lines
 from hdnn.network import HamiltonianNetwork
+from hdnn.training.config import check_integer
+from hdnn.training.epochlog import EpochLog
 from hdnn.training.evaluation import finite
 
 FORMAT = 1
@@ -32,8 +34,35 @@ DEPTHS, SAMPLES = 9, 8
 
 
 @dataclass(frozen=True)
+class RecordConfig:
+    """What a run records of its gradients.
+
+    Args:
+        every: iterations from one recording to the next; the first is before the first step.
+        depths: how many depths, evenly spaced from input to output, or which ones.
+        samples: how many samples of a batch.
+    """
+
+    every: int = 10
+    depths: int | tuple[int, ...] = DEPTHS
+    samples: int = SAMPLES
+
+    def __post_init__(self) -> None:
+        if isinstance(self.depths, list):
+            object.__setattr__(self, "depths", tuple(self.depths))
+        check_integer("every", self.every, 1)
+        check_integer("samples", self.samples, 1)
+        for depth in self.depths if isinstance(self.depths, tuple) else (self.depths,):
+            check_integer("depths", depth, 0)
+
+    def recorder(self) -> Recorder:
+        """A recorder that records this."""
+        return Recorder(self.every, self.depths, self.samples)
+
+
+@dataclass(frozen=True)
 class Header:
-    """What a recorder records.
+    """The first line of a record: what is recorded.
 
     Args:
         every: iterations from one recording to the next.
@@ -46,6 +75,13 @@ class Header:
     depths: tuple[int, ...]
     samples: int
     format: int = FORMAT
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Header:
+        """The header of a line of the file."""
+        if values.get("format") != FORMAT:
+            raise ValueError("it is of another format")
+        return cls(**{**values, "depths": tuple(values["depths"])})
 
 
 @dataclass(frozen=True)
@@ -77,57 +113,66 @@ class Recording:
     gradient: tuple[float, ...]
 
 
-class GradientLog:
+class GradientLog(EpochLog):
     """The file ``gradients.jsonl`` of a run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        super().__init__(Path(path))
+
+    def header(self) -> Header:
+        """What was recorded.
+
+        Raises:
+            FileFormatError: the file does not begin with a header.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                return Header.from_dict(json.loads(file.readline()))
+        except Exception as error:  # whatever a reader of any bytes may meet
+            raise FileFormatError(
+                f"{self.path} is no record of gradients: {str(error)[:200]}"
+            ) from error
 
     def read(self) -> tuple[Header, list[dict[str, Any]]]:
-        """What was recorded, and the recordings; a last line that was cut off is left out."""
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            header = json.loads(lines[0])
-            if header.pop("format") != FORMAT:
-                raise ValueError("it is of another format")
-            found = Header(**{**header, "depths": tuple(header["depths"])})
-        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise FileFormatError(f"{self.path} is no record of gradients: {error}") from error
-        entries = []
-        for line in lines[1:]:
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                break
-        return found, entries
+        """What was recorded, and the recordings; damaged ones are reported and left out."""
+        header = self.header()
 
-    def recorder(self) -> Recorder:
-        """A recorder that goes on in the same way."""
-        header, _ = self.read()
-        return Recorder(header.every, header.depths, header.samples)
+        def parse(line: dict[str, Any]) -> dict[str, Any] | None:
+            return None if "format" in line else _checked(line, len(header.depths))
+
+        lines = read_json_lines(self.path, parse).objects
+        return header, [line for line in lines if line is not None]
 
     def begin(self, header: Header, epoch: int) -> None:
-        """Cut the record back to the end of an epoch, where it is of the same kind."""
-        kept: list[dict[str, Any]] = []
-        if self.path.exists() and epoch > 0:
-            there, entries = self.read()
-            if there != header:
-                raise HdnnError(
-                    f"{self.path} records every {there.every} iterations, at {len(there.depths)} "
-                    f"depths of {there.samples} samples; go on with the same, or leave --record out"
-                )
-            kept = [entry for entry in entries if entry["epoch"] <= epoch]
-        with atomic(self.path) as temporary:
-            lines = [asdict(header), *kept]
-            temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        """Cut the record back to the end of an epoch, where it is of the same kind.
 
-    def append(self, recordings: Sequence[Recording]) -> None:
-        """Add the recordings of an epoch."""
+        Args:
+            header: what will be recorded.
+            epoch: the last that is kept.
+
+        Raises:
+            HdnnError: the file has a record of another kind.
+        """
+        first = json.loads(json.dumps(asdict(header)))  # lists, as they come from the file
+        if epoch == 0 or not self.path.exists():
+            write_json_lines(self.path, [first])
+        there = self._header_if_whole()
+        if there is not None and there != header:
+            raise HdnnError(
+                f"{self.path} records every {there.every} iterations, at {len(there.depths)} "
+                f"depths of {there.samples} samples; go on with the same"
+            )
+        self.cut(epoch, first)
+
+    def append(self, epoch: int, recordings: Sequence[Recording]) -> None:
+        """Add the recordings of an epoch, unless they are there already."""
+        self.extend(epoch, "".join(map(_line, recordings)))
+
+    def _header_if_whole(self) -> Header | None:
         try:
-            with open(self.path, "a") as file:
-                file.write("".join(map(_line, recordings)))
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+            return self.header()
+        except FileFormatError:  # it is set aside with other damaged lines
+            return None
 
 
 _LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")
@@ -138,9 +183,30 @@ def _form(lengths: tuple[int, ...]) -> str:
     """How a recording is written: numbers with six digits; lists that are empty are left out."""
     parts = (
         f', "{name}": [{", ".join(["%.6g"] * length)}]'
-        for name, length in zip(_LISTS, lengths, strict=True) if length
-    )  # fmt: skip
+        for name, length in zip(_LISTS, lengths, strict=True)
+        if length
+    )
     return '{"epoch": %d, "iteration": %d, "slope": %.6g' + "".join(parts) + "}\n"
+
+
+def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
+    """A recording as it is in the file, if it has what every recording has."""
+    for name in ("epoch", "iteration"):
+        if type(line[name]) is not int:
+            raise ValueError(f"{name} is an integer")
+    _check_number("slope", line["slope"])
+    for name in _LISTS:
+        values = line.get(name, []) if name in ("energy", "gradient") else line[name]
+        for value in values:
+            _check_number(name, value)
+        if name in _LISTS[:5] and len(values) != depths:
+            raise ValueError(f"{name} has {len(values)} entries for {depths} depths")
+    return line
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and type(value) not in (int, float):
+        raise ValueError(f"{name} is made of numbers")
 
 
 def _line(r: Recording) -> str:
@@ -163,7 +229,6 @@ class Recorder:
 
     Attributes:
         recordings: of all whole epochs so far.
-        log: where they are written as well, or None.
 
     >>> import hdnn
     >>> from hdnn.data import split
@@ -182,30 +247,29 @@ class Recorder:
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
         for name, value in (("every", every), ("samples", samples)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise HdnnError(f"{name} is an integer of at least 1, got {value!r}")
+            check_integer(name, value, 1)
         self.every, self.depths, self.samples = every, depths, samples
         self.recordings: list[Recording] = []
-        self.log: GradientLog | None = None
 
-    def start(self, network: HamiltonianNetwork, states: Tensor, epoch: int = 0) -> None:
-        """Watch a network that is trained on ``states``, ``(samples, n)``, after some epochs."""
+    def header(self, network: HamiltonianNetwork) -> Header:
+        """What is recorded of a network."""
         if network.features is None:
             raise HdnnError(
                 "recording serves networks over features; look at images with hdnn.analysis.watch"
             )
-        chosen = (
-            spread(network.layers, self.depths) if isinstance(self.depths, int) else self.depths
-        )
-        self._snapshots, self._states = Snapshots(network, chosen), states.numpy()
-        self.header = Header(self.every, tuple(self._snapshots.depths.tolist()), self.samples)
+        many = isinstance(self.depths, int)
+        depths = spread(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
+        return Header(self.every, tuple(depths), self.samples)  # type: ignore[arg-type]
+
+    def start(self, network: HamiltonianNetwork, states: Tensor) -> None:
+        """Watch a network that is trained on ``states``, ``(samples, n)``."""
+        self._snapshots = Snapshots(network, self.header(network).depths)
+        self._states = states.numpy()
         self.recordings = []
         self._looks: list[int] = []
         self._slopes: list[np.ndarray | None] = []
         self._layers, self._shown = network.layers, self._snapshots.depths
         self._shown = self._shown[self._shown < network.layers]
-        if self.log is not None:
-            self.log.begin(self.header, epoch)
 
     def due(self, iteration: int) -> bool:
         """Whether to look at this iteration."""
@@ -222,24 +286,32 @@ class Recorder:
         self._slopes[-1] = slopes.reshape(-1)
 
     def saw(
-        self, iterations: list[int], chosen: list[np.ndarray], theta: np.ndarray,
-        beta: np.ndarray, slopes: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        slopes: np.ndarray,
+    ) -> None:
         """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
         self._looks += iterations
         self._slopes += list(slopes[0])
         states = [self._states[batch[0, : self.samples]] for batch in chosen]
         self._snapshots.keep(states, theta[0], beta[0])
 
-    def finish(self, epoch: int) -> None:
-        """Make the recordings of an epoch that has ended, and write them where there is a log."""
+    def finish(self, epoch: int) -> list[Recording]:
+        """Make the recordings of an epoch that has ended."""
         found: list[Recording] = []
         looks, slopes, self._looks, self._slopes = self._looks, self._slopes, [], []
         for seen in self._snapshots.profiles():
             norms, size = seen.largest, len(found)
             columns = [
-                norms.mean(-1), norms.min(-1), norms.max(-1), seen.smallest.min(-1), seen.of_mean,
-            ]  # fmt: skip
+                norms.mean(-1),
+                norms.min(-1),
+                norms.max(-1),
+                seen.smallest.min(-1),
+                seen.of_mean,
+            ]
             if seen.energy is not None:
                 columns.append(seen.energy.mean(-1))
             else:
@@ -249,8 +321,7 @@ class Recorder:
             for k, ((slope, layers), *row) in enumerate(zip(steep, *lists, strict=True), size):
                 found.append(Recording(epoch, looks[k], slope, *row, layers))  # type: ignore[call-arg]
         self.recordings += found
-        if self.log is not None:
-            self.log.append(found)
+        return found
 
     def _gradients(
         self, slopes: list[np.ndarray | None]

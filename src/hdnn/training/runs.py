@@ -10,34 +10,36 @@ metrics.json        what it reaches on the held-out data
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import shutil
-import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic
+from hdnn.files import DamagedFileWarning, atomic, read_json_lines, remove_stale, sync_folder
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.persistence import load, save
+from hdnn.training import checkpoint, places, toml
+from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.group import ALONE, Group
-from hdnn.training.recipe import Prepared, Recipe, build, prepare
+from hdnn.training.journal import Journal
+from hdnn.training.recipe import Prepared, Recipe, build, data_digest, prepare
 from hdnn.training.recorder import GradientLog, Recorder
-from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
+from hdnn.training.trainer import Callback, Snapshot, Trainer
 
-CHECKPOINT_FORMAT = "1"
+LOCK = ".lock"
+"""The file that a process holds while it trains; it is no part of a run."""
 
 
 class Run:
@@ -91,7 +93,7 @@ class Run:
             with run.locked():
                 run.clear()
         if run.config.is_file():
-            if run.recipe() != recipe:
+            if run.recipe().identity != recipe.identity:
                 raise HdnnError(
                     f"{folder} holds a run of another config; choose another folder, or pass "
                     "--overwrite to replace it"
@@ -101,29 +103,63 @@ class Run:
             return run
         if run.folder.is_dir():
             run.clean()
-        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
+        if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
             raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
+        missing = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
+            for path in missing:
+                sync_folder(path.parent)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
-        with atomic(run.config) as temporary:
-            temporary.write_text(recipe.to_toml(), encoding="utf-8")
+        run._write_config(recipe)
         return run
 
+    def _has_content(self) -> bool:
+        return any(path.name != LOCK for path in self.folder.iterdir())
+
     def recipe(self) -> Recipe:
-        """What the run trains."""
-        try:
-            text = self.config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise HdnnError(f"{self.config} cannot be read: {error}") from error
-        return Recipe.from_toml(text, str(self.config))
+        """What the run trains, with the place where its data are now."""
+        tables = toml.read(self.config)
+        data = tables.get("data")
+        if isinstance(data, dict):
+            source, digest = data.get("source"), data.get("digest")
+            if isinstance(source, str) and isinstance(digest, str):
+                data["source"] = places.locate(source, self.folder, digest)
+        return Recipe.from_tables(tables, str(self.config))
+
+    def _write_config(self, recipe: Recipe) -> None:
+        """Write the config, which tells nothing of the disk that the data are on."""
+        data = recipe.data
+        if data.digest is not None:
+            places.remember(data.source, data.digest)
+            data = replace(data, source=places.portable(data.source, self.folder))
+        with atomic(self.config) as temporary:
+            temporary.write_text(replace(recipe, data=data).to_toml(), encoding="utf-8")
+
+    def find_data(self, path: str | os.PathLike[str]) -> None:
+        """Say where the data of the run are now.
+
+        Args:
+            path: of the table or folder, whose contents are those that the run began with.
+
+        Raises:
+            HdnnError: they are not, or the run has no data of its own.
+        """
+        recipe, place = self.recipe(), Path(path).expanduser().resolve()
+        if recipe.data.digest is None:
+            raise HdnnError(f"the data of {self.folder} are no file or folder that could move")
+        if not (os.path.isfile(place) or os.path.isdir(place)):
+            raise HdnnError(f"there is no such file or folder: {path}")
+        if data_digest(place) != recipe.data.digest:
+            raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
+        with self.locked():
+            self._write_config(replace(recipe, data=replace(recipe.data, source=str(place))))
 
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
-        for pattern in (".*.toml.*", ".*.jsonl.*", ".*.json.*", ".*.safetensors.*"):
-            for stale in [*self.folder.glob(pattern), *self.checkpoint.parent.glob(pattern)]:
-                stale.unlink(missing_ok=True)
+        for folder in (self.folder, self.checkpoint.parent):
+            remove_stale(folder)
         for stale in self.folder.glob(".checkpoint.*"):
             shutil.rmtree(stale, ignore_errors=True)
 
@@ -136,20 +172,22 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process trains in a folder; a killed process leaves no lock."""
+        lock = FileLock(self.folder / LOCK)
         try:
-            descriptor = os.open(self.folder, os.O_RDONLY)
-        except OSError as error:
-            raise HdnnError(f"cannot open {self.folder}: {error.strerror or error}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HdnnError(f"another process is training in {self.folder}; wait for it") from error
-        except OSError as error:
-            raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
-        else:
+            try:
+                lock.acquire(blocking=False)
+            except Timeout as error:
+                raise HdnnError(
+                    f"another process is training in {self.folder}; wait for it"
+                ) from error
+            except OSError as error:
+                raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
             yield
         finally:
-            os.close(descriptor)
+            if lock.is_locked:
+                if os.name != "nt":  # Windows removes no open files, and filelock does it there
+                    (self.folder / LOCK).unlink(missing_ok=True)
+                lock.release()
 
     def load_model(self) -> Model | ImageClassifier:
         """The trained model."""
@@ -166,34 +204,40 @@ class Run:
         self,
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
-        recorder: Recorder | None = None,
         group: Group = ALONE,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
 
-        A run that was recorded so far goes on being recorded in the same way. Of several processes
-        only rank 0 touches the folder; the others need the data, but not the folder.
+        Interrupted by KeyboardInterrupt, it first writes all of the last whole epoch: history,
+        recordings, checkpoint. Of several processes only rank 0 touches the folder; the others need
+        the data, but not the folder.
 
-        Interrupted by KeyboardInterrupt, it writes a checkpoint of the last whole epoch first.
+        Args:
+            callbacks: called after every epoch, when the history is written.
+            checkpoint_seconds: between checkpoints.
+            group: the processes that train together.
         """
         with ExitStack() as held:
             recipe = group.lead(lambda: self._claim(held))
             data, model = group.each(lambda: _made(recipe))
-            snapshot = group.lead(lambda: self._last(model))
+            journal = Journal(
+                self.history, self.gradients, self.write_checkpoint, checkpoint_seconds
+            )
+            snapshot = group.lead(lambda: self._last(recipe, model, journal))
             trainer = Trainer(model, recipe.training, group=group)
             if group.leads:
-                trainer.recorder = self._recorder(recorder)
-                trainer.callbacks = [_Recorder(self, checkpoint_seconds), *callbacks]
+                trainer.recorder = journal.recorder
+                trainer.callbacks = [journal, *callbacks]
             target, undo = _standard(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
+                undo(model.cpu())
+                return self._finish(model, data, group, journal)
             except (KeyboardInterrupt, HdnnError) as error:
                 writes = group.leads and not isinstance(error, StorageError)
                 if writes and trainer.snapshot is not None:
-                    self.write_checkpoint(trainer.snapshot)
+                    journal.save(trainer.snapshot)
                 raise
-            undo(model.cpu())
-            return self._finish(model, data, group)
 
     def _claim(self, held: ExitStack) -> Recipe:
         """Lock the folder for as long as the stack lives; the recipe in it."""
@@ -201,101 +245,49 @@ class Run:
         self.clean()
         return self.recipe()
 
-    def _last(self, model: Model | ImageClassifier) -> Snapshot | None:
-        """The state to go on from, with the history cut back to it."""
-        snapshot = self._read_checkpoint(model)
-        self._cut_history(0 if snapshot is None else snapshot.epoch)
+    def _last(
+        self, recipe: Recipe, model: Model | ImageClassifier, journal: Journal
+    ) -> Snapshot | None:
+        """The state to go on from, with history and recordings cut back to it."""
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, recipe, shapes)
+        journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(recipe), model)
         return snapshot
 
-    def _recorder(self, given: Recorder | None) -> Recorder | None:
-        """The recorder of this run, writing to its folder."""
-        log = GradientLog(self.gradients)
-        if given is None and self.gradients.exists():
-            given = log.recorder()
-        if given is not None:
-            given.log = log
-        return given
+    def _recorder(self, recipe: Recipe) -> Recorder | None:
+        """The recorder of this run; old configs do not tell, but their record does."""
+        if recipe.record is not None:
+            return recipe.record.recorder()
+        if not self.gradients.exists():
+            return None
+        try:
+            header = GradientLog(self.gradients).header()
+        except FileFormatError as error:
+            warnings.warn(f"{error}; nothing more is recorded", DamagedFileWarning, stacklevel=2)
+            return None
+        return Recorder(header.every, header.depths, header.samples)
 
     def _finish(
-        self, model: Model | ImageClassifier, data: Prepared, group: Group
+        self, model: Model | ImageClassifier, data: Prepared, group: Group, journal: Journal
     ) -> dict[str, Any]:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test, group)
-        group.lead(lambda: self._write(model, metrics))
+        group.lead(lambda: self._write(model, metrics, journal))
         return metrics
 
-    def _write(self, model: Model | ImageClassifier, metrics: dict[str, Any]) -> None:
+    def _write(
+        self, model: Model | ImageClassifier, metrics: dict[str, Any], journal: Journal
+    ) -> None:
+        """Write what a finished run has; the model, which says that it is finished, last."""
+        journal.sync()
         with atomic(self.metrics) as temporary:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)
 
-    # --- checkpoint and history -------------------------------------------------------------------
-
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the state after an epoch; a reader sees the old one or the new one, whole."""
-        tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
-        facts = {
-            "format": CHECKPOINT_FORMAT, "epoch": snapshot.epoch, "seconds": snapshot.seconds,
-            "digest": self._digest(snapshot.epoch, tensors),
-        }  # fmt: skip
-        about = {"hdnn": json.dumps(facts)}
-        folder = self.checkpoint.parent
-        try:
-            if folder.is_dir():
-                with atomic(self.checkpoint) as temporary:
-                    save_file(tensors, temporary, metadata=about)
-                return
-            fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-            shutil.rmtree(fresh, ignore_errors=True)
-            try:
-                fresh.mkdir()
-                save_file(tensors, fresh / self.checkpoint.name, metadata=about)
-                os.replace(fresh, folder)
-            finally:
-                shutil.rmtree(fresh, ignore_errors=True)
-        except (OSError, SafetensorError) as error:
-            raise StorageError(f"cannot write the checkpoint of {self.folder}: {error}") from error
-
-    def _digest(self, epoch: int, tensors: dict[str, Tensor]) -> str:
-        """A checksum of a state and of the data and model it belongs to."""
-        recipe = self.recipe()
-        whole = hashlib.sha256(repr((recipe.data, recipe.model, epoch)).encode())
-        for name in sorted(tensors):
-            whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
-            whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return whole.hexdigest()
-
-    def _read_checkpoint(self, model: Model | ImageClassifier) -> Snapshot | None:
-        if not self.checkpoint.exists():
-            return None
-        try:
-            with safe_open(self.checkpoint, framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("hdnn", "null"))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if about["format"] != CHECKPOINT_FORMAT:
-                raise ValueError(f"format {about['format']!r}")
-            if about["digest"] != self._digest(int(about["epoch"]), tensors):
-                raise ValueError("it is damaged, or of another run")
-            snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
-            expected = {f"model.{k}": v.shape for k, v in model.state_dict().items()}
-            found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
-            if expected != found:
-                raise ValueError("it is of another model")
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-            raise FileFormatError(
-                f"the checkpoint {self.checkpoint} cannot be used: {error}; nothing was changed. "
-                f"To start again, remove {self.checkpoint.parent}"
-            ) from error
-        return snapshot
-
-    def _cut_history(self, epoch: int) -> None:
-        """Cut the history back to the checkpoint's epoch."""
-        if not self.history.exists():
-            return
-        kept = [entry for entry in read_history(self.history) if entry["epoch"] <= epoch]
-        with atomic(self.history) as temporary:
-            temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+        checkpoint.write_checkpoint(self.checkpoint, self.recipe(), snapshot)
 
 
 def _made(recipe: Recipe) -> tuple[Prepared, Model | ImageClassifier]:
@@ -322,31 +314,5 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The entries of a history; a last line that was cut off is left out."""
-    entries = []
-    for line in path.read_text().splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        entries.append(entry)
-    return entries
-
-
-class _Recorder:
-    """Writes history and checkpoints while a run trains."""
-
-    def __init__(self, run: Run, checkpoint_seconds: float) -> None:
-        self.run, self.interval = run, checkpoint_seconds
-        self.last = time.monotonic()
-
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
-        try:
-            with open(self.run.history, "a") as file:
-                file.write(json.dumps(entry.to_dict()) + "\n")
-        except OSError as error:
-            raise StorageError(f"cannot write {self.run.history}: {error.strerror}") from error
-        now = time.monotonic()
-        if now - self.last >= self.interval and trainer.snapshot is not None:
-            self.run.write_checkpoint(trainer.snapshot)
-            self.last = now
+    """The entries of a history; damaged lines are reported and left out."""
+    return read_json_lines(path, with_epoch).objects

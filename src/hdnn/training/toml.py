@@ -1,13 +1,62 @@
-"""Writing the small TOML files of runs; Python reads TOML itself."""
+"""The small TOML files of runs."""
 
 from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hdnn.errors import HdnnError
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a file.
+
+    Raises:
+        HdnnError: it cannot be read, or is not TOML.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise HdnnError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise HdnnError(f"{path} is not TOML: it is not UTF-8: {error}") from error
+    return loads(text, str(path))
+
+
+def loads(text: str, where: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Args:
+        text: TOML.
+        where: what it is called in messages.
+
+    Raises:
+        HdnnError: it is not TOML, or has integers of more than 64 bits, which TOML has not.
+    """
+    try:
+        tables = tomllib.loads(text)
+        _check_integers(tables)
+    except (ValueError, RecursionError) as error:
+        raise HdnnError(f"{where} is not TOML: {str(error)[:200]}") from error
+    return tables
+
+
+def _check_integers(value: Any) -> None:
+    match value:
+        case dict():
+            _check_integers(list(value.values()))
+        case list():
+            for item in value:
+                _check_integers(item)
+        case int():
+            if not -(2**63) <= value < 2**63:
+                raise ValueError("it has an integer of more than 64 bits")
 
 
 def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -43,4 +92,4 @@ def _value(value: Any) -> str:
         case list() | tuple():
             return "[" + ", ".join(_value(item) for item in value) + "]"
         case _:
-            raise HdnnError(f"cannot write {value!r} as TOML")
+            raise HdnnError(f"cannot write {str(value)[:80]} as TOML")

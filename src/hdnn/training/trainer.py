@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from hdnn.training.evaluation import values_of
 from hdnn.training.group import ALONE, Group
 from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
-from hdnn.training.recorder import Recorder
+from hdnn.training.recorder import Recorder, Recording
 
 ADVISED = 32
 """Samples that the step advisor looks at when a training diverges."""
@@ -63,11 +63,22 @@ Callback = Callable[["Trainer", Entry], None]
 
 @dataclass
 class Snapshot:
-    """Everything that the rest of a training depends on, at the end of an epoch."""
+    """All of an epoch that has ended: what it told, and what the rest of a training depends on.
+
+    The trainer publishes it by one assignment: an interruption finds whole epochs only.
+
+    Args:
+        epoch: the number of epochs so far.
+        seconds: time since the training began.
+        tensors: the state of model, loop and generator.
+        entry, recordings: of this epoch; None and nothing at the beginning, or where resumed.
+    """
 
     epoch: int
     seconds: float
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    entry: Entry | None = None
+    recordings: tuple[Recording, ...] = ()
 
 
 class Trainer:
@@ -139,12 +150,13 @@ class Trainer:
         data = self._batches(X, target, weight)
         watched = None if validation is None else self._batches(*validation, watched_weight)
         self.generator = torch.Generator().manual_seed(self.config.seed)
-        self.loop = make_loop(self.model, data, self.config, self.group)
+        # A batch is at most all samples, and the loop makes room for a whole one.
+        config = replace(self.config, batch_size=min(self.config.batch_size, len(data)))
+        self.loop = make_loop(self.model, data, config, self.group)
         if self.recorder is not None:
             if not isinstance(self.model, Model):
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for pictures")
-            first = 0 if resume is None else resume.epoch
-            self.recorder.start(self.model.network, data.states, first)
+            self.recorder.start(self.model.network, data.states)
             self.loop.observer = self.recorder
         if resume is not None:
             self._restore(resume)
@@ -171,15 +183,18 @@ class Trainer:
             if not _finite(found) or not self._finite_weights():
                 raise DivergenceError(self._diagnosis(data, number))
             entry = Entry(
-                number + 1, found.loss, found.penalised, found.accuracy,
-                self.config.rate(number), time.perf_counter() - begin,
+                number + 1,
+                found.loss,
+                found.penalised,
+                found.accuracy,
+                self.config.rate(number),
+                time.perf_counter() - begin,
                 *(self._watch(watched) if watched is not None else (None, None)),
-            )  # fmt: skip
+            )
             self.history.append(entry)
             self._note_best(entry)
-            self.snapshot = self._take(number + 1, entry.seconds)
-            if self.recorder is not None:
-                self.recorder.finish(number + 1)
+            recordings = [] if self.recorder is None else self.recorder.finish(number + 1)
+            self.snapshot = self._take(number + 1, entry.seconds, entry, recordings)
             self.stopped = self.group.lead(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
             if self.stopped:
                 break
@@ -308,8 +323,11 @@ class Trainer:
         finite = torch.isfinite(states).flatten(1).all(1)
         sizes = torch.nan_to_num(states, nan=0.0, posinf=0.0, neginf=0.0).abs().flatten(1).amax(1)
         layer = int((~finite).nonzero()[0]) if not bool(finite.all()) else int(sizes.argmax())
-        what = "is the first whose state is not finite" if not bool(finite.all()) else (
-            f"has the largest state ({float(sizes.max()):.3g})")  # fmt: skip
+        what = (
+            "is the first whose state is not finite"
+            if not bool(finite.all())
+            else (f"has the largest state ({float(sizes.max()):.3g})")
+        )
         h = network.h if isinstance(network.h, float) else float(network.h.max())
         return (
             f"the loss is not finite in epoch {number + 1}: with step h = {h:.3g}, layer {layer} "
@@ -326,12 +344,18 @@ class Trainer:
             with torch.no_grad():
                 network, y = good.entering(data.states[:ADVISED])[0]
             return f". Before this epoch: {advise(network, y).remedy}"
-        except (HdnnError, RuntimeError):  # a convolution; weights that LAPACK gives up on
+        except (ArithmeticError, HdnnError, RuntimeError):  # a convolution; weights beyond LAPACK
             return ""
 
     # --- state ------------------------------------------------------------------------------------
 
-    def _take(self, epoch: int, seconds: float) -> Snapshot:
+    def _take(
+        self,
+        epoch: int,
+        seconds: float,
+        entry: Entry | None = None,
+        recordings: Sequence[Recording] = (),
+    ) -> Snapshot:
         tensors = {f"model.{k}": v.detach().clone() for k, v in self.model.state_dict().items()}
         tensors |= {f"loop.{k}": v for k, v in self.loop.state().items()}
         tensors["generator"] = self.generator.get_state()
@@ -339,7 +363,8 @@ class Trainer:
             tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
             tensors["best.epoch"] = torch.tensor(self._best[1])
             tensors |= {f"best.model.{k}": v for k, v in self._best[2].items()}
-        return Snapshot(epoch, seconds, {name: t.cpu() for name, t in tensors.items()})
+        on_cpu = {name: t.cpu() for name, t in tensors.items()}
+        return Snapshot(epoch, seconds, on_cpu, entry, tuple(recordings))
 
     def _restore(self, snapshot: Snapshot) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
@@ -353,8 +378,17 @@ class Trainer:
             if "best.loss" in snapshot.tensors:
                 best = snapshot.tensors
                 self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
-        except (KeyError, RuntimeError, ValueError, TypeError) as error:
-            raise FileFormatError(f"the checkpoint is not one of this training: {error}") from error
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as e:
+            raise FileFormatError(
+                f"the checkpoint is not one of this training: {str(e)[:200]}"
+            ) from e
         self.snapshot = snapshot
 
     def _load(self, state: dict[str, Tensor]) -> None:

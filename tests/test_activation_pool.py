@@ -10,7 +10,7 @@ import torch
 
 import hdnn
 from catalogue import every_name
-from hdnn.backends import tapes
+from hdnn.backends import activation_pool
 
 
 def gradients(net: hdnn.HamiltonianNetwork, y: torch.Tensor) -> list[torch.Tensor]:
@@ -20,14 +20,13 @@ def gradients(net: hdnn.HamiltonianNetwork, y: torch.Tensor) -> list[torch.Tenso
 
 def bytes_taken() -> int:
     gc.collect()
-    return tapes._taken
+    return activation_pool.bytes_held()
 
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
-    monkeypatch.setattr(tapes, "_free", {})
-    monkeypatch.setattr(tapes, "_taken", 0)
+    monkeypatch.setattr(activation_pool, "_rooms", {})
 
 
 @every_name
@@ -41,7 +40,7 @@ def test_the_same_bits_with_and_without(
     y = torch.randn(*lead, 300, 4, requires_grad=True)
     taped = gradients(net, y)
     assert bytes_taken() > 0
-    monkeypatch.setattr(tapes, "LARGEST", 0)
+    monkeypatch.setattr(activation_pool, "LARGEST", 0)
     assert all(torch.equal(a, b) for a, b in zip(taped, gradients(net, y), strict=True))
 
 
@@ -51,7 +50,7 @@ def test_graphs_alive_share_the_limit(empty: None, monkeypatch: pytest.MonkeyPat
     y = torch.randn(64, 4, requires_grad=True)
     expected = gradients(net, y)
     one = bytes_taken()
-    monkeypatch.setattr(tapes, "LIMIT", 3 * one)
+    monkeypatch.setattr(activation_pool, "LIMIT", 3 * one)
     graphs = [net(y) for _ in range(10)]
     assert bytes_taken() == 3 * one
     for out in graphs:
@@ -67,7 +66,7 @@ def test_room_is_used_again_and_passes_to_other_shapes(
     for _ in range(5):
         gradients(net, y)
     one = bytes_taken()
-    monkeypatch.setattr(tapes, "LIMIT", one)
+    monkeypatch.setattr(activation_pool, "LIMIT", one)
     other = torch.randn(32, 4, requires_grad=True)
     gradients(net, other)
     assert 0 < bytes_taken() < one

@@ -1,4 +1,4 @@
-"""Activations and their slopes on blocks of samples, one machine vector after the other."""
+"""Activations and their derivatives on blocks of samples, one machine vector after the other."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from hdnn.backends.vector.tiles import (
+from hdnn.kernels.vectors import (
     Pointer,
     add,
     add_totals,
@@ -27,15 +27,26 @@ TANH, IDENTITY, RELU, SOFTSIGN, SIGMOID = range(5)
 _TANH: dict[str, tuple[list[float], float, int]] = {
     "float": (
         [1.0, 0.66666306664479713, 0.33333243370387322, 0.13381172613892189, 0.044564002660792357],
-        9.2, 23,
+        9.2,
+        23,
     ),
     "double": (
-        [1.0, 0.66666666666666674, 0.33333333333299059, 0.13333333333328062, 0.044444444535574661,
-         0.012698412712429797, 0.0031745946954071301, 0.00070546606788878582,
-         0.00014141543214608152, 2.5702883845831676e-05],
-        19.5, 52,
+        [
+            1.0,
+            0.66666666666666674,
+            0.33333333333299059,
+            0.13333333333328062,
+            0.044444444535574661,
+            0.012698412712429797,
+            0.0031745946954071301,
+            0.00070546606788878582,
+            0.00014141543214608152,
+            2.5702883845831676e-05,
+        ],
+        19.5,
+        52,
     ),
-}  # fmt: skip
+}
 
 
 def _constant(like: ir.Value, number: float) -> ir.Value:
@@ -99,21 +110,21 @@ def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return muladd(builder, half, _tanh(builder, builder.fmul(half, x)), half)
 
 
-def _tanh_slope(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
+def _tanh_derivative(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
     return builder.fmul(g, builder.fsub(_constant(s, 1.0), builder.fmul(s, s)))
 
 
-def _relu_slope(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
+def _relu_derivative(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
     zero = _constant(s, 0.0)
     return builder.select(builder.fcmp_ordered("<=", s, zero), zero, g)
 
 
-def _softsign_slope(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
+def _softsign_derivative(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
     rest = builder.fsub(_constant(s, 1.0), _absolute(builder, s))
     return builder.fmul(g, builder.fmul(rest, rest))
 
 
-def _sigmoid_slope(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
+def _sigmoid_derivative(builder: ir.IRBuilder, s: ir.Value, g: ir.Value) -> ir.Value:
     return builder.fmul(g, builder.fmul(s, builder.fsub(_constant(s, 1.0), s)))
 
 
@@ -124,11 +135,11 @@ _VALUES: dict[int, Callable[..., ir.Value]] = {
     SOFTSIGN: _softsign,
     SIGMOID: _sigmoid,
 }
-_SLOPES: dict[int, Callable[..., ir.Value]] = {
-    TANH: _tanh_slope,
-    RELU: _relu_slope,
-    SOFTSIGN: _softsign_slope,
-    SIGMOID: _sigmoid_slope,
+_DERIVATIVES: dict[int, Callable[..., ir.Value]] = {
+    TANH: _tanh_derivative,
+    RELU: _relu_derivative,
+    SOFTSIGN: _softsign_derivative,
+    SIGMOID: _sigmoid_derivative,
 }
 
 
@@ -143,10 +154,10 @@ def _value(typing, z, code):
 
 
 @intrinsic(prefer_literal=True)
-def _slope(typing, s, g, code):
+def _derivative(typing, s, g, code):
     def codegen(context, builder, signature, args):
         pairs = zip(vectors_of(builder, args[0]), vectors_of(builder, args[1]), strict=True)
-        return tile_of(builder, [_SLOPES[code.literal_value](builder, s, g) for s, g in pairs])
+        return tile_of(builder, [_DERIVATIVES[code.literal_value](builder, s, g) for s, g in pairs])
 
     return g(s, g, code), codegen
 
@@ -184,7 +195,7 @@ def activate(buffer: Pointer, o: int, count: int, code: int) -> None:
 
 
 @compiled
-def apply_slope(
+def apply_derivative(
     buffer: Pointer, so: int, do: int, rows: int, width: int, code: int, sums: Pointer, to: int
 ) -> None:
     """d = d sigma'(z) in place, from s; and unless to < 0, sums[to + i] += sum of d[i]."""
@@ -193,13 +204,13 @@ def apply_slope(
         for j in range(i * width, (i + 1) * width, 2 * lanes(buffer)):
             s, d = load(buffer, so + j, 0, 1, 2), load(buffer, do + j, 0, 1, 2)
             if code == TANH:
-                d = _slope(s, d, TANH)
+                d = _derivative(s, d, TANH)
             elif code == RELU:
-                d = _slope(s, d, RELU)
+                d = _derivative(s, d, RELU)
             elif code == SOFTSIGN:
-                d = _slope(s, d, SOFTSIGN)
+                d = _derivative(s, d, SOFTSIGN)
             elif code == SIGMOID:
-                d = _slope(s, d, SIGMOID)
+                d = _derivative(s, d, SIGMOID)
             store(buffer, do + j, 0, d)
             total = add(total, d)
         if to >= 0:

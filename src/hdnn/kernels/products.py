@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from numba import int64
 
-from hdnn.backends.vector.tiles import (
+from hdnn.kernels.vectors import (
     Pointer,
     add,
     add_totals,
+    always_inline,
     axpy,
     compiled,
     inlined,
     lanes,
     load,
     outer,
-    pasted,
     spread,
     store,
     zeros,
@@ -26,9 +26,18 @@ FRESH, ADD, BIAS = range(3)  # what a product starts from
 def _product_tile(rows: int) -> Callable[..., None]:
     @inlined
     def tile(
-        M: Pointer, mo: int, si: int, sk: int, inner: int, buffer: Pointer, x: int, y: int,
-        width: int, start: int, bo: int,
-    ) -> None:  # fmt: skip
+        M: Pointer,
+        mo: int,
+        si: int,
+        sk: int,
+        inner: int,
+        buffer: Pointer,
+        x: int,
+        y: int,
+        width: int,
+        start: int,
+        bo: int,
+    ) -> None:
         sums = spread(M, bo, 1, rows, 2) if start == BIAS else zeros(buffer, rows, 2)
         for k in range(inner):
             sums = axpy(M, mo + k * sk, si, load(buffer, x + k * width, 0, 1, 2), sums)
@@ -42,11 +51,21 @@ def _product_tile(rows: int) -> Callable[..., None]:
 _product4, _product2, _product1 = map(_product_tile, (4, 2, 1))
 
 
-@pasted
+@always_inline
 def product(
-    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
-    width: int, start: int, bo: int,
-) -> None:  # fmt: skip
+    M: Pointer,
+    mo: int,
+    si: int,
+    sk: int,
+    rows: int,
+    inner: int,
+    buffer: Pointer,
+    xo: int,
+    yo: int,
+    width: int,
+    start: int,
+    bo: int,
+) -> None:
     """y = start + M x for the blocks at xo and yo, M[i, k] = M[mo + i si + k sk].
 
     Start: nothing (FRESH), y itself (ADD), or the numbers M[bo + i] (BIAS). x and y are disjoint.
@@ -57,9 +76,19 @@ def product(
 
 @compiled
 def _product(
-    M: Pointer, mo: int, si: int, sk: int, rows: int, inner: int, buffer: Pointer, xo: int, yo: int,
-    width: int, start: int, bo: int,
-) -> None:  # fmt: skip
+    M: Pointer,
+    mo: int,
+    si: int,
+    sk: int,
+    rows: int,
+    inner: int,
+    buffer: Pointer,
+    xo: int,
+    yo: int,
+    width: int,
+    start: int,
+    bo: int,
+) -> None:
     for j in range(0, width, 2 * lanes(buffer)):  # outermost: a panel of x stays in L1
         x, i = xo + j, 0
         while i + 4 <= rows:
@@ -78,7 +107,7 @@ def _product(
             )
 
 
-@pasted
+@always_inline
 def scale(M: Pointer, mo: int, buffer: Pointer, xo: int, yo: int, count: int, start: int) -> None:
     """y = start + M[mo] x, `product` with a scalar gain."""
     _scale(M, mo, buffer, xo, yo, count, int64(start))
@@ -138,7 +167,7 @@ _gram2 = _gram_strip(_gram24, _gram22, _gram21)
 _gram1 = _gram_strip(_gram14, _gram12, _gram11)
 
 
-@pasted
+@always_inline
 def gram(
     buffer: Pointer, ao: int, rows: int, bo: int, columns: int, width: int, sums: Pointer, to: int
 ) -> None:

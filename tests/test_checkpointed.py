@@ -26,7 +26,7 @@ def test_lean_is_the_reference_at_any_depth(label: str, layers: int) -> None:
     """In segments with a rest, in more segments than there are saved states, by undoing or not."""
     net = CATALOGUE[label](features=4, layers=layers, scale=0.5)
     y, weight = torch.randn(6, 4), torch.randn(6, 4)
-    assert lean(net).explain_backend(y).backend == "lean"
+    assert lean(net).explain_backend(y).backend == "checkpointed"
     agree(derivatives(lean(net), y, weight), derivatives(twin(net, "reference"), y, weight))
 
 
@@ -41,9 +41,12 @@ def test_lean_serves_every_layout(data: st.DataObject, label: str, layers: int) 
     layout = data.draw(st.sampled_from(("features", "channels")))
     ensemble = data.draw(st.sampled_from((None, 1, 3)))
     options: dict[str, Any] = {
-        layout: 4, "layers": layers, "ensemble": ensemble, "dtype": torch.float64,
+        layout: 4,
+        "layers": layers,
+        "ensemble": ensemble,
+        "dtype": torch.float64,
         "time_invariant": data.draw(st.booleans()),
-    }  # fmt: skip
+    }
     if stepped(label):
         options |= {"T": 1.0, "learn_steps": data.draw(st.booleans())}
     net = CATALOGUE[label](scale=0.5, **options)
@@ -94,7 +97,7 @@ def test_the_kernels_are_lean_already() -> None:
     assert torch.equal(net(y), twin(net, "auto")(y))
     wide = build("H1", features=128, memory="lean")
     choice = wide.explain_backend(torch.randn(3, 128))
-    assert choice.backend == "lean"
+    assert choice.backend == "checkpointed"
     assert "depth" in choice.reason
     assert twin(wide, "auto").explain_backend(torch.randn(3, 128)).backend == "reference"
 
@@ -102,7 +105,7 @@ def test_the_kernels_are_lean_already() -> None:
 def test_other_dtypes_are_served_too() -> None:
     net = build("MS3", features=4, layers=9, memory="lean", dtype=torch.bfloat16)
     y = torch.randn(5, 4, dtype=torch.bfloat16)
-    assert net.explain_backend(y).backend == "lean"
+    assert net.explain_backend(y).backend == "checkpointed"
     assert torch.equal(net(y), twin(net, "reference")(y))
 
 
@@ -154,9 +157,9 @@ def test_memory_of_forward_and_backward_ignores_depth(name: str) -> None:
     plain = {layers: most_held(twin(net, "reference"), y) for layers, net in nets.items()}
     assert plain[512] > 12 * plain[32]
     assert plain[32] > found[32]
-    saved = hdnn.backends.lean._Saved
+    saved = hdnn.backends.checkpointed._Saved
     if not nets[32].invertible:
-        assert most_saved(saved, lean(nets[512]), y) <= hdnn.backends.lean.SLOTS
+        assert most_saved(saved, lean(nets[512]), y) <= hdnn.backends.checkpointed.SLOTS
 
 
 def most_saved(kind: Any, net: Net, y: Tensor) -> int:
@@ -171,5 +174,5 @@ def most_saved(kind: Any, net: Net, y: Tensor) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "before", recorded)
         derivatives(net, y, y)
-    assert len(lengths) == 512 / hdnn.backends.lean.SEGMENT
+    assert len(lengths) == 512 / hdnn.backends.checkpointed.SEGMENT
     return max(lengths)

@@ -1,25 +1,31 @@
-"""One block of samples: in and out of the scratch, through a stage, through the layers.
+"""One block of samples: in and out of the scratch, through a stage, through the layers, and back.
 
-A *block* is a set of samples, stored sample-minor in a flat scratch array: row i (one feature)
-starts at ``o + i width``, and ``width`` is a multiple of two vectors.
+A *block* is a set of samples that fits the cache with everything that is computed of it. It is
+stored sample-minor in a flat scratch array: feature i of all its samples starts at ``o + i width``,
+and ``width``, the number of samples, is rounded up to a multiple of two machine vectors. So every
+product is a small matrix times a wide block, and every loop over samples is full vectors. Places in
+the scratch are offsets (x, g, d, s, ...), counted in numbers; nothing checks them.
+
+*Activations* of a layer are x[read] and s = sigma(W x[read] + b) of each of its stages, one after
+the other: all that going back needs.
 """
 
 from typing import NamedTuple
 
-from hdnn.backends.rows import Source, assemble
-from hdnn.backends.vector.elementwise import activate, apply_slope, copy, fill
-from hdnn.backends.vector.products import ADD, BIAS, FRESH, gram, product, scale
-from hdnn.backends.vector.tiles import (
+from hdnn.kernels.activations import activate, apply_derivative, copy, fill
+from hdnn.kernels.products import ADD, BIAS, FRESH, gram, product, scale
+from hdnn.kernels.rows import Source, assemble
+from hdnn.kernels.stage_table import AT_A, AT_B, AT_W, CARRY, COLUMNS, GAIN, R0, SCALAR, W0, M, R, W
+from hdnn.kernels.vectors import (
     Array,
     Pointer,
+    always_inline,
     compiled,
     lanes,
     load,
-    pasted,
     pointer_to,
     store,
 )
-from hdnn.backends.wiring import AT_A, AT_B, AT_W, CARRY, COLUMNS, GAIN, R0, SCALAR, W0, M, R, W
 
 Place = tuple[int, int, int, int, int]
 """A state: its address, and how many numbers apart networks, groups, features and samples are."""
@@ -32,22 +38,22 @@ class Walk(NamedTuple):
     """What stays the same while a block goes through the layers of a network."""
 
     source: Source
-    rows: Pointer  # of the layers that are held, and for how many there is room
-    room: int
-    marks: Pointer  # the first layer held, the one after the last, and marks of `restore`
+    rows: Pointer  # the assembled rows of the layers that are loaded
+    room: int  # for how many layers there is room
+    loaded: Pointer  # the first layer loaded, the one after the last, then the slots of `restore`
     buffer: Pointer
-    code: int
+    activation: int
     width: int  # samples in the block, rounded up to whole vectors
 
 
-@pasted
-def begin(marks: Array, e: int) -> int:
-    """Hold nothing yet, as the parameters are new, or those of another network; returns e."""
-    marks[0], marks[1] = 0, 0
+@always_inline
+def unload(loaded: Array, e: int) -> int:
+    """No row is loaded: the parameters are new, or those of another network; returns e."""
+    loaded[0], loaded[1] = 0, 0
     return e
 
 
-@pasted
+@always_inline
 def chunk_range(shape: Shape, block: int, pieces: int, chunk: int) -> tuple[int, int, int]:
     """Network of a chunk, and its first and last block."""
     blocks, piece = shape[1] * -(-shape[3] // block), chunk % pieces
@@ -64,7 +70,7 @@ class Block(NamedTuple):
     width: int  # the samples rounded up to whole vectors
 
 
-@pasted
+@always_inline
 def block_at(shape: Shape, block: int, e: int, index: int, pair: int) -> Block:
     """Block `index` of network e; `pair` is the number of samples in two vectors."""
     runs = -(-shape[3] // block)
@@ -73,7 +79,7 @@ def block_at(shape: Shape, block: int, e: int, index: int, pair: int) -> Block:
     return Block(e, index // runs, start, count, -(-count // pair) * pair)
 
 
-@pasted
+@always_inline
 def number_of(shape: Shape, block: int, e: int, index: int) -> int:
     """The number of a block among those of all networks."""
     return e * shape[1] * -(-shape[3] // block) + index
@@ -117,23 +123,23 @@ def write_block(buffer: Pointer, o: int, state: Place, n: int, block: Block) -> 
 # --- Stages and layers of one block ---------------------------------------------------------------
 
 
-@pasted
+@always_inline
 def row_of(walk: Walk, layer: int) -> int:
-    """Where the row of a layer starts; filled first, with its neighbours, if it is not held."""
-    if layer < walk.marks[0] or layer >= walk.marks[1]:
-        hold(walk.source, walk.rows, walk.room, walk.marks, layer)
-    return (layer - walk.marks[0]) * walk.source.size
+    """Where the row of a layer starts; it is loaded first, with its neighbours, if need be."""
+    if layer < walk.loaded[0] or layer >= walk.loaded[1]:
+        load_rows(walk.source, walk.rows, walk.room, walk.loaded, layer)
+    return (layer - walk.loaded[0]) * walk.source.size
 
 
 @compiled
-def hold(source: Source, rows: Pointer, room: int, marks: Pointer, layer: int) -> None:
+def load_rows(source: Source, rows: Pointer, room: int, loaded: Pointer, layer: int) -> None:
     """Fill the rows of the run of layers that this one belongs to."""
-    marks[0] = layer // room * room
-    marks[1] = min(marks[0] + room, source.layers)
-    assemble(source, marks[0], marks[1], rows)
+    loaded[0] = layer // room * room
+    loaded[1] = min(loaded[0] + room, source.layers)
+    assemble(source, loaded[0], loaded[1], rows)
 
 
-@pasted
+@always_inline
 def stage_forward(walk: Walk, k: int, row: int, x: int, s: int) -> None:
     """s = sigma(W x[read] + b); x[write] = c x[write] + A s, for the stage whose table is at k."""
     table, rows, buffer, width = walk.source.table, walk.rows, walk.buffer, walk.width
@@ -154,21 +160,21 @@ def stage_forward(walk: Walk, k: int, row: int, x: int, s: int) -> None:
         BIAS,
         row + table[k + AT_B],
     )
-    activate(buffer, s, m * width, walk.code)
+    activate(buffer, s, m * width, walk.activation)
     if table[k + GAIN] == SCALAR:
         scale(rows, at_a, buffer, s, x_write, w * width, start)
     else:
         product(rows, at_a, m, 1, w, m, buffer, s, x_write, width, start, 0)
 
 
-@pasted
+@always_inline
 def stage_backward(
     walk: Walk, k: int, row: int, g: int, d: int, kept: int, grads: Pointer, at: int, gains: bool
-) -> None:  # fmt: skip
+) -> None:
     """d = sigma' * A' g[write]; g[write] = c g[write]; g[read] += W' d.
 
     And unless at < 0: dA += g[write] s', db += sum of d, dW += d x[read]', in the row of `grads` at
-    `at`; x[read] and then s are on the tape at `kept`.
+    `at`; the activations of the stage are at `kept`.
     """
     table, rows, buffer, width = walk.source.table, walk.rows, walk.buffer, walk.width
     r, w, m = table[k + R], table[k + W], table[k + M]
@@ -183,7 +189,9 @@ def stage_backward(
         if at >= 0:
             gram(buffer, g_write, w, s, m, width, grads, at + table[k + AT_A])
         product(rows, at_a, 1, m, m, w, buffer, g_write, d, width, FRESH, 0)
-    apply_slope(buffer, s, d, m, width, walk.code, grads, at + table[k + AT_B] if at >= 0 else -1)
+    apply_derivative(
+        buffer, s, d, m, width, walk.activation, grads, at + table[k + AT_B] if at >= 0 else -1
+    )
     if at >= 0:
         gram(buffer, d, m, kept, r, width, grads, at + table[k + AT_W])
     if not table[k + CARRY]:
@@ -191,7 +199,7 @@ def stage_backward(
     product(rows, at_w, 1, r, r, m, buffer, d, g_read, width, ADD, 0)
 
 
-@pasted
+@always_inline
 def layers_forward(walk: Walk, first: int, last: int, x: int, s: int) -> None:
     """The state at x through layers first <= layer < last; s is room for one hidden block."""
     for layer in range(first, last):
@@ -200,9 +208,9 @@ def layers_forward(walk: Walk, first: int, last: int, x: int, s: int) -> None:
             stage_forward(walk, k, row, x, s)
 
 
-@pasted
+@always_inline
 def record(walk: Walk, first: int, last: int, x: int, tape: int) -> int:
-    """As `layers_forward`, keeping x[read] and s of every stage; returns the end of the tape."""
+    """As `layers_forward`, keeping the activations from `tape` on; returns where they end."""
     for layer in range(first, last):
         row = row_of(walk, layer)
         for k in range(0, walk.source.stages * COLUMNS, COLUMNS):
@@ -213,23 +221,37 @@ def record(walk: Walk, first: int, last: int, x: int, tape: int) -> int:
     return tape
 
 
-@pasted
-def restore(
-    walk: Walk, goal: int, segment: int, slots: int, top: int, x: int, s: int, saved: int,
-    size: int,
-) -> int:  # fmt: skip
+class Restart(NamedTuple):
+    """States of a block that going back can restart from.
+
+    Attributes:
+        segment: layers whose activations are kept at once.
+        slots: for how many states there is room.
+        saved: where the first is; it holds the state before the first layer.
+        size: numbers of a state.
+    """
+
+    segment: int
+    slots: int
+    saved: int
+    size: int
+
+
+@always_inline
+def restore(walk: Walk, restart: Restart, goal: int, top: int, x: int, s: int) -> int:
     """Bring the state at the start of segment `goal` into x, from the nearest saved state before.
 
-    Behind the layers held, walk.marks has the segments whose starting states are saved (the first
-    `top` + 1), `size` numbers each. On the way, free slots are spread evenly over the segments
-    still to be visited: so depth costs one more forward pass while slots suffice, then two, ...,
-    and never memory.
+    Behind the layers loaded, walk.loaded has the segments whose starting states are saved (the
+    first `top` + 1; returns the new `top`). On the way, free slots are spread evenly over the
+    segments still to be visited: so depth costs one more forward pass while slots suffice, then
+    two, ..., and never memory. s is room for one hidden block.
     """
+    segment, slots, saved, size = restart
     if top == 0:
-        walk.marks[2] = 0
-    while walk.marks[2 + top] > goal:
+        walk.loaded[2] = 0
+    while walk.loaded[2 + top] > goal:
         top -= 1
-    at = walk.marks[2 + top]
+    at = walk.loaded[2 + top]
     copy(walk.buffer, saved + top * size, x, size)
     while at < goal:
         free = slots - 1 - top
@@ -238,6 +260,6 @@ def restore(
         at = target
         if free:
             top += 1
-            walk.marks[2 + top] = at
+            walk.loaded[2 + top] = at
             copy(walk.buffer, x, saved + top * size, size)
     return top

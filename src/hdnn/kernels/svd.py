@@ -8,10 +8,11 @@ n = 4 a tenth of the time of LAPACK, matrix by matrix.
 
 import functools
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numba import njit, types
+
+from hdnn.kernels import build
 
 Array = np.ndarray
 TOLERANCE = 1e-24  # squared cosine of rows that are orthogonal; values err by its order
@@ -102,15 +103,9 @@ def jacobi(A: Array, work: Array, largest: Array, smallest: Array) -> None:
         smallest[p] = math.sqrt(smallest[p]) * scale[p]
 
 
-@functools.cache
-def _kernel() -> Callable[..., None]:
-    wide = types.Array(types.float64, 3, "C"), types.Array(types.float64, 2, "C")
-    flat = types.Array(types.float64, 1, "C")
-    signature = types.void(*wide, flat, flat)
-    compile_for: Callable[[Callable[..., None]], Callable[..., None]] = njit(
-        signature, nogil=True, cache=True, fastmath={"contract"}, error_model="numpy"
-    )
-    return compile_for(jacobi.py_func)
+def _types(number: types.Float) -> tuple[types.Type, ...]:
+    wide = types.Array(number, 3, "C"), types.Array(number, 2, "C")
+    return (*wide, build.flat(number), build.flat(number))
 
 
 def extremes(M: Array) -> tuple[Array, Array]:
@@ -134,10 +129,11 @@ def extremes(M: Array) -> tuple[Array, Array]:
         values[good] = np.linalg.svd(flat[good].astype(np.float64), compute_uv=False)
         return values[:, 0].reshape(shape), values[:, -1].reshape(shape)
     largest, smallest = np.empty(len(flat)), np.empty(len(flat))
+    kernel = build.kernel(jacobi.py_func, "float64", _types)
     for start in range(0, len(flat), 256):  # what stays in the cache
         part = flat[start : start + 256]
         A = np.ascontiguousarray(part.transpose(1, 2, 0), dtype=np.float64)
         found = np.empty((2, len(part)))
-        _kernel()(A.copy() if A.base is not None else A, np.empty((4, len(part))), *found)
+        kernel(A.copy() if A.base is not None else A, np.empty((4, len(part))), *found)
         largest[start : start + 256], smallest[start : start + 256] = found
     return largest.reshape(shape), smallest.reshape(shape)

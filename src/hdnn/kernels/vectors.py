@@ -22,8 +22,8 @@ VECTOR_BYTES = 64  # LLVM splits it where registers are shorter (AVX2: two, SSE:
 # Fast-math without nnan and ninf: a NaN must come out as a NaN.
 inlined = functools.partial(njit, forceinline=True, nogil=True, fastmath={"contract"})
 compiled = functools.partial(njit, nogil=True, fastmath={"contract"})
-# Pasted into the caller before compilation: numba optimises nested functions again at every level.
-pasted = functools.partial(njit, inline="always", nogil=True)
+# Put into the caller before compilation: numba optimizes nested functions again at every level.
+always_inline = functools.partial(njit, inline="always", nogil=True)
 
 
 class Tile(types.Type):
@@ -100,9 +100,14 @@ def lanes(typing, array):
 
 
 def _pointers(
-    context: Any, builder: ir.IRBuilder, array: types.Array | types.CPointer, value: ir.Value,
-    offset: ir.Value, stride: ir.Value, rows: int,
-) -> list[ir.Value]:  # fmt: skip
+    context: Any,
+    builder: ir.IRBuilder,
+    array: types.Array | types.CPointer,
+    value: ir.Value,
+    offset: ir.Value,
+    stride: ir.Value,
+    rows: int,
+) -> list[ir.Value]:
     """Addresses of `array[offset + q stride]`: no bounds check, no negative indices."""
     data = value if isinstance(array, types.CPointer) else _data(context, builder, array, value)
     steps = [builder.mul(stride, ir.Constant(stride.type, q)) for q in range(rows)]

@@ -1,12 +1,15 @@
-"""A program of stages as a few tensors: what can be differentiated, apart from what is fixed.
+"""A program of stages as a few tensors and tables: what the backends compute with.
+
+What can be differentiated is apart from what is fixed:
 
     theta  ([E,] L or 1, P)     parameters behind every W
     beta   ([E,] L or 1, Q)     parameters behind every b
     steps  (S, [E or 1,] L or 1)   the factor of every stage's gain
     dense  ([E,] L, D)          gains that are neither a factor nor factor * S W' with S constant
 
-Backends that do not let autograd see the layers (`fused`, `lean`) take these as their inputs;
-`rebuild` makes the program of other values of them, for the reference.
+Backends that do not let autograd see the layers (`fused`, `checkpointed`) take these as their
+inputs; `rebuild` makes the program of other values of them, for the reference. The tables say how
+W, A and b of every stage follow from them (see `hdnn.kernels.stage_table`).
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ from torch import Tensor
 
 from hdnn.backends import reference
 from hdnn.backends.selection import ACTIVATIONS
-from hdnn.backends.wiring import ADJOINT, AT_B, AT_W, DENSE, SCALAR, M, Wiring, sparse, wiring
 from hdnn.errors import IncompatibleError
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Stack
+from hdnn.kernels.stage_table import ADJOINT, AT_B, AT_W, DENSE, SCALAR, M, Parameters, Stages
 from hdnn.program import Adjoint, Program, Stage
 
 
@@ -45,30 +48,16 @@ class Inputs(NamedTuple):
         return Inputs(theta, beta, steps, dense)
 
 
-class Arrays(NamedTuple):
-    """The tensors of a program as arrays, with an axis for the ensemble of size 1 if there is none.
+class _Views(NamedTuple):
+    """Arrays over the memory of tensors, and what they depend on."""
 
-    mixing holds S of all adjoint gains: of every row how many entries it has that are not 0, and
-    for each of these its column and its value.
-    """
-
-    theta: np.ndarray
-    beta: np.ndarray
-    steps: np.ndarray
-    dense: np.ndarray
-    mixing: np.ndarray
-
-
-class _Kept(NamedTuple):
-    """Arrays, and what they depend on: places in memory, and the entries of every S."""
-
-    places: tuple[object, ...]
-    arrays: Arrays
-    mixers: list[tuple[Tensor, int, np.ndarray, bytes]]
+    places: tuple[object, ...]  # addresses and strides of theta and beta
+    parameters: Parameters
+    mixers: list[tuple[Tensor, int, np.ndarray, bytes]]  # every S: its address, view and entries
 
 
 @dataclass(frozen=True)
-class Packed:
+class CompiledProgram:
     """A program taken apart.
 
     Args:
@@ -76,63 +65,64 @@ class Packed:
         stages: its stages.
         kinds: the kind of gain of every stage.
         inputs: its tensors.
-        wiring: how they are used.
+        tables: how W, A and b follow from them.
         moving: how many of the tensors, from the first, may want gradients.
         mixers: S of every adjoint gain.
-        forms: what a backend derives from it for states of a shape and strides.
+        shapes: what the fused backend derives from it for states of one shape and strides.
     """
 
     program: Program
     stages: tuple[Stage, ...]
     kinds: tuple[int, ...]
     inputs: Inputs
-    wiring: Wiring
+    tables: Stages
     moving: int
     mixers: tuple[Tensor, ...]
-    forms: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
-    _kept: list[_Kept] = field(default_factory=list, compare=False, repr=False)
+    shapes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    _views: list[_Views] = field(default_factory=list, compare=False, repr=False)
 
-    @functools.cached_property
-    def code(self) -> int:
-        """The number of the activation in the kernels."""
-        return ACTIVATIONS.index(self.stages[0].activation.name)
+    @property  # not cached: in Python 3.11 that takes a lock, which a fork may find taken
+    def flops(self) -> int:
+        """Operations for a sample in a layer: products, and 20 for every activation."""
+        _, r, _, w, m = self.tables.table[:, :5].T
+        return int((2 * m * (r + w) + 20 * m).sum())
 
-    def arrays(self) -> Arrays:
+    def parameters(self) -> Parameters:
         """The tensors as numpy arrays over the same memory, kept while it is the same memory."""
         theta, beta = self.inputs[:2]  # the others are constants wherever a program is kept
         places = theta.data_ptr(), theta.stride(), beta.data_ptr(), beta.stride()
-        if self._kept and self._kept[0].places == places:
-            kept = self._kept[0]
-            for S, place, array, entries in kept.mixers:  # somebody may have written to one
+        if self._views and self._views[0].places == places:
+            views = self._views[0]
+            for S, place, array, entries in views.mixers:  # somebody may have written to one
                 if S.data_ptr() != place or array.tobytes() != entries:
                     break
             else:
-                return kept.arrays
-        self._kept[:] = [_Kept(places, self._view(), self._mixers())]
-        return self._kept[0].arrays
+                return views.parameters
+        self._views[:] = [_Views(places, self._arrays(), self._mixers())]
+        return self._views[0].parameters
 
     def _mixers(self) -> list[tuple[Tensor, int, np.ndarray, bytes]]:
         found = [(S, S.data_ptr(), S.detach().numpy()) for S in self.mixers]
         return [(*one, one[-1].tobytes()) for one in found]
 
-    def _view(self) -> Arrays:
+    def _arrays(self) -> Parameters:
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
         if self.program.layout.ensemble is None:
             theta, beta, steps, dense = theta[None], beta[None], steps[:, None], dense[None]
         matrices = [S.detach().numpy() for S in self.mixers]
-        parts = [sparse(S.tobytes(), S.shape, S.dtype.name) for S in matrices]
+        parts = [_sparse(S.tobytes(), S.shape, S.dtype.name) for S in matrices]
         mixing = np.concatenate(parts) if parts else np.empty(0, theta.dtype)
-        return Arrays(theta, beta, steps, dense, mixing)
+        return Parameters(theta, beta, steps, dense, mixing)
 
-    @functools.cached_property
+    @property  # not cached: in Python 3.11 that takes a lock, which a fork may find taken
     def filling(self) -> float:
         """Operations that fill an entry of a row, on the average: S W' of a full S takes many."""
         count, at = 0, 0
-        for row, kind in zip(self.wiring.table, self.kinds, strict=True):
+        for row, kind in zip(self.tables.table, self.kinds, strict=True):
             if kind == ADJOINT:
                 count += int((self.mixers[at] != 0).sum()) * int(row[M])
                 at += 1
-        return 1 + count / self.wiring.size
+        return 1 + count / self.tables.wire.size
 
     def rebuild(self, inputs: Inputs, layers: int | None = None) -> Program:
         """The program of other values of the tensors, possibly with fewer layers."""
@@ -155,7 +145,7 @@ class Packed:
             stages.append(replace(stage, W=blocks[0], b=blocks[1], A=A))
         return replace(self.program, layers=layers, steps=tuple(stages), memo={})
 
-    def pull(self, x: Tensor, inputs: Inputs, gout: Tensor) -> list[Tensor]:
+    def vjp(self, x: Tensor, inputs: Inputs, gout: Tensor) -> list[Tensor]:
         """The gradients of <gout, y_N> where gout is batched by vmap."""
 
         def function(x: Tensor, *tensors: Tensor) -> Tensor:
@@ -191,22 +181,22 @@ def _block(theta: Tensor, pattern: Pattern, layers: int) -> Block:
     return Block.whole(Stack(theta, pattern, layers, (index, sign)))
 
 
-def _patterns(packed: Packed, s: int) -> tuple[Pattern, Pattern]:
+def _patterns(compiled: CompiledProgram, s: int) -> tuple[Pattern, Pattern]:
     """The patterns of a stage over the joined parameters, as in the wire."""
-    row = packed.wiring.table[s]
+    row = compiled.tables.table[s]
     m, at_w, at_b = row[M], row[AT_W], row[AT_B]
-    wire = packed.wiring.wire
-    shape = packed.stages[s].W.pattern.shape
+    wire = compiled.tables.wire
+    shape = compiled.stages[s].W.pattern.shape
     codes = wire[at_w : at_w + math.prod(shape)].reshape(shape)
-    W = Pattern(codes, packed.inputs.theta.shape[-1])
-    return W, Pattern(wire[at_b : at_b + m], packed.inputs.beta.shape[-1])
+    W = Pattern(codes, compiled.inputs.theta.shape[-1])
+    return W, Pattern(wire[at_b : at_b + m], compiled.inputs.beta.shape[-1])
 
 
-def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
+def compile_program(program: Program, dtype: torch.dtype, device: torch.device) -> CompiledProgram:
     """Take a program of stages apart; kept with the program where nothing is computed anew."""
-    kept: Packed | None = program.memo.get("packed")
-    if kept is not None and kept.inputs.steps.dtype == dtype:
-        return kept
+    known: CompiledProgram | None = program.memo.get("compiled")
+    if known is not None and known.inputs.steps.dtype == dtype:
+        return known
     stages = program.stages
     assert stages is not None
     lead = 0 if program.layout.ensemble is None else 1
@@ -214,10 +204,18 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
     theta, W_offsets = _join([stage.W.stack for stage in stages])
     beta, b_offsets = _join([stage.b.stack for stage in stages])
     key = tuple(
-        (stage.read, stage.write, stage.W.pattern, W_offsets[s], stage.b.pattern, b_offsets[s],
-         kinds[s], stage.carry)
+        _StageKey(
+            stage.read,
+            stage.write,
+            stage.W.pattern,
+            W_offsets[s],
+            stage.b.pattern,
+            b_offsets[s],
+            kinds[s],
+            stage.carry,
+        )
         for s, stage in enumerate(stages)
-    )  # fmt: skip
+    )
     with torch.inference_mode(False):  # constants outlive the mode they are first made in
         steps = _steps(stages, kinds, lead, dtype, device)
         nothing = _constant((), (*(1,) * (lead + 1), 0), dtype, device)
@@ -234,10 +232,15 @@ def pack(program: Program, dtype: torch.dtype, device: torch.device) -> Packed:
         for stage, kind in zip(stages, kinds, strict=True)
         if kind == ADJOINT and isinstance(stage.A, Adjoint)
     )
-    packed = Packed(program, stages, kinds, inputs, wiring(key), moving, mixers)
+    table, wire = _tables(key)
+    activation = (
+        ACTIVATIONS.index(name) if (name := stages[0].activation.name) in ACTIVATIONS else -1
+    )
+    tables = Stages(table, wire, activation, program.layers)
+    compiled = CompiledProgram(program, stages, kinds, inputs, tables, moving, mixers)
     if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
-        program.memo["packed"] = packed
-    return packed
+        program.memo["compiled"] = compiled
+    return compiled
 
 
 def _kind(stage: Stage, lead: int) -> int:
@@ -265,9 +268,12 @@ def _join(stacks: list[Stack]) -> tuple[Tensor, list[int]]:
 
 
 def _steps(
-    stages: tuple[Stage, ...], kinds: tuple[int, ...], lead: int, dtype: torch.dtype,
+    stages: tuple[Stage, ...],
+    kinds: tuple[int, ...],
+    lead: int,
+    dtype: torch.dtype,
     device: torch.device,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     factors = []
     for stage, kind in zip(stages, kinds, strict=True):
         factor = stage.A.step if isinstance(stage.A, Adjoint) else stage.A
@@ -288,3 +294,52 @@ def _constant(
     numbers: tuple[float, ...], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device).reshape(shape)
+
+
+class _StageKey(NamedTuple):
+    """What the tables of a stage depend on."""
+
+    read: tuple[int, int]
+    write: tuple[int, int]
+    W: Pattern
+    W_offset: int  # of its parameters among the joined ones
+    b: Pattern
+    b_offset: int
+    kind: int
+    carry: int
+
+
+@functools.lru_cache(maxsize=512)
+def _tables(stages: tuple[_StageKey, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The table and the wire of stages, see `hdnn.kernels.stage_table.Stages`."""
+    rows, wires, at = [], [], 0
+    for read, write, W, W_offset, b, b_offset, kind, carry in stages:
+        m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]
+        gains = 1 if kind == SCALAR else w * m * math.prod(W.shape[2:])
+        at_w, at_a, at_b = at, at + W.code.size, at + W.code.size + gains
+        codes = W.code.ravel(), np.zeros(gains, np.int64), b.code.ravel()
+        offsets = W_offset, 0, b_offset
+        parts = [c + np.sign(c) * offset for c, offset in zip(codes, offsets, strict=True)]
+        runs = _run(parts[0]), _run(parts[2])
+        rows.append((read[0], r, write[0], w, m, at_w, at_a, at_b, kind, carry, *runs))
+        wires += parts
+        at = at_b + m
+    return np.array(rows, np.int64), np.concatenate(wires)
+
+
+def _run(codes: np.ndarray) -> int:
+    """The first of the parameters that the entries are in their own order, or -1."""
+    straight = codes.size > 0 and codes[0] > 0 and bool((np.diff(codes) == 1).all())
+    return int(codes[0]) - 1 if straight else -1
+
+
+@functools.lru_cache(maxsize=64)
+def _sparse(entries: bytes, shape: tuple[int, int], dtype: str) -> np.ndarray:
+    """The `Parameters.mixing` of one matrix, by its bytes: a program is compiled many times."""
+    rows: list[float] = []
+    for row in np.frombuffer(entries, dtype).reshape(shape):
+        columns = np.flatnonzero(row)
+        rows.append(len(columns))
+        for column in columns:
+            rows += [float(column), float(row[column])]
+    return np.array(rows, dtype)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import njit, types
 
-from hdnn.backends.vector.tiles import Array, compiled
+from hdnn.kernels.vectors import Array, compiled
 
 LOGISTIC, SOFTMAX, SQUARED = range(3)
 NEWTON, ADAM = range(2)
@@ -87,8 +87,9 @@ def _gradient(Z: Array, R: Array, V: Array, alpha_c: float, G: Array) -> float:
 
 
 @compiled
-def _hessian(Z: Array, R: Array, target: Array, weight: Array, loss: int, ridge: float,
-             H: Array, p: Array) -> None:  # fmt: skip
+def _hessian(
+    Z: Array, R: Array, target: Array, weight: Array, loss: int, ridge: float, H: Array, p: Array
+) -> None:
     """The lower triangle of the Hessian of f, (O q, O q) with q columns of Z."""
     outputs, q = R.shape[1], Z.shape[1]
     H[:] = 0.0
@@ -156,9 +157,15 @@ def squared_norm(V: Array) -> float:
 
 @compiled
 def newton(
-    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: int,
+    alpha_c: float,
+    iterations: int,
     tolerance: float,
-) -> int:  # fmt: skip
+) -> int:
     """Damped Newton from the given V, in place; returns the number of iterations."""
     outputs, q = V.shape
     R, G = np.empty((Z.shape[0], outputs)), np.empty((outputs, q))
@@ -199,9 +206,17 @@ def newton(
 
 @compiled
 def adam(
-    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
-    rate: float, beta1: float, beta2: float,
-) -> int:  # fmt: skip
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: int,
+    alpha_c: float,
+    iterations: int,
+    rate: float,
+    beta1: float,
+    beta2: float,
+) -> int:
     """A few Adam steps from zero, as the paper's own code does."""
     V[:] = 0.0
     R, G = np.empty((Z.shape[0], V.shape[0])), np.empty_like(V)
@@ -238,14 +253,28 @@ def kernel(name: str) -> Callable[..., int]:
 
 
 def _newton(
-    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: int,
+    alpha_c: float,
+    iterations: int,
     tolerance: float,
-) -> int:  # fmt: skip
+) -> int:
     return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
 
 
 def _adam(
-    Z: Array, target: Array, weight: Array, V: Array, loss: int, alpha_c: float, iterations: int,
-    rate: float, beta1: float, beta2: float,
-) -> int:  # fmt: skip
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: int,
+    alpha_c: float,
+    iterations: int,
+    rate: float,
+    beta1: float,
+    beta2: float,
+) -> int:
     return adam(Z, target, weight, V, loss, alpha_c, iterations, rate, beta1, beta2)

@@ -1,15 +1,17 @@
-"""Parameters: rows as the kernels read them, and the gradients of rows back to the parameters.
+"""Assembled rows: W, A and b of every stage of a layer, filled from the parameters, and back.
 
-A *row* is W, A and b of every stage of one layer. Rows are filled from the parameters as a walk
-through the layers needs them, a few layers at a time, so that no copy of all parameters is made.
+A *row* holds W, A and b of every stage of one layer, one after the other, as matrices in row-major
+order. Structure (a skew K, zero blocks, shared weights) is a matter of filling: the kernels that
+multiply by rows see full matrices only. Rows are filled a few layers at a time, when a block of
+samples gets there, so that no copy of all parameters is made. On the way back, gradients are
+collected in rows of the same layout, and `scatter_gradients` adds them to those of the parameters.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from hdnn.backends.vector.tiles import Array, Pointer, compiled, inlined, pointer, pointer_to
-from hdnn.backends.wiring import (
+from hdnn.kernels.stage_table import (
     ADJOINT,
     AT_A,
     AT_B,
@@ -21,9 +23,12 @@ from hdnn.backends.wiring import (
     RUN_W,
     SCALAR,
     M,
+    Parameters,
     R,
+    Stages,
     W,
 )
+from hdnn.kernels.vectors import Array, Pointer, compiled, inlined, pointer, pointer_to
 
 
 class Stack(NamedTuple):
@@ -62,6 +67,14 @@ class Gradients(NamedTuple):
     dense: Stack
 
 
+class Entries(NamedTuple):
+    """Entries of a row that come from one stack: W of a stage, or b."""
+
+    start: int
+    length: int
+    run: int  # the first of the parameters that they are in their own order, or -1
+
+
 @compiled
 def stack_of(array: Array, e: int) -> Stack:
     """The part of network e in (E, L, .); axes that all share have size 1."""
@@ -78,31 +91,25 @@ def _stack(array: Array, e: int, networks: int, layers: int, entries: int) -> St
 
 
 @compiled
-def source_of(
-    theta: Array, beta: Array, steps: Array, dense: Array, mixing: Array, wire: Array,
-    table: Array, layers: int, e: int,
-) -> Source:  # fmt: skip
-    """The source of network e.
-
-    Args:
-        theta, beta: ``(E, L, .)``, the parameters behind every W and every b.
-        steps: ``(S, E, L)``, the factor of every stage's gain.
-        dense: ``(E, L, .)``, gains that are given.
-        mixing: S of every adjoint gain, as in `hdnn.backends.packing.Arrays`.
-        wire: a signed parameter number for every entry of a row, 0 where it has none.
-        table: ``(S, 12)``, the stages.
-        layers, e: L, and which network.
-    """
+def source_of(parameters: Parameters, stages: Stages, e: int) -> Source:
+    """What the rows of network e are filled from."""
     return Source(
-        stack_of(theta, e), stack_of(beta, e), _stack(steps, e, 1, 2, 0), stack_of(dense, e),
-        pointer(mixing), pointer(wire), pointer(table), table.shape[0],
-        wire.size, layers,
-    )  # fmt: skip
+        stack_of(parameters.theta, e),
+        stack_of(parameters.beta, e),
+        _stack(parameters.steps, e, 1, 2, 0),
+        stack_of(parameters.dense, e),
+        pointer(parameters.mixing),
+        pointer(stages.wire),
+        pointer(stages.table),
+        stages.table.shape[0],
+        stages.wire.size,
+        stages.layers,
+    )
 
 
 @compiled
 def extent(table: Array) -> tuple[int, int]:
-    """The widest hidden layer of the stages, and the rows that a layer keeps on the tape."""
+    """The widest hidden layer, and how many numbers of a sample a layer keeps for going back."""
     hidden, kept = 0, 0
     for s in range(table.shape[0]):
         hidden = max(hidden, table[s, M])
@@ -126,10 +133,10 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
             at = s * COLUMNS
             r, w, m = table[at + R], table[at + W], table[at + M]
             at_w, at_a = row + table[at + AT_W], row + table[at + AT_A]
-            _gather(source.theta, layer, source.wire, rows, row, table[at + AT_W], m * r,
-                    table[at + RUN_W])  # fmt: skip
-            _gather(source.beta, layer, source.wire, rows, row, table[at + AT_B], m,
-                    table[at + RUN_B])  # fmt: skip
+            W_entries = Entries(table[at + AT_W], m * r, table[at + RUN_W])
+            b_entries = Entries(table[at + AT_B], m, table[at + RUN_B])
+            _gather(source.theta, layer, source.wire, W_entries, rows, row)
+            _gather(source.beta, layer, source.wire, b_entries, rows, row)
             if table[at + GAIN] == DENSE:
                 begin = dense.start + layer * dense.by_layer + given * dense.by_entry
                 for k in range(w * m):
@@ -160,7 +167,7 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
                 for _ in range(count):
                     _add(rows, to, columns, int(mixing[mix]) * m, m, a * mixing[mix + 1])
                     mix += 2
-    room[0] = 0  # until here it must live
+    room[0] = 0  # numba would free it after its last use, and `columns` is only an address
 
 
 @inlined
@@ -187,9 +194,10 @@ def _step(steps: Stack, layer: int, s: int) -> float:
 
 @inlined
 def _gather(
-    stack: Stack, layer: int, wire: Pointer, rows: Pointer, row: int, start: int, count: int,
-    run: int,
-) -> None:  # fmt: skip
+    stack: Stack, layer: int, wire: Pointer, entries: Entries, rows: Pointer, row: int
+) -> None:
+    """Fill entries of the row at `row` from the parameters of a layer."""
+    start, count, run = entries
     begin, by, data = stack.start + layer * stack.by_layer, stack.by_entry, stack.data
     if run >= 0:
         for k in range(count):
@@ -207,9 +215,10 @@ def _gather(
 
 @inlined
 def _scatter(
-    grads: Pointer, row: int, wire: Pointer, out: Stack, layer: int, start: int, count: int,
-    run: int,
-) -> None:  # fmt: skip
+    grads: Pointer, row: int, wire: Pointer, entries: Entries, out: Stack, layer: int
+) -> None:
+    """Add the gradients of entries of the row at `row` to those of the parameters of a layer."""
+    start, count, run = entries
     begin, data = out.start + layer * out.by_layer, out.data
     if run >= 0:
         for k in range(count):
@@ -224,10 +233,15 @@ def _scatter(
 
 
 @compiled
-def disassemble(
-    source: Source, first: int, last: int, rows: Pointer, grads: Pointer, out: Gradients,
+def scatter_gradients(
+    source: Source,
+    first: int,
+    last: int,
+    rows: Pointer,
+    grads: Pointer,
+    out: Gradients,
     gains: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Add the gradients of rows first <= layer < last to those of the parameters; clears them.
 
     For A = a S W': dL/dW += a (dL/dA)' S and dL/da = <dL/dA, S W'>, the latter if `gains`. Layers
@@ -242,14 +256,14 @@ def disassemble(
             at = s * COLUMNS
             r, w, m = table[at + R], table[at + W], table[at + M]
             at_w, at_a = row + table[at + AT_W], row + table[at + AT_A]
-            slope = rows[row] * 0
+            of_step = rows[row] * 0
             if table[at + GAIN] == DENSE:
                 begin = dense.start + layer * dense.by_layer + given
                 for k in range(w * m):
                     dense.data[begin + k] += grads[at_a + k]
                 given += w * m
             elif table[at + GAIN] == SCALAR:
-                slope = grads[at_a]
+                of_step = grads[at_a]
             else:
                 a = _step(source.steps, layer, s)
                 many = False  # whether `columns` has part of the gradient of W
@@ -265,7 +279,7 @@ def disassemble(
                         mix += 2
                         if gains:
                             for j in range(m):
-                                slope += factor * grads[of + j] * rows[at_w + j * r + column]
+                                of_step += factor * grads[of + j] * rows[at_w + j * r + column]
                         if count > 1:
                             _add(columns, column * m, grads, of, m, a * factor)
                             continue
@@ -276,11 +290,11 @@ def disassemble(
                         for k in range(r):
                             grads[at_w + j * r + k] += columns[k * m + j]
             if gains:
-                steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry] += slope
-            _scatter(grads, row, source.wire, out.theta, layer, table[at + AT_W], m * r,
-                     table[at + RUN_W])  # fmt: skip
-            _scatter(grads, row, source.wire, out.beta, layer, table[at + AT_B], m,
-                     table[at + RUN_B])  # fmt: skip
+                steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry] += of_step
+            W_entries = Entries(table[at + AT_W], m * r, table[at + RUN_W])
+            b_entries = Entries(table[at + AT_B], m, table[at + RUN_B])
+            _scatter(grads, row, source.wire, W_entries, out.theta, layer)
+            _scatter(grads, row, source.wire, b_entries, out.beta, layer)
         for k in range(row, row + source.size):
             grads[k] = 0
-    room[0] = 0
+    room[0] = 0  # as in `assemble`

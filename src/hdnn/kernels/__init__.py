@@ -1,0 +1,17 @@
+"""Everything that is compiled, and nothing else: arrays in, arrays out; no torch, no networks.
+
+From the smallest to the largest, each built on those before it:
+
+    vectors, activations, products   machine vectors in registers; sigma; small matrices x blocks
+    stage_table, rows                stages of a layer as numbers; W, A, b filled from parameters
+    blocks                           a block of samples through the stages and layers
+    team                             how threads share the pieces of one call
+    tiling                           how a call is cut into blocks, segments and chunks
+    passes                           forward and backward through all layers
+    jacobians, svd                   d y_N / d y_l at many depths, and their singular values
+    output_layer, epoch              the output layer solved; a whole epoch of coordinate descent
+
+A kernel is compiled once for each dtype by `build.kernel` and kept in numba's cache on disk. numba
+notices a change in the file of the kernel only: after a change elsewhere in this folder, run
+``hdnn info --clear-cache``.
+"""

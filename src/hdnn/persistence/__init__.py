@@ -1,0 +1,157 @@
+"""Saving and loading: one safetensors file whose header carries a JSON description.
+
+Loading rebuilds the network from names and numbers; it never executes code from the file, never
+takes much more memory than the file has bytes, and builds exactly what the file says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.fields import MATRICES, Fixed
+from hdnn.images import ImageClassifier
+from hdnn.model import Model
+from hdnn.network import HamiltonianNetwork
+from hdnn.persistence import budget, container, models, networks
+from hdnn.persistence.checks import Description, Tensors, short
+
+FORMAT = 1
+"""The version of the description; a higher one in a file asks for a newer hdnn."""
+
+_BUILDERS = {
+    "network": networks.build,
+    "model": models.build_model,
+    "images": models.build_classifier,
+}
+
+
+def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.PathLike[str]) -> None:
+    """Write a network or a model to one file, atomically, with a checksum.
+
+    Args:
+        thing: a network or a model; one that holds functions of yours cannot be saved.
+        path: the file.
+
+    Raises:
+        HdnnError: it cannot be described by names and numbers, or not be written there.
+        StorageError: the disk is full or broken; the old file is as it was.
+
+    >>> import hdnn, tempfile
+    >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0)
+    >>> path = Path(tempfile.mkdtemp()) / "net.safetensors"
+    >>> save(net, path)
+    >>> torch.equal(load(path).K, net.K)
+    True
+    """
+    if not isinstance(thing, HamiltonianNetwork | Model | ImageClassifier):
+        raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
+    container.write(Path(path), *_describe(thing))
+
+
+def load(path: str | os.PathLike[str], *, limit: int | None = None) -> Any:
+    """Build the network or model of a file that `save` wrote.
+
+    The checksum of tensors and description is compared (files from before there was one have
+    none), the memory that building takes is estimated from the description before anything is
+    built, and what was built must describe itself as the file does, down to the names, shapes and
+    dtypes of all tensors.
+
+    Args:
+        path: the file.
+        limit: the most bytes of memory that building may take; by default ten times the file's
+            size and 64 MB, which only a very wide network of one or a few layers exceeds.
+
+    Returns:
+        A `HamiltonianNetwork`, a `Model` or an `ImageClassifier`.
+
+    Raises:
+        HdnnError: there is no such file.
+        FileFormatError: the file is damaged, foreign, too new, or says what is not so.
+    """
+    place = Path(path)
+    if not place.is_file():
+        raise HdnnError(f"there is no file {path}")
+    try:
+        # Building draws initial weights, which must not change what a user draws next.
+        with torch.random.fork_rng(devices=[]):
+            return _load(place, limit)
+    except Exception as error:  # whatever a file holds, this is the error that a caller handles
+        raise FileFormatError(f"cannot load {path}: {short(error)}") from error
+
+
+def _load(path: Path, limit: int | None) -> Any:
+    size = path.stat().st_size
+    limit = budget.limit_of(size) if limit is None else limit
+    description, tensors = container.read(path, limit)
+    if description.get("kind") not in list(_BUILDERS):
+        raise FileFormatError("it is a safetensors file, but hdnn did not write it")
+    if description.get("format") != FORMAT:
+        raise FileFormatError(
+            f"it has format {short(description.get('format'))}, this hdnn reads {FORMAT}; "
+            "update hdnn, or save the network again with this one"
+        )
+    if description["kind"] != "images":
+        networks.upgrade(description["network"] if description["kind"] == "model" else description)
+    budget.check(budget.cost(description, tensors) + 3 * size, limit)
+    thing = _BUILDERS[description["kind"]](description, tensors)
+    _compare(thing, description, tensors)
+    _check_interconnections(thing, tensors)
+    thing.load_state_dict({k: v for k, v in tensors.items() if not networks.is_pattern(k)})
+    return thing
+
+
+def _describe(thing: HamiltonianNetwork | Model | ImageClassifier) -> tuple[Description, Tensors]:
+    tensors = {name: t.detach().cpu().contiguous() for name, t in thing.state_dict().items()}
+    if isinstance(thing, ImageClassifier):
+        kind, description = "images", models.describe_classifier(thing)
+    elif isinstance(thing, Model):
+        kind, description = "model", models.describe_model(thing, tensors)
+    else:
+        kind, description = "network", networks.describe(thing, tensors)
+    return {"format": FORMAT, "kind": kind, **description}, tensors
+
+
+def _compare(thing: Any, description: Description, tensors: Tensors) -> None:
+    """Check that what was built is what the file says, and nothing was left out or converted."""
+    built, expected = _describe(thing)
+    for key in {**built, **description}:
+        texts = [json.dumps(d.get(key, "absent"), sort_keys=True) for d in (description, built)]
+        if texts[0] != texts[1]:
+            raise FileFormatError(
+                f"its description is not that of what it describes: {short(key)} is "
+                f"{short(texts[0])}, built is {short(texts[1])}"
+            )
+    for name in {**expected, **tensors}:
+        kinds = [_kind(d.get(name)) for d in (tensors, expected)]
+        if kinds[0] != kinds[1]:
+            raise FileFormatError(
+                f"the tensor {short(name)} is {kinds[0]} in the file, expected is {kinds[1]}"
+            )
+
+
+def _kind(tensor: torch.Tensor | None) -> str:
+    return "absent" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _check_interconnections(thing: nn.Module, tensors: Tensors) -> None:
+    """Check that every given J in the file is skew, finite, and the one that its name says."""
+    for name, part in thing.named_modules():
+        if not isinstance(part, Fixed):
+            continue
+        J = Fixed(tensors[f"{name}.J" if name else "J"], part.name)
+        n = J.J.shape[-1]
+        same = np.array_equal(J.support(n), part.support(n))
+        if same and part.name in MATRICES:
+            # Converted to a coarser dtype and back, the numbers differ a little.
+            named = MATRICES[part.name](n).to(J.J)
+            same = bool(torch.allclose(J.J, named, rtol=1e-2, atol=0))
+        if not same:
+            raise FileFormatError(f"J is called {short(part.name)}, but is another matrix")

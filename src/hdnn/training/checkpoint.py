@@ -1,0 +1,110 @@
+"""Checkpoints: the state after an epoch in one file, checked when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hdnn.errors import FileFormatError, StorageError
+from hdnn.files import atomic, replace
+from hdnn.training.recipe import Recipe
+from hdnn.training.trainer import Snapshot
+
+FORMAT, OLD_FORMAT = "2", "1"
+"""Of the file; the old one counted the path of the data among what a checkpoint belongs to."""
+
+
+def write_checkpoint(path: Path, recipe: Recipe, snapshot: Snapshot) -> None:
+    """Write a state; a reader sees the old one or the new one, whole, also after a power loss.
+
+    Args:
+        path: the file, alone in its folder, which appears with it.
+        recipe: what is trained.
+        snapshot: the state.
+
+    Raises:
+        StorageError: it cannot be written; what was there is still there.
+    """
+    tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+    facts = {
+        "format": FORMAT,
+        "epoch": snapshot.epoch,
+        "seconds": snapshot.seconds,
+        "digest": _digest(FORMAT, recipe, snapshot.epoch, tensors),
+    }
+    content = save(tensors, metadata={"hdnn": json.dumps(facts)})
+    folder = path.parent
+    try:
+        if folder.is_dir():
+            with atomic(path) as temporary:
+                temporary.write_bytes(content)
+        else:
+            _appear(folder, path.name, content)
+    except (OSError, StorageError) as error:
+        raise StorageError(f"cannot write the checkpoint of {folder.parent}: {error}") from error
+
+
+def _appear(folder: Path, name: str, content: bytes) -> None:
+    """Make a folder with a file, both at once."""
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir()
+        (fresh / name).write_bytes(content)
+        replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def read_checkpoint(path: Path, recipe: Recipe, shapes: dict[str, torch.Size]) -> Snapshot | None:
+    """The state in a file, or None where there is no file.
+
+    Args:
+        path: the file.
+        recipe: what is trained.
+        shapes: of the model's tensors.
+
+    Raises:
+        FileFormatError: the file is damaged, or not of this run.
+    """
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("hdnn", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about["format"] not in (FORMAT, OLD_FORMAT):
+            raise ValueError(f"format {str(about['format'])[:20]!r}")
+        snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
+        if about["digest"] != _digest(about["format"], recipe, snapshot.epoch, tensors):
+            raise ValueError("it is damaged, or of another run")
+        found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
+        if found != {f"model.{name}": shape for name, shape in shapes.items()}:
+            raise ValueError("it is of another model")
+        if snapshot.epoch < 0 or not 0 <= snapshot.seconds < math.inf:
+            raise ValueError("its epoch or time is no nonnegative number")
+    except Exception as error:  # whatever a reader of any bytes may meet
+        raise FileFormatError(
+            f"the checkpoint {path} cannot be used: {str(error)[:200]}; nothing was changed. "
+            f"To start again, remove {path.parent}"
+        ) from error
+    return snapshot
+
+
+def _digest(version: str, recipe: Recipe, epoch: int, tensors: dict[str, Tensor]) -> str:
+    """A checksum of a state and of the data and model it belongs to."""
+    data = recipe.data if version == OLD_FORMAT else recipe.identity.data
+    whole = hashlib.sha256(repr((data, recipe.model, epoch)).encode())
+    for name in sorted(tensors):
+        whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)
+    return whole.hexdigest()

@@ -1,0 +1,387 @@
+"""Numbers that go wrong: absurd, singular, overflowing, ill-conditioned, of a foreign precision."""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hdnn
+from catalogue import NAMES, build, every_name
+from hdnn.analysis import advise, layer_factors, sensitivities
+from hdnn.backends import checkpointed
+from hdnn.errors import HdnnError
+from hdnn.fields import HamiltonianField, Weights
+from hdnn.schemes import Leapfrog
+from twins import agree, derivatives, error, twin
+
+# --- a J that couples nothing ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_singular_X_couples_less_and_a_zero_one_nothing(backend: str, rank: int) -> None:
+    X = torch.zeros(2, 2)
+    X[:rank, :rank] = 1.0
+    net, y = build("HS", X=X, backend=backend), torch.randn(5, 4)
+    agree(derivatives(net, y, y), derivatives(twin(net, "reference"), y, y))
+    if not rank:
+        assert torch.equal(net(y), y)
+        assert not any(bool(g.any()) for g in torch.autograd.grad(net(y).sum(), net.parameters()))
+
+
+def test_the_zeros_of_X_are_values_not_structure() -> None:
+    """Weights that are loaded bring their own X."""
+    net, other = build("HS", X=torch.zeros(2, 2)), build("HS", X=torch.randn(2, 2))
+    net.load_state_dict(other.state_dict())
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), other(y))
+
+
+def test_a_field_without_units_stands_still() -> None:
+    field = HamiltonianField(torch.zeros(4, 4), Weights("dense", features=4, layers=3))
+    net = hdnn.HamiltonianNetwork(field, Leapfrog(), T=1.0)
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), y)
+    assert "nothing to compute" in net.explain_backend(y).reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_J_that_is_not_finite_says_so(value: float) -> None:
+    with pytest.raises(HdnnError, match="finite"):
+        build("HS", X=torch.full((2, 2), value))
+
+
+# --- autocast -------------------------------------------------------------------------------------
+
+WAYS = (("reference", "fast"), ("fused", "fast"), ("reference", "lean"))
+
+
+@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
+@every_name
+def test_autocast_leaves_the_precision_of_a_network(name: str, lower: torch.dtype) -> None:
+    """Every backend computes in the network's dtype; states of the lower one are taken too."""
+    net = build(name, layers=9, dtype=torch.float32)
+    y = torch.randn(6, 4).to(lower).float()
+    for backend, memory in WAYS:
+        one = twin(net, backend, memory)
+        plain = derivatives(one, y, y)
+        for state in (y, y.to(lower)):
+            with torch.autocast("cpu", lower):
+                out = one(state.requires_grad_())
+                path = one.trajectory(state)
+            assert out.dtype == path.dtype == torch.float32
+            assert torch.equal(out, plain["value"])
+            found = torch.autograd.grad(out, list(one.parameters()), y, materialize_grads=True)
+            assert all(
+                torch.equal(g, plain[key])
+                for g, (key, _) in zip(found, one.named_parameters(), strict=True)
+            )
+        with torch.autocast("cpu", lower):
+            M, factors = sensitivities(one, y.detach()), layer_factors(one, y.detach())
+        assert M.dtype == factors.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("backend", "memory"), WAYS[1:])
+@every_name
+def test_backward_under_autocast_is_no_less_precise(name: str, backend: str, memory: str) -> None:
+    """Where the backward pass is ours; that of plain torch belongs outside, as torch says."""
+    net = twin(build(name, layers=9, dtype=torch.float32), backend, memory)
+    y = torch.randn(6, 4, dtype=torch.float32)
+    plain = derivatives(net, y, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = derivatives(net, y, y)
+    assert all(torch.equal(cast[key], plain[key]) for key in plain)
+
+
+@pytest.mark.parametrize("scheme", ["RK4", "ImplicitMidpoint"])
+def test_flows_keep_their_precision_too(scheme: str) -> None:
+    net, y = build("H1", scheme, dtype=torch.float32), torch.randn(5, 4, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(net(y), outside_autocast(net)(y))
+
+
+def outside_autocast(net: Any) -> Callable[[Tensor], Tensor]:
+    """The same network with autocast switched off around it."""
+
+    def run(y: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            out: Tensor = net(y)
+        return out
+
+    return run
+
+
+def test_autocast_around_a_model_and_under_compilation() -> None:
+    net = build("H1", dtype=torch.float32, backend="reference")
+    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float32), net)
+    x = torch.randn(5, 3, dtype=torch.float32)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+        assert torch.equal(compiled(x), out)
+    assert out.dtype == torch.float32
+    with pytest.raises(HdnnError, match="bfloat16"):  # a mistake, outside
+        net(torch.zeros(5, 4, dtype=torch.bfloat16))
+
+
+# --- undoing --------------------------------------------------------------------------------------
+
+
+def undone_by_recomputing(net: Any, y: Tensor) -> bool:
+    """Whether the backward pass of a lean network does not trust what it has undone."""
+    made = []
+    start = checkpointed._Saved.__init__
+
+    def recorded(self: Any, *given: Any) -> None:
+        made.append(1)
+        start(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointed._Saved, "__init__", recorded)
+        derivatives(net, y, y)
+    return bool(made)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
+@pytest.mark.parametrize(("layers", "T"), [(64, 20.0), (16, 40.0), (300, 15.0)])
+def test_what_cannot_be_undone_accurately_is_recomputed(
+    activation: str, layers: int, T: float, dtype: torch.dtype
+) -> None:
+    """Growing states leave no digits of y_0 in y_N, yet gradients are those of the reference."""
+    net = build("MS3", features=8, layers=layers, T=T, activation=activation, dtype=dtype)
+    y, weight = torch.randn(10, 8).to(dtype), torch.randn(10, 8).to(dtype)
+    mine = derivatives(twin(net, "reference", "lean"), y, weight)
+    plain = derivatives(twin(net, "reference"), y, weight)
+    if not all(bool(t.isfinite().all()) for t in plain.values()):
+        assert all(torch.equal(mine[k].isfinite(), plain[k].isfinite()) for k in plain)
+        return
+    agree(mine, plain, tolerance=1000 * torch.finfo(dtype).eps)
+
+
+def test_what_can_be_undone_is_not_recomputed() -> None:
+    y = torch.randn(20, 8)
+    for name in ("MS1", "MS3", "HS"):
+        good = twin(build(name, features=8, layers=64, T=1.2, scale=0.5), "reference", "lean")
+        assert not undone_by_recomputing(good, y), name
+        assert not undone_by_recomputing(good, torch.zeros(3, 8)), name
+    growing = build("MS3", features=8, layers=64, T=20.0, activation="relu")
+    assert undone_by_recomputing(twin(growing, "reference", "lean"), y)
+
+
+def test_a_huge_sample_does_not_hide_what_the_others_lose() -> None:
+    net = build("MS3", features=8, layers=64, T=6.0, activation="relu", scale=0.5)
+    y = torch.randn(10, 8)
+    y[0] *= 1e30
+    state = [derivatives(twin(net, "reference", m), y, y)["state"] for m in ("lean", "fast")]
+    for mine, plain in zip(*state, strict=True):
+        assert error(mine, plain) <= 1e-12
+
+
+# --- J(y, t) --------------------------------------------------------------------------------------
+
+
+def state_dependent(J: Callable[[Tensor, Any], Tensor], **options: Any) -> Any:
+    field = HamiltonianField(J, Weights("dense", features=4, layers=3))
+    return hdnn.HamiltonianNetwork(field, T=1.0, **options)
+
+
+S = torch.tensor([[0.0, 1, 0, 2], [-1, 0, 3, 0], [0, -3, 0, 1], [-2, 0, -1, 0]])
+
+
+def turning(y: Tensor, t: Any) -> Tensor:
+    return torch.cos(y[..., :1, None]) * S.to(y)
+
+
+@pytest.mark.parametrize(
+    ("J", "words"),
+    [
+        (lambda y, t: turning(y, t) + torch.eye(4), r"skew.*\(J - J'\) / 2"),
+        (lambda y, t: turning(y, t) * math.nan, "finite"),
+        (lambda y, t: turning(y, t)[..., :3, :3], r"shape \(5, 4, 4\)"),
+        (lambda y, t: 1.0, "tensor"),
+    ],
+    ids=["symmetric", "nan", "shape", "number"],
+)
+def test_a_wrong_J_of_the_state_is_an_error_on_the_first_states(J: Any, words: str) -> None:
+    y = torch.randn(5, 4)
+    for look in (lambda net: net(y), lambda net: net.field.J_at(y), lambda net: net.trajectory(y)):
+        with pytest.raises(HdnnError, match=words):
+            look(state_dependent(J))
+
+
+def test_J_of_the_state_is_checked_once() -> None:
+    net, y, calls = state_dependent(turning), torch.randn(5, 4), []
+    J = net.field.interconnection
+    check = J._check
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(J, "_check", lambda *given: calls.append(1) or check(*given))
+        broken = torch.full((2, 4), math.nan)
+        assert bool(
+            net(broken).isnan().any()
+        )  # says nothing about J: the next states are looked at
+        first = len(calls)
+        net(y)
+        net(y)
+    assert (first, len(calls)) == (3, 4)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
+@pytest.mark.parametrize("skewed", [True, False])
+def test_tracers_see_no_check(skewed: bool) -> None:
+    """Under transforms nothing is looked at, and the first plain call looks."""
+    J = turning if skewed else (lambda y, t: turning(y, t) + torch.eye(4).to(y))
+    net, y = state_dependent(J), torch.randn(5, 4)
+    expected = torch.func.vmap(net)(y)
+    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
+    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    assert torch.equal(torch.compile(net, backend="eager", fullgraph=True)(y), expected)
+    assert net.to("meta")(y.to("meta")).shape == y.shape
+    plain = state_dependent(J)
+    if not skewed:
+        with pytest.raises(HdnnError, match="skew"):
+            plain(y)
+        return
+    plain(y.requires_grad_()).sum().backward()
+    assert y.grad is not None
+
+
+# --- advice ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("T", [1e308, 1.7e308, 1e200, 1e40, 1e-40, 1e-310])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])
+def test_advice_for_any_step_that_there_is(name: str, T: float) -> None:
+    net, y = build(name, layers=16, T=T), torch.randn(20, 4)
+    found = advise(net, y)
+    assert str(found)
+    assert json.loads(json.dumps(found.to_dict()))
+    assert found.T_range is not None
+    assert found.step_range is not None
+    for low, high in (found.T_range, found.step_range):
+        assert 0 < low <= high < math.inf
+    assert found.ok == (T < 1)
+    assert isinstance(found.layers, int)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200, 1e308, 0.0, math.nan, math.inf])
+@every_name
+def test_advice_for_any_weights_and_data(name: str, size: float) -> None:
+    for net, y in (
+        (build(name, layers=6), torch.randn(5, 4) * size),
+        (build(name, layers=6), torch.randn(5, 4)),
+    ):
+        if bool((y.abs() < 10).all()):
+            with torch.no_grad():
+                net.field.weights.theta.mul_(size)
+        found = advise(net, y)
+        assert str(found)
+        low, high = found.T_range or (0.0, 0.0)
+        assert low <= high
+        assert found.breaks is not None or bool(found.cumulative.isfinite().all())
+
+
+def test_advice_that_lapack_gives_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(A: Tensor) -> Tensor:
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    monkeypatch.setattr("hdnn.analysis.advice.spectral_radius", fails)
+    with pytest.raises(HdnnError, match=r"no advice.*converge"):
+        advise(build("H1"), torch.randn(5, 4))
+
+
+def test_a_training_that_overflows_ends_with_advice() -> None:
+    model = hdnn.Model(build("H1", T=1e308), 1)
+    config = hdnn.training.TrainingConfig(epochs=2, batch_size=20, method="joint")
+    X, target = torch.randn(40, 4), torch.arange(40) % 2
+    with pytest.raises(hdnn.training.DivergenceError, match=r"1e\+308|3\.33e\+307|T <="):
+        hdnn.training.Trainer(model, config).fit(X, target)
+
+
+# --- absurd numbers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 10**12},
+        {"layers": 10**12, "time_invariant": True},
+        {"layers": 10**400},
+        {"layers": 10**30, "time_invariant": True, "device": "meta"},
+        {"features": 10**9},
+        {"features": 10**9, "device": "meta"},
+        {"features": 10**6},
+        {"ensemble": 10**15},
+        {"features": None, "channels": 4, "kernel": 10**6 + 1},
+        {"features": None, "channels": 10**5, "kernel": 3},
+    ],
+    ids=reprlib.repr,
+)
+@pytest.mark.parametrize("name", ["H1", "MS1", "HS"])
+def test_a_network_that_no_memory_holds_is_an_error(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(HdnnError, match=r"GB.*fewer|GB.*smaller") as caught:
+        build(name, **options)
+    assert len(str(caught.value)) < 300
+
+
+def test_depth_without_weights_is_bounded_too() -> None:
+    field = hdnn.fields.EnergyField("J1", lambda x, t: x.square().sum(-1), features=2)
+    with pytest.raises(HdnnError, match="GB"):
+        hdnn.HamiltonianNetwork(field, layers=10**12, T=1.0)
+
+
+def test_an_allocation_that_fails_names_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory can be there and still not be given."""
+    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes"
+    for error_kind in (MemoryError(), RuntimeError(message)):
+
+        def fails(*sizes: int, error_kind: Exception = error_kind, **options: Any) -> Tensor:
+            raise error_kind
+
+        monkeypatch.setattr("hdnn.fields.weights.torch.empty", fails)
+        with pytest.raises(HdnnError, match="GB"):
+            build("H1")
+
+    def broken(*sizes: int, **options: Any) -> Tensor:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr("hdnn.fields.weights.torch.empty", broken)
+    with pytest.raises(RuntimeError, match="something else"):
+        build("H1")
+
+
+@pytest.mark.parametrize("name", ["T", "step"])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (math.nan, torch.float64),
+        (math.inf, torch.float64),
+        (-1.0, torch.float64),
+        (10**400, torch.float64),
+        (1e308, torch.float32),
+        (1e-60, torch.float32),
+        (1e6, torch.float16),
+    ],
+    ids=reprlib.repr,
+)
+def test_a_step_is_a_number_of_the_networks_dtype(
+    name: str, value: float, dtype: torch.dtype
+) -> None:
+    with pytest.raises(HdnnError, match=f"{name} must be|{name} gives") as caught:
+        hdnn.network("H1", features=4, layers=3, dtype=dtype, **{name: value})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, "big", None, True, 10**400], ids=type)
+def test_a_scale_is_a_finite_number(scale: Any) -> None:
+    with pytest.raises(HdnnError, match="scale"):
+        build("H1", scale=scale)
+    with pytest.raises(HdnnError, match="scale"):
+        build("H1").reset_parameters(scale=scale)

@@ -24,7 +24,7 @@ GRID: dict[str, tuple[Any, ...]] = {
     "batch_size": ("auto", 10_000),
     "schedule": ("auto", "cosine"),
     "standardise": (True, False),
-    "dtype": ("auto", "float32", "float64"),
+    "dtype": ("auto", "float64"),
 }
 
 
@@ -33,7 +33,7 @@ def judge(seed: int, number: int) -> str:
     rng = Random(f"{seed} {number}")
     kind = rng.choice((hdnn.HDNNClassifier, hdnn.HDNNRegressor))
     parameters = {name: rng.choice(values) for name, values in GRID.items()}
-    checks = list(estimator_checks_generator(kind(max_iter=20, **parameters)))
+    checks = list(estimator_checks_generator(kind(max_iter=100, **parameters)))
     estimator, check = rng.choice(checks)
     try:
         with warnings.catch_warnings():
@@ -50,7 +50,8 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
     """Checks of estimators with random parameters of the grid.
 
     Mini-batches and early stopping are not in it: which rows they see depends on how many there
-    are, so that a weight of 2 cannot be the same as a row that is there twice.
+    are, so that a weight of 2 cannot be the same as a row that is there twice. Nor is float32: the
+    checks compare to seven digits.
     """
     torch.set_num_threads(1)
     numbers = range(start, start + count)

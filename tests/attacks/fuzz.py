@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +28,15 @@ def run(name: str, count: int, seed: int, start: int = 0) -> Tally:
         return Tally(what, 0, note="skipped: atheris is not installed (pip install 'hdnn[attack]')")
     with TemporaryDirectory(prefix="hdnn-attack-") as folder:
         verdicts = Path(folder) / "verdicts"
+        verdicts.touch()
+        places = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         process = subprocess.run(
             [sys.executable, "-m", "attacks.fuzz", name, folder, str(start + count), str(seed)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
         )
         found = [json.loads(line) for line in verdicts.read_text().splitlines()]
         if process.returncode:
@@ -44,7 +48,8 @@ def main(name: str, folder: str, count: str, seed: str) -> None:
     """Fuzz in this process, which ends with it."""
     import atheris
 
-    with atheris.instrument_imports(include=["hdnn"], exclude=["hdnn.backends"]):
+    # What numba compiles stays as it is written.
+    with atheris.instrument_imports(include=["hdnn"], exclude=["hdnn.backends", "hdnn.kernels"]):
         from attacks import readers
 
     reader = readers.READERS[name]

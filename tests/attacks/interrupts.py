@@ -26,7 +26,7 @@ from torch import Tensor
 
 import hdnn
 from attacks import samples
-from attacks.children import judged
+from attacks.children import judged, new_folder
 from attacks.kills import Outcome
 from attacks.tally import HELD, Tally, tally
 from hdnn.training.runs import Run
@@ -65,8 +65,11 @@ def _pass(
 
 
 @functools.cache
-def passes() -> list[tuple[Callable[[], list[Tensor]], list[Tensor], float]]:
-    """Calls large enough for threads and small ones with tapes; results and seconds on one."""
+def passes(copy: int = 0) -> list[tuple[Callable[[], list[Tensor]], list[Tensor], float]]:
+    """Calls large enough for threads and small ones with tapes; results and seconds on one.
+
+    Every copy has tensors of its own, of the same values.
+    """
     calls = [
         _pass(False, "H1", (4000, 8), features=8, layers=32),
         _pass(True, "H1", (2000, 8), features=8, layers=32),
@@ -213,19 +216,16 @@ class Tracer:
 def run_bytecodes(count: int, seed: int, start: int = 0) -> Tally:
     """An interrupt at every bytecode of an epoch, or at ``count`` of them; the run then goes on."""
     torch.set_num_threads(1)
-    whole: list[tuple[int, Outcome]] = []
+    whole, dry = new_folder() / "whole", Tracer(0)
+    dry.train(whole)
+    expected = Outcome.of(whole)
+    places = Random(seed).sample(range(1, 1 + dry.seen), min(start + count, dry.seen))
 
     def judge(number: int, folder: Path) -> str:
-        if not whole:
-            dry = Tracer(0)
-            dry.train(folder / "dry")
-            whole.append((dry.seen, Outcome.of(folder / "dry")))
-        events, expected = whole[0]
-        place = number if count >= events else Random(f"{seed} {number}").randrange(events)
         run = folder / str(number)
-        Tracer(1 + place % events).train(run)
+        Tracer(places[number]).train(run)
         if not Run(run).finished:
             Run.open(run).train(checkpoint_seconds=0)
         return Outcome.of(run).difference(expected)
 
-    return tally("interrupted bytecodes", judged(judge, range(start, start + count), batch=500))
+    return tally("interrupted bytecodes", judged(judge, range(start, len(places)), batch=500))

@@ -52,7 +52,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     **{f"mutated {name}": Campaign(partial(readers.run, name), n) for name, n in MUTATED.items()},
     **{f"fuzzed {name}": Campaign(partial(fuzz.run, name), FUZZED) for name in MUTATED},
     "interrupts": Campaign(interrupts.run, 20_000),
-    "bytecodes": Campaign(interrupts.run_bytecodes, 3_000),  # of some 20,000
+    "bytecodes": Campaign(interrupts.run_bytecodes, 100_000),  # as many as there are
     "kills": Campaign(kills.run, 900),
     "faults": Campaign(faults.run, 100_000),  # as many as there are
     "storms": Campaign(storms.run, 40),

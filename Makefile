@@ -41,7 +41,7 @@ types: $(VENV)/.dev  ## check the types
 	$(PY) -m mypy
 
 bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench extra
-	$(PY) -m hdnn bench
+	$(PY) benchmarks/bench.py
 
 docs: $(VENV)/.dev  ## run the examples in docs and README
 	$(PY) -m pytest -q docs README.md

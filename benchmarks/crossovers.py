@@ -14,11 +14,11 @@ import json
 from typing import Any
 
 import torch
+from speed.cases import machine
+from speed.peers import fused, reference
+from speed.timing import interleave
 
 import hdnn
-from hdnn.bench.cases import machine
-from hdnn.bench.peers import fused, reference
-from hdnn.bench.timing import interleave
 
 ARCHITECTURES, WIDTHS = ("H1", "MS1", "MS3", "H2"), (32, 48, 64, 80, 96, 128)
 SIZES = ((125, 64), (1024, 16), (4096, 64))  # samples, layers

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from speed.timing import interleave
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.bench.timing import interleave
 from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.training import TrainingConfig
 from hdnn.training.loops import Batches, JointLoop

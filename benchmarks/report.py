@@ -1,6 +1,6 @@
 """Writes the tables and the figure of docs/performance.md from benchmarks/results.json.
 
-python -m hdnn bench --json > benchmarks/results.json
+python benchmarks/bench.py --json > benchmarks/results.json
 python benchmarks/training.py --json > benchmarks/training.json
 python benchmarks/crossovers.py --json > benchmarks/crossovers.json
 python benchmarks/report.py

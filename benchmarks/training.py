@@ -18,11 +18,11 @@ from typing import Any
 
 import eager
 import torch
+from speed.cases import machine
+from speed.peers import fused
+from speed.timing import interleave
 
 import hdnn
-from hdnn.bench.cases import machine
-from hdnn.bench.peers import fused
-from hdnn.bench.timing import interleave
 from hdnn.data import Split, split
 from hdnn.model import Model
 from hdnn.training import DirectEnsemble, Trainer, TrainingConfig

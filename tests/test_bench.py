@@ -6,16 +6,15 @@ import json
 from collections import Counter
 from typing import Any
 
+import bench
 import numpy as np
 import pytest
 import torch
+from speed import cases, peers
+from speed.cases import CASES, SWEEP, Case
+from speed.timing import interleave
 from torch import Tensor
-from typer.testing import CliRunner
 
-from hdnn.bench import cases, peers
-from hdnn.bench.cases import CASES, SWEEP, Case
-from hdnn.bench.timing import interleave
-from hdnn.cli import app
 from hdnn.errors import HdnnError
 from twins import Net
 
@@ -34,7 +33,7 @@ def single(strict: None) -> None:
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 7), (60.0, 25)])
 def test_works_take_turns(seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every round each has a burst, after a call to warm up: noise meets all alike."""
-    monkeypatch.setattr("hdnn.bench.timing.BURST", 0.0)  # bursts of one call
+    monkeypatch.setattr("speed.timing.BURST", 0.0)  # bursts of one call
     calls: list[str] = []
     works = {name: lambda name=name: calls.append(name) for name in "abc"}
     found = interleave(works, seconds=seconds, least=7, most=25)
@@ -52,7 +51,7 @@ def test_works_take_turns(seconds: float, rounds: int, monkeypatch: pytest.Monke
 def test_a_slower_work_is_seen_to_be_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock of our own, that each work moves by what it costs."""
     now = [0.0]
-    monkeypatch.setattr("hdnn.bench.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("speed.timing.time.perf_counter", lambda: now[0])
 
     def work(cost: float) -> Any:
         return lambda: now.__setitem__(0, now[0] + cost)
@@ -157,11 +156,12 @@ def test_the_table_has_every_row_and_every_peer_is_known() -> None:
 # --- command line ---------------------------------------------------------------------------------
 
 
-def test_the_command_prints_records_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_records_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(cases, "CASES", (TINY,))
-    run = CliRunner().invoke(app, ["bench", "--group", "small", "--seconds", "0.05", "--json"])
-    assert run.exit_code == 0, run.output
-    found = json.loads(run.stdout)
+    bench.main(["--group", "small", "--seconds", "0.05", "--json"])
+    found = json.loads(capsys.readouterr().out)
     (record,) = found["cases"]
     assert record["case"]["architecture"] == "H1"
     assert set(record["seconds"]) | set(record["missing"]) == set(TINY.peers)
@@ -169,15 +169,17 @@ def test_the_command_prints_records_as_json(monkeypatch: pytest.MonkeyPatch) -> 
     assert {"hdnn", "torch", "threads", "cpu"} <= set(found["machine"])
 
 
-def test_the_command_shows_a_line_for_every_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_shows_a_line_for_every_peer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(cases, "CASES", (TINY,))
-    run = CliRunner().invoke(app, ["bench", "--group", "small", "--seconds", "0.0"])
-    assert run.exit_code == 0, run.output
+    bench.main(["--group", "small", "--seconds", "0.0"])
+    lines = capsys.readouterr().out.splitlines()
     for peer in ("fused", "reference"):
-        assert any(peer in line and "ms" in line for line in run.stdout.splitlines())
+        assert any(peer in line and "ms" in line for line in lines)
 
 
-def test_an_unknown_group_is_misuse() -> None:
-    run = CliRunner().invoke(app, ["bench", "--group", "smal"])
-    assert run.exit_code == 2
-    assert "small" in run.stderr
+def test_an_unknown_group_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--group", "smal"])
+    assert "small" in capsys.readouterr().err

@@ -31,7 +31,7 @@ from hdnn.data import iter_rows
 from hdnn.errors import HdnnError
 from hdnn.training.runs import Run
 
-COMMANDS = ("train", "predict", "evaluate", "info", "demo", "bench")
+COMMANDS = ("train", "predict", "evaluate", "info", "demo")
 QUICK = ("--layers", 3, "--epochs", 5, "--batch-size", 20)
 ROLL = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 4)
 
@@ -737,7 +737,7 @@ def test_errors_of_evaluate(labelled: Trained, many: Trained, roll: Path) -> Non
     refused(command("evaluate", labelled.run, "t.csv"), 2, "'eggs'", "ham")
 
 
-# --- info, demo, bench ----------------------------------------------------------------------------
+# --- info, demo -----------------------------------------------------------------------------------
 
 
 def test_info() -> None:
@@ -806,10 +806,6 @@ def test_the_networks_of_the_demo() -> None:
     """H1 at 4, 16 and 64 layers, MS1 and FCNN beside it."""
     assert {name for name, _ in demo_module.CELLS} == {"H1", "MS1", "FCNN"}
     assert {layers for name, layers in demo_module.CELLS if name == "H1"} == {4, 16, 64}
-
-
-def test_bench_knows_its_groups() -> None:
-    refused(command("bench", "--group", "smal"), 2, "unknown group 'smal'", "did you mean 'small'")
 
 
 # --- exit codes -----------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ ORDER = [
     "report",
     "experiments",
     "play",
-    "bench",
     "cli",
 ]
 LEVEL = {name: level for level, name in enumerate(ORDER)}

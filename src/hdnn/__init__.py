@@ -40,7 +40,6 @@ _LAZY = {
 _MODULES = (
     "analysis",
     "backends",
-    "bench",
     "data",
     "estimator",
     "images",

@@ -1,4 +1,4 @@
-"""`hdnn info` and `hdnn bench`."""
+"""`hdnn info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 import hdnn
 from hdnn import zoo
 from hdnn.cli.base import app, emit, say
-from hdnn.errors import unknown_name
 
 
 def _caches() -> list[Path]:
@@ -71,32 +70,3 @@ def info(
     for name, value in facts.items():
         shown = ", ".join(value) if isinstance(value, list) else value
         say(f"{name:18}{shown}")
-
-
-@app.command()
-def bench(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
-    seconds: Annotated[float, typer.Option(help="How long to measure each work.")] = 2.0,
-    group: Annotated[
-        list[str] | None, typer.Option(help="Only these rows of the table, e.g. small, images.")
-    ] = None,
-) -> None:
-    """Measure speed and memory against peers: ratios of medians in one interleaved run."""
-    from hdnn.bench import cases
-
-    def report(line: str) -> None:
-        if not as_json:
-            say(line)
-
-    groups = sorted({case.group for case in cases.CASES})
-    for name in group or ():
-        if name not in groups:
-            raise unknown_name("group", name, groups)
-    if group:
-        chosen = [case for case in cases.CASES if case.group in group]
-        measured = [cases.measure(case, seconds, report) for case in chosen]
-        found = {"machine": cases.machine(), "cases": measured}
-    else:
-        found = cases.run_all(seconds=seconds, report=report)
-    if as_json:
-        emit(found)

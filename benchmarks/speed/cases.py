@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 import hdnn
-from hdnn.bench.peers import PEERS
-from hdnn.bench.timing import Timing, interleave
 from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork
+from speed.peers import PEERS
+from speed.timing import Timing, interleave
 
 Record = dict[str, Any]
 Report = Callable[[str], None]

@@ -1,0 +1,1 @@
+"""Works, peers and timing of the speed comparison; see `benchmarks/bench.py`."""

@@ -1,1 +1,0 @@
-"""Speed and memory against peers: ratios of medians in one interleaved run."""

@@ -23,8 +23,8 @@ from hdnn.analysis import (
     spectrum,
     velocity_jacobians,
 )
+from hdnn.analysis.context import Context
 from hdnn.analysis.continuous import backward_dynamics, solve
-from hdnn.analysis.subject import Subject
 from hdnn.fields import HamiltonianField, Weights, canonical
 from hdnn.schemes import ImplicitMidpoint
 
@@ -205,8 +205,8 @@ CHECKS = (discrete_checks.structure, discrete_checks.norm_at_least_one, discrete
 
 def structural(net: hdnn.HamiltonianNetwork, y: Tensor) -> dict[str, bool | None]:
     """Those checks of a certificate that are about structure."""
-    subject = Subject(net, y)
-    return {found.name: found.holds for found in (check(subject, None) for check in CHECKS)}
+    context = Context(net, y)
+    return {found.name: found.holds for found in (check(context, None) for check in CHECKS)}
 
 
 KEEPING = [

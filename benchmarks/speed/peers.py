@@ -77,7 +77,7 @@ def torchdiffeq(net: HamiltonianNetwork, y: Tensor) -> Work:
 
     def function(y: Tensor) -> Tensor:
         x, restore = layout.flatten(y)
-        velocity = twin.field.bound()
+        velocity = twin.field.velocity_fn()
         solution = odeint(
             lambda t, x: velocity(min(round(float(t) / h), net.layers - 1), t, x),
             x,

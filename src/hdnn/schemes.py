@@ -81,7 +81,7 @@ def _flow(
 ) -> Program:
     """The program of a method that needs only the velocity: x = step(f, x, h)."""
     depth = _depth(field, layers)
-    velocity, t = field.bound(), times(h, depth)
+    velocity, t = field.velocity_fn(), times(h, depth)
 
     def advance(j: int, x: Tensor, sign: int = 1) -> Tensor:
         return step(lambda v: velocity(j, t[j], v), x, sign * at_layer(h, j, x.ndim))
@@ -107,7 +107,7 @@ class ForwardEuler(Scheme):
     order: ClassVar[int] = 1
 
     def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        hidden, everything = field.hidden(), (0, field.layout.width)
+        hidden, everything = field.as_layer(), (0, field.layout.width)
         if hidden is None:
             return _flow(field, h, layers, lambda f, x, h: x + h * f(x))
         stage = _stage(hidden, h, everything, everything)
@@ -129,7 +129,7 @@ class DirectMap(Scheme):
             )
 
     def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        hidden, everything = field.hidden(), (0, field.layout.width)
+        hidden, everything = field.as_layer(), (0, field.layout.width)
         assert hidden is not None
         stage = _stage(hidden, 1.0, everything, everything, carry=0)
         return Program(_depth(field, layers), (stage,), field.layout)
@@ -182,7 +182,7 @@ class Splitting(Scheme):
         parts = [
             self.first if k % 2 == 0 else other[self.first] for k in range(len(self.coefficients))
         ]
-        hidden = {part: field.moves(part) for part in ("y", "z")}
+        hidden = {part: field.half_layer(part) for part in ("y", "z")}
         steps: list[Stage | Flow] = []
         for part, c in zip(parts, self.coefficients, strict=True):
             layer = hidden[part]

@@ -3,7 +3,7 @@
 from hdnn.analysis.advice import Advice, advise
 from hdnn.analysis.certificate import Certificate, Check
 from hdnn.analysis.certification import certify
-from hdnn.analysis.growth import Norms, norms, product_bound
+from hdnn.analysis.gradient_norms import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
 from hdnn.analysis.perturbations import accuracy_under
 from hdnn.analysis.profiles import Profile, profile

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.analysis.growth import singular_values
+from hdnn.analysis.gradient_norms import singular_values
 from hdnn.analysis.sensitivity import (
     forward_sensitivities,
     jacobians,

@@ -9,11 +9,11 @@ from torch import Tensor
 from hdnn.analysis import continuous_checks as continuous
 from hdnn.analysis import discrete_checks as discrete
 from hdnn.analysis.certificate import Certificate, Check
-from hdnn.analysis.subject import Subject
+from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork
 
-CHECKS: tuple[Callable[[Subject, float | None], Check], ...] = (
+CHECKS: tuple[Callable[[Context, float | None], Check], ...] = (
     continuous.interconnection,
     continuous.full_rank,
     continuous.positive_slope,
@@ -52,10 +52,10 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")
-    subject = Subject(net, y)
-    checks = [discrete.finite(subject, tolerance)]
-    if subject.finite:
-        checks += [check(subject, tolerance) for check in CHECKS]
+    context = Context(net, y)
+    checks = [discrete.finite(context, tolerance)]
+    if context.finite:
+        checks += [check(context, tolerance) for check in CHECKS]
     title = " ".join(net.extra_repr().split())
-    dtype = str(subject.dtype).removeprefix("torch.")
-    return Certificate(title, subject.states.shape[1], dtype, tuple(checks))
+    dtype = str(context.dtype).removeprefix("torch.")
+    return Certificate(title, context.states.shape[1], dtype, tuple(checks))

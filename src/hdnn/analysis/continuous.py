@@ -72,7 +72,7 @@ def refined(net: HamiltonianNetwork, substeps: int, *, own: bool = False) -> Pro
     if own:
         inner = reference.layer_map(net.scheme.lower(field, h, layers))
     else:
-        velocity, t = field.bound(), times(net.h, layers)
+        velocity, t = field.velocity_fn(), times(net.h, layers)
 
         def inner(j: int, x: Tensor) -> Tensor:
             return _rk4(lambda v: (velocity(j, t[j], v[0]),), (x,), at_layer(h, j, x.ndim))[0]
@@ -131,7 +131,7 @@ def backward_dynamics(net: HamiltonianNetwork, end: Tensor, substeps: int) -> Te
     Returns:
         ``(layers + 1, samples, n, n)``, at s = T - t_l.
     """
-    velocity, t = net.field.bound(), times(net.h, net.layers)
+    velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
     axis = net.field.layout.axis
     eye = torch.eye(end.shape[-1], dtype=end.dtype)
     state: State = (end if axis == -1 else end.unsqueeze(-1), eye.expand(*end.shape, len(eye)))

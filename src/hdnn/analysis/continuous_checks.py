@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.certificate import Check, follows
+from hdnn.analysis.context import Context
 from hdnn.analysis.continuous import backward_dynamics
 from hdnn.analysis.sensitivity import jacobians
 from hdnn.analysis.spectra import EPS
-from hdnn.analysis.subject import Subject
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField
-from hdnn.fields.field import minus
+from hdnn.fields.field import effective_interconnection
 from hdnn.program import times
 
 NAN = math.nan
@@ -28,9 +28,9 @@ def worst_place(badness: Tensor) -> dict[str, Any]:
     return {"layer": place // badness.shape[1], "sample": place % badness.shape[1]}
 
 
-def interconnection(subject: Subject, tolerance: float | None) -> Check:
+def interconnection(context: Context, tolerance: float | None) -> Check:
     """J = -J' (equation 7)."""
-    S, statement = _interconnection(subject)
+    S, statement = _interconnection(context)
     allowed = 8 * EPS if tolerance is None else tolerance
     if S is None:
         value, holds = NAN, False
@@ -51,37 +51,37 @@ def interconnection(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _interconnection(subject: Subject) -> tuple[Tensor | None, str]:
-    field = subject.hamiltonian
+def _interconnection(context: Context) -> tuple[Tensor | None, str]:
+    field = context.hamiltonian
     if field is None:
         return None, "J = -J': this is a baseline without J"
-    if subject.inverse:
+    if context.inverse:
         assert isinstance(field, HamiltonianField)
         return field.weights.K, "K = -K', hence J = -J' for J K' = I"
-    if not subject.state_dependent:
+    if not context.state_dependent:
         what = "J = -J'" if field.R is None else "J - R is skew (it has dissipation R)"
-        return minus(field.interconnection, field.R), what
-    t = times(subject.net.h, subject.layers)
-    J = torch.stack([field.J_at(subject.states[j], j, t[j]) for j in range(subject.layers)])
+        return effective_interconnection(field.interconnection, field.R), what
+    t = times(context.net.h, context.layers)
+    J = torch.stack([field.J_at(context.states[j], j, t[j]) for j in range(context.layers)])
     return J if field.R is None else J - field.R, "J(y, t) = -J(y, t)' at all states"
 
 
-def full_rank(subject: Subject, tolerance: float | None) -> Check:
+def full_rank(context: Context, tolerance: float | None) -> Check:
     """K' D K > 0 needs K of full column rank; an energy of one's own needs a positive Hessian."""
-    field = subject.hamiltonian
-    allowed = subject.n * EPS
+    field = context.hamiltonian
+    allowed = context.n * EPS
     value, statement = NAN, "K has full column rank"
     if isinstance(field, EnergyField):
         statement = "the Hessian of H is positive definite"
-        values = torch.linalg.eigvalsh(_hessians(subject, field))
+        values = torch.linalg.eigvalsh(_hessians(context, field))
         value = float((values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)).min())
-    elif field is not None and not subject.inverse:
+    elif field is not None and not context.inverse:
         K = field.weights.K
         value = 0.0
         if K.shape[-2] >= K.shape[-1]:
             singular = torch.linalg.svdvals(K)
             value = float((singular[:, -1] / singular[:, 0].clamp_min(1e-300)).min())
-    elif subject.inverse:
+    elif context.inverse:
         statement += " (the Jacobian D K of MS1 and MS2 needs no inverse)"
     holds = None if math.isnan(value) else value > allowed
     return Check(
@@ -100,30 +100,30 @@ def full_rank(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _hessians(subject: Subject, field: EnergyField) -> Tensor:
-    t, layout = times(subject.net.h, subject.layers), field.layout
-    states = subject.states[:-1].unsqueeze(-1) if layout.channels else subject.states[:-1]
+def _hessians(context: Context, field: EnergyField) -> Tensor:
+    t, layout = times(context.net.h, context.layers), field.layout
+    states = context.states[:-1].unsqueeze(-1) if layout.channels else context.states[:-1]
     return torch.stack(
         [
             jacobians(partial(field.gradient, layer=j, t=t[j]), states[j], layout.axis)
-            for j in range(subject.layers)
+            for j in range(context.layers)
         ]
     )
 
 
-def slopes(subject: Subject) -> Tensor | None:
+def slopes(context: Context) -> Tensor | None:
     """D = sigma'(K y_j + b) of every layer, ``(layers, samples, m)``."""
-    field = subject.hamiltonian
+    field = context.hamiltonian
     if not isinstance(field, HamiltonianField):
         return None
-    z = subject.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
+    z = context.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
     found: Tensor = torch.func.grad(lambda v: field.activation.function(v).sum())(z)
     return found
 
 
-def positive_slope(subject: Subject, tolerance: float | None) -> Check:
+def positive_slope(context: Context, tolerance: float | None) -> Check:
     """D > 0 fails where units are saturated: 1 - tanh^2 is 0 in floating point."""
-    D, value, allowed, detail = slopes(subject), NAN, 4 * EPS, {}
+    D, value, allowed, detail = slopes(context), NAN, 4 * EPS, {}
     if D is not None:
         value, detail = float(D.min()), worst_place(-D.amin(-1))
     holds = None if D is None else value > allowed
@@ -144,11 +144,11 @@ def positive_slope(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def imaginary(subject: Subject, tolerance: float | None) -> Check:
+def imaginary(context: Context, tolerance: float | None) -> Check:
     """Lemma 2, from the actual Jacobian."""
     value, allowed, holds, detail = NAN, NAN, None, {}
-    if subject.stepped:
-        found = subject.spectrum
+    if context.stepped:
+        found = context.spectrum
         limit = found.rounding if tolerance is None else torch.full_like(found.real, tolerance)
         detail = worst_place(found.real / limit.clamp_min(1e-300))
         at = detail["layer"], detail["sample"]
@@ -170,18 +170,18 @@ def imaginary(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def diagonalisable(subject: Subject, tolerance: float | None) -> Check:
+def diagonalisable(context: Context, tolerance: float | None) -> Check:
     """Lemma 3, from the actual Jacobian."""
     value, holds, detail = NAN, None, {}
-    if subject.stepped:
-        condition = subject.spectrum.condition
+    if context.stepped:
+        condition = context.spectrum.condition
         value, detail = float(condition.max()), worst_place(condition)
         holds = math.isfinite(value)
     return Check(
         "diagonalisable",
         holds,
         value,
-        (16 * subject.n * EPS) ** -0.5,
+        (16 * context.n * EPS) ** -0.5,
         "eigenvectors of df/dy form a basis: its condition number kappa",
         follows(
             holds,
@@ -193,13 +193,13 @@ def diagonalisable(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def gradient_dynamics(subject: Subject, tolerance: float | None) -> Check:
+def gradient_dynamics(context: Context, tolerance: float | None) -> Check:
     """Lemma 1: d y(T)/d y(T - t) from its own differential equation, and by differentiation."""
     value, allowed, holds, detail = NAN, NAN, None, {}
-    solution = _solved(subject)
+    solution = _solved(context)
     if solution is not None and solution.error < 1e-3:
         M = solution.sensitivities
-        mine = backward_dynamics(subject.net, solution.states[-1], solution.substeps)
+        mine = backward_dynamics(context.net, solution.states[-1], solution.substeps)
         value = float((_norm(mine - M) / _norm(M)).max())
         allowed = 20 * solution.error + 1e-9 if tolerance is None else tolerance
         holds = value <= allowed
@@ -220,11 +220,11 @@ def gradient_dynamics(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _solved(subject: Subject) -> Any:
-    if not subject.stepped:
+def _solved(context: Context) -> Any:
+    if not context.stepped:
         return None
     try:
-        return subject.solution
+        return context.solution
     except HdnnError:  # the step is too large to follow the ODE; `scheme-drift` says so
         return None
 
@@ -233,13 +233,13 @@ def _norm(M: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(M, 2)
 
 
-def smooth_weights(subject: Subject, tolerance: float | None) -> Check:
+def smooth_weights(context: Context, tolerance: float | None) -> Check:
     """K and b must vary slowly against the dynamics: their change over 1 / ||df/dy||."""
-    field, value, holds, detail = subject.weighted, NAN, None, {}
-    if field is not None and subject.stepped:
+    field, value, holds, detail = context.weighted, NAN, None, {}
+    if field is not None and context.stepped:
         both = torch.cat([field.weights.K, field.weights.b.unsqueeze(-1)], -1).flatten(1)
         change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
-        turn = subject.h * subject.spectrum.size.amax(1)
+        turn = context.h * context.spectrum.size.amax(1)
         scale = torch.maximum(size[1:], size[:-1]) * torch.maximum(turn[1:], turn[:-1])
         rate = torch.where(change > 0, change / scale, 0.0)
         value = float(rate.max()) if len(rate) else 0.0
@@ -262,16 +262,16 @@ def smooth_weights(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def marginal_growth(subject: Subject, tolerance: float | None) -> Check:
+def marginal_growth(context: Context, tolerance: float | None) -> Check:
     """What Lemmas 2 and 3 are used for: ||M|| within [1 / kappa, kappa], sample by sample."""
     value, holds, detail = NAN, None, {}
-    if subject.stepped:
-        size = subject.singular[..., 0]
+    if context.stepped:
+        size = context.singular[..., 0]
         both = torch.maximum(size, 1 / size)
-        ratio = both / subject.spectrum.condition.amax(0)
+        ratio = both / context.spectrum.condition.amax(0)
         value, detail = float(ratio.max()), worst_place(ratio)
         detail = {**detail, "largest": float(size.max()), "smallest": float(size.min())}
-        holds = value <= 1 + 1e-9 if bool(subject.spectrum.condition.isfinite().any()) else None
+        holds = value <= 1 + 1e-9 if bool(context.spectrum.condition.isfinite().any()) else None
     return Check(
         "marginal-growth",
         holds,

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.certificate import Check
+from hdnn.analysis.context import Context
 from hdnn.analysis.continuous import refined, states_and_sensitivities
 from hdnn.analysis.continuous_checks import NAN, worst_place
-from hdnn.analysis.growth import product_bound
+from hdnn.analysis.gradient_norms import product_bound
 from hdnn.analysis.spectra import EPS
-from hdnn.analysis.subject import Subject
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 
@@ -20,18 +20,18 @@ DRIFT = 2.0
 """The factor by which a scheme may change the norm of gradients."""
 
 
-def finite(subject: Subject, tolerance: float | None) -> Check:
+def finite(context: Context, tolerance: float | None) -> Check:
     """All states are numbers."""
-    bad = (~torch.isfinite(subject.states)).any(-1).sum(1)
-    detail = {} if subject.finite else {"layer": int(bad.nonzero()[0])}
+    bad = (~torch.isfinite(context.states)).any(-1).sum(1)
+    detail = {} if context.finite else {"layer": int(bad.nonzero()[0])}
     return Check(
         "finite",
-        subject.finite,
+        context.finite,
         float(bad.max()),
         0.0,
         "samples whose state is not finite",
         "the forward pass can be computed"
-        if subject.finite
+        if context.finite
         else f"states overflow at layer {detail.get('layer')}: the step or the weights are too "
         "large; nothing else can be examined",
         "section 2.2",
@@ -39,25 +39,25 @@ def finite(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _preserves(subject: Subject) -> str | None:
+def _preserves(context: Context) -> str | None:
     """Where M J M' = J is promised: in the "network", within a "layer", or nowhere."""
-    field = subject.hamiltonian
-    if field is None or field.R is not None or subject.state_dependent:
+    field = context.hamiltonian
+    if field is None or field.R is not None or context.state_dependent:
         return None
-    if not subject.net.scheme.structure_preserving:
+    if not context.net.scheme.structure_preserving:
         return None
     return "network" if field.interconnection.constant else "layer"
 
 
-def structure(subject: Subject, tolerance: float | None) -> Check:
+def structure(context: Context, tolerance: float | None) -> Check:
     """M J M' = J; where J_j K_j' = I it is written D' K D = K, which needs no inverse."""
-    where, value, detail = _preserves(subject), NAN, {}
-    limit = 32 * subject.n * (subject.layers if where == "network" else 1) * EPS
+    where, value, detail = _preserves(context), NAN, {}
+    limit = 32 * context.n * (context.layers if where == "network" else 1) * EPS
     statement = "M J M' = J: defect / (||M||^2 ||J||)"
     if where is not None:
         statement += ", whole network" if where == "network" else ", within every layer"
-        M = subject.M if where == "network" else subject.factors
-        defect = _defect(subject, M) / _norm(M).square()
+        M = context.M if where == "network" else context.factors
+        defect = _defect(context, M) / _norm(M).square()
         value, detail = float(defect.max()), worst_place(defect)
     allowed = limit if tolerance is None else tolerance
     holds = None if where is None else value <= allowed
@@ -77,10 +77,10 @@ def structure(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _defect(subject: Subject, M: Tensor) -> Tensor:
-    field = subject.hamiltonian
+def _defect(context: Context, M: Tensor) -> Tensor:
+    field = context.hamiltonian
     assert field is not None
-    if subject.inverse:
+    if context.inverse:
         assert isinstance(field, HamiltonianField)
         K = field.weights.K.unsqueeze(1)
         return _norm(M.mT @ K @ M - K) / _norm(K)
@@ -92,21 +92,21 @@ def _norm(M: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(M, 2)
 
 
-def reciprocal(subject: Subject, tolerance: float | None) -> Check:
+def reciprocal(context: Context, tolerance: float | None) -> Check:
     """Singular values of a symplectic M come in pairs s, 1/s."""
-    value, detail, field = NAN, {}, subject.hamiltonian
-    applies = _preserves(subject) == "network" and field is not None
+    value, detail, field = NAN, {}, context.hamiltonian
+    applies = _preserves(context) == "network" and field is not None
     if applies and field is not None:
         square = -field.J @ field.J  # a multiple of J1, up to a rotation
         applies = bool(torch.allclose(square, square[0, 0] * torch.eye(len(square)).to(square)))
         applies = applies and bool(square[0, 0] > 0)
     if applies:
-        s = subject.singular
+        s = context.singular
         # A small singular value carries an error of eps ||M||, so its product with the large one
         # carries eps ||M||^2.
         defect = ((s * s.flip(-1) - 1).abs() / s[..., :1].square().clamp_min(1)).amax(-1)
         value, detail = float(defect.max()), worst_place(defect)
-    allowed = 32 * subject.n * subject.layers * EPS if tolerance is None else tolerance
+    allowed = 32 * context.n * context.layers * EPS if tolerance is None else tolerance
     holds = value <= allowed if applies else None
     return Check(
         "reciprocal-pairs",
@@ -124,12 +124,12 @@ def reciprocal(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def norm_at_least_one(subject: Subject, tolerance: float | None) -> Check:
+def norm_at_least_one(context: Context, tolerance: float | None) -> Check:
     """||J|| = ||M J M'|| <= ||M||^2 ||J||, hence ||M|| >= 1."""
-    size = subject.singular[:-1, :, 0]  # the last is that of the identity
-    slack = 32 * subject.n * subject.layers * EPS if tolerance is None else tolerance
-    value, field = float(size.min()), subject.hamiltonian
-    applies = _preserves(subject) == "network" and field is not None and bool(field.J.any())
+    size = context.singular[:-1, :, 0]  # the last is that of the identity
+    slack = 32 * context.n * context.layers * EPS if tolerance is None else tolerance
+    value, field = float(size.min()), context.hamiltonian
+    applies = _preserves(context) == "network" and field is not None and bool(field.J.any())
     holds = value >= 1 - slack if applies else None
     return Check(
         "norm-at-least-one",
@@ -148,15 +148,15 @@ def norm_at_least_one(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def upper_bound(subject: Subject, tolerance: float | None) -> Check:
+def upper_bound(context: Context, tolerance: float | None) -> Check:
     """The product of Lipschitz constants of the stages; `value` is how tight it is at l = 0."""
     value, holds, detail = NAN, None, {}
     try:
-        bound = product_bound(subject.net)
+        bound = product_bound(context.net)
     except HdnnError:
         pass
     else:
-        size = subject.singular[..., 0]
+        size = context.singular[..., 0]
         ratio = size / bound[:, None]
         value, holds = float(ratio[0].max()), bool((ratio <= 1 + 1e-9).all())
         detail = {"bound": float(bound[0]), "largest": float(size.max())}
@@ -174,12 +174,12 @@ def upper_bound(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def bounded_states(subject: Subject, tolerance: float | None) -> Check:
+def bounded_states(context: Context, tolerance: float | None) -> Check:
     """log cosh x >= |x| - log 2, so constant energy bounds the forward pass."""
-    field, value, holds, detail = subject.hamiltonian, NAN, None, {}
+    field, value, holds, detail = context.hamiltonian, NAN, None, {}
     tanh = isinstance(field, HamiltonianField) and field.activation.name == "tanh"
-    if tanh and isinstance(field, HamiltonianField) and subject.net.time_invariant:
-        z = subject.states @ field.weights.K[0].mT + field.weights.b[0]
+    if tanh and isinstance(field, HamiltonianField) and context.net.time_invariant:
+        z = context.states @ field.weights.K[0].mT + field.weights.b[0]
         H = field.activation.energy(z).sum(-1)
         size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))
         value, detail = float(size.max()), worst_place(size)
@@ -203,18 +203,18 @@ def bounded_states(subject: Subject, tolerance: float | None) -> Check:
 
 
 @torch.no_grad()
-def scheme_drift(subject: Subject, tolerance: float | None) -> Check:
+def scheme_drift(context: Context, tolerance: float | None) -> Check:
     """How the norms of the network's gradients differ from those of its ODE, at h, h/2 and h/4."""
     value, holds, detail = NAN, None, {}
-    if subject.stepped:
+    if context.stepped:
         try:
-            exact = subject.solution.sensitivities
+            exact = context.solution.sensitivities
             # With explicit time the substeps of a layer would begin at other times.
-            parts = (1, 2, 4) if subject.weighted and not subject.state_dependent else (1,)
+            parts = (1, 2, 4) if context.weighted and not context.state_dependent else (1,)
             deviations = []
             for k in parts:
-                program = subject.net.program() if k == 1 else refined(subject.net, k, own=True)
-                M = states_and_sensitivities(program, subject.few)[1]
+                program = context.net.program() if k == 1 else refined(context.net, k, own=True)
+                M = states_and_sensitivities(program, context.few)[1]
                 ratio = _norm(M) / _norm(exact)
                 factor = float(torch.maximum(ratio, 1 / ratio).max())
                 detail["h" if k == 1 else f"h/{k}"] = factor
@@ -231,7 +231,7 @@ def scheme_drift(subject: Subject, tolerance: float | None) -> Check:
         holds,
         value,
         DRIFT,
-        f"{subject.net.scheme} changes norms of gradients by a factor, at h = {_step(subject)}",
+        f"{context.net.scheme} changes norms of gradients by a factor, at h = {_step(context)}",
         "the network behaves as its ODE; halving h shows the order"
         if holds is not False
         else "the step is too large for what the ODE promises; see hdnn.analysis.advise",
@@ -240,5 +240,5 @@ def scheme_drift(subject: Subject, tolerance: float | None) -> Check:
     )
 
 
-def _step(subject: Subject) -> str:
-    return f"{float(subject.h.max()):.3g}"
+def _step(context: Context) -> str:
+    return f"{float(context.h.max()):.3g}"

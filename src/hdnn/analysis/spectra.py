@@ -52,7 +52,7 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
 
 def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> Tensor:
     """The same at given canonical states, one for every layer."""
-    velocity, t, axis = net.field.bound(), times(net.h, net.layers), net.field.layout.axis
+    velocity, t, axis = net.field.velocity_fn(), times(net.h, net.layers), net.field.layout.axis
     return torch.stack(
         [jacobians(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]
     )

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hdnn.analysis.growth import Norms
-from hdnn.analysis.pulling import Row, check_mixing, jacobians, norms_of, power, stack, summary
+from hdnn.analysis.gradient_norms import Norms
+from hdnn.analysis.vjp import Row, check_mixing, jacobians, norms_of, power, stack, summary
 from hdnn.errors import HdnnError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields.field import Field, Time, Velocity, interconnect, positive
+from hdnn.fields.field import Field, Time, Velocity, check_dissipation, interconnect
 from hdnn.fields.interconnection import (
     Interconnection,
     InverseTranspose,
@@ -60,7 +60,11 @@ class EnergyField(Field):
             raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
         self.layers = self.interconnection.layers
         self.function = energy
-        R = None if dissipation is None else positive(dissipation, self.layout.width).to(dtype)
+        R = (
+            None
+            if dissipation is None
+            else check_dissipation(dissipation, self.layout.width).to(dtype)
+        )
         self.register_buffer("R", R)
         self.separable = separable
         if separable and not _couples_halves_only(self.interconnection, R, self.layout.width):
@@ -92,7 +96,7 @@ class EnergyField(Field):
     def _gradient(self, x: Tensor, t: Time) -> Tensor:
         return torch.func.grad(lambda v: self.function(v, t).sum())(x)
 
-    def bound(self) -> Velocity:
+    def velocity_fn(self) -> Velocity:
         apply = interconnect(self.interconnection, self.R, self.layout)
         return lambda j, t, x: apply(j, t, x, self._gradient(x, t))
 

@@ -58,10 +58,10 @@ class Field(nn.Module, ABC):
         return next((t.dtype for t in tensors if t.is_floating_point()), None)
 
     @abstractmethod
-    def bound(self) -> Velocity:
+    def velocity_fn(self) -> Velocity:
         """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
 
-    def hidden(self) -> HiddenLayer | None:
+    def as_layer(self) -> HiddenLayer | None:
         """The field as one hidden layer, or None."""
         return None
 
@@ -69,14 +69,14 @@ class Field(nn.Module, ABC):
         """The tensors that a program refers to, if it refers to nothing that is computed anew."""
         return None
 
-    def moves(self, part: str) -> HiddenLayer | None:
+    def half_layer(self, part: str) -> HiddenLayer | None:
         """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None."""
         return None
 
     def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """The right-hand side of the ODE of a layer at time t, in the shape of y."""
         x, restore = self.layout.flatten(y)
-        return restore(self.bound()(layer, t, x))
+        return restore(self.velocity_fn()(layer, t, x))
 
 
 def interconnect(
@@ -91,19 +91,19 @@ def interconnect(
             return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
 
         return apply
-    S = minus(J, R)
+    S = effective_interconnection(J, R)
     if S.ndim == 2:
         return lambda j, t, x, g: layout.linear(S, g)
     return lambda j, t, x, g: layout.linear(S[..., j if S.shape[-3] > 1 else 0, :, :], g)
 
 
-def minus(J: Interconnection, R: Tensor | None) -> Tensor:
+def effective_interconnection(J: Interconnection, R: Tensor | None) -> Tensor:
     """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``."""
     S = J.matrix() if R is None else J.matrix() - R
     return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
 
 
-def positive(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
+def check_dissipation(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
     """R as a tensor, checked to be symmetric and positive semidefinite."""
     R = torch.as_tensor(dissipation).to(torch.float64)
     if R.shape != (n, n):

@@ -17,7 +17,15 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
-from hdnn.fields.field import Field, HiddenLayer, Time, Velocity, interconnect, minus, positive
+from hdnn.fields.field import (
+    Field,
+    HiddenLayer,
+    Time,
+    Velocity,
+    check_dissipation,
+    effective_interconnection,
+    interconnect,
+)
 from hdnn.fields.interconnection import (
     Fixed,
     Interconnection,
@@ -68,11 +76,11 @@ class ActivationField(WeightedField):
     def tensors(self) -> tuple[Tensor | None, ...]:
         return self.weights.tensors()
 
-    def hidden(self) -> HiddenLayer:
+    def as_layer(self) -> HiddenLayer:
         W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
         return HiddenLayer(W, b, self.activation)
 
-    def bound(self) -> Velocity:
+    def velocity_fn(self) -> Velocity:
         K, b = self._layers()
         return lambda j, t, x: self.activation.function(self.layout.affine(K[j], b[j], x))
 
@@ -106,7 +114,7 @@ class HamiltonianField(WeightedField):
         super().__init__(weights, activation)
         self.interconnection = interconnection(J, self.layout.width).to(weights.theta)
         self._check_interconnection()
-        R = None if dissipation is None else positive(dissipation, self.layout.width)
+        R = None if dissipation is None else check_dissipation(dissipation, self.layout.width)
         if R is not None and isinstance(self.interconnection, InverseTranspose):
             raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
         self.register_buffer("R", None if R is None else R.to(weights.theta))
@@ -156,7 +164,7 @@ class HamiltonianField(WeightedField):
         """J - R where it is a matrix or a stack; None where J K' = I."""
         if isinstance(self.interconnection, InverseTranspose):
             return None
-        return minus(self.interconnection, self.R)
+        return effective_interconnection(self.interconnection, self.R)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """H(y) = 1' E(K y + b): one number for every sample."""
@@ -179,17 +187,17 @@ class HamiltonianField(WeightedField):
         matrix = J.J if isinstance(J, Fixed) else None
         return (*self.weights.tensors(), matrix)
 
-    def hidden(self) -> HiddenLayer | None:
+    def as_layer(self) -> HiddenLayer | None:
         if isinstance(self.interconnection, StateDependent):
             return None
         S = self._S()
         W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
         return HiddenLayer(W, b, self.activation, S is not None, S)
 
-    def moves(self, part: str) -> HiddenLayer | None:
+    def half_layer(self, part: str) -> HiddenLayer | None:
         if self._halves is None:
             return None
-        half, whole = self._halves[part], self.hidden()
+        half, whole = self._halves[part], self.as_layer()
         if whole is None:
             return None
         W = Block(whole.W.stack, half.W, half.units, half.read)
@@ -197,7 +205,7 @@ class HamiltonianField(WeightedField):
         S = None if whole.S is None else whole.S[..., slice(*half.write), slice(*half.read)]
         return HiddenLayer(W, b, self.activation, whole.adjoint, S)
 
-    def bound(self) -> Velocity:
+    def velocity_fn(self) -> Velocity:
         K, b = self._layers()
         layout, sigma, axis = self.layout, self.activation.function, self.weights.theta.ndim - 2
         if isinstance(self.interconnection, InverseTranspose):
@@ -208,7 +216,9 @@ class HamiltonianField(WeightedField):
             return lambda j, t, x: apply(
                 j, t, x, layout.linear(G[j], sigma(layout.affine(K[j], b[j], x)))
             )
-        A = layout.mixed(minus(self.interconnection, self.R), adjoint).unbind(axis)
+        A = layout.mixed(effective_interconnection(self.interconnection, self.R), adjoint).unbind(
+            axis
+        )
         return lambda j, t, x: layout.linear(A[j], sigma(layout.affine(K[j], b[j], x)))
 
 

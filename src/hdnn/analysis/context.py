@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.continuous import Solution, solve
-from hdnn.analysis.growth import singular_values
+from hdnn.analysis.gradient_norms import singular_values
 from hdnn.analysis.sensitivity import layer_factors, refuse_convolution, sensitivities
 from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
 from hdnn.errors import HdnnError
@@ -21,7 +21,7 @@ FLOW_SAMPLES = 16
 """How many samples the ODE is integrated for; the other checks look at all."""
 
 
-class Subject:
+class Context:
     """A copy of a network in float64, and lazily its states, Jacobians and spectra.
 
     Args:

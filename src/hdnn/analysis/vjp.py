@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hdnn.analysis.growth import LEVELS, Norms, singular_values
+from hdnn.analysis.gradient_norms import LEVELS, Norms, singular_values
 from hdnn.errors import HdnnError
 
 ROOM = 2**25

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data.reading import check_unpacked
+from hdnn.data.reading import check_unpacked, reading
 from hdnn.data.sources import optional
 from hdnn.errors import FileFormatError, HdnnError
 
@@ -151,32 +151,32 @@ def _read(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
     image_module: Any = optional("PIL.Image", "images")
     operations: Any = optional("PIL.ImageOps", "images")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", image_module.DecompressionBombWarning)
-            with (
-                _open_regular(path) as file,
-                image_module.open(file, formats=("PNG", "JPEG")) as opened,
-            ):
-                if opened.mode not in _GREY + _COLOUR:
-                    raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
-                # Of a few bytes an image may unpack to any size; two copies are made at once.
-                check_unpacked(path, 2 * math.prod(opened.size) * len(opened.getbands()))
-                operations.exif_transpose(opened, in_place=True)
-                mode = "L" if opened.mode in _GREY else "RGB"
-                picture = opened if opened.mode == mode else opened.convert(mode)
-                if size is not None:
-                    picture = picture.resize((size[1], size[0]))
-                return np.array(picture, dtype=np.uint8)
-    except HdnnError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        image_module.DecompressionBombError,
-        image_module.DecompressionBombWarning,
-    ) as error:
+        with _open_regular(path) as file:
+            content = io.BytesIO(file.read())  # a file would be asked for whatever a chunk claims
+    except OSError as error:
         raise FileFormatError(f"cannot read {path} as a picture: {error}") from error
+    with reading(path, "a picture"), warnings.catch_warnings():
+        warnings.simplefilter("error", image_module.DecompressionBombWarning)
+        with image_module.open(content, formats=("PNG", "JPEG")) as opened:
+            if opened.mode not in _GREY + _COLOUR:
+                raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
+            check_unpacked(path, _bytes_per_pixel(opened) * math.prod(opened.size))
+            operations.exif_transpose(opened, in_place=True)
+            mode = "L" if opened.mode in _GREY else "RGB"
+            picture = opened if opened.mode == mode else opened.convert(mode)
+            if size is not None:
+                picture = picture.resize((size[1], size[0]))
+            return np.array(picture, dtype=np.uint8)
+
+
+def _bytes_per_pixel(opened: Any) -> int:
+    """What an image takes while it is read, at most: of a few bytes it may unpack to any size.
+
+    Pillow holds a byte for a pixel of grey and four for others, once as it is in the file and once
+    converted; then come its bytes and the array. A progressive JPEG has its coefficients as well.
+    """
+    held = {"L": 1 + 2, "RGB": 4 + 6}.get(opened.mode, 4 + 4 + 6)
+    return held + (2 * len(opened.getbands()) if opened.info.get("progressive") else 0)
 
 
 def _refuse_mixed(paths: Sequence[Path], arrays: Sequence[NDArray[np.uint8]]) -> None:

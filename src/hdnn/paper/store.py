@@ -1,4 +1,4 @@
-"""Records: one JSON object a line, each training once, however often a sweep is interrupted."""
+"""The store: one JSON object a line, each training once, however often a sweep is interrupted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Keyed)
 
 @dataclass(frozen=True)
 class Record:
-    """One training: accuracies are fractions, seconds are wall time a network."""
+    """One training of a classifier: accuracies are fractions, seconds are wall time a network."""
 
     data: str
     architecture: str

@@ -1,0 +1,355 @@
+"""Figure 2: norms of d y_N / d y_l while networks are trained on the double moons.
+
+Every case is trained for 960 iterations as appendix B.1 says, in float64, all seeds side by side;
+before an iteration's step all samples of its batch are looked at, at every layer.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import hdnn
+from hdnn.analysis import profile
+from hdnn.analysis.profiles import other_weights
+from hdnn.data.reading import reading, short
+from hdnn.network import HamiltonianNetwork
+from hdnn.paper import planar
+from hdnn.paper.experiment import Experiment, Group, Say, group, silent
+from hdnn.paper.render import write
+from hdnn.paper.store import Key, Store, is_of_type
+from hdnn.training import TrainingConfig
+
+EPOCHS = 24
+"""960 iterations of 125 samples."""
+T = 1.2
+"""Chosen as in Table 1, by `hdnn.paper.tuning` for H1 with 64 layers; not in the paper."""
+NETWORKS = {"H1": "H1", "H1 invariant": "H1", "MS3": "MS3", "FCNN": "FCNN"}
+"""Architectures by the name of a case; "invariant": all layers share their weights."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which network is trained how.
+
+    Args:
+        network: a name of `NETWORKS`.
+        layers, alpha, T: depth, weight of the smoothness penalty, final time (0: has none).
+        every: iterations from one look to the next.
+        method: "adam" is the paper's; "coupled" treats the penalty exactly, see `coupled`.
+    """
+
+    network: str
+    layers: int
+    alpha: float = 5e-3
+    T: float = T
+    every: int = 1
+    method: str = "adam"
+
+    @property
+    def key(self) -> Key:
+        """What its records have in common."""
+        return self.network, self.method, self.layers, self.T, self.alpha, self.every
+
+    @property
+    def config(self) -> TrainingConfig:
+        """Appendix B.1; the FCNN with the weight decay of appendix B.3."""
+        decay = 2e-4 if self.network == "FCNN" else 1e-4
+        alpha = self.alpha if self.method == "adam" else 0.0
+        return TrainingConfig(epochs=EPOCHS, alpha=alpha, alpha_c=decay)
+
+    @property
+    def shown(self) -> list[int]:
+        """l = 1, 11, 21, ..."""
+        return list(range(1, self.layers, 10))
+
+    def build(self, seeds: Sequence[int]) -> HamiltonianNetwork:
+        """The untrained networks of all seeds."""
+        return hdnn.network(
+            NETWORKS[self.network],
+            features=planar.WIDTH,
+            layers=self.layers,
+            T=self.T or None,
+            time_invariant=self.network.endswith("invariant"),
+            ensemble=len(seeds),
+            dtype=torch.float64,
+            generator=[torch.Generator().manual_seed(seed) for seed in seeds],
+        )
+
+
+LIMIT = 1e99
+"""Stands for infinity, which JSON does not have."""
+HAMILTONIAN = ("H1", "H1 invariant", "MS3")
+FIGURE = (*(Case(name, 64) for name in HAMILTONIAN), Case("FCNN", 32, T=0.0))
+TIMES = tuple(Case(name, 64, T=t, every=8) for t in (0.3, 0.6, 1.2, 2.4) for name in HAMILTONIAN)
+ALPHAS = tuple(Case("H1", 64, alpha=alpha, every=8) for alpha in (0.0, 5e-2, 5e-1, 5.0, 50.0))
+COUPLED = tuple(
+    Case("H1", 64, alpha=alpha, every=8, method="coupled")
+    for alpha in (5e-3, 5e1, 5e3, 5e4, 5e5, 5e6, 5e7, LIMIT)
+)
+DEPTHS = tuple(Case(name, n, every=40) for n in (64, 128, 256, 1024) for name in HAMILTONIAN)
+CASES = FIGURE + TIMES + ALPHAS + COUPLED + DEPTHS
+
+
+@dataclass(frozen=True)
+class GradientRecord:
+    """One training.
+
+    Args:
+        network, layers, alpha, T, method, seed: which.
+        every, looks: iterations between looks, and how many.
+        minimum, maximum: of the norm of d y_N / d y_l of *single samples*, over all samples of the
+            batches, looks and layers l = 0 .. N - 1.
+        of_mean_minimum, of_mean_maximum: the same for the norm of the *mean* of d y_N / d y_l over
+            a batch, which the paper's own code plots.
+        smallest: the smallest singular value that occurred.
+        shown: l = 1, 11, ...; for these, over samples and looks:
+        shown_minimum, shown_maximum, shown_of_mean_maximum: the same intervals by l.
+        shown_last: largest norm of a sample at the last look, by l.
+        gradient: norm of the gradient of the objective, mean over the looks of every epoch.
+        train_accuracy, test_accuracy: in the end, fractions.
+        spread: how much weights vary over layers, mean_j ||K_j - mean K|| / ||mean K||.
+        seconds: wall time a network.
+    """
+
+    network: str
+    layers: int
+    alpha: float
+    T: float
+    method: str
+    seed: int
+    every: int
+    looks: int
+    minimum: float
+    maximum: float
+    of_mean_minimum: float
+    of_mean_maximum: float
+    smallest: float
+    shown: list[int]
+    shown_minimum: list[float]
+    shown_maximum: list[float]
+    shown_of_mean_maximum: list[float]
+    shown_last: list[float]
+    gradient: list[float]
+    train_accuracy: float
+    test_accuracy: float
+    spread: float
+    seconds: float
+    version: str
+
+    def __post_init__(self) -> None:
+        by_layer = (
+            self.shown_minimum,
+            self.shown_maximum,
+            self.shown_of_mean_maximum,
+            self.shown_last,
+        )
+        if any(len(values) != len(self.shown) for values in by_layer):
+            raise ValueError("there is not one value for every layer that is shown")
+
+    @property
+    def key(self) -> Key:
+        """What makes it the record of one training."""
+        return (self.network, self.method, self.layers, self.T, self.alpha, self.every, self.seed)
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def draw_data(seeds: Sequence[int]) -> planar.Data:
+    """The data that every seed draws, 5000 samples for training and for testing."""
+    parts = [planar.part("double-moons", "paper", seed) for seed in seeds]
+    return planar.Data.of(parts, "append", torch.float64)
+
+
+@dataclass
+class Looks:
+    """What is seen of networks side by side: arrays ``(seeds, layers or shown)`` by look.
+
+    An `Observer` of the training.
+    """
+
+    case: Case
+    network: HamiltonianNetwork
+    X: Tensor
+    low: list[np.ndarray] = field(default_factory=list)
+    high: list[np.ndarray] = field(default_factory=list)
+    mean: list[np.ndarray] = field(default_factory=list)
+    of_mean: list[np.ndarray] = field(default_factory=list)
+    smallest: list[np.ndarray] = field(default_factory=list)
+    gradient: list[np.ndarray] = field(default_factory=list)
+
+    def due(self, iteration: int) -> bool:
+        return iteration % self.case.every == 0
+
+    def before(self, iteration: int, chosen: Tensor) -> None:
+        batch = torch.stack([x[c] for x, c in zip(self.X, chosen, strict=True)])
+        seen = profile(self.network, batch, range(self.case.layers), energy=False)
+        self.low.append(seen.largest.min(2))
+        self.high.append(seen.largest.max(2))
+        self.mean.append(seen.largest.mean(2))
+        self.of_mean.append(seen.of_mean)
+        self.smallest.append(seen.smallest.min((1, 2)))
+
+    def after(self, gradient_norms: np.ndarray) -> None:
+        self.gradient.append(np.sqrt((gradient_norms**2).sum(1)))
+
+    @torch.no_grad()
+    def saw(
+        self,
+        iterations: list[int],
+        chosen: list[np.ndarray],
+        theta: np.ndarray,
+        beta: np.ndarray,
+        gradient_norms: np.ndarray,
+    ) -> None:
+        with other_weights(self.network) as put:
+            for k, iteration in enumerate(iterations):
+                put(theta[:, k], beta[:, k])
+                self.before(iteration, torch.from_numpy(chosen[k]))
+                self.after(gradient_norms[:, k])
+
+    def of_seed(self, name: str, e: int) -> np.ndarray:
+        """What was seen of one network: ``(looks, ...)``."""
+        return np.array(getattr(self, name))[:, e]
+
+
+def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks]:
+    """Train a case for every seed; the records, and all that was seen."""
+    begin = time.perf_counter()
+    data, network = draw_data(seeds), case.build(seeds)
+    looks = Looks(case, network, data.X)
+    if case.method == "coupled":
+        from hdnn.paper import coupled
+
+        V = coupled.descend(case, network, data, looks)
+    else:
+        V = planar.descend(network, data, case.config, looks, strict=True)
+    V = planar.final_outputs(network, V, data, case.config.alpha_c)
+    train, _ = planar.measure(network, V, data.X, data.y)
+    test, _ = planar.measure(network, V, data.X_test, data.y_test)
+    seconds = round((time.perf_counter() - begin) / len(seeds), 3)
+    ends = [
+        {"seed": seed, "train_accuracy": train[e], "test_accuracy": test[e], "seconds": seconds}
+        for e, seed in enumerate(seeds)
+    ]
+    return [_record(case, looks, e, end) for e, end in enumerate(ends)], looks
+
+
+def _record(case: Case, looks: Looks, e: int, end: dict[str, Any]) -> GradientRecord:
+    """Minima have all digits: whether they reach 1 is a matter of rounding."""
+    low, high, of_mean = (looks.of_seed(name, e) for name in ("low", "high", "of_mean"))
+    shown, K = case.shown, looks.network.K[e].detach().flatten(1)
+    epochs = [part.mean() for part in np.array_split(looks.of_seed("gradient", e), EPOCHS)]
+    return GradientRecord(
+        **asdict(case),
+        **end,
+        looks=len(low),
+        minimum=float(low.min()),
+        maximum=_round(high.max()),
+        of_mean_minimum=_round(of_mean.min()),
+        of_mean_maximum=_round(of_mean.max()),
+        smallest=_round(looks.of_seed("smallest", e).min()),
+        shown=shown,
+        shown_minimum=low[:, shown].min(0).tolist(),
+        shown_maximum=[_round(v) for v in high[:, shown].max(0)],
+        shown_of_mean_maximum=[_round(v) for v in of_mean[:, shown].max(0)],
+        shown_last=[_round(v) for v in high[-1, shown]],
+        gradient=[_round(v) for v in epochs],
+        spread=_round(float((K - K.mean(0)).norm(dim=1).mean() / K.mean(0).norm())),
+        version=hdnn.__version__,
+    )
+
+
+def _round(value: float, digits: int = 5) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def figure2(
+    store: Store[GradientRecord], first_seed: int = 1000, cases: Sequence[Case] = CASES
+) -> Experiment[Case, GradientRecord]:
+    """The experiment.
+
+    Args:
+        store: of the records; the curves of the figure's networks are written beside them.
+        first_seed: whose curves are drawn.
+        cases: which.
+    """
+
+    def lacks_curves(case: Case, seed: int) -> bool:
+        if case not in FIGURE or seed != first_seed:
+            return False
+        curves: dict[str, Any] = read_curves(store).get(case.network, {})
+        return curves.get("seed") != seed
+
+    def run(case: Case, seeds: Sequence[int], say: Say = silent) -> Iterator[list[GradientRecord]]:
+        records, looks = train(case, seeds)
+        if case in FIGURE and first_seed in seeds:
+            add_curves(store, looks, first_seed, list(seeds).index(first_seed))
+        yield records
+
+    return Experiment(cases, lambda case: case.key, run, together=1000, due=lacks_curves)
+
+
+Row = Group[Case, GradientRecord]
+
+
+def rows(records: Sequence[GradientRecord], cases: Sequence[Case] = CASES) -> list[Row]:
+    """The cases that have records, those of a network together, in the order of the figure."""
+    order, found = list(NETWORKS), group(cases, lambda case: case.key, records)
+    return sorted(found, key=lambda row: order.index(row.cell.network))
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+CURVES = "curves.json"
+CURVE_TYPES = {
+    "layers": int,
+    "seed": int,
+    "shown": list[int],
+    "gradient": list[float],
+    "mean": list[list[float]],
+    "of_mean": list[list[float]],
+}
+
+
+def read_curves(store: Store[GradientRecord]) -> dict[str, Any]:
+    """Curves of the first seed by network: norms by iteration, for l = 1, 11, ...
+
+    Raises:
+        FileFormatError: the file is damaged.
+    """
+    path = store.folder / CURVES
+    if not path.exists():
+        return {}
+    remedy = "remove it, and `hdnn reproduce figure2` will make it again"
+    with reading(path, "curves", remedy):
+        curves: dict[str, Any] = json.loads(path.read_bytes())
+        for curve in curves.values():
+            for name, kind in CURVE_TYPES.items():
+                if not is_of_type(curve[name], kind):
+                    raise TypeError(f"{name} is {short(curve[name])}")
+            if not len(curve["shown"]) == len(curve["mean"]) == len(curve["of_mean"]):
+                raise ValueError("there is not one curve for every layer that is shown")
+    return curves
+
+
+def add_curves(store: Store[GradientRecord], looks: Looks, seed: int, e: int) -> None:
+    """Add the curves of a network: norms by layer that is shown, and the norm of the gradient."""
+    case = looks.case
+    curve: dict[str, Any] = {"layers": case.layers, "seed": seed, "shown": case.shown}
+    curve["gradient"] = [_round(x, 4) for x in looks.of_seed("gradient", e)]
+    for name in ("mean", "of_mean"):
+        lines = looks.of_seed(name, e)[:, case.shown].T
+        curve[name] = [[_round(x, 4) for x in line] for line in lines]
+    with store.locked():
+        curves = read_curves(store) | {case.network: curve}
+        write(store.folder / CURVES, json.dumps(curves) + "\n")

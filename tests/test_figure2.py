@@ -58,23 +58,23 @@ def test_looks_are_at_the_network_before_its_step_and_leave_no_trace(short: None
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(1_000_007))[:125]
     M = hdnn.analysis.sensitivities(net, figure2.draw_data([7]).X[:, order])[:6, 0]
     values = torch.linalg.svdvals(M)
-    np.testing.assert_allclose(looks.low[0][0], values[..., 0].amin(1), rtol=1e-9)
+    np.testing.assert_allclose(looks.column("low")[0, 0], values[..., 0].amin(1), rtol=1e-9)
     np.testing.assert_allclose(
-        looks.of_mean[0][0], torch.linalg.svdvals(M.mean(1))[:, 0], rtol=1e-9
+        looks.column("of_mean")[0, 0], torch.linalg.svdvals(M.mean(1))[:, 0], rtol=1e-9
     )
     assert record.minimum >= 1 - 1e-12
-    assert record.maximum == pytest.approx(np.max(looks.high), rel=1e-4)
+    assert record.maximum == pytest.approx(looks.column("high").max(), rel=1e-4)
 
 
 def test_the_limit_of_large_alpha_is_the_time_invariant_network(short: None) -> None:
     case = Case("H1", 8, alpha=LIMIT, method="coupled")
     _, limit = figure2.train(case, [3, 4])
     _, invariant = figure2.train(Case("H1 invariant", 8), [3, 4])
-    np.testing.assert_allclose(limit.mean, invariant.mean, rtol=1e-7)
+    np.testing.assert_allclose(limit.column("mean"), invariant.column("mean"), rtol=1e-7)
     far = figure2.train(replace(case, alpha=5e3), [3])[1]
     near = figure2.train(replace(case, alpha=5e6), [3])[1]
     gaps = [
-        np.abs(np.array(x.mean)[:, 0] / np.array(limit.mean)[:, 0] - 1).max() for x in (far, near)
+        np.abs(x.column("mean")[:, 0] / limit.column("mean")[:, 0] - 1).max() for x in (far, near)
     ]
     assert gaps[1] < 0.1 * gaps[0]
 

@@ -96,7 +96,7 @@ def _recipe(recipe: Recipe, name: str, layers: int) -> tuple[Recipe, float | Non
     training, model, paper = tuned.training, ModelRecipe(name, layers, seed=seed), None
     if cell is not None:
         chosen, paper = settings("tuned", cell), cell.published
-        training = tuned.config(chosen)
+        training = replace(training, learning_rate=chosen.learning_rate)
         model = replace(model, T=chosen.T, augmentation=chosen.augmentation)
     training = replace(training, seed=seed, epochs=epochs)
     return replace(recipe, model=model, training=training), paper

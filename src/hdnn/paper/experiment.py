@@ -18,6 +18,7 @@ import numpy as np
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.paper.engines import Engine
 from hdnn.paper.store import Key, Keyed, Store
+from hdnn.training import TrainingConfig
 
 C = TypeVar("C")
 R = TypeVar("R", bound=Keyed)
@@ -187,6 +188,43 @@ def select(table: str, hint: str, cells: Sequence[C], **filters: Sequence[Any]) 
         given = ", ".join(f"{field} {list(values)}" for field, values in filters.items() if values)
         raise HdnnError(f"no cell of {table} has {given}; {hint}")
     return kept
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How every cell of a table is trained.
+
+    Args:
+        name: in records.
+        summary: for people: the deviations from the paper.
+        training: settings that all cells share.
+        choices: what tuning may choose from, by setting; one value means that it is given.
+        restarts: initializations trained side by side, of which the one with the lowest training
+            loss is kept.
+    """
+
+    name: str
+    summary: str
+    training: TrainingConfig
+    choices: Mapping[str, Sequence[Any]]
+    restarts: int
+
+
+def protocols(table: str, **training: Any) -> dict[str, Protocol]:
+    """The protocols of a table by name, from protocols.toml.
+
+    Args:
+        table: its name there.
+        training: what its protocols set unless they say otherwise.
+    """
+    entries = resource("protocols.toml")[table]
+    found = {}
+    for name, own in entries.items():
+        entry = {"choices": {}, "restarts": 1} | entries.get(own.get("like"), {}) | own
+        config = TrainingConfig(**training | entry["training"])
+        summary, choices, restarts = entry["summary"], entry["choices"], entry["restarts"]
+        found[name] = Protocol(name, summary, config, choices, restarts)
+    return found
 
 
 def find(kind: str, name: str, catalogue: Mapping[str, V]) -> V:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -169,22 +170,28 @@ def draw_data(seeds: Sequence[int]) -> planar.Data:
     return planar.Data.of(parts, "append", torch.float64)
 
 
-@dataclass
 class Looks:
-    """What is seen of networks side by side: arrays ``(seeds, layers or shown)`` by look.
+    """What is seen of networks side by side during training; an `Observer` of it.
 
-    An `Observer` of the training.
+    Args:
+        case: what is trained.
+        network: the ensemble.
+        X: ``(seeds, samples, WIDTH)``, what the batches are drawn from.
     """
 
-    case: Case
-    network: HamiltonianNetwork
-    X: Tensor
-    low: list[np.ndarray] = field(default_factory=list)
-    high: list[np.ndarray] = field(default_factory=list)
-    mean: list[np.ndarray] = field(default_factory=list)
-    of_mean: list[np.ndarray] = field(default_factory=list)
-    smallest: list[np.ndarray] = field(default_factory=list)
-    gradient: list[np.ndarray] = field(default_factory=list)
+    def __init__(self, case: Case, network: HamiltonianNetwork, X: Tensor) -> None:
+        self.case, self.network, self.X = case, network, X
+        self._seen: dict[str, list[np.ndarray]] = defaultdict(list)
+
+    def column(self, name: str) -> np.ndarray:
+        """All that was seen: ``(looks, seeds, layers)``, or ``(looks, seeds)``.
+
+        Args:
+            name: "low", "high" and "mean" are of the norms of the samples, "of_mean" is the norm
+                of their mean, "smallest" the smallest singular value, and "gradient" the norm of
+                the gradient of the objective.
+        """
+        return np.array(self._seen[name])
 
     def due(self, iteration: int) -> bool:
         return iteration % self.case.every == 0
@@ -192,14 +199,15 @@ class Looks:
     def before(self, iteration: int, chosen: Tensor) -> None:
         batch = torch.stack([x[c] for x, c in zip(self.X, chosen, strict=True)])
         seen = profile(self.network, batch, range(self.case.layers), energy=False)
-        self.low.append(seen.largest.min(2))
-        self.high.append(seen.largest.max(2))
-        self.mean.append(seen.largest.mean(2))
-        self.of_mean.append(seen.of_mean)
-        self.smallest.append(seen.smallest.min((1, 2)))
+        norms = seen.largest
+        for name, values in (
+            *(("low", norms.min(2)), ("high", norms.max(2)), ("mean", norms.mean(2))),
+            *(("of_mean", seen.of_mean), ("smallest", seen.smallest.min((1, 2)))),
+        ):
+            self._seen[name].append(values)
 
     def after(self, gradient_norms: np.ndarray) -> None:
-        self.gradient.append(np.sqrt((gradient_norms**2).sum(1)))
+        self._seen["gradient"].append(np.sqrt((gradient_norms**2).sum(1)))
 
     @torch.no_grad()
     def saw(
@@ -215,10 +223,6 @@ class Looks:
                 put(theta[:, k], beta[:, k])
                 self.before(iteration, torch.from_numpy(chosen[k]))
                 self.after(gradient_norms[:, k])
-
-    def of_seed(self, name: str, e: int) -> np.ndarray:
-        """What was seen of one network: ``(looks, ...)``."""
-        return np.array(getattr(self, name))[:, e]
 
 
 def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks]:
@@ -245,9 +249,9 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks
 
 def _record(case: Case, looks: Looks, e: int, end: dict[str, Any]) -> GradientRecord:
     """Minima have all digits: whether they reach 1 is a matter of rounding."""
-    low, high, of_mean = (looks.of_seed(name, e) for name in ("low", "high", "of_mean"))
+    low, high, of_mean = (looks.column(name)[:, e] for name in ("low", "high", "of_mean"))
     shown, K = case.shown, looks.network.K[e].detach().flatten(1)
-    epochs = [part.mean() for part in np.array_split(looks.of_seed("gradient", e), EPOCHS)]
+    epochs = [part.mean() for part in np.array_split(looks.column("gradient")[:, e], EPOCHS)]
     return GradientRecord(
         **asdict(case),
         **end,
@@ -256,7 +260,7 @@ def _record(case: Case, looks: Looks, e: int, end: dict[str, Any]) -> GradientRe
         maximum=_round(high.max()),
         of_mean_minimum=_round(of_mean.min()),
         of_mean_maximum=_round(of_mean.max()),
-        smallest=_round(looks.of_seed("smallest", e).min()),
+        smallest=_round(looks.column("smallest")[:, e].min()),
         shown=shown,
         shown_minimum=low[:, shown].min(0).tolist(),
         shown_maximum=[_round(v) for v in high[:, shown].max(0)],
@@ -346,9 +350,9 @@ def add_curves(store: Store[GradientRecord], looks: Looks, seed: int, e: int) ->
     """Add the curves of a network: norms by layer that is shown, and the norm of the gradient."""
     case = looks.case
     curve: dict[str, Any] = {"layers": case.layers, "seed": seed, "shown": case.shown}
-    curve["gradient"] = [_round(x, 4) for x in looks.of_seed("gradient", e)]
+    curve["gradient"] = [_round(x, 4) for x in looks.column("gradient")[:, e]]
     for name in ("mean", "of_mean"):
-        lines = looks.of_seed(name, e)[:, case.shown].T
+        lines = looks.column(name)[:, e][:, case.shown].T
         curve[name] = [[_round(x, 4) for x in line] for line in lines]
     with store.locked():
         curves = read_curves(store) | {case.network: curve}

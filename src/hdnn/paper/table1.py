@@ -16,10 +16,18 @@ from hdnn.data import KINDS
 from hdnn.errors import HdnnError
 from hdnn.network import HamiltonianNetwork
 from hdnn.paper import experiment, planar
-from hdnn.paper.experiment import Experiment, Group, Say, find, resource, silent
+from hdnn.paper.experiment import (
+    Experiment,
+    Group,
+    Protocol,
+    Say,
+    find,
+    protocols,
+    resource,
+    silent,
+)
 from hdnn.paper.render import Column, Table, markdown
 from hdnn.paper.store import Key, Record
-from hdnn.training import TrainingConfig
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""
@@ -66,61 +74,7 @@ class Settings:
     augmentation: str
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How every cell is trained.
-
-    Args:
-        name: its name in records.
-        summary: for people.
-        training: settings that all cells share.
-        choices: what tuning may choose from, by field of `Settings`; one value means that it is
-            given.
-        restarts: initializations trained side by side, of which the one with the lowest training
-            loss is kept.
-    """
-
-    name: str
-    summary: str
-    training: TrainingConfig
-    choices: dict[str, tuple[Any, ...]]
-    restarts: int = 1
-
-    def config(self, settings: Settings) -> TrainingConfig:
-        """The training of a cell."""
-        return replace(self.training, learning_rate=settings.learning_rate)
-
-
-_PAPER = Protocol(
-    "paper",
-    "appendix B.1 as written; T, which the paper does not state, by validation",
-    TrainingConfig(),
-    {
-        "T": (0.3, 0.6, 1.2, 2.4, 4.8, 9.6),
-        "learning_rate": (0.05,),
-        "scale": (1.0,),
-        "augmentation": ("append",),
-    },
-)
-_TUNED = Protocol(
-    "tuned",
-    "cosine schedule, alpha 5e-4, alpha_c 1e-6; T, learning rate and augmentation by validation",
-    TrainingConfig(schedule="cosine", alpha=5e-4, alpha_c=1e-6),
-    {
-        "T": (0.1, 0.2, 0.4, 1.0, 2.5, 6.0),
-        "learning_rate": (0.05, 0.1),
-        "scale": (1.0,),
-        "augmentation": ("append", "spread"),
-    },
-)
-_RESTARTS = replace(
-    _TUNED,
-    name="tuned-restarts",
-    summary="as tuned, and of 8 initializations the one with the lowest training loss is kept",
-    restarts=8,
-)
-PROTOCOLS = {protocol.name: protocol for protocol in (_PAPER, _TUNED, _RESTARTS)}
-"""The protocols; every deviation of `tuned` is a line in docs/reproducing.md."""
+PROTOCOLS = protocols("table1")
 
 
 @functools.cache
@@ -202,7 +156,8 @@ def train(
     begin = time.perf_counter()
     parts = [planar.part(cell.data, kind, seed, held_out) for seed in seeds]
     data = planar.Data.of(parts, settings.augmentation, torch.float32)
-    members, config = data.repeated(protocol.restarts), protocol.config(settings)
+    members = data.repeated(protocol.restarts)
+    config = replace(protocol.training, learning_rate=settings.learning_rate)
     weight_seeds = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
     network = hdnn.network(
         cell.architecture,

@@ -13,10 +13,19 @@ from typing import Any
 
 import hdnn
 from hdnn.paper import experiment
-from hdnn.paper.experiment import Experiment, Group, Say, find, resource, silent
+from hdnn.paper.experiment import (
+    Experiment,
+    Group,
+    Protocol,
+    Say,
+    find,
+    protocols,
+    resource,
+    silent,
+)
 from hdnn.paper.render import Column, Table
 from hdnn.paper.store import Key, Record
-from hdnn.training import Callback, TrainingConfig
+from hdnn.training import Callback
 from hdnn.training.pictures import PAPER, ImageRecipe
 from hdnn.training.recipe import DataRecipe, Recipe, build, prepare
 from hdnn.training.runs import Run, read_history
@@ -44,23 +53,6 @@ class ImageCell:
 
 
 @dataclass(frozen=True)
-class ImageProtocol:
-    """How every cell is trained.
-
-    Args:
-        name: in records.
-        summary: for people: the deviations from appendix B.2.
-        training: of every cell.
-        scale: of the initial K and b.
-    """
-
-    name: str
-    summary: str
-    training: TrainingConfig
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
 class ImageRecord(Record):
     """One training, with the epochs it took, seconds an epoch, and the number of parameters."""
 
@@ -69,22 +61,7 @@ class ImageRecord(Record):
     parameters: int = 0
 
 
-_PAPER = TrainingConfig(**PAPER)  # type: ignore[arg-type]
-
-_PROTOCOLS = (
-    ImageProtocol("paper", "appendix B.2; weight decay on the output layer", _PAPER),
-    ImageProtocol(
-        "as-published-code",
-        "as paper, but weight decay on all parameters, inside Adam",
-        replace(_PAPER, alpha_c=0.0, weight_decay=2e-4),
-    ),
-    ImageProtocol(
-        "tuned",
-        "learning rate up to 0.01 in 2 epochs, then on a cosine to 0; alpha_c 1e-3",
-        replace(_PAPER, learning_rate=0.01, schedule="one-cycle", warmup=2.0, alpha_c=1e-3),
-    ),
-)
-PROTOCOLS = {protocol.name: protocol for protocol in _PROTOCOLS}
+PROTOCOLS = protocols("table2", **PAPER)
 
 
 @functools.cache
@@ -107,13 +84,13 @@ def select(architecture: Sequence[str] = (), layers: Sequence[int] = ()) -> list
     return experiment.select("Table 2", "there are 0 2 4 8 16", cells(), **filters)
 
 
-def protocol(name: str) -> ImageProtocol:
+def protocol(name: str) -> Protocol:
     """A protocol by name."""
     return find("protocol", name, PROTOCOLS)
 
 
 def run_config(
-    cell: ImageCell, chosen: ImageProtocol, seed: int, data: str = DATA, epochs: int | None = None
+    cell: ImageCell, chosen: Protocol, seed: int, data: str = DATA, epochs: int | None = None
 ) -> Recipe:
     """What a cell trains: the seed draws weights and batches.
 
@@ -123,7 +100,7 @@ def run_config(
         data: the data set, where it is not MNIST.
         epochs: to train shorter than the protocol.
     """
-    options: dict[str, Any] = {"layers": (cell.layers,), "scale": chosen.scale}
+    options: dict[str, Any] = {"layers": (cell.layers,), "scale": 1.0}
     if cell.architecture == CONVOLUTION:
         options |= {"block": "convolution", "kernel": 3}
     else:
@@ -138,7 +115,7 @@ def run_config(
 
 def train_cell(
     cell: ImageCell,
-    chosen: ImageProtocol,
+    chosen: Protocol,
     seed: int,
     folder: Path,
     *,
@@ -177,7 +154,7 @@ def train_cell(
 
 
 def table2(
-    chosen: ImageProtocol,
+    chosen: Protocol,
     folder: Path = Path("results/table2"),
     wanted: Sequence[ImageCell] | None = None,
     data: str = DATA,
@@ -276,7 +253,7 @@ def page(records: Iterable[ImageRecord]) -> str:
     return "\n".join(parts)
 
 
-def _section(chosen: ImageProtocol, rows: Sequence[Row]) -> str:
+def _section(chosen: Protocol, rows: Sequence[Row]) -> str:
     """The table of a protocol."""
     judged = [reached(row) for row in rows if row.cell.test is not None]
     seeds = max(row.seeds for row in rows)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hdnn.paper.experiment import find
+from hdnn.paper.experiment import Protocol, find
 from hdnn.paper.render import write
-from hdnn.paper.table1 import PROTOCOLS, Cell, Protocol, Settings, cells, train
+from hdnn.paper.table1 import PROTOCOLS, Cell, Settings, cells, train
 from hdnn.training import toml
 
 SEEDS = tuple(range(100, 104))

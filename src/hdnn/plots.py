@@ -15,7 +15,6 @@ from hdnn.analysis import Profile
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.model import Model
-from hdnn.network import HamiltonianNetwork
 from hdnn.training.recorder import Header
 
 if TYPE_CHECKING:
@@ -91,36 +90,6 @@ def plot_band(
     """
     axis.plot(x, list(middle), style, ms=3, linewidth=1.2, color=color, label=label)
     axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)
-
-
-@torch.no_grad()
-def propagation(
-    networks: Mapping[str, HamiltonianNetwork],
-    states: Tensor,
-    labels: Tensor,
-    shown: int = 4,
-) -> Figure:
-    """The data on their way through the layers: a row for every network, a column for a depth.
-
-    Args:
-        networks: by title.
-        states: ``(samples, n)``, the augmented data.
-        labels: ``(samples,)``.
-        shown: how many depths.
-    """
-    figure = new_figure(1.6 * shown, 1.55 * len(networks))
-    axes = figure.subplots(len(networks), shown, squeeze=False)
-    for place, (title, net) in enumerate(networks.items()):
-        row = axes[place]
-        trajectory = net.trajectory(states)
-        for column, axis in enumerate(row):
-            layer = round(column * net.layers / max(shown - 1, 1))
-            _scatter(axis, trajectory[layer][:, :2], labels)
-            axis.margins(0.08)
-            if place == 0:
-                axis.set_title(f"layer {layer}", fontsize=8)
-        row[0].set_ylabel(title, fontsize=10)
-    return figure
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ class TrainedModel:
     @property
     def key(self) -> Key:
         """What makes it one training."""
-        return self.cell.data, self.cell.architecture, self.cell.layers, self.seed
+        return *self.cell.key, self.seed
 
 
 def trained_model(cell: Cell, protocol: str, kind: str, seed: int) -> TrainedModel:
@@ -71,7 +71,7 @@ def figure1(protocol: str = "tuned", kind: str = "paper") -> Experiment[Cell, Tr
     table1(protocol, kind)  # checks the names
     cells = [select([data], ["H1"], [layers])[0] for data, layers in PANELS]
     run = functools.partial(_run, protocol, kind)
-    return Experiment(cells, lambda cell: (cell.data, cell.architecture, cell.layers), run)
+    return Experiment(cells, lambda cell: cell.key, run)
 
 
 def regions_figure(models: Sequence[TrainedModel], kind: str) -> Figure:

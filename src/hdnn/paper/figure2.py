@@ -20,12 +20,12 @@ from torch import Tensor
 import hdnn
 from hdnn.analysis import profile
 from hdnn.analysis.profiles import other_weights
-from hdnn.data.reading import reading, short
+from hdnn.data.reading import reading
 from hdnn.network import HamiltonianNetwork
 from hdnn.paper import planar
 from hdnn.paper.experiment import Experiment, Group, Say, group, silent
 from hdnn.paper.render import write
-from hdnn.paper.store import Key, Store, is_of_type
+from hdnn.paper.store import Key, Store, parser
 from hdnn.training import TrainingConfig
 
 EPOCHS = 24
@@ -290,8 +290,8 @@ def figure2(
     def lacks_curves(case: Case, seed: int) -> bool:
         if case not in FIGURE or seed != first_seed:
             return False
-        curves: dict[str, Any] = read_curves(store).get(case.network, {})
-        return curves.get("seed") != seed
+        curves = read_curves(store).get(case.network)
+        return curves is None or curves.seed != seed
 
     def run(case: Case, seeds: Sequence[int], say: Say = silent) -> Iterator[list[GradientRecord]]:
         records, looks = train(case, seeds)
@@ -315,18 +315,33 @@ def rows(records: Sequence[GradientRecord], cases: Sequence[Case] = CASES) -> li
 
 
 CURVES = "curves.json"
-CURVE_TYPES = {
-    "layers": int,
-    "seed": int,
-    "shown": list[int],
-    "gradient": list[float],
-    "mean": list[list[float]],
-    "of_mean": list[list[float]],
-}
 
 
-def read_curves(store: Store[GradientRecord]) -> dict[str, Any]:
-    """Curves of the first seed by network: norms by iteration, for l = 1, 11, ...
+@dataclass(frozen=True)
+class Curves:
+    """One training of a network, iteration by iteration.
+
+    Args:
+        layers, seed: which.
+        shown: l = 1, 11, ...
+        gradient: norm of the gradient of the objective.
+        mean, of_mean: for these l, mean norm of the samples, and norm of their mean.
+    """
+
+    layers: int
+    seed: int
+    shown: list[int]
+    gradient: list[float]
+    mean: list[list[float]]
+    of_mean: list[list[float]]
+
+    def __post_init__(self) -> None:
+        if not len(self.shown) == len(self.mean) == len(self.of_mean):
+            raise ValueError("there is not one curve for every layer that is shown")
+
+
+def read_curves(store: Store[GradientRecord]) -> dict[str, Curves]:
+    """Curves of the first seed by network.
 
     Raises:
         FileFormatError: the file is damaged.
@@ -336,24 +351,19 @@ def read_curves(store: Store[GradientRecord]) -> dict[str, Any]:
         return {}
     remedy = "remove it, and `hdnn reproduce figure2` will make it again"
     with reading(path, "curves", remedy):
-        curves: dict[str, Any] = json.loads(path.read_bytes())
-        for curve in curves.values():
-            for name, kind in CURVE_TYPES.items():
-                if not is_of_type(curve[name], kind):
-                    raise TypeError(f"{name} is {short(curve[name])}")
-            if not len(curve["shown"]) == len(curve["mean"]) == len(curve["of_mean"]):
-                raise ValueError("there is not one curve for every layer that is shown")
-    return curves
+        parse, curves = parser(Curves), json.loads(path.read_bytes())
+        return {network: parse(curve) for network, curve in curves.items()}
 
 
 def add_curves(store: Store[GradientRecord], looks: Looks, seed: int, e: int) -> None:
-    """Add the curves of a network: norms by layer that is shown, and the norm of the gradient."""
-    case = looks.case
-    curve: dict[str, Any] = {"layers": case.layers, "seed": seed, "shown": case.shown}
-    curve["gradient"] = [_round(x, 4) for x in looks.column("gradient")[:, e]]
+    """Add the curves of a network."""
+    shown, norms = looks.case.shown, {}
     for name in ("mean", "of_mean"):
-        lines = looks.column(name)[:, e][:, case.shown].T
-        curve[name] = [[_round(x, 4) for x in line] for line in lines]
+        lines = looks.column(name)[:, e, shown].T
+        norms[name] = [[_round(x, 4) for x in line] for line in lines]
+    gradient = [_round(x, 4) for x in looks.column("gradient")[:, e]]
+    curves = Curves(looks.case.layers, seed, shown, gradient, **norms)
     with store.locked():
-        curves = read_curves(store) | {case.network: curve}
-        write(store.folder / CURVES, json.dumps(curves) + "\n")
+        known = read_curves(store) | {looks.case.network: curves}
+        text = json.dumps({network: asdict(curve) for network, curve in known.items()})
+        write(store.folder / CURVES, text + "\n")

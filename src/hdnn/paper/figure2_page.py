@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hdnn.paper.figure2 import (
     FIGURE,
     LIMIT,
     TIMES,
+    Curves,
     GradientRecord,
     Row,
     T,
@@ -178,42 +179,30 @@ def page(records: Sequence[GradientRecord]) -> str:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def norms_figure(curves: dict[str, Any]) -> Figure:
+def norms_figure(curves: Mapping[str, Curves]) -> Figure:
     """Norms of d y_N / d y_l during training: of the batch mean (top), mean of samples (below)."""
     names = [name for name in TITLES if name in curves]
     figure = new_figure(2.45 * len(names) + 0.5, 4.6)
     axes = figure.subplots(2, len(names), squeeze=False, sharex=True)
-    layers = sorted({l for name in names for l in curves[name]["shown"]})
+    layers = sorted({l for name in names for l in curves[name].shown})
     shades = dict(zip(layers, color_ramp(len(layers)), strict=True))
-    kinds = (("of_mean", "norm of the batch mean"), ("mean", "mean norm of the samples"))
+    axes[0][0].set_ylabel("norm of the batch mean", fontsize=8)
+    axes[1][0].set_ylabel("mean norm of the samples", fontsize=8)
     for column, name in enumerate(names):
-        curve = curves[name]
-        for (kind, label), axis in zip(kinds, axes[:, column], strict=True):
-            for l, line in zip(curve["shown"], curve[kind], strict=True):
+        seen = curves[name]
+        for lines, axis in zip((seen.of_mean, seen.mean), axes[:, column], strict=True):
+            for l, line in zip(seen.shown, lines, strict=True):
                 axis.plot(line, color=shades[l], linewidth=0.7, label=f"$\\ell$ = {l}")
-            if name == "FCNN":
-                axis.set_yscale("log")
-                axis.set_ylim(bottom=1e-16)
-            else:
-                axis.set_ylim(bottom=0)
+            axis.set_yscale("log" if name == "FCNN" else "linear")
+            axis.set_ylim(bottom=1e-16 if name == "FCNN" else 0)
             clean(axis)
-            if column == 0:
-                axis.set_ylabel(label, fontsize=8)
-        letter = "abcd"[column]
-        axes[0][column].set_title(
-            f"({letter}) {TITLES[name]}, {curve['layers']} layers", fontsize=9
-        )
+        title = f"({'abcd'[column]}) {TITLES[name]}, {seen.layers} layers"
+        axes[0][column].set_title(title, fontsize=9)
         axes[1][column].set_xlabel("iteration", fontsize=8)
     handles = axes[0][0].get_lines()
-    figure.legend(
-        handles,
-        [str(line.get_label()) for line in handles],
-        loc="outside lower center",
-        ncols=len(handles),
-        fontsize=7,
-        frameon=False,
-        handlelength=1.2,
-    )
+    labels = [str(line.get_label()) for line in handles]
+    look: dict[str, Any] = {"fontsize": 7, "frameon": False, "handlelength": 1.2}
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), **look)
     return figure
 
 

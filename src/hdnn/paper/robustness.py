@@ -65,7 +65,7 @@ def _run(
         room = distances.masked_fill(y[:, None] == data.y_test, torch.inf).amin(1) / 2
         yield [
             MarginRecord(
-                *(cell.data, cell.architecture, cell.layers, seed),
+                *(*cell.key, seed),
                 accuracy=trained.accuracy,
                 margins=found.margins.quantile(levels).tolist(),
                 room=room.quantile(levels).tolist(),
@@ -83,7 +83,7 @@ def robustness(samples: int = 500) -> Experiment[Cell, MarginRecord]:
     """
     cells = [select([data], [name], [layers])[0] for data, layers in PANELS for name in NETWORKS]
     run = functools.partial(_run, samples)
-    return Experiment(cells, lambda cell: (cell.data, cell.architecture, cell.layers), run)
+    return Experiment(cells, lambda cell: cell.key, run)
 
 
 # --- the table ------------------------------------------------------------------------------------

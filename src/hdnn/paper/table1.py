@@ -27,7 +27,7 @@ from hdnn.paper.experiment import (
     silent,
 )
 from hdnn.paper.render import Column, Table, markdown
-from hdnn.paper.store import Key, Record
+from hdnn.paper.store import Record
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""
@@ -50,6 +50,11 @@ class Cell:
     published: float
     row: int
     column: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What tells it from the others."""
+        return self.data, self.architecture, self.layers
 
     @property
     def name(self) -> str:
@@ -184,20 +189,11 @@ def _run(
     """The records of a cell: a pure function of the arguments, wherever it runs."""
     chosen = settings(protocol, cell)
     trained = train(cell, PROTOCOLS[protocol], chosen, kind, seeds)
-    names = {"data": cell.data, "architecture": cell.architecture, "layers": cell.layers}
+    accuracies = zip(seeds, trained.train_accuracy, trained.test_accuracy, strict=True)
+    rest = round(trained.seconds, 4), hdnn.__version__
     yield [
-        Record(
-            **names,  # type: ignore[arg-type]
-            protocol=protocol,
-            split=kind,
-            seed=seed,
-            T=chosen.T,
-            train_accuracy=trained.train_accuracy[k],
-            test_accuracy=trained.test_accuracy[k],
-            seconds=round(trained.seconds, 4),
-            version=hdnn.__version__,
-        )
-        for k, seed in enumerate(seeds)
+        Record(*cell.key, protocol, kind, seed, chosen.T, train_accuracy, test_accuracy, *rest)
+        for seed, train_accuracy, test_accuracy in accuracies
     ]
 
 
@@ -213,12 +209,8 @@ def table1(
     """
     find("protocol", protocol, PROTOCOLS)
     find("split", kind, dict.fromkeys(KINDS))
-
-    def key(cell: Cell) -> Key:
-        return cell.data, cell.architecture, cell.layers, protocol, kind
-
-    run = functools.partial(_run, protocol, kind)
-    return Experiment(cells() if wanted is None else wanted, key, run, together=20)
+    run, chosen = functools.partial(_run, protocol, kind), cells() if wanted is None else wanted
+    return Experiment(chosen, lambda cell: (*cell.key, protocol, kind), run, together=20)
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -106,9 +106,7 @@ def run_config(
     else:
         step = resource("published.toml")["table2"]["steps"][cell.architecture]
         options |= {"architecture": cell.architecture, "step": step}
-    training = replace(chosen.training, seed=seed)
-    if epochs is not None:
-        training = replace(training, epochs=epochs)
+    training = replace(chosen.training, seed=seed, epochs=epochs or chosen.training.epochs)
     own = seed + SEED_STRIDE * cell.column
     return Recipe(DataRecipe(source=data), ImageRecipe(**options, seed=own), training)
 
@@ -136,17 +134,12 @@ def train_cell(
     assert isinstance(wanted.model, ImageRecipe)
     seconds = entries[-1]["seconds"] if entries else 0.0
     return ImageRecord(
-        data,
-        cell.architecture,
-        cell.layers,
-        chosen.name,
-        SPLIT,
-        seed,
-        (wanted.model.step or 0.0) * cell.layers,
-        metrics["train"]["accuracy"],
-        metrics["test"]["accuracy"],
-        round(seconds, 1),
-        hdnn.__version__,
+        *(data, cell.architecture, cell.layers, chosen.name, SPLIT, seed),
+        T=(wanted.model.step or 0.0) * cell.layers,
+        train_accuracy=metrics["train"]["accuracy"],
+        test_accuracy=metrics["test"]["accuracy"],
+        seconds=round(seconds, 1),
+        version=hdnn.__version__,
         epochs=len(entries),
         epoch_seconds=round(seconds / max(len(entries), 1), 3),
         parameters=count,

@@ -174,9 +174,15 @@ def table2(
         unfinished = place.with_name(f"{place.name}.unfinished")
         for seed in seeds:
             checkpoints = unfinished / f"{chosen.name}-{data}-{cell.name}-{seed}"
-            report = functools.partial(_report, say, f"{cell.name}, {chosen.name}, seed {seed}")
-            options: dict[str, Any] = {"data": data, "epochs": epochs, "callbacks": [report]}
-            yield [train_cell(cell, chosen, seed, checkpoints, **options)]
+            title = f"{cell.name}, {chosen.name}, seed {seed}"
+            callbacks = [functools.partial(_report, say, title)]
+            options: dict[str, Any] = {"data": data, "epochs": epochs, "callbacks": callbacks}
+            record = train_cell(cell, chosen, seed, checkpoints, **options)
+            say(
+                f"{title}: train {100 * record.train_accuracy:.3f} %, test "
+                f"{100 * record.test_accuracy:.2f} %, {record.epoch_seconds:.1f} s an epoch"
+            )
+            yield [record]
             shutil.rmtree(checkpoints)
         with suppress(OSError):  # others train here
             unfinished.rmdir()

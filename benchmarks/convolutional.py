@@ -15,8 +15,8 @@ import shutil
 from pathlib import Path
 
 import hdnn
-from hdnn.experiments.records import Store
-from hdnn.experiments.table2 import SPLIT, ImageRecord
+from hdnn.paper.store import Store
+from hdnn.paper.table2 import SPLIT, ImageRecord
 from hdnn.training.pictures import PRESETS
 from hdnn.training.recipe import Recipe, build, prepare
 from hdnn.training.runs import Run, read_history

@@ -21,8 +21,9 @@ import numpy as np
 
 from hdnn.analysis import accuracy_under
 from hdnn.data import images
-from hdnn.experiments.records import Store
-from hdnn.experiments.table2 import (
+from hdnn.files import atomic
+from hdnn.paper.store import Store
+from hdnn.paper.table2 import (
     CONVOLUTION,
     DATA,
     SPLIT,
@@ -32,7 +33,6 @@ from hdnn.experiments.table2 import (
     select,
     train_cell,
 )
-from hdnn.files import atomic
 from hdnn.plots import new_figure, save_figure
 from hdnn.training.runs import Run
 

@@ -15,16 +15,10 @@ from typer.testing import CliRunner
 import hdnn
 from hdnn.cli import app
 from hdnn.errors import FileFormatError
-from hdnn.experiments import (
-    figure2,
-    figure2_coupled,
-    figure2_plots,
-    figure2_records,
-    figure2_summary,
-    robustness,
-)
-from hdnn.experiments.figure2 import LIMIT, Case
 from hdnn.files import DamagedFileWarning
+from hdnn.paper import coupled, figure2, figure2_page, render, robustness
+from hdnn.paper.figure2 import LIMIT, Case, GradientRecord
+from hdnn.paper.store import Store
 
 COMMITTED = Path(__file__).parents[1] / "results" / "figure2"
 
@@ -56,37 +50,37 @@ def test_the_settings_are_those_of_the_paper() -> None:
 
 def test_looks_are_at_the_network_before_its_step_and_leave_no_trace(short: None) -> None:
     case = Case("MS3", 6, every=10)
-    (record,), looks = figure2.run(case, [7])
-    (other,), _ = figure2.run(replace(case, every=40), [7])
+    (record,), looks = figure2.train(case, [7])
+    (other,), _ = figure2.train(replace(case, every=40), [7])
     assert (record.test_accuracy, record.spread) == (other.test_accuracy, other.spread)
     assert (record.looks, other.looks) == (4, 1)
     net = case.build([7])
     order = torch.randperm(5000, generator=torch.Generator().manual_seed(1_000_007))[:125]
-    M = hdnn.analysis.sensitivities(net, figure2.Data.of([7]).X[:, order])[:6, 0]
+    M = hdnn.analysis.sensitivities(net, figure2.draw_data([7]).X[:, order])[:6, 0]
     values = torch.linalg.svdvals(M)
-    np.testing.assert_allclose(looks.low[0][0], values[..., 0].amin(1), rtol=1e-9)
+    np.testing.assert_allclose(looks.column("low")[0, 0], values[..., 0].amin(1), rtol=1e-9)
     np.testing.assert_allclose(
-        looks.of_mean[0][0], torch.linalg.svdvals(M.mean(1))[:, 0], rtol=1e-9
+        looks.column("of_mean")[0, 0], torch.linalg.svdvals(M.mean(1))[:, 0], rtol=1e-9
     )
     assert record.minimum >= 1 - 1e-12
-    assert record.maximum == pytest.approx(np.max(looks.high), rel=1e-4)
+    assert record.maximum == pytest.approx(looks.column("high").max(), rel=1e-4)
 
 
 def test_the_limit_of_large_alpha_is_the_time_invariant_network(short: None) -> None:
     case = Case("H1", 8, alpha=LIMIT, method="coupled")
-    _, coupled = figure2.run(case, [3, 4])
-    _, invariant = figure2.run(Case("H1 invariant", 8), [3, 4])
-    np.testing.assert_allclose(coupled.mean, invariant.mean, rtol=1e-7)
-    far = figure2.run(replace(case, alpha=5e3), [3])[1]
-    near = figure2.run(replace(case, alpha=5e6), [3])[1]
+    _, limit = figure2.train(case, [3, 4])
+    _, invariant = figure2.train(Case("H1 invariant", 8), [3, 4])
+    np.testing.assert_allclose(limit.column("mean"), invariant.column("mean"), rtol=1e-7)
+    far = figure2.train(replace(case, alpha=5e3), [3])[1]
+    near = figure2.train(replace(case, alpha=5e6), [3])[1]
     gaps = [
-        np.abs(np.array(x.mean)[:, 0] / np.array(coupled.mean)[:, 0] - 1).max() for x in (far, near)
+        np.abs(x.column("mean")[:, 0] / limit.column("mean")[:, 0] - 1).max() for x in (far, near)
     ]
     assert gaps[1] < 0.1 * gaps[0]
 
 
-def test_cosines_diagonalise_the_penalty() -> None:
-    basis, eigenvalues = figure2_coupled.cosines(9)
+def test_cosines_diagonalize_the_penalty() -> None:
+    basis, eigenvalues = coupled.cosines(9)
     D = torch.diff(torch.eye(9), dim=0)
     gram, penalty = basis.T @ basis, basis.T @ D.T @ D @ basis
     torch.testing.assert_close(penalty, torch.diag(eigenvalues), atol=1e-12, rtol=0)
@@ -103,20 +97,22 @@ def test_what_is_recorded_is_not_trained_again(
 ) -> None:
     cases = (Case("H1", 12, every=20), Case("FCNN", 12, T=0.0, every=20))
     monkeypatch.setattr(figure2, "FIGURE", cases[:1])
-    figure2.reproduce(tmp_path, [1, 2], cases)
+    store = Store(tmp_path, GradientRecord)
+    experiment = figure2.figure2(store, 1, cases)
+    experiment.sweep([1, 2], store)
     kept, curves = (tmp_path / "records.jsonl").read_text(), (tmp_path / "curves.json").read_text()
     asked: list[tuple[Case, list[int]]] = []
-    run = figure2.run
+    train = figure2.train
 
     def spy(case: Case, seeds: list[int]) -> object:
         asked.append((case, list(seeds)))
-        return run(case, seeds)
+        return train(case, seeds)
 
-    monkeypatch.setattr(figure2, "run", spy)
-    figure2.reproduce(tmp_path, [1, 2], cases)
+    monkeypatch.setattr(figure2, "train", spy)
+    experiment.sweep([1, 2], store)
     assert asked == []
     (tmp_path / "records.jsonl").write_text(kept.splitlines()[0] + "\n" + kept.splitlines()[1][:40])
-    figure2.reproduce(tmp_path, [1, 2], cases)
+    experiment.sweep([1, 2], store)
     assert [(case.network, seeds) for case, seeds in asked] == [("H1", [1, 2]), ("FCNN", [2])]
     again = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     first = [json.loads(line) for line in kept.splitlines()]
@@ -126,14 +122,14 @@ def test_what_is_recorded_is_not_trained_again(
     assert json.loads(curves)["H1"]["shown"] == [1, 11]
     (tmp_path / "records.jsonl").write_text("{}\n" + kept)
     with pytest.warns(DamagedFileWarning, match="line 1"):
-        assert len(figure2_records.Records(tmp_path).read()) == 4
+        assert len(store.read()) == 4
     (tmp_path / "curves.json").write_text(curves.replace('"shown": [1', '"shown": ["1"'))
     with pytest.raises(FileFormatError, match=r"curves.json.*shown is .*remove it"):
-        figure2_records.Records(tmp_path).read_curves()
+        figure2.read_curves(store)
 
 
-def committed() -> list[figure2_summary.Row]:
-    return figure2_summary.rows(figure2_records.Records(COMMITTED).read().values())
+def committed() -> list[figure2.Row]:
+    return figure2.rows(list(Store(COMMITTED, GradientRecord).read().values()))
 
 
 def test_all_cases_are_recorded_for_ten_seeds_in_small_files() -> None:
@@ -148,13 +144,15 @@ def test_all_cases_are_recorded_for_ten_seeds_in_small_files() -> None:
 
 def test_claims_of_the_committed_records() -> None:
     for row in committed():
-        if row.network == "MS3":  # symplectic: never below 1, at any layer, look, sample and seed
+        if (
+            row.cell.network == "MS3"
+        ):  # symplectic: never below 1, at any layer, look, sample and seed
             assert row.column("minimum").min() >= 1 - 1e-12
-        if row.network == "FCNN":  # vanished in the early layers, and nothing was learned
+        if row.cell.network == "FCNN":  # vanished in the early layers, and nothing was learned
             assert row.column("shown_last")[:, 0].max() < 1e-6
             assert np.abs(row.column("test_accuracy") - 0.5).max() < 0.02
     limit, invariant = (
-        figure2_summary.select(committed(), name, method, **fields)[0]
+        figure2_page.select(committed(), name, method, **fields)[0]
         for name, method, fields in (
             ("H1", "coupled", {"alpha": LIMIT}),
             ("H1 invariant", "adam", {"layers": 64, "T": 1.2, "every": 8}),
@@ -169,14 +167,15 @@ def test_claims_of_the_committed_records() -> None:
 
 def test_tables_and_figures_of_the_committed_records() -> None:
     pytest.importorskip("matplotlib")
-    records = list(figure2_records.Records(COMMITTED).read().values())
-    page = figure2_summary.page(records)
+    store = Store(COMMITTED, GradientRecord)
+    records = list(store.read().values())
+    page = figure2_page.page(records)
     assert page == (COMMITTED / "figure2.md").read_text()
     assert "[1, 17]" in page
-    drawn = figure2_plots.figure2(figure2_records.Records(COMMITTED).read_curves())
+    drawn = figure2_page.norms_figure(figure2.read_curves(store))
     assert len(drawn.axes) == 8
     assert len(drawn.axes[0].get_lines()) == 7
-    assert len(figure2_plots.claims(records).axes) == 3
+    assert len(figure2_page.claims_figure(records).axes) == 3
 
 
 def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
@@ -222,9 +221,13 @@ def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
 
 
 def test_robustness_of_a_cell_is_measured_and_shown() -> None:
-    row = robustness.measure("double-moons", "H1", 4, [1000], samples=40)
-    assert row.accuracy > 99
-    assert row.worst[0] >= row.worst[-1]
-    assert all(r >= w for r, w in zip(row.random, row.worst, strict=True))
-    assert row.margins[2] <= row.room[2] * 1.5
-    assert "double-moons | H1 | 4" in robustness.table([row])
+    experiment = robustness.robustness(samples=40)
+    assert len(experiment.cells) == 10
+    moons = [c for c in experiment.cells if (c.data, c.architecture) == ("double-moons", "H1")]
+    rows = experiment.groups(replace(experiment, cells=moons).sweep([1000]))
+    (row,) = render.Table(robustness.DATA, rows).data()
+    assert row["accuracy"] > 99
+    assert row["worst"][0] >= row["worst"][-1]
+    assert all(r >= w for r, w in zip(row["random"], row["worst"], strict=True))
+    assert row["margins"][2] <= row["room"][2] * 1.5
+    assert "double-moons | H1 | 4 | 1 |" in render.Table(robustness.COLUMNS, rows).markdown()

@@ -1,4 +1,4 @@
-"""Training on pictures: it learns, goes on bit by bit, and Table 2 is a list of records."""
+"""Training on images: it learns, and goes on bit by bit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from typer.testing import CliRunner
 from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.experiments import table2, table2_summary
-from hdnn.experiments.records import Store
 from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.averaging import Average
@@ -351,70 +349,3 @@ def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
     assert len(rows) == 60
     assert {row["prediction"] for row in rows} <= {"no", "yes"}
     assert rows[0]["picture"].startswith("no/")
-
-
-# --- Table 2 --------------------------------------------------------------------------------------
-
-
-def test_the_ten_cells_of_table_2() -> None:
-    cells = table2.select()
-    assert len(cells) == 10
-    assert {(c.architecture, c.layers): c.test for c in cells}["H2", 8] == 98.22
-    assert table2.select(["ms1"], [16])[0].train == 100.0
-    assert {c.layers for c in table2.select(["convolution"])} == {2, 4, 8, 16}
-    steps = [table2.recipe(c, table2.protocol("paper"), 0).model.step for c in cells]  # type: ignore[union-attr]
-    assert steps == [0.4] * 5 + [0.05] * 5
-    for wrong in ({"architectures": ["H1"]}, {"layers": [3]}):
-        with pytest.raises(HdnnError):
-            table2.select(**wrong)  # type: ignore[arg-type]
-
-
-def test_tuned_has_the_same_networks() -> None:
-    for cell in table2.select():
-        ours, papers = (table2.recipe(cell, table2.protocol(n), 0) for n in ("tuned", "paper"))
-        assert replace(ours.model, scale=1.0) == papers.model
-        assert not ours.training.distorts
-        assert (ours.training.epochs, ours.training.batch_size) == (40, 100)
-
-
-def test_records_of_table_2_are_made_once_and_survive_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "records"
-    store, chosen = Store(out, table2.ImageRecord), table2.protocol("paper")
-    cells = table2.select(["H2"], [0, 2])
-    options: dict[str, Any] = {"data": "digits", "epochs": 2}
-
-    def kill(line: str) -> None:
-        if "H2-2" in line and "epoch 1," in line:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        table2.sweep(store, cells, chosen, [0], report=kill, **options)
-    assert len(store.read()) == 1
-    begun = [read_history(path) for path in tmp_path.glob("*.unfinished/*/history.jsonl")]
-    assert [len(entries) for entries in begun] == [1]
-    table2.sweep(store, cells, chosen, [0], **options)
-    records = list(store.read().values())
-    assert [r.layers for r in records] == [0, 2]
-    assert [p.name for p in tmp_path.rglob("*.jsonl")] == ["records.jsonl"]
-    whole = Store(tmp_path / "whole", table2.ImageRecord)
-    table2.sweep(whole, cells, chosen, [0], **options)
-    for a, b in zip(records, whole.read().values(), strict=True):
-        assert (a.train_accuracy, a.test_accuracy) == (b.train_accuracy, b.test_accuracy)
-    monkeypatch.setattr(table2, "train_cell", lambda *_, **__: pytest.fail("trained twice"))
-    table2.sweep(store, cells, chosen, [0], **options)
-
-
-def test_the_summary_counts_what_is_reached() -> None:
-    record = table2.ImageRecord(
-        "mnist", "H2", 8, "paper", "standard", 0, 0.4, 0.997, 0.9820, 1.0, "0", epochs=40
-    )
-    records = [record, replace(record, seed=1, test_accuracy=0.9826)]
-    (row,) = table2_summary.summarise(table2.table2(), records, "paper")
-    assert row.test == pytest.approx(98.23)
-    assert row.deviation == pytest.approx(0.06 / 2**0.5)
-    assert row.reached
-    page = table2_summary.page([replace(r, test_accuracy=0.98) for r in records])
-    assert "in 0 of 1 cells" in page
-    assert "98.22 | 98.00" in page

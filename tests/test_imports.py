@@ -33,7 +33,7 @@ ORDER = [
     "estimator",
     "plots",
     "report",
-    "experiments",
+    "paper",
     "play",
     "cli",
 ]
@@ -80,7 +80,7 @@ def test_every_module_has_a_place_in_the_order() -> None:
 def test_imports_point_to_lower_levels_only(path: Path) -> None:
     here = place(path)
     # Only the topmost may use the whole package, as its users do.
-    whole = {""} if LEVEL[here] >= LEVEL["experiments"] else set()
+    whole = {""} if LEVEL[here] >= LEVEL["paper"] else set()
     for other in imported(path) - {here} - whole:
         assert other in LEVEL, f"{here} imports hdnn.{other}, which has no place in the order"
         assert LEVEL[other] < LEVEL[here], f"{here} imports {other}, which is not below it"

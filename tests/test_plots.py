@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import hdnn
 from hdnn import plots
 from hdnn.errors import HdnnError
+from hdnn.training.recorder import Header
 
 pytest.importorskip("matplotlib")
 from matplotlib.image import imread
@@ -40,22 +42,6 @@ def pixels(figure: Any) -> Any:
         figure.savefig(file, format="png", dpi=50)
         file.seek(0)
         return imread(file)
-
-
-def test_propagation(labels: torch.Tensor) -> None:
-    networks = {name: hdnn.network(name, features=4, layers=6, T=1.0) for name in ("H1", "MS1")}
-    figure = plots.propagation(networks, torch.randn(40, 4), labels)
-    assert len(figure.axes) == 2 * 4
-    assert [axis.get_title() for axis in figure.axes[:4]] == [f"layer {k}" for k in (0, 2, 4, 6)]
-    assert [axis.get_ylabel() for axis in figure.axes[::4]] == ["H1", "MS1"]
-    assert pixels(figure).std() > 0
-
-
-@pytest.mark.parametrize("shown", [1, 2, 7, 9])
-def test_as_many_depths_as_asked_for(shown: int, labels: torch.Tensor) -> None:
-    net = hdnn.network("H1", features=4, layers=6, T=1.0)
-    figure = plots.propagation({"H1": net}, torch.randn(40, 4), labels, shown=shown)
-    assert len(figure.axes) == shown
 
 
 @pytest.mark.parametrize("outputs", [1, 3, 7])
@@ -99,13 +85,45 @@ def test_a_model_of_the_plane_is_needed(labels: torch.Tensor) -> None:
         plots.regions_and_propagation({"one": model()}, torch.randn(40, 3), labels)
 
 
+def test_a_record_is_drawn_by_depth_and_layer_with_its_energy() -> None:
+    header = Header(every=2, depths=tuple(range(11)), samples=25)
+    records: list[dict[str, Any]] = [
+        {
+            "iteration": 2 * k,
+            "mean": [1.0 + k] * 11,
+            "gradient": None if k == 1 else [0.5] * 10,
+            "energy": [0.1] * 11,
+        }
+        for k in range(3)
+    ]
+    norms, gradients, energy = plots.record_figure(header, records, "run").axes
+    assert [len(axis.get_lines()) for axis in (norms, gradients, energy)] == [8, 8, 8]
+    labels = [line.get_label() for line in norms.get_lines()]
+    assert (labels[0], labels[-1]) == ("$\\ell$ = 0", "$\\ell$ = 9")  # layer 10 is the identity
+    assert norms.get_lines()[0].get_xydata().tolist() == [[0, 1], [2, 2], [4, 3]]
+    assert np.isnan(gradients.get_lines()[0].get_ydata()).tolist() == [False, True, False]
+    assert (norms.get_yscale(), energy.get_yscale()) == ("log", "linear")
+    for record in records:
+        del record["energy"]
+    assert len(plots.record_figure(header, records, "run").axes) == 2
+
+
+def test_a_profile_is_drawn_with_the_range_of_its_samples() -> None:
+    net = hdnn.network("H1", features=4, layers=5, T=1.0)
+    seen = hdnn.analysis.profile(net, torch.randn(7, 4), range(6))
+    (axis,) = plots.profile_figure(seen, "run").axes
+    mean, of_mean = axis.get_lines()
+    np.testing.assert_array_equal(mean.get_ydata(), seen.largest.mean(-1))
+    np.testing.assert_array_equal(of_mean.get_ydata(), seen.of_mean)
+    assert pixels(axis.figure).std() > 0
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def figure(labels: torch.Tensor) -> Any:
-    net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    return plots.propagation({"H1": net}, torch.randn(40, 4), labels, shown=2)
+    return plots.regions_and_propagation({"H1": model(layers=2)}, torch.randn(40, 2), labels)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +176,5 @@ def test_without_matplotlib_the_error_says_what_to_install(
     labels: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    net = hdnn.network("H1", features=4, layers=2, T=1.0)
     with pytest.raises(HdnnError, match=r"pip install 'hdnn\[plots\]'"):
-        plots.propagation({"H1": net}, torch.randn(40, 4), labels)
+        plots.regions_and_propagation({"H1": model()}, torch.randn(40, 2), labels)

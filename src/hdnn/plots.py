@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn.analysis import Profile
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.model import Model
-from hdnn.network import HamiltonianNetwork
+from hdnn.training.recorder import Header
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf", "jpg")
-CLASS_COLOURS = ("#c1440e", "#1f5a99", "#3a7d44", "#8a5fa8", "#b08a1e")
+CLASS_COLORS = ("#c1440e", "#1f5a99", "#3a7d44", "#8a5fa8", "#b08a1e")
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -51,41 +53,50 @@ def check_figure_path(path: str | os.PathLike[str]) -> None:
         raise HdnnError(f"there is no folder {Path(path).parent} to write {Path(path).name} to")
 
 
-@torch.no_grad()
-def propagation(
-    networks: Mapping[str, HamiltonianNetwork],
-    states: Tensor,
-    labels: Tensor,
-    shown: int = 4,
-) -> Figure:
-    """The data on their way through the layers: a row for every network, a column for a depth.
+def color_ramp(count: int) -> list[str]:
+    """As many colors, from dark (near the input) to light (near the output)."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.92 * k / max(count - 1, 1))) for k in range(count)]
+
+
+def clean(axis: Axes) -> None:
+    """Small ticks, a light grid, and no frame above and to the right."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=7)
+    axis.grid(True, axis="y", color="#e4e4e4", linewidth=0.6)
+    axis.set_axisbelow(True)
+
+
+def plot_band(
+    axis: Axes,
+    x: Sequence[float] | np.ndarray,
+    low: Iterable[float],
+    middle: Iterable[float],
+    high: Iterable[float],
+    *,
+    color: str,
+    label: str | None = None,
+    style: str = "o-",
+) -> None:
+    """A line with a band around it.
 
     Args:
-        networks: by title.
-        states: ``(samples, n)``, the augmented data.
-        labels: ``(samples,)``.
-        shown: how many depths.
+        axis: where to draw.
+        x: places.
+        low, middle, high: lower end of the band, line, upper end, at every place.
+        color, label, style: of the line.
     """
-    figure = new_figure(1.6 * shown, 1.55 * len(networks))
-    axes = figure.subplots(len(networks), shown, squeeze=False)
-    for place, (title, net) in enumerate(networks.items()):
-        row = axes[place]
-        trajectory = net.trajectory(states)
-        for column, axis in enumerate(row):
-            layer = round(column * net.layers / max(shown - 1, 1))
-            _scatter(axis, trajectory[layer][:, :2], labels)
-            axis.margins(0.08)
-            if place == 0:
-                axis.set_title(f"layer {layer}", fontsize=8)
-        row[0].set_ylabel(title, fontsize=10)
-    return figure
+    axis.plot(x, list(middle), style, ms=3, linewidth=1.2, color=color, label=label)
+    axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)
 
 
 @torch.no_grad()
 def decision_regions(
     axis: Axes, model: Model, points: Tensor, labels: Tensor, resolution: int = 300
 ) -> None:
-    """Colour the plane by what a model predicts there, with data on top.
+    """Color the plane by what a model predicts there, with data on top.
 
     Args:
         axis: where to draw.
@@ -104,13 +115,13 @@ def decision_regions(
     grid = torch.cartesian_prod(*sides).to(points.dtype)
     found = model.predict(grid).reshape(resolution, resolution).T.cpu().numpy()
     classes = max(2, model.head.out_features)
-    colours = ListedColormap([CLASS_COLOURS[k % len(CLASS_COLOURS)] for k in range(classes)])
+    colors = ListedColormap([CLASS_COLORS[k % len(CLASS_COLORS)] for k in range(classes)])
     left, right, bottom, top = (float(side[k]) for side in sides for k in (0, -1))
     axis.imshow(
         found,
         origin="lower",
         extent=(left, right, bottom, top),
-        cmap=colours,
+        cmap=colors,
         vmin=-0.5,
         vmax=classes - 0.5,
         alpha=0.28,
@@ -121,8 +132,8 @@ def decision_regions(
 
 
 def _scatter(axis: Axes, points: Tensor, labels: Tensor) -> None:
-    colours = [CLASS_COLOURS[int(label) % len(CLASS_COLOURS)] for label in labels]
-    axis.scatter(points[:, 0], points[:, 1], s=2.0, c=colours, linewidths=0)
+    colors = [CLASS_COLORS[int(label) % len(CLASS_COLORS)] for label in labels]
+    axis.scatter(points[:, 0], points[:, 1], s=2.0, c=colors, linewidths=0)
     axis.set_xticks([])
     axis.set_yticks([])
 
@@ -161,3 +172,61 @@ def _plane(states: Tensor) -> Tensor:
     centred = (states - states.mean(0)).double()
     _, _, directions = torch.linalg.svd(centred, full_matrices=False)
     return centred @ directions[:2].T
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str) -> Figure:
+    """The record of a run against iterations: norms by depth, gradients by layer, and energy.
+
+    Args:
+        header: of the recording.
+        records: one for every recorded iteration, at least one.
+        title: above it.
+    """
+    energy = "energy" in records[0]
+    panels = [
+        ("mean", "mean norm of $dy_N/dy_\\ell$", len(header.depths) - 1),
+        ("gradient", "norm of the gradient, by layer", len(records[0].get("gradient") or ())),
+        *([("energy", "energy $H$", len(header.depths) - 1)] if energy else []),
+    ]
+    figure = new_figure(3.2 * len(panels) if energy else 6.6, 3.0)
+    axes = figure.subplots(1, len(panels))
+    steps = [record["iteration"] for record in records]
+    for axis, (name, label, count) in zip(axes, panels, strict=True):
+        shown = sorted({round(k * (count - 1) / 7) for k in range(8)}) if count else []
+        for shade, k in zip(color_ramp(len(shown)), shown, strict=True):
+            depth = f"$\\ell$ = {header.depths[k]}" if name == "mean" else None
+            axis.plot(steps, _column(records, name, k), color=shade, linewidth=0.9, label=depth)
+        axis.set_ylabel(label, fontsize=8)
+        axis.set_xlabel("iteration", fontsize=8)
+        if name != "energy":
+            axis.set_yscale("log")
+        clean(axis)
+    axes[0].legend(frameon=False, fontsize=6, ncols=2)
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]:
+    values = [(record.get(name) or [None] * (k + 1))[k] for record in records]
+    return [np.nan if value is None else value for value in values]
+
+
+def profile_figure(profile: Profile, title: str) -> Figure:
+    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean."""
+    figure = new_figure(4.6, 3.0)
+    axis = figure.subplots()
+    norms, depths = profile.largest, profile.depths
+    band = norms.min(-1), norms.mean(-1), norms.max(-1)
+    plot_band(axis, depths, *band, color=CLASS_COLORS[0], label="mean of samples", style="-")
+    axis.collections[0].set_label("smallest to largest")
+    axis.plot(depths, profile.of_mean, "--", color=CLASS_COLORS[1], label="of the batch mean")
+    axis.set_yscale("log")
+    axis.set_xlabel("layer $\\ell$", fontsize=8)
+    axis.set_ylabel("norm of $dy_N/dy_\\ell$", fontsize=8)
+    axis.set_title(title, fontsize=9)
+    axis.legend(frameon=False, fontsize=7)
+    clean(axis)
+    return figure

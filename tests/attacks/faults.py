@@ -31,9 +31,9 @@ from attacks import kills, samples
 from attacks.children import judged, new_folder
 from attacks.tally import HELD, Tally, tally
 from hdnn.cli import app
-from hdnn.experiments.figure2_records import GradientRecord, Records
-from hdnn.experiments.records import Store
-from hdnn.experiments.table2 import ImageRecord
+from hdnn.paper.figure2 import GradientRecord
+from hdnn.paper.store import Store
+from hdnn.paper.table2 import ImageRecord
 from hdnn.training.runs import Run
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
@@ -185,7 +185,7 @@ def _add(folder: Path, seed: int) -> None:
     """Records of both experiments."""
     for kind, (store, form) in {
         "records": (Store(folder / "a", ImageRecord), ImageRecord),
-        "gradient records": (Records(folder / "b"), GradientRecord),
+        "gradient records": (Store(folder / "b", GradientRecord), GradientRecord),
     }.items():
         line = samples.records()[kind][0].splitlines()[0]
         store.add([replace(form(**json.loads(line)), seed=seed)])  # type: ignore[attr-defined]

@@ -26,9 +26,9 @@ from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
 from hdnn.data import images, iter_rows, read_table
 from hdnn.data.idx import read_idx
-from hdnn.experiments.figure2_records import Records
-from hdnn.experiments.records import Store
-from hdnn.experiments.table2 import ImageRecord
+from hdnn.paper.figure2 import GradientRecord
+from hdnn.paper.store import Store
+from hdnn.paper.table2 import ImageRecord
 from hdnn.training.recipe import check
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run, read_history
@@ -154,7 +154,9 @@ READERS: dict[str, Reader] = {
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", lambda path: GradientLog(path).read()),
     "records": _record("records", lambda path: Store(path.parent, ImageRecord).read()),
-    "gradient records": _record("gradient records", lambda path: Records(path.parent).read()),
+    "gradient records": _record(
+        "gradient records", lambda path: Store(path.parent, GradientRecord).read()
+    ),
     "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors, lossy=False),
     "history, resumed": _resume("history.jsonl", mutate.json_lines, lossy=True),
     "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines, lossy=True),

@@ -21,9 +21,9 @@ from pyarrow import parquet
 
 import hdnn
 from hdnn.cli import app
-from hdnn.experiments.figure2_records import GradientRecord
-from hdnn.experiments.table2 import ImageRecord
 from hdnn.fields import STRUCTURES
+from hdnn.paper.figure2 import GradientRecord
+from hdnn.paper.table2 import ImageRecord
 from hdnn.training import TrainingConfig
 from hdnn.training.pictures import ImageRecipe
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe

@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from hdnn.data import iter_rows, read_table
 from hdnn.data.idx import read_idx
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.experiments import figure2_summary, specs, summary, table2, table2_summary
-from hdnn.experiments.figure2_records import GradientRecord, Records
-from hdnn.experiments.records import Record, Store
 from hdnn.files import DamagedFileWarning
+from hdnn.paper import figure2, figure2_page, table1, table2
+from hdnn.paper.figure2 import GradientRecord
+from hdnn.paper.store import Record, Store
 
 RESULTS = Path(__file__).parents[2] / "results"
 MUTANTS = 150
@@ -205,19 +205,18 @@ def test_any_header_of_idx(
 
 # --------------------------------------------------------------------------------------- records
 def read_table1(folder: Path) -> None:
-    rows = summary.summarise(
-        specs.select(), Store(folder, Record).read().values(), "tuned", "paper"
-    )
-    summary.page(rows, "title")
+    rows = table1.table1().groups(Store(folder, Record).read().values())
+    table1.pages(rows, "title")
 
 
 def read_table2(folder: Path) -> None:
-    table2_summary.page(Store(folder, table2.ImageRecord).read().values())
+    table2.page(Store(folder, table2.ImageRecord).read().values())
 
 
 def read_figure2(folder: Path) -> None:
-    figure2_summary.page(Records(folder).read().values())
-    Records(folder).read_curves()
+    store = Store(folder, GradientRecord)
+    figure2_page.page(list(store.read().values()))
+    figure2.read_curves(store)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def read_figure2(folder: Path) -> None:
         ("figure2", "curves.json", read_figure2),
     ],
 )
-def test_damaged_records_are_summarised_or_refused(
+def test_damaged_records_are_summarized_or_refused(
     name: str, file: str, read: Callable[[Path], None], tmp_path: Path
 ) -> None:
     content = (RESULTS / name / file).read_bytes()

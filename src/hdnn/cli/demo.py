@@ -12,8 +12,8 @@ import typer
 from rich.table import Table
 
 from hdnn.cli.base import app, console, emit, errors, say
-from hdnn.experiments.specs import protocol, settings, table1
 from hdnn.model import Model
+from hdnn.paper.table1 import PROTOCOLS, cells, settings
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
 from hdnn.training.trainer import Trainer
 
@@ -91,13 +91,12 @@ def demo(
 def _recipe(recipe: Recipe, name: str, layers: int) -> tuple[Recipe, float | None]:
     """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
     seed, epochs = recipe.training.seed, recipe.training.epochs
-    tuned = protocol("tuned")
-    cells = [c for c in table1() if c.data == "swiss-roll" and c.layers == layers]
-    cell = next((cell for cell in cells if cell.architecture == name), None)
+    tuned, place = PROTOCOLS["tuned"], ("swiss-roll", name, layers)
+    cell = next((c for c in cells() if (c.data, c.architecture, c.layers) == place), None)
     training, model, paper = tuned.training, ModelRecipe(name, layers, seed=seed), None
     if cell is not None:
         chosen, paper = settings("tuned", cell), cell.published
-        training = tuned.config(chosen)
+        training = replace(training, learning_rate=chosen.learning_rate)
         model = replace(model, T=chosen.T, augmentation=chosen.augmentation)
     training = replace(training, seed=seed, epochs=epochs)
     return replace(recipe, model=model, training=training), paper

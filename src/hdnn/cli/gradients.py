@@ -1,8 +1,7 @@
-"""`hdnn gradients`, `hdnn margins`, and what of the paper is about them."""
+"""`hdnn gradients` and `hdnn margins`: what a trained network does to gradients and data."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +13,9 @@ import typer
 from hdnn.analysis import Profile, profile, robustness
 from hdnn.analysis.profiles import spread
 from hdnn.cli.base import app, emit, say
-from hdnn.cli.reproduce import _bar, reproduce
 from hdnn.errors import HdnnError
-from hdnn.files import atomic
 from hdnn.model import Model
-from hdnn.plots import check_figure_path, save_figure
+from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
 from hdnn.training.recipe import prepare
 from hdnn.training.recorder import DEPTHS, GradientLog
 from hdnn.training.runs import Run
@@ -31,7 +28,7 @@ def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor
     """The trained model of a run with data that it has not seen (else the training data)."""
     model = run.load_model()
     if not isinstance(model, Model):
-        raise HdnnError(f"{run.folder} is a run on pictures; look at it with hdnn.analysis.watch")
+        raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
     data = prepare(run.recipe())
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
     return model, X[:samples], y[:samples]
@@ -62,12 +59,10 @@ def gradients(
             seen = profile(net, model.enter(X), spread(net.layers, depths))
     header, entries = (None, []) if log is None else log.read()
     if out is not None:
-        from hdnn.experiments import figure2_plots as plots
-
         figure = (
-            plots.record_figure(header, entries, str(run))
+            record_figure(header, entries, str(run))
             if header is not None and entries
-            else plots.profile_figure(seen, str(run))
+            else profile_figure(seen, str(run))
             if seen is not None
             else None
         )
@@ -162,63 +157,3 @@ def margins(
     say("accuracy under perturbations of length")
     for r, random, worst in zip(found.radii, found.random, found.worst, strict=True):
         say(f"  {r:<8g} random {random:.4f}   worst {worst:.4f}")
-
-
-@reproduce.command()
-def figure2(
-    out: Annotated[Path, typer.Option(help="Folder of the records and figures.")],
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    first_seed: Annotated[
-        int, typer.Option(help="The first of them; its curves are drawn.")
-    ] = 1000,
-    quick: Annotated[bool, typer.Option(help="Only the four networks of the figure.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Figure 2: norms of d y_N / d y_l during training; a second call does what is missing."""
-    from hdnn.experiments import figure2 as experiment
-    from hdnn.experiments import figure2_plots as plots
-    from hdnn.experiments import figure2_records
-    from hdnn.experiments import figure2_summary as summary
-
-    begin = time.perf_counter()
-    chosen = range(first_seed, first_seed + seeds)
-    cases = experiment.FIGURE if quick else experiment.CASES
-    with _bar(quiet=as_json) as progress:
-        records = experiment.reproduce(out, chosen, cases, progress)
-    kept, curves = list(records.values()), figure2_records.Records(out).read_curves()
-    save_figure(plots.figure2(curves), out / "figure2.png", dpi=125)
-    if not quick:
-        save_figure(plots.claims(kept), out / "claims.png", dpi=160)
-        with atomic(out / "figure2.md") as temporary:
-            temporary.write_text(summary.page(kept))
-    took = time.perf_counter() - begin
-    if as_json:
-        emit({"seconds": took, "records": [asdict(record) for record in kept]})
-        return
-    say(summary.norms_table([row for row in summary.rows(kept) if row.every == 1]))
-    say(f"{len(kept)} records, figures and tables: {out}; {took:.0f} s")
-
-
-@reproduce.command(name="robustness")
-def robustness_of_figure1(
-    out: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many.")] = 3,
-    first_seed: Annotated[int, typer.Option(help="The first of them.")] = 1000,
-    samples: Annotated[int, typer.Option(min=1, help="Test samples.")] = 500,
-    as_json: Json = False,
-) -> None:
-    """Margins and accuracy under perturbation for the data and depths of Figure 1."""
-    from hdnn.experiments import robustness as experiment
-
-    rows = [
-        experiment.measure(data, name, layers, range(first_seed, first_seed + seeds), samples)
-        for data, layers in experiment.FIGURE1
-        for name in experiment.NETWORKS
-    ]
-    if out is not None:
-        with atomic(out) as temporary:
-            temporary.write_text(experiment.table(rows))
-    if as_json:
-        emit([asdict(row) for row in rows])
-        return
-    say(experiment.table(rows))

@@ -6,7 +6,7 @@ the time-invariant network. Here the weights of all layers are written in cosine
 
     K_j = c_0 + sqrt(2 / N) sum_k c_k cos(pi k (j + 1/2) / N),
 
-which diagonalise the penalty (eigenvalues 2 - 2 cos(pi k / N)). Adam moves the c_k along the data
+which diagonalize the penalty (eigenvalues 2 - 2 cos(pi k / N)). Adam moves the c_k along the data
 loss, and the penalty follows as an implicit step, c_k /= 1 + rate alpha h (2 - 2 cos(pi k / N)).
 For alpha = infinity only c_0 is left, and it moves as the weights of the time-invariant network do.
 """
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.experiments.figure2 import Case, Data, Looks
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.network import HamiltonianNetwork
+from hdnn.paper import planar
+from hdnn.paper.figure2 import Case, Looks
 from hdnn.training import TrainingConfig
 from hdnn.training.ensemble import TOLERANCE
 
@@ -36,10 +37,18 @@ def cosines(layers: int) -> tuple[Tensor, Tensor]:
     return basis, 2 - 2 * torch.cos(math.pi * k / layers)
 
 
-def descend(
-    case: Case, network: HamiltonianNetwork, data: Data, looks: Looks, orders: list[torch.Generator]
-) -> np.ndarray:
-    """Coordinate descent from the initial weights of the time-invariant network of every seed."""
+def descend(case: Case, network: HamiltonianNetwork, data: planar.Data, looks: Looks) -> np.ndarray:
+    """Coordinate descent from the initial weights of the time-invariant network of every seed.
+
+    Args:
+        case: what is trained.
+        network: the ensemble; its parameters are trained in place.
+        data: of its members.
+        looks: observes the iterations.
+
+    Returns:
+        The output layers ``(seeds, 1, n + 1)``.
+    """
     config, field, h = case.config, network.field, network.h
     assert isinstance(field, WeightedField)
     assert isinstance(h, float)
@@ -51,25 +60,22 @@ def descend(
     with torch.no_grad():
         for c, p in zip(moved, shared.parameters(), strict=True):
             c[:, :1] = p
-    optimiser = torch.optim.Adam(moved, config.learning_rate, config.betas)
-    V = np.zeros((len(orders), 1, data.X.shape[-1] + 1))
-    iteration = 0
-    for _ in range(config.epochs):
-        order = torch.stack([torch.randperm(data.y.shape[1], generator=g) for g in orders])
-        for chosen in order.split(config.batch_size, 1):
-            _assemble(parameters, moved, basis)
-            if looks.due(iteration):
-                looks.before(iteration, chosen)
-            _gradients(network, V, data, chosen, config)
-            for c, p in zip(moved, parameters, strict=True):
-                c.grad = None if p.grad is None else basis.T @ p.grad
-            if looks.due(iteration):
-                looks.after(_slopes(parameters))
-            optimiser.step()
-            with torch.no_grad():
-                for c in moved:
-                    c.mul_(shrink[:, None])
-            iteration += 1
+    optimizer = torch.optim.Adam(moved, config.learning_rate, config.betas)
+    V = np.zeros((len(data.seeds), 1, data.X.shape[-1] + 1))
+    batches = (b for order in data.orders(config.epochs) for b in order.split(config.batch_size, 1))
+    for iteration, batch in enumerate(batches):
+        _assemble(parameters, moved, basis)
+        if looks.due(iteration):
+            looks.before(iteration, batch)
+        _gradients(network, V, data, batch, config)
+        for c, p in zip(moved, parameters, strict=True):
+            c.grad = None if p.grad is None else basis.T @ p.grad
+        if looks.due(iteration):
+            looks.after(_gradient_norms(parameters))
+        optimizer.step()
+        with torch.no_grad():
+            for c in moved:
+                c.mul_(shrink[:, None])
     _assemble(parameters, moved, basis)
     return V
 
@@ -81,40 +87,29 @@ def _assemble(parameters: list[nn.Parameter], moved: list[Tensor], basis: Tensor
         p.grad = None
 
 
-def _slopes(parameters: list[nn.Parameter]) -> np.ndarray:
-    """Norms of the gradient of the data loss, ``(seeds, layers)``."""
+def _gradient_norms(parameters: list[nn.Parameter]) -> np.ndarray:
+    """Of the data loss, ``(seeds, layers)``."""
     squares = [p.grad.square().sum(-1) for p in parameters if p.grad is not None]
-    found: np.ndarray = torch.stack(squares).sum(0).sqrt().numpy()
-    return found
+    norms: np.ndarray = torch.stack(squares).sum(0).sqrt().numpy()
+    return norms
 
 
 def _gradients(
-    network: HamiltonianNetwork, V: np.ndarray, data: Data, chosen: Tensor, config: TrainingConfig
+    network: HamiltonianNetwork,
+    V: np.ndarray,
+    data: planar.Data,
+    batch: Tensor,
+    config: TrainingConfig,
 ) -> None:
     """Solve for the output layers, in place; then the gradients of the data loss of all."""
-    from hdnn.kernels import output_layer  # loads numba
-
-    solve, count = output_layer.kernel("newton"), chosen.shape[1]
     states, labels = (
-        torch.stack([part[c] for part, c in zip(parts, chosen, strict=True)])
+        torch.stack([part[chosen] for part, chosen in zip(parts, batch, strict=True)])
         for parts in (data.X, data.y)
     )
     out = network(states)
-    Z = np.concatenate([out.detach().numpy(), np.ones((*out.shape[:2], 1))], 2)
-    weight = np.full(count, 1 / count)
-    for e in range(len(V)):
-        target = np.ascontiguousarray(labels[e].double().numpy()[:, None])
-        solve(
-            Z[e],
-            target,
-            weight,
-            V[e],
-            output_layer.LOGISTIC,
-            config.alpha_c,
-            config.solver_iterations,
-            TOLERANCE,
-        )
+    stop = config.solver_iterations, TOLERANCE
+    planar.solve_outputs(planar.with_ones(out), labels, V, config.alpha_c, *stop)
     head = torch.from_numpy(V)
-    values = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]
-    loss = F.binary_cross_entropy_with_logits(values, labels.to(values.dtype), reduction="none")
+    logits = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]
+    loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
     loss.mean(1).sum().backward()

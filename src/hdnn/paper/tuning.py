@@ -1,6 +1,6 @@
 """Choosing what a protocol leaves open, on a validation part of the training data.
 
-    python -m hdnn.experiments.tuning --protocol tuned
+    python -m hdnn.paper.tuning --protocol tuned
 
 trains every cell for every choice on 80 % of the training part for a few seeds (100 to 103, which
 no reported record uses), and keeps the choice with the lowest mean cross-entropy on the other 20 %
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hdnn.experiments.cells import train
-from hdnn.experiments.specs import Cell, Protocol, Settings, protocol, table1
-from hdnn.files import atomic
+from hdnn.paper.experiment import Protocol, find
+from hdnn.paper.render import write
+from hdnn.paper.table1 import PROTOCOLS, Cell, Settings, cells, train
 from hdnn.training import toml
 
 SEEDS = tuple(range(100, 104))
@@ -52,26 +52,25 @@ def main() -> None:
     parser.add_argument("--protocol", default="tuned")
     parser.add_argument("--log", type=Path, default=Path("tuning.jsonl"))
     arguments = parser.parse_args()
-    chosen = protocol(arguments.protocol)
+    chosen = find("protocol", arguments.protocol, PROTOCOLS)
     done = {}
     if arguments.log.exists():
         for line in arguments.log.read_text().splitlines():
             entry = json.loads(line)
             if entry["protocol"] == chosen.name:
                 done[entry["cell"]] = entry["settings"]
-    for cell in table1():
-        key = f"{cell.data}/{cell.architecture}/{cell.layers}"
-        if key in done:
+    for cell in cells():
+        if cell.name in done:
             continue
         found, tried = tune(cell, chosen)
-        done[key] = found.__dict__
-        entry = {"protocol": chosen.name, "cell": key, "settings": found.__dict__, "tried": tried}
+        done[cell.name] = found.__dict__
+        entry = {"protocol": chosen.name, "cell": cell.name, "settings": found.__dict__}
         with open(arguments.log, "a") as file:
-            file.write(json.dumps(entry) + "\n")
-    write(chosen.name, done)
+            file.write(json.dumps({**entry, "tried": tried}) + "\n")
+    write_settings(chosen.name, done)
 
 
-def write(name: str, done: dict[str, dict[str, object]]) -> None:
+def write_settings(name: str, done: dict[str, dict[str, object]]) -> None:
     """Put the settings of a protocol into settings.toml, leaving the others."""
     path = Path(__file__).with_name("settings.toml")
     text = path.read_text() if path.exists() else ""
@@ -81,8 +80,7 @@ def write(name: str, done: dict[str, dict[str, object]]) -> None:
     blocks = [
         toml.dumps({f'{name}.cells."{key}"': values}).rstrip() for key, values in done.items()
     ]
-    with atomic(path) as temporary:
-        temporary.write_text("\n\n".join([*kept, *blocks]) + "\n")
+    write(path, "\n\n".join([*kept, *blocks]) + "\n")
 
 
 if __name__ == "__main__":

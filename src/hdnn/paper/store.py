@@ -1,11 +1,11 @@
-"""Records: one JSON object a line, each training once, however often a sweep is interrupted."""
+"""The store: one JSON object a line, each training once, however often a sweep is interrupted."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -31,11 +31,12 @@ class Keyed(Protocol):
 
 
 R = TypeVar("R", bound=Keyed)
+D = TypeVar("D")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One training: accuracies are fractions, seconds are wall time a network."""
+    """One training of a classifier: accuracies are fractions, seconds are wall time a network."""
 
     data: str
     architecture: str
@@ -64,9 +65,8 @@ class Store(Generic[R]):
     """
 
     def __init__(self, folder: str | os.PathLike[str], kind: type[R]) -> None:
-        self.folder, self.kind = Path(folder), kind
+        self.folder, self.parse = Path(folder), parser(kind)
         self.path = self.folder / "records.jsonl"
-        self.types = get_type_hints(kind)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -74,7 +74,7 @@ class Store(Generic[R]):
 
     def read(self) -> dict[Key, R]:
         """All records by key; lines that are none are reported by a warning and left out."""
-        return {record.key: record for record in read_json_lines(self.path, self._parse).objects}
+        return {record.key: record for record in read_json_lines(self.path, self.parse).objects}
 
     def add(self, records: Iterable[R]) -> None:
         """Add records; the file is replaced whole, so a reader never sees a part of one.
@@ -82,7 +82,7 @@ class Store(Generic[R]):
         A record that is there stays. Lines that are no records go to ``records.jsonl.damaged``.
         """
         with self.locked():
-            known = read_json_lines(self.path, self._parse)
+            known = read_json_lines(self.path, self.parse)
             by_key = {record.key: record for record in (*records, *known.objects)}
             ordered = sorted(by_key.values(), key=lambda record: record.key)
             write_json_lines(self.path, [asdict(r) for r in ordered], known.damaged)
@@ -104,11 +104,26 @@ class Store(Generic[R]):
         finally:
             lock.release()
 
-    def _parse(self, line: dict[str, Any]) -> R:
-        for field in fields(self.kind):
-            if field.name in line and not is_of_type(line[field.name], self.types[field.name]):
-                raise TypeError(f"{field.name} is {short(line[field.name])}")
-        return self.kind(**line)
+
+def parser(kind: type[D]) -> Callable[[dict[str, Any]], D]:
+    """What makes a dataclass of texts, numbers and lists of numbers from what JSON gave.
+
+    Args:
+        kind: the dataclass.
+
+    Returns:
+        A function that raises a `TypeError` or a `ValueError` where a field is missing, unknown or
+        of another type.
+    """
+    types = get_type_hints(kind)
+
+    def parse(line: dict[str, Any]) -> D:
+        for name, value in line.items():
+            if name in types and not is_of_type(value, types[name]):
+                raise TypeError(f"{name} is {short(value)}")
+        return kind(**line)
+
+    return parse
 
 
 def is_of_type(value: Any, kind: Any) -> bool:

@@ -1,1 +1,0 @@
-"""Which numbers of the paper: frozen specs, published values, runs, records, tables, figures."""

@@ -122,7 +122,7 @@ def test_what_is_asked_for_is_built() -> None:
         activation="relu",
         time_invariant=True,
         dtype="float32",
-        standardise=False,
+        standardize=False,
     ).fit(X, y)
     net = clf.model_.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
@@ -201,10 +201,10 @@ def test_class_weights_are_sample_weights() -> None:
     kept = np.r_[0:50, 50:70, 100:150]
     X, y = X[kept], y[kept]
     counts = np.bincount(y)
-    balanced = quick(standardise=False, class_weight="balanced").fit(X, y)
+    balanced = quick(standardize=False, class_weight="balanced").fit(X, y)
     given = {c: len(y) / (3 * counts[c]) for c in range(3)}
-    by_class = quick(standardise=False, class_weight=given).fit(X, y)
-    by_row = quick(standardise=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
+    by_class = quick(standardize=False, class_weight=given).fit(X, y)
+    by_row = quick(standardize=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
     np.testing.assert_allclose(values(balanced), values(by_class), rtol=1e-7)
     np.testing.assert_allclose(values(balanced), values(by_row), rtol=1e-7)
 
@@ -217,7 +217,7 @@ def test_missing_values_count_as_the_mean() -> None:
     filled = np.where(np.isnan(holes), np.nanmean(holes, 0), holes)
     np.testing.assert_allclose(clf.predict_proba(holes), clf.predict_proba(filled), atol=1e-12)
     with pytest.raises(ValueError, match="contains NaN"):
-        quick(standardise=False).fit(holes, y)
+        quick(standardize=False).fit(holes, y)
     with pytest.raises(ValueError, match="infinity"):
         quick().fit(np.where(np.isnan(holes), np.inf, holes), y)
 
@@ -336,7 +336,7 @@ def test_copies(kind: Any, tmp_path: Path) -> None:
 
 def test_pipeline_and_cross_validation() -> None:
     X, y = IRIS
-    pipe = make_pipeline(StandardScaler(), quick(standardise=False, max_iter=30))
+    pipe = make_pipeline(StandardScaler(), quick(standardize=False, max_iter=30))
     assert cross_val_score(pipe, X, y, cv=3).mean() > 0.9
 
 

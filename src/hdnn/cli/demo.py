@@ -14,7 +14,9 @@ from rich.table import Table
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.experiments.specs import protocol, settings, table1
 from hdnn.model import Model
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.run_config import RunConfig
+from hdnn.training.settings import DataConfig, ModelConfig
 from hdnn.training.trainer import Trainer
 
 CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
@@ -32,7 +34,7 @@ def demo(
     from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
 
     check_figure_path(out)
-    recipe = Recipe(DataRecipe(seed=seed))
+    recipe = RunConfig(DataConfig(seed=seed))
     recipe = replace(recipe, training=replace(recipe.training, epochs=epochs, seed=seed))
     data = prepare(recipe)
     table = Table(
@@ -88,13 +90,13 @@ def demo(
     say(f"Decision regions, and the way of the data through the layers: {out}")
 
 
-def _recipe(recipe: Recipe, name: str, layers: int) -> tuple[Recipe, float | None]:
+def _recipe(recipe: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
     """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
     seed, epochs = recipe.training.seed, recipe.training.epochs
     tuned = protocol("tuned")
     cells = [c for c in table1() if c.data == "swiss-roll" and c.layers == layers]
     cell = next((cell for cell in cells if cell.architecture == name), None)
-    training, model, paper = tuned.training, ModelRecipe(name, layers, seed=seed), None
+    training, model, paper = tuned.training, ModelConfig(name, layers, seed=seed), None
     if cell is not None:
         chosen, paper = settings("tuned", cell), cell.published
         training = tuned.config(chosen)

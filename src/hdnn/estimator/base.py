@@ -30,7 +30,7 @@ STRUCTURE = (
     "augmentation",
     "activation",
     "time_invariant",
-    "standardise",
+    "standardize",
     "dtype",
 )
 
@@ -74,7 +74,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        standardise: bool = True,
+        standardize: bool = True,
         warm_start: bool = False,
         dtype: str = "auto",
         random_state: Any = None,
@@ -88,12 +88,12 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self.learning_rate, self.schedule = learning_rate, schedule
         self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
         self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
-        self.standardise, self.warm_start, self.dtype = standardise, warm_start, dtype
+        self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
         self.random_state, self.verbose = random_state, verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = bool(self.standardise)  # the scaler puts the mean in its place
+        tags.input_tags.allow_nan = bool(self.standardize)  # the scaler puts the mean in its place
         return tags
 
     # --- data -------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         return X[kept], y[kept], weight[kept]
 
     def _finite(self) -> bool | str:
-        return "allow-nan" if self.standardise else True
+        return "allow-nan" if self.standardize else True
 
     # --- building ---------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             network,
             outputs,
             widened,
-            scaler.to(dtype) if self.standardise else None,
+            scaler.to(dtype) if self.standardize else None,
             feature_names=None if names is None else list(names),
             **description,
         )

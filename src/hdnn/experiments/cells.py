@@ -17,8 +17,8 @@ from hdnn.experiments.specs import Cell, Protocol, Settings
 from hdnn.fields import Weights
 from hdnn.model import Augmentation
 from hdnn.network import HamiltonianNetwork
-from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import DirectEnsemble
+from hdnn.training.settings import TrainingConfig
 
 WIDTH = 4
 ORDER_SEED = 1_000_000

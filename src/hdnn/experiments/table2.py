@@ -15,9 +15,11 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.experiments.records import Record, Store
 from hdnn.experiments.specs import _resource
 from hdnn.training import Callback, TrainingConfig
-from hdnn.training.pictures import PAPER, ImageRecipe
-from hdnn.training.recipe import DataRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.presets import PAPER
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
+from hdnn.training.settings import DataConfig, ImageModelConfig
 
 DATA, SPLIT = "mnist", "standard"
 CONVOLUTION = "convolution"
@@ -130,7 +132,7 @@ def protocol(name: str) -> ImageProtocol:
 
 def recipe(
     cell: ImageCell, chosen: ImageProtocol, seed: int, data: str = DATA, epochs: int | None = None
-) -> Recipe:
+) -> RunConfig:
     """What a cell trains: the seed draws weights and batches.
 
     Args:
@@ -149,7 +151,7 @@ def recipe(
     if epochs is not None:
         training = replace(training, epochs=epochs)
     own = seed + SEED_STRIDE * cell.column
-    return Recipe(DataRecipe(source=data), ImageRecipe(**options, seed=own), training)
+    return RunConfig(DataConfig(source=data), ImageModelConfig(**options, seed=own), training)
 
 
 def train_cell(
@@ -165,14 +167,14 @@ def train_cell(
     """Train a cell in a run folder, from its checkpoint if there is one; returns its record."""
     wanted = recipe(cell, chosen, seed, data, epochs)
     run = Run(folder)
-    stale = run.config.is_file() and run.recipe() != wanted
+    stale = run.config.is_file() and run.read_config() != wanted
     if not run.finished or stale:
         folder.parent.mkdir(parents=True, exist_ok=True)
         run = Run.create(folder, wanted, overwrite=stale)
         run.train(callbacks, checkpoint_seconds=0.0)
     metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
     count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
-    assert isinstance(wanted.model, ImageRecipe)
+    assert isinstance(wanted.model, ImageModelConfig)
     seconds = entries[-1]["seconds"] if entries else 0.0
     return ImageRecord(
         data,

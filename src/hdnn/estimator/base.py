@@ -140,20 +140,16 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
         dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
         row = zoo.architecture(self.architecture)
-        time = {"T": self.T} if self.step is None else {"step": self.step}
+        time = "T" if self.step is None else "step"
         network = zoo.network(
             row,
             features=widened.width,
-            layers=settings.integer("layers", self.layers),
+            layers=settings.checked("layers", self.layers),
             activation=self.activation,
             time_invariant=bool(self.time_invariant),
             generator=torch.Generator().manual_seed(seed),
             dtype=dtype,
-            **(
-                {name: settings.plain(value) for name, value in time.items()}
-                if row.scheme.uses_step
-                else {}
-            ),
+            **({time: settings.checked(time, getattr(self, time))} if row.scheme.uses_step else {}),
         )
         assert isinstance(network.field, WeightedField)
         with torch.no_grad():
@@ -177,15 +173,14 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}
         if self.early_stopping:
-            stopping["validation"] = settings.number(
-                "validation_fraction", self.validation_fraction, below=1.0
-            )
-            stopping["early_stopping"] = settings.integer("n_iter_no_change", self.n_iter_no_change)
+            for name in ("validation_fraction", "n_iter_no_change"):
+                value = settings.checked(name, getattr(self, name))
+                stopping[settings.PARAMETERS[name].setting] = value
         return TrainingConfig(
             method=method,
-            epochs=settings.integer("max_iter", self.max_iter),
+            epochs=settings.checked("max_iter", self.max_iter),
             batch_size=settings.choose_batch(self.batch_size, rows, method),
-            learning_rate=settings.choose_rate(self.learning_rate, width, schedule),
+            learning_rate=settings.choose_learning_rate(self.learning_rate, width, schedule),
             schedule=schedule,
             alpha=settings.plain(self.alpha),
             alpha_c=settings.plain(self.alpha_c),

@@ -133,14 +133,19 @@ def _explain(cls: Any, error: ValidationError, values: dict[str, Any]) -> HdnnEr
     return _complaint(_read(cls, name), name, values.get(name), first["type"])
 
 
-def _complaint(given: Setting, name: str, value: object, kind: str, word: str = "") -> HdnnError:
+def _complaint(
+    given: Setting, name: str, value: object, kind: str, besides: str | None = None
+) -> HdnnError:
     if given.choices:
-        return unknown_name(name, value, given.choices)
+        return unknown_name(name, value, [*([besides] if besides else []), *given.choices])
     allowed = f"an integer of at most {given.most}" if kind == "less_than_equal" else given.allowed
-    return HdnnError(f"{name} is {allowed}{word}, got {shown(value)}")
+    other = "" if besides is None else f", or {besides!r}"
+    return HdnnError(f"{name} is {allowed}{other}, got {shown(value)}")
 
 
-def check_value(cls: Any, setting: str, value: Any, name: str = "", word: str = "") -> Any:
+def check_value(
+    cls: Any, setting: str, value: Any, name: str = "", besides: str | None = None
+) -> Any:
     """Check a value for one setting of a record, as the record would.
 
     Args:
@@ -148,7 +153,7 @@ def check_value(cls: Any, setting: str, value: Any, name: str = "", word: str = 
         setting: the setting's name.
         value: to check.
         name: what the setting is called in messages, where it is not its name.
-        word: what is allowed besides, where it is used.
+        besides: a word that is allowed too.
 
     Returns:
         The value, as the record would have it.
@@ -156,12 +161,13 @@ def check_value(cls: Any, setting: str, value: Any, name: str = "", word: str = 
     Raises:
         HdnnError: it is not allowed.
     """
+    if besides is not None and isinstance(value, str) and value == besides:
+        return value
     try:
         return _adapter(cls, setting).validate_python(value)
     except ValidationError as error:
         kind = error.errors(include_url=False)[0]["type"]
-        other = f", or {word}" if word else ""
-        raise _complaint(_read(cls, setting), name or setting, value, kind, other) from None
+        raise _complaint(_read(cls, setting), name or setting, value, kind, besides) from None
 
 
 @functools.cache
@@ -286,6 +292,8 @@ def _range(bounds: dict[str, Any]) -> str:
     match bounds:
         case {"ge": low, "lt": high}:
             return f"in [{low:g}, {high:g})"
+        case {"gt": low, "lt": high}:
+            return f"in ({low:g}, {high:g})"
         case {"ge": low, "le": high} if high < MOST:
             return f"from {low} to {high}"
         case {"ge": low}:
@@ -293,12 +301,3 @@ def _range(bounds: dict[str, Any]) -> str:
         case {"gt": low}:
             return f"above {low:g}"
     return ""
-
-
-def markdown(settings: Sequence[Setting]) -> str:
-    """Settings as a Markdown table: name, flag, default, what is allowed, help."""
-    rows = ["| Setting | Flag | Default | Allowed | Meaning |", "| --- | --- | --- | --- | --- |"]
-    for s in settings:
-        flags = ", ".join(f"`{flag}`" for flag in s.flags)
-        rows.append(f"| `{s.name}` | {flags} | {s.default_text} | {s.allowed} | {s.help} |")
-    return "\n".join(rows) + "\n"

@@ -42,7 +42,7 @@ one thread, beside whatever else the machine did.
 """
 
 
-def recipe(data: str, seed: int) -> RunConfig:
+def run_config(data: str, seed: int) -> RunConfig:
     """The preset for a data set, with a seed for weights, batches and distortions."""
     model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
     return RunConfig.from_tables(
@@ -56,7 +56,7 @@ def recipe(data: str, seed: int) -> RunConfig:
 
 def train(data: str, seed: int, folder: Path) -> ImageRecord:
     """Train, or go on with, one seed."""
-    wanted, run = recipe(data, seed), Run(folder)
+    wanted, run = run_config(data, seed), Run(folder)
     stale = run.config.is_file() and run.read_config() != wanted
     if not run.finished or stale:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +116,7 @@ def main() -> None:
     for data in given.data or PROTOCOLS:
         for seed in given.seed or SEEDS:
             folder = given.out.with_name("convolutional.unfinished") / f"{data}-{seed}"
-            model = recipe(data, seed).model
+            model = run_config(data, seed).model
             name = data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed
             if name in store.read():
                 continue

@@ -34,9 +34,9 @@ def demo(
     from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
 
     check_figure_path(out)
-    recipe = RunConfig(DataConfig(seed=seed))
-    recipe = replace(recipe, training=replace(recipe.training, epochs=epochs, seed=seed))
-    data = prepare(recipe)
+    config = RunConfig(DataConfig(seed=seed))
+    config = replace(config, training=replace(config.training, epochs=epochs, seed=seed))
+    data = prepare(config)
     table = Table(
         title=f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}, protocol tuned",
         caption="gradient: range over layers l of the mean 2-norm of d y_N / d y_l",
@@ -48,11 +48,11 @@ def demo(
     records: list[dict[str, Any]] = []
     with errors.status("training; the first time also compiles kernels (about half a minute)"):
         # The first call compiles; it is not part of anybody's training time.
-        Trainer(build(recipe, data), replace(recipe.training, epochs=1)).fit(
+        Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
         )
         for name, layers in CELLS:
-            given, paper = _recipe(recipe, name, layers)
+            given, paper = _published(config, name, layers)
             model = build(given, data)
             assert isinstance(model, Model)
             start = time.perf_counter()
@@ -90,9 +90,9 @@ def demo(
     say(f"Decision regions, and the way of the data through the layers: {out}")
 
 
-def _recipe(recipe: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
+def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
     """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
-    seed, epochs = recipe.training.seed, recipe.training.epochs
+    seed, epochs = config.training.seed, config.training.epochs
     tuned = protocol("tuned")
     cells = [c for c in table1() if c.data == "swiss-roll" and c.layers == layers]
     cell = next((cell for cell in cells if cell.architecture == name), None)
@@ -102,4 +102,4 @@ def _recipe(recipe: RunConfig, name: str, layers: int) -> tuple[RunConfig, float
         training = tuned.config(chosen)
         model = replace(model, T=chosen.T, augmentation=chosen.augmentation)
     training = replace(training, seed=seed, epochs=epochs)
-    return replace(recipe, model=model, training=training), paper
+    return replace(config, model=model, training=training), paper

@@ -10,23 +10,11 @@ from pathlib import Path
 
 from hdnn.estimator import HDNNClassifier
 from hdnn.estimator.settings import PARAMETERS
-from hdnn.training.run_config import PRESET
+from hdnn.training.run_config import PRESET, TABLES
 from hdnn.training.schema import Setting, settings_of
-from hdnn.training.settings import (
-    DataConfig,
-    ImageModelConfig,
-    ModelConfig,
-    RecordConfig,
-    TrainingConfig,
-)
+from hdnn.training.settings import ImageModelConfig
 
-RECORDS = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "images": ImageModelConfig,
-    "training": TrainingConfig,
-    "record": RecordConfig,
-}
+RECORDS = {**TABLES, "images": ImageModelConfig}
 
 
 def fill(page: str) -> str:

@@ -156,9 +156,9 @@ def advise_command(
         },
     }
     tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
-    recipe = RunConfig.from_tables(tables, "the command line")
-    prepared = prepare(recipe)
-    model = build(recipe, prepared)
+    config = RunConfig.from_tables(tables, "the command line")
+    prepared = prepare(config)
+    model = build(config, prepared)
     if not isinstance(model, Model):
         raise HdnnError("advise serves planar data sets and tables, not pictures")
     X = prepared.X_train

@@ -1,4 +1,4 @@
-"""Recipes: what a config file says is what is built; and what is built comes back from a file."""
+"""Run configs: what a file says is what is built; and what is built comes back from a file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe_with(table: str, **values: Any) -> RunConfig:
+def config_with(table: str, **values: Any) -> RunConfig:
     return replace(RunConfig(), **{table: KINDS[table](**values)})
 
 
@@ -107,25 +107,25 @@ def test_every_setting_comes_back(table: str, name: str) -> None:
     field = next(f for f in fields(KINDS[table]) if f.name == name)
     assert value != (field.default if field.default is not MISSING else ())
     needs = {"validation": 0.2} if name == "early_stopping" else {}
-    recipe = recipe_with(table, **{name: value}, **needs)
-    assert recipe != RunConfig()
-    again = RunConfig.from_toml(recipe.to_toml())
-    assert again == recipe
+    config = config_with(table, **{name: value}, **needs)
+    assert config != RunConfig()
+    again = RunConfig.from_toml(config.to_toml())
+    assert again == config
     assert getattr(getattr(again, table), name) == value
     assert type(getattr(getattr(again, table), name)) is type(value)
 
 
 def test_all_settings_at_once_come_back() -> None:
-    recipe = RunConfig(*(kind(**OTHER[table]) for table, kind in KINDS.items()))
-    assert RunConfig.from_toml(recipe.to_toml()) == recipe
+    config = RunConfig(*(kind(**OTHER[table]) for table, kind in KINDS.items()))
+    assert RunConfig.from_toml(config.to_toml()) == config
 
 
 def test_the_defaults_are_the_paper() -> None:
-    for recipe in (RunConfig(), RunConfig.from_toml(""), RunConfig.from_toml("[model]\n")):
-        assert recipe.data == DataConfig("swiss-roll", "paper", 10_000)
-        assert (recipe.model.architecture, recipe.model.T, recipe.model.step) == ("H1", 1.2, None)
-        assert (recipe.training.epochs, recipe.training.batch_size) == (50, 125)
-        assert RunConfig.from_toml(recipe.to_toml()) == recipe
+    for config in (RunConfig(), RunConfig.from_toml(""), RunConfig.from_toml("[model]\n")):
+        assert config.data == DataConfig("swiss-roll", "paper", 10_000)
+        assert (config.model.architecture, config.model.T, config.model.step) == ("H1", 1.2, None)
+        assert (config.training.epochs, config.training.batch_size) == (50, 125)
+        assert RunConfig.from_toml(config.to_toml()) == config
 
 
 def test_only_networks_with_a_step_get_a_final_time() -> None:
@@ -140,8 +140,8 @@ def test_any_text_comes_back(text: str) -> None:
     tables = {"data": {"source": text, "drop": [text, text]}}
     assert tomllib.loads(toml.dumps(tables)) == tables
     assume(not is_image(text))  # a folder, as ".", is of pictures, and wants another model
-    recipe = RunConfig(DataConfig(source=text, target=text, drop=(text,)))
-    assert RunConfig.from_toml(recipe.to_toml()) == recipe
+    config = RunConfig(DataConfig(source=text, target=text, drop=(text,)))
+    assert RunConfig.from_toml(config.to_toml()) == config
 
 
 @pytest.mark.parametrize(
@@ -239,17 +239,17 @@ def test_values_of_the_wrong_kind_are_refused(text: str) -> None:
     """When the config is read, or at the latest when what it describes is built; never later."""
 
     def whole() -> None:
-        recipe = RunConfig.from_toml(f"{text}\n")
+        config = RunConfig.from_toml(f"{text}\n")
         if "size" not in text:
-            recipe = replace(recipe, data=replace(recipe.data, size=100))
-        data = prepare(recipe)
-        hdnn.training.Trainer(build(recipe, data), recipe.training).fit(data.X_train, data.y_train)
+            config = replace(config, data=replace(config.data, size=100))
+        data = prepare(config)
+        hdnn.training.Trainer(build(config, data), config.training).fit(data.X_train, data.y_train)
 
     with pytest.raises(HdnnError):
         whole()
 
 
-# --- data and model of a recipe -------------------------------------------------------------------
+# --- data and model of a run config ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["paper", "independent"])
@@ -274,9 +274,9 @@ def test_what_is_asked_for_is_what_is_built() -> None:
         dtype="float64",
         scale=0.0,
     )
-    recipe = RunConfig(DataConfig("peaks", size=100), given_)
-    data = prepare(recipe)
-    model = build(recipe, data)
+    config = RunConfig(DataConfig("peaks", size=100), given_)
+    data = prepare(config)
+    model = build(config, data)
     assert model.network.name == "MS2"
     assert (model.network.layers, model.network.h, model.network.features) == (5, 0.25, 6)
     assert model.network.field.activation.name == "relu"
@@ -290,12 +290,12 @@ def test_what_is_asked_for_is_what_is_built() -> None:
 
 
 def test_weights_depend_on_the_seed_only() -> None:
-    recipe = RunConfig(DataConfig(size=100))
-    data = prepare(recipe)
-    first = build(recipe, data)
+    config = RunConfig(DataConfig(size=100))
+    data = prepare(config)
+    first = build(config, data)
     torch.manual_seed(99)
-    assert torch.equal(build(recipe, data).network.K, first.network.K)
-    other = replace(recipe, model=replace(recipe.model, seed=1))
+    assert torch.equal(build(config, data).network.K, first.network.K)
+    other = replace(config, model=replace(config.model, seed=1))
     assert not torch.equal(build(other, data).network.K, first.network.K)
 
 
@@ -303,11 +303,11 @@ def test_weights_depend_on_the_seed_only() -> None:
 def test_the_default_width(features: int, width: int, tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     np.savez(path, X=np.random.default_rng(0).normal(size=(20, features)), y=np.arange(20) % 2)
-    recipe = RunConfig(DataConfig(str(path), target="y"), ModelConfig(layers=2))
-    model = build(recipe, prepare(recipe))
+    config = RunConfig(DataConfig(str(path), target="y"), ModelConfig(layers=2))
+    model = build(config, prepare(config))
     assert model.network.features == width
     assert model.scaler is not None  # tables are standardized unless told otherwise
-    plain = replace(recipe, model=ModelConfig(layers=2, standardize=False))
+    plain = replace(config, model=ModelConfig(layers=2, standardize=False))
     assert build(plain, prepare(plain)).scaler is None
 
 
@@ -408,10 +408,10 @@ def test_a_missing_value_is_the_mean_also_in_a_loaded_model(tmp_path: Path) -> N
     assert torch.equal(hdnn.load(tmp_path / "model")(gap), model(x))
 
 
-def test_a_trained_recipe_comes_back(tmp_path: Path) -> None:
-    recipe = RunConfig(DataConfig("peaks", size=100), ModelConfig(layers=2))
-    data = prepare(recipe)
-    model = build(recipe, data)
+def test_a_trained_run_config_comes_back(tmp_path: Path) -> None:
+    config = RunConfig(DataConfig("peaks", size=100), ModelConfig(layers=2))
+    data = prepare(config)
+    model = build(config, data)
     hdnn.save(model, tmp_path / "model")
     assert torch.equal(hdnn.load(tmp_path / "model")(data.X_test), model(data.X_test))
 

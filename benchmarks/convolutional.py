@@ -17,8 +17,9 @@ from pathlib import Path
 import hdnn
 from hdnn.paper.store import Store
 from hdnn.paper.table2 import SPLIT, ImageRecord
-from hdnn.training.pictures import PRESETS
-from hdnn.training.recipe import Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.presets import PRESETS
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 
 SEEDS = (0, 1, 2)
@@ -41,10 +42,10 @@ one thread, beside whatever else the machine did.
 """
 
 
-def recipe(data: str, seed: int) -> Recipe:
+def run_config(data: str, seed: int) -> RunConfig:
     """The preset for a data set, with a seed for weights, batches and distortions."""
     model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
-    return Recipe.from_tables(
+    return RunConfig.from_tables(
         {
             "data": {"source": data},
             "model": {**model, "seed": seed},
@@ -55,8 +56,8 @@ def recipe(data: str, seed: int) -> Recipe:
 
 def train(data: str, seed: int, folder: Path) -> ImageRecord:
     """Train, or go on with, one seed."""
-    wanted, run = recipe(data, seed), Run(folder)
-    stale = run.config.is_file() and run.recipe() != wanted
+    wanted, run = run_config(data, seed), Run(folder)
+    stale = run.config.is_file() and run.read_config() != wanted
     if not run.finished or stale:
         folder.parent.mkdir(parents=True, exist_ok=True)
         Run.create(folder, wanted, overwrite=stale).train(checkpoint_seconds=0.0)
@@ -115,7 +116,7 @@ def main() -> None:
     for data in given.data or PROTOCOLS:
         for seed in given.seed or SEEDS:
             folder = given.out.with_name("convolutional.unfinished") / f"{data}-{seed}"
-            model = recipe(data, seed).model
+            model = run_config(data, seed).model
             name = data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed
             if name in store.read():
                 continue

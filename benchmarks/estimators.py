@@ -1,7 +1,7 @@
 """Accuracy and fit time of `HDNNClassifier` beside three of scikit-learn's classifiers.
 
 Default parameters, 5-fold cross-validation (stratified, shuffled with seed 0). Data are
-standardised for logistic regression and the perceptron; hdnn does that by itself. Prints Markdown.
+standardized for logistic regression and the perceptron; hdnn does that by itself. Prints Markdown.
 
     OMP_NUM_THREADS=1 .venv/bin/python benchmarks/estimators.py
 """

@@ -21,7 +21,7 @@ from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, EnergyField, HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, ImplicitMidpoint, SemiImplicitEuler
-from hdnn.training.config import TrainingConfig
+from hdnn.training.settings import TrainingConfig
 from hdnn.training.trainer import DivergenceError, Trainer
 
 CONTINUOUS = ("interconnection", "imaginary-spectrum", "gradient-dynamics")

@@ -237,7 +237,7 @@ def test_an_extra_that_is_missing_is_named(
 @pytest.mark.parametrize("name", ["swiss-roll", "double-moons", "double-circles", "peaks"])
 def test_every_data_set_by_name(name: str) -> None:
     done("train", name, "--size", 100, "--layers", 2, "--epochs", 1, "--out", "run")
-    found = Run.open("run").recipe()
+    found = Run.open("run").read_config()
     assert (found.data.source, found.data.size) == (name, 100)
 
 
@@ -254,8 +254,8 @@ FLAGS: dict[str, tuple[tuple[object, ...], str, str, object]] = {
     "augmentation": (("--augmentation", "spread"), "model", "augmentation", "spread"),
     "activation": (("--activation", "relu"), "model", "activation", "relu"),
     "time-invariant": (("--time-invariant",), "model", "time_invariant", True),
-    "standardise": (("--standardise",), "model", "standardise", True),
-    "no-standardise": (("--no-standardise",), "model", "standardise", False),
+    "standardize": (("--standardize",), "model", "standardize", True),
+    "no-standardize": (("--no-standardize",), "model", "standardize", False),
     "dtype": (("--dtype", "float64"), "model", "dtype", "float64"),
     "batch": (("--batch-size", 7), "training", "batch_size", 7),
     "lr": (("--lr", 0.01), "training", "learning_rate", 0.01),
@@ -265,7 +265,7 @@ FLAGS: dict[str, tuple[tuple[object, ...], str, str, object]] = {
     "alpha-c": (("--alpha-c", 0.1), "training", "alpha_c", 0.1),
     "method": (("--method", "joint"), "training", "method", "joint"),
     "solver": (("--solver", "adam"), "training", "solver", "adam"),
-    "optimiser": (("--optimiser", "SGD"), "training", "optimiser", "SGD"),
+    "optimizer": (("--optimizer", "SGD"), "training", "optimizer", "SGD"),
     "weight-decay": (("--method", "joint", "--weight-decay", 0.1), "training", "weight_decay", 0.1),
     "clip": (("--clip", 1), "training", "clip", 1.0),
     "balanced": (("--balanced",), "training", "class_weight", "balanced"),
@@ -284,12 +284,12 @@ FLAGS: dict[str, tuple[tuple[object, ...], str, str, object]] = {
 def test_every_flag_reaches_the_config(name: str) -> None:
     words, table, setting, value = FLAGS[name]
     done("train", *ROLL, "--epochs", 1, *words, "--out", "run")
-    assert getattr(getattr(Run.open("run").recipe(), table), setting) == value
+    assert getattr(getattr(Run.open("run").read_config(), table), setting) == value
 
 
 def test_a_seed_is_one_for_all() -> None:
     done("train", *ROLL, "--epochs", 1, "--seed", 5, "--out", "run")
-    found = Run.open("run").recipe()
+    found = Run.open("run").read_config()
     assert (found.data.seed, found.model.seed, found.training.seed) == (5, 5, 5)
 
 
@@ -361,7 +361,7 @@ alpha = 0.25
 def test_flags_override_a_config() -> None:
     Path("my.toml").write_text(CONFIG)
     done("train", "--config", "my.toml", "--out", "plain")
-    found = Run.open("plain").recipe()
+    found = Run.open("plain").read_config()
     assert (found.data.source, found.model.architecture, found.model.T) == (
         "double-moons",
         "MS1",
@@ -369,7 +369,7 @@ def test_flags_override_a_config() -> None:
     )
     words = ("peaks", "--layers", 2, "--step", 0.1, "--epochs", 1, "--out", "over")
     done("train", "--config", "my.toml", *words)
-    found = Run.open("over").recipe()
+    found = Run.open("over").read_config()
     assert (found.data.source, found.data.size) == ("peaks", 200)
     assert (found.model.layers, found.model.T, found.model.step) == (2, None, 0.1)
     assert (found.training.epochs, found.training.alpha) == (1, 0.25)
@@ -399,7 +399,7 @@ def test_a_flag_completes_a_config() -> None:
         ("[dta]\nsource = 4", ("did you mean 'data'",)),
         ("model = 3", ("my.toml", "table")),
         ("x = [", ("my.toml", "not TOML")),
-        ("[data]\ntest = 'x'", ("my.toml", "wrong type")),
+        ("[data]\ntest = 'x'", ("my.toml", "test is a share in [0, 1), got 'x'")),
         ("[data]\nsource = 5", ("source",)),
         ("[model]\nT = 1.0\nstep = 0.1", ("T", "step")),
     ],
@@ -429,13 +429,13 @@ def test_a_config_that_is_no_text() -> None:
         (("data.csv", "--target", "y"), ("data.csv", "no such file")),
         ((*ROLL, "--architecture", "H9"), ("unknown architecture 'H9'", "MS1")),
         ((*ROLL, "--T", 1, "--step", 0.1), ("exactly one of T",)),
-        ((*ROLL, "--T", "nan"), ("T must be positive",)),
+        ((*ROLL, "--T", "nan"), ("T is a number above 0",)),
         ((*ROLL, "--width", 1), ("too small for 2 features",)),
         ((*ROLL, "--dtype", "half"), ("unknown dtype",)),
         ((*ROLL, "--epochs", -1), ("epochs",)),
         ((*ROLL, "--batch-size", 0), ("batch_size",)),
         ((*ROLL, "--lr", 0), ("learning_rate",)),
-        ((*ROLL, "--optimiser", "Adamm"), ("did you mean 'Adam'",)),
+        ((*ROLL, "--optimizer", "Adamm"), ("did you mean 'Adam'",)),
         ((*ROLL, "--schedule", "cosin"), ("did you mean 'cosine'",)),
         ((*ROLL, "--method", "join"), ("did you mean 'joint'",)),
         ((*ROLL, "--solver", "newtn"), ("did you mean 'newton'",)),
@@ -477,7 +477,7 @@ def test_errors_of_tables(labelled: Trained) -> None:
 
 def test_missing_values_without_a_scaler_are_refused_with_a_reason(labelled: Trained) -> None:
     """There is no mean to put in their place, which is no matter of the step."""
-    words = (labelled.table, "--target", "label", "--drop", "id", *QUICK, "--no-standardise")
+    words = (labelled.table, "--target", "label", "--drop", "id", *QUICK, "--no-standardize")
     result = command("train", *words, "--out", "run")
     assert result.exit_code in (1, 2)
     assert "missing values" in result.stderr.split("error: ")[1]

@@ -19,7 +19,7 @@ def test_the_defaults_are_appendix_B1() -> None:
     assert (config.epochs, config.batch_size) == (50, 125)
     assert (config.learning_rate, config.betas) == (0.05, (0.9, 0.999))
     assert (config.alpha, config.alpha_c) == (5e-3, 1e-4)
-    assert [config.rate(epoch) for epoch in (0, 49)] == [0.05, 0.05]
+    assert [config.learning_rate_at(epoch) for epoch in (0, 49)] == [0.05, 0.05]
 
 
 INVALID: dict[str, list[Any]] = {
@@ -51,7 +51,7 @@ INVALID: dict[str, list[Any]] = {
     "validation": [-0.1, 1.0, 1, math.nan, "0.1", None, True],
     "early_stopping": [0, -1, 1.5, "3", True],
     "seed": [-1, 0.0, "0", None, True, 2**64],
-    "optimiser": [5, None],
+    "optimizer": [5, None],
     "warmup": [-1.0, math.nan, math.inf, "1", None, True],
     "label_smoothing": [-0.1, 1.0, math.nan, "0", None, True],
     "averaging": [-0.1, 1.0, math.nan, "0", None, True],
@@ -133,7 +133,7 @@ ODD = TrainingConfig(
     alpha_c=1.0,
     solver="adam",
     solver_iterations=2,
-    optimiser="SGD",
+    optimizer="SGD",
     weight_decay=2e-4,
     clip=1.5,
     class_weight=(1.0, 2.0),
@@ -182,7 +182,7 @@ def test_what_is_left_out_is_the_default() -> None:
         ("learning-rate", "learning_rate"),
         ("Solver", "solver"),
         ("alphac", "alpha_c"),
-        ("optimizer", "optimiser"),
+        ("optimiser", "optimizer"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(given: str, meant: str) -> None:
@@ -200,13 +200,13 @@ def test_from_dict_checks_as_the_constructor_does() -> None:
 
 def test_the_schedule_of_appendix_B2_decays_with_every_epoch() -> None:
     config = TrainingConfig(schedule="exponential", learning_rate=0.04, decay=0.8, epochs=40)
-    assert [config.rate(k) for k in range(3)] == pytest.approx([0.04, 0.032, 0.0256])
+    assert [config.learning_rate_at(k) for k in range(3)] == pytest.approx([0.04, 0.032, 0.0256])
 
 
 def test_the_cosine_schedule_goes_from_the_rate_towards_nothing() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=0.1, epochs=4)
     expected = [0.1 * (1 + math.cos(math.pi * k / 4)) / 2 for k in range(4)]
-    assert [config.rate(k) for k in range(4)] == pytest.approx(expected)
-    assert config.rate(0) == 0.1
-    assert config.rate(4) == 0.0
-    assert TrainingConfig(schedule="cosine", epochs=0).rate(0) == 0.05
+    assert [config.learning_rate_at(k) for k in range(4)] == pytest.approx(expected)
+    assert config.learning_rate_at(0) == 0.1
+    assert config.learning_rate_at(4) == 0.0
+    assert TrainingConfig(schedule="cosine", epochs=0).learning_rate_at(0) == 0.05

@@ -27,7 +27,7 @@ from hdnn.training import DirectEnsemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import ALONE, Group, joined
 from hdnn.training.loops import Batches, JointLoop
-from hdnn.training.recipe import Recipe
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 from processes import ended, forked
 
@@ -141,7 +141,7 @@ FIT = replace(
     validation=0.21,
     early_stopping=3,
     shift=1,
-    optimiser="AdamW",
+    optimizer="AdamW",
     weight_decay=0.01,
 )
 
@@ -154,7 +154,7 @@ def fitted(group: Group) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
     return [entry.to_dict() for entry in history], model.state_dict()
 
 
-RECIPE = Recipe.from_tables(
+RECIPE = RunConfig.from_tables(
     {
         "data": {"source": "digits"},
         "model": {"layers": 1, "dtype": "float64"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimator import settings
+from hdnn.kernels import output_layer
 from hdnn.model import Scaler
-from hdnn.training import matrices, solvers
+from hdnn.training import matrices
 from hdnn.training.objective import LOSSES
+from hdnn.training.schema import check_value, settings_of
+from hdnn.training.settings import ModelConfig, TrainingConfig
 
 Array = np.ndarray
 IRIS = load_iris(return_X_y=True)
@@ -122,7 +126,7 @@ def test_what_is_asked_for_is_built() -> None:
         activation="relu",
         time_invariant=True,
         dtype="float32",
-        standardise=False,
+        standardize=False,
     ).fit(X, y)
     net = clf.model_.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
@@ -164,7 +168,7 @@ def test_method_batch_rate_and_dtype() -> None:
     assert settings.choose_batch("auto", 501, "coordinate") == 200
     assert settings.choose_batch("auto", 201, "joint") == 200
     assert settings.choose_batch(64, 50, "joint") == 50
-    assert settings.choose_rate("auto", 10, "constant") == pytest.approx(0.02)
+    assert settings.choose_learning_rate("auto", 10, "constant") == pytest.approx(0.02)
     assert settings.choose_schedule("auto", "joint", partial=True) == "constant"
     plain, offset = (Scaler(torch.tensor([m]), torch.ones(1)) for m in (1.0, 1e6))
     assert settings.choose_dtype("auto", 1000, [plain]) == torch.float64
@@ -201,10 +205,10 @@ def test_class_weights_are_sample_weights() -> None:
     kept = np.r_[0:50, 50:70, 100:150]
     X, y = X[kept], y[kept]
     counts = np.bincount(y)
-    balanced = quick(standardise=False, class_weight="balanced").fit(X, y)
+    balanced = quick(standardize=False, class_weight="balanced").fit(X, y)
     given = {c: len(y) / (3 * counts[c]) for c in range(3)}
-    by_class = quick(standardise=False, class_weight=given).fit(X, y)
-    by_row = quick(standardise=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
+    by_class = quick(standardize=False, class_weight=given).fit(X, y)
+    by_row = quick(standardize=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
     np.testing.assert_allclose(values(balanced), values(by_class), rtol=1e-7)
     np.testing.assert_allclose(values(balanced), values(by_row), rtol=1e-7)
 
@@ -217,7 +221,7 @@ def test_missing_values_count_as_the_mean() -> None:
     filled = np.where(np.isnan(holes), np.nanmean(holes, 0), holes)
     np.testing.assert_allclose(clf.predict_proba(holes), clf.predict_proba(filled), atol=1e-12)
     with pytest.raises(ValueError, match="contains NaN"):
-        quick(standardise=False).fit(holes, y)
+        quick(standardize=False).fit(holes, y)
     with pytest.raises(ValueError, match="infinity"):
         quick().fit(np.where(np.isnan(holes), np.inf, holes), y)
 
@@ -336,7 +340,7 @@ def test_copies(kind: Any, tmp_path: Path) -> None:
 
 def test_pipeline_and_cross_validation() -> None:
     X, y = IRIS
-    pipe = make_pipeline(StandardScaler(), quick(standardise=False, max_iter=30))
+    pipe = make_pipeline(StandardScaler(), quick(standardize=False, max_iter=30))
     assert cross_val_score(pipe, X, y, cv=3).mean() > 0.9
 
 
@@ -387,6 +391,40 @@ def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split(",")[0] for line in lines] == [f"Iteration {i}" for i in (1, 2, 3)]
 
 
+# --- the same settings as a run's -----------------------------------------------------------------
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    return {name: p.default for name, p in inspect.signature(kind).parameters.items()}
+
+
+def test_every_parameter_is_a_setting_or_only_of_scikit_learn() -> None:
+    own = {"early_stopping", "warm_start", "verbose"}
+    assert set(defaults(HDNNClassifier)) == set(settings.PARAMETERS) | own
+    assert set(defaults(HDNNRegressor)) == (set(settings.PARAMETERS) | own) - {"class_weight"}
+
+
+@pytest.mark.parametrize("name", settings.PARAMETERS)
+@BOTH
+def test_a_default_is_that_of_a_run_or_has_a_reason(kind: Any, name: str) -> None:
+    parameter = settings.PARAMETERS[name]
+    known = {s.name: s.default for c in (ModelConfig, TrainingConfig) for s in settings_of(c)}
+    default = defaults(kind).get(name, defaults(HDNNClassifier)[name])
+    assert (default == known[parameter.setting]) == (not parameter.why)
+
+
+@pytest.mark.parametrize("setting", [s.name for s in settings_of(settings.Narrowed)])
+def test_what_the_estimators_narrow_is_a_setting_of_a_run(setting: str) -> None:
+    """And allows nothing that a run does not."""
+    whole = ModelConfig if setting == "scale" else TrainingConfig
+    for value in (-1, 0, 0.0, 0.5, 1, 1.0, 7, 2.5, "constant", "cosine", "exponential", None, True):
+        try:
+            check_value(settings.Narrowed, setting, value)
+        except HdnnError:
+            continue
+        check_value(whole, setting, value)
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -394,24 +432,27 @@ def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "message"),
     [
         ({"architecture": "H9"}, "unknown architecture 'H9'.*H1"),
-        ({"layers": 0}, "layers is an integer of at least 1; got 0"),
+        ({"layers": 0}, "layers is an integer from 1 to 1000000, got 0"),
         ({"layers": 2.5}, "layers is an integer"),
-        ({"width": "big"}, "width is an integer of at least 1, or None"),
+        ({"width": "big"}, "width is an integer from 1 to 100000, got 'big'"),
         ({"width": 2}, "width=2 is too small for 4 features; use at least 4"),
-        ({"T": -1.0}, "T must be positive"),
-        ({"step": 0.0}, "step must be positive"),
+        ({"T": -1.0}, "T is a number above 0, got -1.0"),
+        ({"step": 0.0}, "step is a number above 0, got 0.0"),
         ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),
         ({"activation": "tan"}, "unknown activation 'tan'.*tanh"),
-        ({"init_scale": 0.0}, "init_scale is a number above 0, or 'auto'; got 0.0"),
+        ({"init_scale": 0.0}, "init_scale is a number above 0, or 'auto', got 0.0"),
         ({"method": "both"}, "unknown method 'both'.*coordinate, joint"),
         ({"solver": "lbfgs"}, "unknown solver 'lbfgs'.*newton, adam"),
         ({"max_iter": 0}, "max_iter is an integer of at least 1"),
-        ({"batch_size": "all"}, "batch_size is an integer of at least 1, or 'auto'; got 'all'"),
-        ({"learning_rate": True}, "learning_rate is a number above 0, or 'auto'; got True"),
+        ({"batch_size": "all"}, "batch_size is an integer of at least 1, or 'auto', got 'all'"),
+        ({"learning_rate": True}, "learning_rate is a number above 0, or 'auto', got True"),
         ({"schedule": "linear"}, "unknown schedule 'linear'.*cosine"),
         ({"alpha": -1.0}, "alpha is a number of at least 0"),
         ({"alpha_c": None}, "alpha_c is a number of at least 0"),
-        ({"early_stopping": True, "validation_fraction": 1.0}, "between 0 and 1; got 1.0"),
+        (
+            {"early_stopping": True, "validation_fraction": 1.0},
+            r"validation_fraction is a number in \(0, 1\), got 1.0",
+        ),
         ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change is an integer"),
         ({"dtype": "float16"}, "unknown dtype 'float16'.*auto, float32, float64"),
         ({"class_weight": "even"}, "class_weight is None, 'balanced' or a dictionary.*'even'"),
@@ -460,7 +501,7 @@ def test_matrices_solve_what_the_kernels_solve(loss: str, outputs: int, alpha_c:
     Z, target, weight = problem(loss, outputs)
     wide, kernel = np.zeros((outputs, 30)), np.zeros((outputs, 30))
     assert matrices.newton(Z, target, weight, wide, loss, alpha_c, 60, 1e-11) < 60
-    solvers.kernel("newton")(Z, target, weight, kernel, LOSSES.index(loss), alpha_c, 60, 1e-11)
+    output_layer.kernel("newton")(Z, target, weight, kernel, LOSSES.index(loss), alpha_c, 60, 1e-11)
     np.testing.assert_allclose(wide, kernel, rtol=1e-6, atol=1e-6)
 
 

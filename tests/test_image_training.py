@@ -21,8 +21,9 @@ from hdnn.images import ImageClassifier, ImageConfig
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
-from hdnn.training.pictures import PRESETS, statistics
-from hdnn.training.recipe import Recipe
+from hdnn.training.prepare import statistics
+from hdnn.training.presets import PRESETS
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 
 JOINT = TrainingConfig(
@@ -38,7 +39,7 @@ JOINT = TrainingConfig(
 FULL = replace(
     JOINT,
     epochs=4,
-    optimiser="AdamW",
+    optimizer="AdamW",
     weight_decay=0.01,
     label_smoothing=0.1,
     averaging=0.9,
@@ -113,7 +114,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: tuple[Tensor, Tensor
         epochs=1,
         batch_size=50,
         learning_rate=1.0,
-        optimiser="SGD",
+        optimizer="SGD",
         alpha=0.3,
         alpha_c=0.2,
     )
@@ -172,11 +173,11 @@ def test_the_one_cycle_schedule() -> None:
     config = TrainingConfig(
         method="joint", epochs=10, learning_rate=2.0, schedule="one-cycle", warmup=2.0
     )
-    assert config.rate(1.0) == 1.0
-    assert config.rate(2.0) == 2.0
-    assert config.rate(6.0) == pytest.approx(1.0)
-    assert config.rate(10.0) == pytest.approx(0.0)
-    assert 0 < config.rate(0) < 0.01
+    assert config.learning_rate_at(1.0) == 1.0
+    assert config.learning_rate_at(2.0) == 2.0
+    assert config.learning_rate_at(6.0) == pytest.approx(1.0)
+    assert config.learning_rate_at(10.0) == pytest.approx(0.0)
+    assert 0 < config.learning_rate_at(0) < 0.01
 
 
 # --- distortions ----------------------------------------------------------------------------------
@@ -248,20 +249,20 @@ def test_statistics_of_pictures() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_come_back_from_a_config_file(preset: str) -> None:
-    recipe = Recipe.from_tables({"data": {"source": "digits"}, "model": {"preset": preset}})
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    recipe = RunConfig.from_tables({"data": {"source": "digits"}, "model": {"preset": preset}})
+    assert RunConfig.from_toml(recipe.to_toml()) == recipe
     assert recipe.training.method == "joint"
 
 
 def test_the_papers_preset_is_appendix_B2() -> None:
-    training = Recipe.from_tables({"data": {"source": "mnist"}}).training
-    assert (training.epochs, training.batch_size, training.optimiser) == (40, 100, "Adam")
-    assert [training.rate(e) for e in (0, 1)] == pytest.approx([0.04, 0.032])
+    training = RunConfig.from_tables({"data": {"source": "mnist"}}).training
+    assert (training.epochs, training.batch_size, training.optimizer) == (40, 100, "Adam")
+    assert [training.learning_rate_at(e) for e in (0, 1)] == pytest.approx([0.04, 0.032])
     assert (training.alpha, training.alpha_c, training.weight_decay) == (1e-3, 2e-4, 0.0)
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    recipe = Recipe.from_tables(
+    recipe = RunConfig.from_tables(
         {"data": {"source": "digits"}, "model": {"layers": 2}, "training": {"epochs": 3}}
     )
     Run.create(tmp_path / "whole", recipe).train()

@@ -101,7 +101,7 @@ def test_the_parser_sees_every_kind_of_import(
 
 
 def test_import_hdnn_is_light() -> None:
-    heavy = ["numba", "sklearn", "matplotlib", "pandas", "typer", "rich", "scipy"]
+    heavy = ["numba", "sklearn", "matplotlib", "pandas", "typer", "rich", "scipy", "pydantic"]
     code = (
         "import sys, torch; before = set(sys.modules); import hdnn; "
         f"print([m for m in {heavy} if m in sys.modules and m not in before])"

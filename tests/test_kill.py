@@ -21,16 +21,17 @@ from safetensors import safe_open
 from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.training import TrainingConfig
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, Run
+from hdnn.training.settings import DataConfig, ModelConfig
 from processes import ended, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
-LONG = Recipe(DataRecipe(), ModelRecipe(layers=64), TrainingConfig(epochs=40))
-SMALL = Recipe(DataRecipe(size=400), ModelRecipe(layers=4), TrainingConfig(epochs=40))
-SHORT = Recipe(DataRecipe(size=100), ModelRecipe(layers=2), TrainingConfig(epochs=3))
+LONG = RunConfig(DataConfig(), ModelConfig(layers=64), TrainingConfig(epochs=40))
+SMALL = RunConfig(DataConfig(size=400), ModelConfig(layers=4), TrainingConfig(epochs=40))
+SHORT = RunConfig(DataConfig(size=100), ModelConfig(layers=2), TrainingConfig(epochs=3))
 OTHERS = {
     "early stopping": replace(
         SMALL, training=TrainingConfig(epochs=300, validation=0.2, early_stopping=20)
@@ -55,13 +56,15 @@ def one_thread() -> Iterator[None]:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def train(folder: Path, recipe: Recipe, interval: float = 0.0, beats: int | None = None) -> None:
+def train(folder: Path, recipe: RunConfig, interval: float = 0.0, beats: int | None = None) -> None:
     """Begin a run or go on with it; after every epoch a beat, once the checkpoint is written."""
     callbacks: list[Any] = [] if beats is None else [lambda *_: os.write(beats, b".")]
     Run.create(folder, recipe).train(callbacks, checkpoint_seconds=interval)
 
 
-def kill(folder: Path, recipe: Recipe, epochs: int, seconds: float, interval: float = 0.0) -> bool:
+def kill(
+    folder: Path, recipe: RunConfig, epochs: int, seconds: float, interval: float = 0.0
+) -> bool:
     """Kill a run some epochs and a moment after it began or went on; was it unfinished then?"""
     reader, writer = os.pipe()
     child = forked(lambda: train(folder, recipe, interval, writer))
@@ -241,13 +244,13 @@ def test_killed_while_the_run_is_made(tmp_path: Path) -> None:
     for number in range(len(touches)):
         folder = tmp_path / str(number)
         touching(folder, number, lambda folder=folder: Run.create(folder, SHORT))
-        assert Run.create(folder, SHORT).recipe() == SHORT
+        assert Run.create(folder, SHORT).read_config() == SHORT
         assert names(folder) == ["config.toml"]
 
 
 def test_killed_while_a_run_is_overwritten(tmp_path: Path) -> None:
     """The folder is still a run: the old one, perhaps to be trained again, or the new one."""
-    other = replace(SHORT, model=ModelRecipe(layers=3))
+    other = replace(SHORT, model=ModelConfig(layers=3))
 
     def overwrite(folder: Path) -> None:
         Run.create(folder, other, overwrite=True).train(checkpoint_seconds=0)
@@ -337,5 +340,5 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
     assert first < checkpoint_epoch(run) < 600
 
     assert ended(forked(lambda: app(["train", "--resume", str(folder)]))) == 0
-    Run.create(tmp_path / "whole", run.recipe()).train()
+    Run.create(tmp_path / "whole", run.read_config()).train()
     assert run.model_file.read_bytes() == Run(tmp_path / "whole").model_file.read_bytes()

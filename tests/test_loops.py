@@ -373,7 +373,7 @@ def _energy() -> hdnn.HamiltonianNetwork:
 
 
 OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any], str]] = {
-    "another optimiser": (lambda: build("H1"), {"optimiser": "SGD"}, "know Adam, not SGD"),
+    "another optimiser": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam, not SGD"),
     "an energy": (_energy, {}, "energy of its own"),
     "frozen biases": (_frozen, {}, "not all of them"),
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
@@ -464,7 +464,7 @@ def test_an_iteration_is_one_forward_pass_one_solve_and_one_step(
     solved: list[tuple[Any, ...]],
 ) -> None:
     stub = Stub()
-    config = TrainingConfig(batch_size=2, optimiser="SGD", learning_rate=0.1, alpha_c=0.5)
+    config = TrainingConfig(batch_size=2, optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
     loop = CoordinateLoop(Model(stub, 1, task="regression"), STUB_DATA, config)
     epoch = loop.epoch(torch.tensor([2, 0, 1]), 0)
     assert stub.calls == [2, 1]
@@ -508,7 +508,7 @@ def test_joint_descent_is_one_forward_pass_and_one_step_on_everything(
     config = TrainingConfig(
         method="joint",
         batch_size=2,
-        optimiser="SGD",
+        optimizer="SGD",
         learning_rate=0.1,
         alpha_c=0.5,
         weight_decay=0.25,
@@ -589,7 +589,7 @@ UNFIT = {"coordinate": ("LBFGS", "SparseAdam"), "joint": ("LBFGS", "SparseAdam",
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
 def test_any_optimiser_of_torch_trains_or_is_refused_by_name(name: str, method: str) -> None:
-    config = TrainingConfig(method=method, optimiser=name, loop="autograd", learning_rate=0.01)
+    config = TrainingConfig(method=method, optimizer=name, loop="autograd", learning_rate=0.01)
     net = model(build("H1"), "logistic")
     begin = net.network.K.detach().clone()
     if name in UNFIT[method]:
@@ -603,7 +603,7 @@ def test_any_optimiser_of_torch_trains_or_is_refused_by_name(name: str, method: 
 
 
 def test_optimisers_are_found_in_any_case_and_get_their_settings() -> None:
-    config = TrainingConfig(optimiser="adamw", learning_rate=0.3, betas=(0.5, 0.6))
+    config = TrainingConfig(optimizer="adamw", learning_rate=0.3, betas=(0.5, 0.6))
     found = make_optimiser([nn.Parameter(torch.ones(2))], config, weight_decay=0.7)
     assert type(found) is torch.optim.AdamW
     group = found.param_groups[0]
@@ -611,16 +611,16 @@ def test_optimisers_are_found_in_any_case_and_get_their_settings() -> None:
 
 
 def test_an_unknown_optimiser_is_answered_with_the_nearest() -> None:
-    with pytest.raises(HdnnError, match=r"unknown optimiser 'Adan'.*did you mean 'Adam'"):
+    with pytest.raises(HdnnError, match=r"unknown optimizer 'Adan'.*did you mean 'Adam'"):
         make_loop(
-            model(build("H1"), "logistic"), batches("logistic"), TrainingConfig(optimiser="Adan")
+            model(build("H1"), "logistic"), batches("logistic"), TrainingConfig(optimizer="Adan")
         )
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "NAdam"])
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
 def test_the_state_of_an_optimiser_goes_out_and_back_in(name: str, method: str) -> None:
-    config = replace(CONFIG, method=method, optimiser=name, loop="autograd")
+    config = replace(CONFIG, method=method, optimizer=name, loop="autograd")
     data, net = batches("logistic"), model(build("H1", generator=seeded(0)), "logistic")
     loop = make_loop(net, data, config)
     run(loop, 2)

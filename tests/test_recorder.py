@@ -20,9 +20,10 @@ from hdnn.files import DamagedFileWarning
 from hdnn.kernels.svd import extremes
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.loops import DirectLoop
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
 from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
+from hdnn.training.settings import DataConfig, ModelConfig
 from hdnn.training.trainer import Entry
 
 WAYS = {
@@ -208,10 +209,10 @@ def test_spread_has_both_ends() -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def recipe() -> Recipe:
-    return Recipe(
-        DataRecipe("double-moons", size=200),
-        ModelRecipe(layers=4),
+def recipe() -> RunConfig:
+    return RunConfig(
+        DataConfig("double-moons", size=200),
+        ModelConfig(layers=4),
         TrainingConfig(epochs=4, batch_size=30),
     )
 

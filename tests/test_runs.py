@@ -26,10 +26,12 @@ from hdnn.cli import app
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
+from hdnn.training.prepare import pin
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
+from hdnn.training.settings import DataConfig, ModelConfig
 
-RECIPE = Recipe(DataRecipe(size=200), ModelRecipe(layers=3), TrainingConfig(epochs=6))
+RECIPE = RunConfig(DataConfig(size=200), ModelConfig(layers=3), TrainingConfig(epochs=6))
 FLAGS = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 6)
 DIVERGING = replace(
     RECIPE,
@@ -75,7 +77,7 @@ def stop_after(epoch: int, error: type[BaseException] = KeyboardInterrupt) -> An
     return callback
 
 
-def unfinished(folder: Path, recipe: Recipe = RECIPE, epoch: int = 2) -> Run:
+def unfinished(folder: Path, recipe: RunConfig = RECIPE, epoch: int = 2) -> Run:
     """A run that was interrupted after an epoch."""
     run = Run.create(folder, recipe)
     with pytest.raises(KeyboardInterrupt):
@@ -111,7 +113,7 @@ def test_what_a_run_leaves(whole: Run) -> None:
         "metrics.json",
         "model.safetensors",
     ]
-    assert whole.recipe() == RECIPE
+    assert whole.read_config() == RECIPE
     assert epochs(whole) == [1, 2, 3, 4, 5, 6]
     entry = json.loads(whole.history.read_text().splitlines()[0])
     assert set(entry) == {"epoch", "loss", "penalised", "accuracy", "rate", "seconds"}
@@ -240,7 +242,7 @@ def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
         ("--out", "other"),
         ("--config", "a.toml"),
         ("--drop", "x"),
-        ("--no-standardise",),
+        ("--no-standardize",),
         ("--overwrite",),
     ],
     ids=lambda more: more[0],
@@ -267,7 +269,7 @@ UNBUILDABLE = [
     ("--T", 1, "--step", 0.1),
     ("--width", 1),
     ("--width", 0),
-    ("--optimiser", "Adamm"),
+    ("--optimizer", "Adamm"),
     ("--T", -1),
     ("--activation", "tan"),
     ("--augmentation", "x"),
@@ -333,7 +335,7 @@ CONFIGS = {
     "adam solver": {"solver": "adam", "clip": 0.1},
     "validation": {"validation": 0.2, "early_stopping": 3},
     **{
-        name: {"optimiser": name, "loop": "autograd", "learning_rate": 0.01}
+        name: {"optimizer": name, "loop": "autograd", "learning_rate": 0.01}
         for name in ("SGD", "AdamW", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adamax", "Rprop")
     },
 }
@@ -403,7 +405,7 @@ def rewrite(run: Run, change: Callable[[dict[str, torch.Tensor]], object], **fac
     save_file(tensors, run.checkpoint, metadata={"hdnn": json.dumps({**known, **facts})})
 
 
-def checkpoint_of(recipe: Recipe) -> Damage:
+def checkpoint_of(recipe: RunConfig) -> Damage:
     def replace_checkpoint(run: Run) -> None:
         other = unfinished(run.folder.parent / "other", recipe)
         shutil.copy(other.checkpoint, run.checkpoint)
@@ -456,11 +458,11 @@ DAMAGES: dict[str, Damage] = {
     "other moments": lambda run: rewrite(
         run, lambda state: state.update({"loop.moments_theta": torch.zeros(7)})
     ),
-    "another depth": checkpoint_of(replace(RECIPE, model=ModelRecipe(layers=4))),
-    "another width": checkpoint_of(replace(RECIPE, model=ModelRecipe(layers=3, width=6))),
-    "another architecture": checkpoint_of(replace(RECIPE, model=ModelRecipe("MS1", layers=3))),
+    "another depth": checkpoint_of(replace(RECIPE, model=ModelConfig(layers=4))),
+    "another width": checkpoint_of(replace(RECIPE, model=ModelConfig(layers=3, width=6))),
+    "another architecture": checkpoint_of(replace(RECIPE, model=ModelConfig("MS1", layers=3))),
     "another precision": checkpoint_of(
-        replace(RECIPE, model=ModelRecipe(layers=3, dtype="float64"))
+        replace(RECIPE, model=ModelConfig(layers=3, dtype="float64"))
     ),
     "another method": checkpoint_of(
         replace(RECIPE, training=TrainingConfig(epochs=6, method="joint"))
@@ -622,7 +624,7 @@ def test_a_changed_table_is_noticed(table: Path, tmp_path: Path) -> None:
     words = (table, "--target", "label", "--epochs", 2, "--layers", 2, "--out", tmp_path / "run")
     assert command("train", *words).exit_code == 0
     run = Run(tmp_path / "run")
-    recipe = run.recipe()
+    recipe = run.read_config()
     assert recipe.data.source == str(table.resolve())
     assert len(recipe.data.digest or "") == 64
     run.model_file.unlink()
@@ -638,7 +640,7 @@ def test_a_changed_table_is_noticed(table: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_gone_is_named(table: Path, tmp_path: Path) -> None:
-    recipe = replace(RECIPE, data=DataRecipe(str(table), target="label").pinned())
+    recipe = replace(RECIPE, data=pin(DataConfig(str(table), target="label")))
     run = Run.create(tmp_path / "run", recipe)
     table.unlink()
     refused(command("train", "--resume", run.folder), 2, "no such file", "table.csv")

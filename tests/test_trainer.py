@@ -164,7 +164,9 @@ def test_the_history_has_an_entry_for_every_epoch(loop: str) -> None:
     assert type(trainer.loop) is KINDS[loop]
     assert history is trainer.history
     assert [entry.epoch for entry in history] == [1, 2, 3, 4]
-    assert [entry.rate for entry in history] == [trainer.config.rate(k) for k in range(4)]
+    assert [entry.rate for entry in history] == [
+        trainer.config.learning_rate_at(k) for k in range(4)
+    ]
     assert all(entry.penalised > entry.loss > 0 for entry in history)
     assert all(0 <= entry.accuracy <= 1 for entry in history)
     assert all(a.seconds <= b.seconds for a, b in pairwise(history))
@@ -455,7 +457,7 @@ def test_single_precision_and_shared_weights_are_resumed_too(loop: str) -> None:
 
 @pytest.mark.parametrize("optimiser", ["SGD", "RMSprop", "AdamW"])
 def test_other_optimisers_are_resumed_too(optimiser: str) -> None:
-    settings = config("autograd", optimiser=optimiser)
+    settings = config("autograd", optimizer=optimiser)
     whole = Trainer(make(), settings)
     whole.fit(*moons())
     for epoch in (1, 3):

@@ -23,7 +23,7 @@ GRID: dict[str, tuple[Any, ...]] = {
     "method": ("auto", "coordinate", "joint"),
     "batch_size": ("auto", 10_000),
     "schedule": ("auto", "cosine"),
-    "standardise": (True, False),
+    "standardize": (True, False),
     "dtype": ("auto", "float64"),
 }
 

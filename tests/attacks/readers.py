@@ -29,7 +29,7 @@ from hdnn.data.idx import read_idx
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.store import Store
 from hdnn.paper.table2 import ImageRecord
-from hdnn.training.recipe import check
+from hdnn.training.prepare import check
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run, read_history
 
@@ -102,7 +102,7 @@ def _image(path: Path) -> None:
 
 
 def _config(path: Path) -> None:
-    check(Run.open(path.parent).recipe())
+    check(Run.open(path.parent).read_config())
 
 
 def _resumed(name: str) -> Callable[[Path], None]:

@@ -25,8 +25,8 @@ from hdnn.fields import STRUCTURES
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.table2 import ImageRecord
 from hdnn.training import TrainingConfig
-from hdnn.training.pictures import ImageRecipe
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe
+from hdnn.training.run_config import RunConfig
+from hdnn.training.settings import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import ARCHITECTURES
 
 ZEROS = 160 * 2**20
@@ -193,11 +193,11 @@ def configs() -> list[bytes]:
     """Run configs, of data that need no file."""
     training = TrainingConfig(epochs=1, validation=0.2, early_stopping=3, class_weight=(1.0, 2.0))
     recipes = [
-        Recipe(DataRecipe(size=40), ModelRecipe(layers=2)),
-        Recipe(
-            DataRecipe("double-moons", size=40), ModelRecipe("MS1", layers=2, step=0.1), training
+        RunConfig(DataConfig(size=40), ModelConfig(layers=2)),
+        RunConfig(
+            DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
         ),
-        Recipe(DataRecipe("digits"), ImageRecipe(layers=(1, 1), widths=(2, 2), kernel=3)),
+        RunConfig(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
     ]
     return [recipe.to_toml().encode() for recipe in recipes]
 

@@ -24,11 +24,15 @@ from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.files import DamagedFileWarning
 from hdnn.training import Entry, Trainer, TrainingConfig, checkpoint, places
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, pin, prepare
 from hdnn.training.recorder import GradientLog, RecordConfig
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, Run, read_history
+from hdnn.training.settings import DataConfig, ModelConfig
 
-TINY = Recipe(DataRecipe(size=40), ModelRecipe(layers=2), TrainingConfig(epochs=4, batch_size=10))
+TINY = RunConfig(
+    DataConfig(size=40), ModelConfig(layers=2), TrainingConfig(epochs=4, batch_size=10)
+)
 RECORD = RecordConfig(1, samples=2)
 CASES = {
     "coordinate": TINY,
@@ -153,7 +157,7 @@ def raising(epoch: int, error: BaseException) -> Callable[[Trainer, Entry], None
     return callback
 
 
-def interrupted(folder: Path, recipe: Recipe, epoch: int = 2) -> Run:
+def interrupted(folder: Path, recipe: RunConfig, epoch: int = 2) -> Run:
     run = Run.create(folder, recipe)
     with pytest.raises(KeyboardInterrupt):
         run.train([raising(epoch, KeyboardInterrupt())])
@@ -181,8 +185,8 @@ def table(path: Path) -> Path:
     return path
 
 
-def table_recipe(path: Path) -> Recipe:
-    return replace(TINY, data=DataRecipe(str(path), target="label").pinned())
+def table_recipe(path: Path) -> RunConfig:
+    return replace(TINY, data=pin(DataConfig(str(path), target="label")))
 
 
 def forget() -> None:
@@ -211,7 +215,7 @@ def test_a_run_that_was_moved_alone_finds_its_data_or_says_how_to_name_them(tmp_
     whole.train()
     run = interrupted(tmp_path / "deep" / "run", table_recipe(data))
     moved = run.folder.rename(tmp_path / "run")
-    assert Run(moved).recipe().data.source == str(data)  # remembered
+    assert Run(moved).read_config().data.source == str(data)  # remembered
     forget()
     result = command("train", "--resume", moved)
     assert result.exit_code == 2
@@ -410,7 +414,7 @@ def test_a_config_that_cannot_be_meant_is_a_short_clear_error(text: str, tmp_pat
     run.config.write_text(text)
 
     def whole() -> None:
-        recipe = run.recipe()
+        recipe = run.read_config()
         build(recipe, prepare(recipe))
 
     with pytest.raises(HdnnError) as caught:
@@ -445,7 +449,7 @@ def test_any_bytes_in_a_run_are_read_or_refused(
     for other, whole in good.items():
         getattr(run, other).write_bytes(content if other == name else whole)
     try:
-        recipe = run.recipe()
+        recipe = run.read_config()
         if recipe.training.epochs > 50 or recipe.data.size > 1000 or recipe.model.layers > 100:
             return  # as good as any other, but long
         read_history(run.history)

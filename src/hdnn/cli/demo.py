@@ -14,7 +14,9 @@ from rich.table import Table
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.model import Model
 from hdnn.paper.table1 import PROTOCOLS, cells, settings
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.run_config import RunConfig
+from hdnn.training.settings import DataConfig, ModelConfig
 from hdnn.training.trainer import Trainer
 
 CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
@@ -32,9 +34,9 @@ def demo(
     from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
 
     check_figure_path(out)
-    recipe = Recipe(DataRecipe(seed=seed))
-    recipe = replace(recipe, training=replace(recipe.training, epochs=epochs, seed=seed))
-    data = prepare(recipe)
+    config = RunConfig(DataConfig(seed=seed))
+    config = replace(config, training=replace(config.training, epochs=epochs, seed=seed))
+    data = prepare(config)
     table = Table(
         title=f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}, protocol tuned",
         caption="gradient: range over layers l of the mean 2-norm of d y_N / d y_l",
@@ -46,11 +48,11 @@ def demo(
     records: list[dict[str, Any]] = []
     with errors.status("training; the first time also compiles kernels (about half a minute)"):
         # The first call compiles; it is not part of anybody's training time.
-        Trainer(build(recipe, data), replace(recipe.training, epochs=1)).fit(
+        Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
         )
         for name, layers in CELLS:
-            given, paper = _recipe(recipe, name, layers)
+            given, paper = _published(config, name, layers)
             model = build(given, data)
             assert isinstance(model, Model)
             start = time.perf_counter()
@@ -88,15 +90,15 @@ def demo(
     say(f"Decision regions, and the way of the data through the layers: {out}")
 
 
-def _recipe(recipe: Recipe, name: str, layers: int) -> tuple[Recipe, float | None]:
+def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
     """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
-    seed, epochs = recipe.training.seed, recipe.training.epochs
+    seed, epochs = config.training.seed, config.training.epochs
     tuned, place = PROTOCOLS["tuned"], ("swiss-roll", name, layers)
     cell = next((c for c in cells() if (c.data, c.architecture, c.layers) == place), None)
-    training, model, paper = tuned.training, ModelRecipe(name, layers, seed=seed), None
+    training, model, paper = tuned.training, ModelConfig(name, layers, seed=seed), None
     if cell is not None:
         chosen, paper = settings("tuned", cell), cell.published
         training = replace(training, learning_rate=chosen.learning_rate)
         model = replace(model, T=chosen.T, augmentation=chosen.augmentation)
     training = replace(training, seed=seed, epochs=epochs)
-    return replace(recipe, model=model, training=training), paper
+    return replace(config, model=model, training=training), paper

@@ -16,9 +16,10 @@ from hdnn.cli.base import app, emit, say
 from hdnn.errors import HdnnError
 from hdnn.model import Model
 from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
-from hdnn.training.recipe import prepare
-from hdnn.training.recorder import DEPTHS, GradientLog
+from hdnn.training.prepare import prepare
+from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run
+from hdnn.training.settings import DEPTHS
 
 RunFolder = Annotated[Path, typer.Argument(help="A run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -29,7 +30,7 @@ def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor
     model = run.load_model()
     if not isinstance(model, Model):
         raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
-    data = prepare(run.recipe())
+    data = prepare(run.read_config())
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
     return model, X[:samples], y[:samples]
 

@@ -18,7 +18,8 @@ from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.persistence import load
-from hdnn.training.recipe import Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 
 ROWS = 2000
@@ -83,7 +84,7 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
 def _training_data(run: Run | None) -> Tensor:
     if run is None:
         raise HdnnError("a model outside a run does not know its data: pass --data")
-    return prepare(run.recipe()).X_train
+    return prepare(run.read_config()).X_train
 
 
 def _data(model: Model | ImageClassifier, source: str) -> Tensor:
@@ -155,9 +156,9 @@ def advise_command(
         },
     }
     tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
-    recipe = Recipe.from_tables(tables, "the command line")
-    prepared = prepare(recipe)
-    model = build(recipe, prepared)
+    config = RunConfig.from_tables(tables, "the command line")
+    prepared = prepare(config)
+    model = build(config, prepared)
     if not isinstance(model, Model):
         raise HdnnError("advise serves planar data sets and tables, not pictures")
     X = prepared.X_train

@@ -18,7 +18,7 @@ from hdnn.files import atomic
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.training.evaluation import evaluate as measure
-from hdnn.training.recipe import prepare
+from hdnn.training.prepare import prepare
 from hdnn.training.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
@@ -119,14 +119,14 @@ def evaluate(
     opened = Run.open(run)
     model = opened.load_model()
     if data is None:
-        prepared = prepare(opened.recipe())
+        prepared = prepare(opened.read_config())
         if not len(prepared.X_test):
             raise HdnnError("the run held out no data: pass a table to evaluate on")
         X, target = prepared.X_test, prepared.y_test
     elif isinstance(model, ImageClassifier):
         X, target = labelled(data, model)
     else:
-        name = opened.recipe().data.target
+        name = opened.read_config().data.target
         if name is None:
             raise HdnnError("the run was not trained on a table, so another one has no target")
         table = read_table(

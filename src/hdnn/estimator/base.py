@@ -30,7 +30,7 @@ STRUCTURE = (
     "augmentation",
     "activation",
     "time_invariant",
-    "standardise",
+    "standardize",
     "dtype",
 )
 
@@ -74,7 +74,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        standardise: bool = True,
+        standardize: bool = True,
         warm_start: bool = False,
         dtype: str = "auto",
         random_state: Any = None,
@@ -88,12 +88,12 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self.learning_rate, self.schedule = learning_rate, schedule
         self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
         self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
-        self.standardise, self.warm_start, self.dtype = standardise, warm_start, dtype
+        self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
         self.random_state, self.verbose = random_state, verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = bool(self.standardise)  # the scaler puts the mean in its place
+        tags.input_tags.allow_nan = bool(self.standardize)  # the scaler puts the mean in its place
         return tags
 
     # --- data -------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         return X[kept], y[kept], weight[kept]
 
     def _finite(self) -> bool | str:
-        return "allow-nan" if self.standardise else True
+        return "allow-nan" if self.standardize else True
 
     # --- building ---------------------------------------------------------------------------------
 
@@ -140,20 +140,16 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
         dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
         row = zoo.architecture(self.architecture)
-        time = {"T": self.T} if self.step is None else {"step": self.step}
+        time = "T" if self.step is None else "step"
         network = zoo.network(
             row,
             features=widened.width,
-            layers=settings.integer("layers", self.layers),
+            layers=settings.checked("layers", self.layers),
             activation=self.activation,
             time_invariant=bool(self.time_invariant),
             generator=torch.Generator().manual_seed(seed),
             dtype=dtype,
-            **(
-                {name: settings.plain(value) for name, value in time.items()}
-                if row.scheme.uses_step
-                else {}
-            ),
+            **({time: settings.checked(time, getattr(self, time))} if row.scheme.uses_step else {}),
         )
         assert isinstance(network.field, WeightedField)
         with torch.no_grad():
@@ -164,7 +160,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             network,
             outputs,
             widened,
-            scaler.to(dtype) if self.standardise else None,
+            scaler.to(dtype) if self.standardize else None,
             feature_names=None if names is None else list(names),
             **description,
         )
@@ -177,15 +173,14 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}
         if self.early_stopping:
-            stopping["validation"] = settings.number(
-                "validation_fraction", self.validation_fraction, below=1.0
-            )
-            stopping["early_stopping"] = settings.integer("n_iter_no_change", self.n_iter_no_change)
+            for name in ("validation_fraction", "n_iter_no_change"):
+                value = settings.checked(name, getattr(self, name))
+                stopping[settings.PARAMETERS[name].setting] = value
         return TrainingConfig(
             method=method,
-            epochs=settings.integer("max_iter", self.max_iter),
+            epochs=settings.checked("max_iter", self.max_iter),
             batch_size=settings.choose_batch(self.batch_size, rows, method),
-            learning_rate=settings.choose_rate(self.learning_rate, width, schedule),
+            learning_rate=settings.choose_learning_rate(self.learning_rate, width, schedule),
             schedule=schedule,
             alpha=settings.plain(self.alpha),
             alpha_c=settings.plain(self.alpha_c),

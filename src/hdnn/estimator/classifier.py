@@ -19,7 +19,7 @@ from hdnn.estimator.settings import plain
 class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     """A Hamiltonian deep network that classifies rows of numbers.
 
-    Data are standardised (a missing value becomes the mean), widened with zeros, propagated by the
+    Data are standardized (a missing value becomes the mean), widened with zeros, propagated by the
     network, and classified by a logistic or softmax output layer.
 
     Args:
@@ -50,7 +50,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             return to the best epoch.
         validation_fraction: the part held out.
         n_iter_no_change: epochs without a better loss on the held-out part before stopping.
-        standardise: remove the mean and divide by the standard deviation, with sample weights.
+        standardize: remove the mean and divide by the standard deviation, with sample weights.
         class_weight: None, "balanced", or a dictionary from class to weight (1 where missing).
         warm_start: `fit` goes on from the network of the last call, with its scaling of the data.
         dtype: "float32", "float64", or "auto": float64 up to 1000 rows, and where a column's mean
@@ -101,7 +101,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        standardise: bool = True,
+        standardize: bool = True,
         class_weight: Mapping[Any, float] | str | None = None,
         warm_start: bool = False,
         dtype: str = "auto",
@@ -129,7 +129,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             early_stopping=early_stopping,
             validation_fraction=validation_fraction,
             n_iter_no_change=n_iter_no_change,
-            standardise=standardise,
+            standardize=standardize,
             warm_start=warm_start,
             dtype=dtype,
             random_state=random_state,
@@ -141,7 +141,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         """Train on ``(rows, features)`` and a class for every row; a row of weight 0 is left out.
 
         Args:
-            X: array-like or data frame; NaN is a missing value (with ``standardise``).
+            X: array-like or data frame; NaN is a missing value (with ``standardize``).
             y: classes, numbers or strings; at least two different ones.
             sample_weight: a number of at least 0 for every row.
         """

@@ -17,20 +17,20 @@ from hdnn.model import Model, Scaler
 class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     """A Hamiltonian deep network that predicts one or more numbers for every row.
 
-    Targets are standardised for the training (with sample weights) and the output layer is put
+    Targets are standardized for the training (with sample weights) and the output layer is put
     back into their units afterwards; the loss is half the squared error. Coordinate descent solves
     the output layer exactly: a ridge regression on the last hidden state.
 
     Args:
         architecture, layers, width, T, step, augmentation, activation, time_invariant, init_scale,
             method, solver, max_iter, batch_size, learning_rate, schedule, alpha, alpha_c,
-            early_stopping, validation_fraction, n_iter_no_change, standardise, warm_start, dtype,
+            early_stopping, validation_fraction, n_iter_no_change, standardize, warm_start, dtype,
             random_state, verbose: as for `hdnn.HDNNClassifier`.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.
         model_: the trained `hdnn.Model`, in the units of the targets.
-        n_iter_, loss_curve_, history_: as for `hdnn.HDNNClassifier`, of standardised targets.
+        n_iter_, loss_curve_, history_: as for `hdnn.HDNNClassifier`, of standardized targets.
 
     >>> import numpy as np
     >>> X = np.linspace(-3, 3, 200)[:, None]
@@ -48,7 +48,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         """Train on ``(rows, features)`` and targets ``(rows[, outputs])``; weight 0 leaves out.
 
         Args:
-            X: array-like or data frame; NaN is a missing value (with ``standardise``).
+            X: array-like or data frame; NaN is a missing value (with ``standardize``).
             y: numbers.
             sample_weight: a number of at least 0 for every row.
         """

@@ -1,19 +1,17 @@
-"""Settings that are chosen from the data where they are left open, and checks of the others."""
+"""The estimators' parameters: what setting each is, and values chosen from the data."""
 
 from __future__ import annotations
 
-import math
-import numbers
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from hdnn.errors import HdnnError, unknown_name
 from hdnn.model import Scaler
 from hdnn.training.loops import MOST_UNKNOWNS
+from hdnn.training.schema import OneOf, check_value, record, setting
+from hdnn.training.settings import DTYPES, ModelConfig, TrainingConfig
 
 SMALL = 1000
 """Up to so many rows, "auto" computes in float64."""
@@ -24,13 +22,72 @@ FULL_BATCH = {"coordinate": 500, "joint": 200}
 BATCH = 200
 """... and beyond in batches of so many."""
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-METHODS = ("auto", "coordinate", "joint")
-
 # How these were found is told in docs/estimators.md: on synthetic data, for every width at once.
 RATES = {"constant": 0.2, "cosine": 0.3}
 NARROW = 32
 WIDE = 64
+
+
+@record
+class Narrowed:
+    """Settings of which the estimators allow less than a run does."""
+
+    scale: float = setting(1.0, "As of a run, but not 0.", "Network", gt=0)
+    epochs: int = setting(50, "As of a run, but not 0.", "Training", ge=1)
+    validation: float = setting(0.1, "As of a run, but not 0.", "Training", gt=0, lt=1)
+    early_stopping: int = setting(10, "As of a run, but not none.", "Training", ge=1)
+    schedule: Annotated[str, OneOf(("constant", "cosine"))] = setting(
+        "constant", "Those of a run that need no other parameter.", "Training"
+    )
+
+
+class Parameter(NamedTuple):
+    """What setting of a run a parameter is.
+
+    Args:
+        setting: its name in `ModelConfig` or `TrainingConfig`.
+        record: what checks it.
+        auto: whether "auto" chooses it from the data.
+        why: the reason, where its default is not the setting's.
+    """
+
+    setting: str
+    record: type = TrainingConfig
+    auto: bool = False
+    why: str = ""
+
+
+TABLES = "chosen for tables, see docs/estimators.md; a run has the paper's"
+PARAMETERS = {
+    "architecture": Parameter("architecture", ModelConfig),
+    "layers": Parameter("layers", ModelConfig, why=TABLES),
+    "width": Parameter("width", ModelConfig),
+    "T": Parameter("T", ModelConfig, why="a run takes 1.2 too where step is not given"),
+    "step": Parameter("step", ModelConfig),
+    "augmentation": Parameter("augmentation", ModelConfig),
+    "activation": Parameter("activation", ModelConfig),
+    "time_invariant": Parameter("time_invariant", ModelConfig),
+    "init_scale": Parameter("scale", Narrowed, True, "of K only, chosen from the width"),
+    "standardize": Parameter("standardize", ModelConfig, why="a run does so for tables too"),
+    "dtype": Parameter("dtype", ModelConfig, True, "chosen from the rows"),
+    "method": Parameter("method", auto=True, why="chosen from the width"),
+    "solver": Parameter("solver"),
+    "max_iter": Parameter("epochs", Narrowed),
+    "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
+    "learning_rate": Parameter("learning_rate", auto=True, why="chosen from the width"),
+    "schedule": Parameter("schedule", Narrowed, True, "chosen from the method"),
+    "alpha": Parameter("alpha", why=TABLES),
+    "alpha_c": Parameter("alpha_c", why=TABLES),
+    "n_iter_no_change": Parameter(
+        "early_stopping", Narrowed, why="counts with early_stopping=True only"
+    ),
+    "validation_fraction": Parameter(
+        "validation", Narrowed, why="counts with early_stopping=True only"
+    ),
+    "class_weight": Parameter("class_weight"),
+    "random_state": Parameter("seed", why="None draws another one each time, as in scikit-learn"),
+}
+"""All but those that only scikit-learn has: early_stopping (a switch), warm_start, verbose."""
 
 
 def plain(value: Any) -> Any:
@@ -38,79 +95,67 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def integer(name: str, value: Any, low: int = 1, word: str | None = None) -> int:
-    """A checked integer; `word` is what may stand in its place."""
-    value = plain(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        other = "" if word is None else f", or {word}"
-        raise HdnnError(f"{name} is an integer of at least {low}{other}; got {value!r}")
-    return value
+def checked(name: str, value: Any) -> Any:
+    """The value of a parameter, checked by the record of its setting.
 
-
-def number(name: str, value: Any, word: str | None = None, below: float = math.inf) -> float:
-    """A checked positive number."""
-    value = plain(value)
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not 0 < value < below or value > sys.float_info.max:
-        other = "" if word is None else f", or {word}"
-        bound = "above 0" if below == math.inf else f"between 0 and {below:g}"
-        raise HdnnError(f"{name} is a number {bound}{other}; got {value!r}")
-    return float(value)
+    Raises:
+        HdnnError: it is not allowed.
+    """
+    given = PARAMETERS[name]
+    besides = "auto" if given.auto else None
+    return check_value(given.record, given.setting, plain(value), name, besides)
 
 
 def choose_width(width: Any, features: int) -> int:
     """The width of the network: twice the features, 8 to 128, and never below the features."""
-    if width is None:
-        chosen = max(8, min(2 * features, 2 * WIDE), features)
-        return chosen + chosen % 2
-    return integer("width", width, word="None to choose it from the data")
+    given: int | None = checked("width", width)
+    if given is not None:
+        return given
+    chosen = max(8, min(2 * features, 2 * WIDE), features)
+    return chosen + chosen % 2
 
 
 def choose_method(method: Any, width: int, outputs: int) -> str:
     """Coordinate descent for narrow networks; beyond, solving for a batch would overfit it."""
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    if method != "auto":
-        return str(method)
+    given: str = checked("method", method)
+    if given != "auto":
+        return given
     narrow = width <= NARROW and outputs * (width + 1) <= MOST_UNKNOWNS
     return "coordinate" if narrow else "joint"
 
 
 def choose_batch(batch_size: Any, rows: int, method: str) -> int:
     """How many rows an iteration sees."""
-    if isinstance(batch_size, str) and batch_size == "auto":
+    given: int | str = checked("batch_size", batch_size)
+    if isinstance(given, str):
         return rows if rows <= FULL_BATCH[method] else BATCH
-    return min(rows, integer("batch_size", batch_size, word="'auto'"))
+    return min(rows, given)
 
 
 def choose_schedule(schedule: Any, method: str, partial: bool) -> str:
     """The learning rate over epochs: joint descent ends at 0, unless more epochs may follow."""
-    if schedule not in ("auto", "constant", "cosine"):
-        raise unknown_name("schedule", schedule, ("auto", "constant", "cosine"))
-    if partial or (schedule == "auto" and method == "coordinate"):
+    given: str = checked("schedule", schedule)
+    if partial or (given == "auto" and method == "coordinate"):
         return "constant"
-    return "cosine" if schedule == "auto" else str(schedule)
+    return "cosine" if given == "auto" else given
 
 
-def choose_rate(learning_rate: Any, width: int, schedule: str) -> float:
+def choose_learning_rate(learning_rate: Any, width: int, schedule: str) -> float:
     """A step of Adam moves every entry of K alike, so its norm by width times the rate."""
-    if isinstance(learning_rate, str) and learning_rate == "auto":
-        return RATES[schedule] / width
-    return number("learning_rate", learning_rate, word="'auto'")
+    given: float | str = checked("learning_rate", learning_rate)
+    return RATES[schedule] / width if isinstance(given, str) else given
 
 
 def choose_scale(init_scale: Any, width: int) -> float:
     """The initial size of K; 1 / sqrt(width) keeps K y as large as y."""
-    if isinstance(init_scale, str) and init_scale == "auto":
-        return float(width**-0.5)
-    return number("init_scale", init_scale, word="'auto'")
+    given: float | str = checked("init_scale", init_scale)
+    return float(width**-0.5) if isinstance(given, str) else given
 
 
 def choose_dtype(dtype: Any, rows: int, columns: Sequence[Scaler]) -> torch.dtype:
     """float64 for few rows, or where a column's mean would swallow its spread in float32."""
-    if isinstance(dtype, str) and dtype == "auto":
+    given: str = checked("dtype", dtype)
+    if given == "auto":
         offset = any(bool((s.mean.abs() > 1e3 * s.scale).any()) for s in columns)
         return torch.float64 if rows <= SMALL or offset else torch.float32
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, ("auto", *DTYPES))
-    return DTYPES[dtype]
+    return DTYPES[given]

@@ -26,9 +26,11 @@ from hdnn.paper.experiment import (
 from hdnn.paper.render import Column, Table
 from hdnn.paper.store import Key, Record
 from hdnn.training import Callback
-from hdnn.training.pictures import PAPER, ImageRecipe
-from hdnn.training.recipe import DataRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, prepare
+from hdnn.training.presets import PAPER
+from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
+from hdnn.training.settings import DataConfig, ImageModelConfig
 
 DATA, SPLIT = "mnist", "standard"
 CONVOLUTION = "convolution"
@@ -91,7 +93,7 @@ def protocol(name: str) -> Protocol:
 
 def run_config(
     cell: ImageCell, chosen: Protocol, seed: int, data: str = DATA, epochs: int | None = None
-) -> Recipe:
+) -> RunConfig:
     """What a cell trains: the seed draws weights and batches.
 
     Args:
@@ -108,7 +110,7 @@ def run_config(
         options |= {"architecture": cell.architecture, "step": step}
     training = replace(chosen.training, seed=seed, epochs=epochs or chosen.training.epochs)
     own = seed + SEED_STRIDE * cell.column
-    return Recipe(DataRecipe(source=data), ImageRecipe(**options, seed=own), training)
+    return RunConfig(DataConfig(source=data), ImageModelConfig(**options, seed=own), training)
 
 
 def train_cell(
@@ -124,14 +126,14 @@ def train_cell(
     """Train a cell in a run folder, from its checkpoint if there is one; returns its record."""
     wanted = run_config(cell, chosen, seed, data, epochs)
     run = Run(folder)
-    stale = run.config.is_file() and run.recipe() != wanted
+    stale = run.config.is_file() and run.read_config() != wanted
     if not run.finished or stale:
         folder.parent.mkdir(parents=True, exist_ok=True)
         run = Run.create(folder, wanted, overwrite=stale)
         run.train(callbacks, checkpoint_seconds=0.0)
     metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
     count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
-    assert isinstance(wanted.model, ImageRecipe)
+    assert isinstance(wanted.model, ImageModelConfig)
     seconds = entries[-1]["seconds"] if entries else 0.0
     return ImageRecord(
         *(data, cell.architecture, cell.layers, chosen.name, SPLIT, seed),

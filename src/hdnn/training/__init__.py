@@ -1,7 +1,7 @@
 """How a model is trained: objective, output-layer solver, coordinate and joint descent."""
 
-from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import DirectEnsemble
+from hdnn.training.settings import TrainingConfig
 from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
 
 __all__ = [

@@ -16,19 +16,19 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, StorageError
 from hdnn.files import atomic, replace
-from hdnn.training.recipe import Recipe
+from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import Snapshot
 
 FORMAT, OLD_FORMAT = "2", "1"
 """Of the file; the old one counted the path of the data among what a checkpoint belongs to."""
 
 
-def write_checkpoint(path: Path, recipe: Recipe, snapshot: Snapshot) -> None:
+def write_checkpoint(path: Path, config: RunConfig, snapshot: Snapshot) -> None:
     """Write a state; a reader sees the old one or the new one, whole, also after a power loss.
 
     Args:
         path: the file, alone in its folder, which appears with it.
-        recipe: what is trained.
+        config: what is trained.
         snapshot: the state.
 
     Raises:
@@ -39,7 +39,7 @@ def write_checkpoint(path: Path, recipe: Recipe, snapshot: Snapshot) -> None:
         "format": FORMAT,
         "epoch": snapshot.epoch,
         "seconds": snapshot.seconds,
-        "digest": _digest(FORMAT, recipe, snapshot.epoch, tensors),
+        "digest": _digest(FORMAT, config, snapshot.epoch, tensors),
     }
     content = save(tensors, metadata={"hdnn": json.dumps(facts)})
     folder = path.parent
@@ -65,12 +65,14 @@ def _appear(folder: Path, name: str, content: bytes) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def read_checkpoint(path: Path, recipe: Recipe, shapes: dict[str, torch.Size]) -> Snapshot | None:
+def read_checkpoint(
+    path: Path, config: RunConfig, shapes: dict[str, torch.Size]
+) -> Snapshot | None:
     """The state in a file, or None where there is no file.
 
     Args:
         path: the file.
-        recipe: what is trained.
+        config: what is trained.
         shapes: of the model's tensors.
 
     Raises:
@@ -85,7 +87,7 @@ def read_checkpoint(path: Path, recipe: Recipe, shapes: dict[str, torch.Size]) -
         if about["format"] not in (FORMAT, OLD_FORMAT):
             raise ValueError(f"format {str(about['format'])[:20]!r}")
         snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
-        if about["digest"] != _digest(about["format"], recipe, snapshot.epoch, tensors):
+        if about["digest"] != _digest(about["format"], config, snapshot.epoch, tensors):
             raise ValueError("it is damaged, or of another run")
         found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
         if found != {f"model.{name}": shape for name, shape in shapes.items()}:
@@ -100,10 +102,10 @@ def read_checkpoint(path: Path, recipe: Recipe, shapes: dict[str, torch.Size]) -
     return snapshot
 
 
-def _digest(version: str, recipe: Recipe, epoch: int, tensors: dict[str, Tensor]) -> str:
+def _digest(version: str, config: RunConfig, epoch: int, tensors: dict[str, Tensor]) -> str:
     """A checksum of a state and of the data and model it belongs to."""
-    data = recipe.data if version == OLD_FORMAT else recipe.identity.data
-    whole = hashlib.sha256(repr((data, recipe.model, epoch)).encode())
+    data = config.data if version == OLD_FORMAT else config.identity.data
+    whole = hashlib.sha256(repr((data, config.model, epoch)).encode())
     for name in sorted(tensors):
         whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)

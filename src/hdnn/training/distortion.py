@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hdnn.training.config import TrainingConfig
+from hdnn.training.settings import TrainingConfig
 
 WHOLE = slice(None)
 

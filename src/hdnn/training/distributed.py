@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hdnn.errors import HdnnError
-from hdnn.training.config import TrainingConfig
 from hdnn.training.group import Group, LostRankError
+from hdnn.training.settings import TrainingConfig
 
 T = TypeVar("T")
 

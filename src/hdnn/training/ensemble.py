@@ -15,9 +15,9 @@ from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
 from hdnn.network import HamiltonianNetwork
-from hdnn.training.config import SOLVERS, TrainingConfig
 from hdnn.training.group import refuse_several
 from hdnn.training.objective import LOSSES
+from hdnn.training.settings import SOLVERS, TrainingConfig
 
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
@@ -175,7 +175,7 @@ class DirectEnsemble:
             SOLVERS.index(config.solver),
             config.solver_iterations,
             config.batch_size,
-            config.rate(number),
+            config.learning_rate_at(number),
             *config.betas,
             config.alpha,
             config.alpha_c,

@@ -11,7 +11,7 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
-from hdnn.training.config import TrainingConfig
+from hdnn.training.settings import TrainingConfig
 
 T = TypeVar("T")
 

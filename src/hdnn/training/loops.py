@@ -22,7 +22,6 @@ from hdnn.kernels.stage_table import DENSE
 from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.averaging import Average
-from hdnn.training.config import TrainingConfig
 from hdnn.training.distortion import distort
 from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch, Observer
 from hdnn.training.group import ALONE, Group
@@ -35,6 +34,7 @@ from hdnn.training.objective import (
     smoothness,
 )
 from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
+from hdnn.training.settings import TrainingConfig
 
 Trainable = Model | ImageClassifier
 """What is trained: both are entered, have Hamiltonian blocks and a linear output layer."""
@@ -131,7 +131,7 @@ class CoordinateLoop(Loop):
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
         for group in self.optimiser.param_groups:
-            group["lr"] = self.config.rate(number)
+            group["lr"] = self.config.learning_rate_at(number)
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
         for i, chosen in enumerate(batches):
@@ -193,7 +193,7 @@ class JointLoop(Loop):
         batches = self._batches(order)
         for k, chosen in enumerate(batches):
             for group in self.optimiser.param_groups:
-                group["lr"] = self.config.rate(number + k / len(batches))
+                group["lr"] = self.config.learning_rate_at(number + k / len(batches))
             self._look(number * len(batches) + k, chosen)
             plain, penalised, hits = self.gradients(chosen, number, k)
             correct += hits
@@ -287,8 +287,8 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     """Why whole epochs cannot run in kernels, or None."""
     if config.method != "coordinate":
         return "joint descent goes through autograd"
-    if config.optimiser.lower() != "adam":
-        return f"the kernels know Adam, not {config.optimiser}"
+    if config.optimizer.lower() != "adam":
+        return f"the kernels know Adam, not {config.optimizer}"
     network, field = model.network, model.network.field
     if not isinstance(field, WeightedField):
         return "the network has an energy of its own"

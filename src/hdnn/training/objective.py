@@ -10,7 +10,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.images import ImageClassifier
 from hdnn.model import Model
 from hdnn.network import HamiltonianNetwork
-from hdnn.training.config import TrainingConfig
+from hdnn.training.settings import TrainingConfig
 
 LOSSES = ("logistic", "softmax", "squared")
 """The losses, in the order of their codes in the kernels."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.training.config import TrainingConfig
+from hdnn.training.settings import TrainingConfig
 
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
 """Optimisers that need a closure or sparse gradients, and so cannot train a model."""
@@ -27,9 +27,9 @@ def make_optimiser(
         and name not in UNFIT
     ]
     names = {name.lower(): name for name in known}
-    if config.optimiser.lower() not in names:
-        raise unknown_name("optimiser", config.optimiser, known)
-    kind = getattr(torch.optim, names[config.optimiser.lower()])
+    if config.optimizer.lower() not in names:
+        raise unknown_name("optimizer", config.optimizer, known)
+    kind = getattr(torch.optim, names[config.optimizer.lower()])
     accepted = inspect.signature(kind).parameters
     options: dict[str, Any] = {"lr": config.learning_rate}
     if fused and "fused" in accepted:
@@ -39,11 +39,11 @@ def make_optimiser(
     if "weight_decay" in accepted:
         options["weight_decay"] = weight_decay
     elif weight_decay:
-        raise HdnnError(f"{config.optimiser} has no weight decay; use 0, or another optimiser")
+        raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
     try:
         optimiser: torch.optim.Optimizer = kind(parameters, **options)
     except ValueError as error:
-        raise HdnnError(f"{config.optimiser} cannot train this model: {error}") from error
+        raise HdnnError(f"{config.optimizer} cannot train this model: {error}") from error
     return optimiser
 
 

@@ -24,40 +24,12 @@ from hdnn.analysis.profiles import Snapshots, spread
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import read_json_lines, write_json_lines
 from hdnn.network import HamiltonianNetwork
-from hdnn.training.config import check_integer
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.evaluation import finite
+from hdnn.training.schema import check_value
+from hdnn.training.settings import DEPTHS, SAMPLES, RecordConfig
 
 FORMAT = 1
-DEPTHS, SAMPLES = 9, 8
-"""What is recorded by default; with it a recording costs about as much as a training step."""
-
-
-@dataclass(frozen=True)
-class RecordConfig:
-    """What a run records of its gradients.
-
-    Args:
-        every: iterations from one recording to the next; the first is before the first step.
-        depths: how many depths, evenly spaced from input to output, or which ones.
-        samples: how many samples of a batch.
-    """
-
-    every: int = 10
-    depths: int | tuple[int, ...] = DEPTHS
-    samples: int = SAMPLES
-
-    def __post_init__(self) -> None:
-        if isinstance(self.depths, list):
-            object.__setattr__(self, "depths", tuple(self.depths))
-        check_integer("every", self.every, 1)
-        check_integer("samples", self.samples, 1)
-        for depth in self.depths if isinstance(self.depths, tuple) else (self.depths,):
-            check_integer("depths", depth, 0)
-
-    def recorder(self) -> Recorder:
-        """A recorder that records this."""
-        return Recorder(self.every, self.depths, self.samples)
 
 
 @dataclass(frozen=True)
@@ -232,7 +204,7 @@ class Recorder:
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
         for name, value in (("every", every), ("samples", samples)):
-            check_integer(name, value, 1)
+            check_value(RecordConfig, name, value)
         self.every, self.depths, self.samples = every, depths, samples
         self.recordings: list[Recording] = []
 

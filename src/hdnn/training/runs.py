@@ -1,6 +1,6 @@
 """Runs: a folder that a training can be killed in, resumed in, and used from.
 
-config.toml         the recipe
+config.toml         the run config
 history.jsonl       an entry for every epoch
 gradients.jsonl     where it is asked for: recordings of gradients, see `hdnn.training.recorder`
 checkpoint/         the state after an epoch, replaced atomically
@@ -34,8 +34,9 @@ from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite
 from hdnn.training.group import ALONE, Group
 from hdnn.training.journal import Journal
-from hdnn.training.recipe import Prepared, Recipe, build, data_digest, prepare
+from hdnn.training.prepare import Prepared, build, data_digest, prepare
 from hdnn.training.recorder import GradientLog, Recorder
+from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import Callback, Snapshot, Trainer
 
 LOCK = ".lock"
@@ -86,14 +87,16 @@ class Run:
         return run
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], recipe: Recipe, overwrite: bool = False) -> Run:
-        """A run of a recipe: a new one, or an unfinished one of the same recipe to go on with."""
+    def create(
+        cls, folder: str | os.PathLike[str], config: RunConfig, overwrite: bool = False
+    ) -> Run:
+        """A run of a config: a new one, or an unfinished one of the same config to go on with."""
         run = cls(folder)
         if overwrite and run.config.is_file():
             with run.locked():
                 run.clear()
         if run.config.is_file():
-            if run.recipe().identity != recipe.identity:
+            if run.read_config().identity != config.identity:
                 raise HdnnError(
                     f"{folder} holds a run of another config; choose another folder, or pass "
                     "--overwrite to replace it"
@@ -112,13 +115,13 @@ class Run:
                 sync_folder(path.parent)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
-        run._write_config(recipe)
+        run._write_config(config)
         return run
 
     def _has_content(self) -> bool:
         return any(path.name != LOCK for path in self.folder.iterdir())
 
-    def recipe(self) -> Recipe:
+    def read_config(self) -> RunConfig:
         """What the run trains, with the place where its data are now."""
         tables = toml.read(self.config)
         data = tables.get("data")
@@ -126,16 +129,16 @@ class Run:
             source, digest = data.get("source"), data.get("digest")
             if isinstance(source, str) and isinstance(digest, str):
                 data["source"] = places.locate(source, self.folder, digest)
-        return Recipe.from_tables(tables, str(self.config))
+        return RunConfig.from_tables(tables, str(self.config))
 
-    def _write_config(self, recipe: Recipe) -> None:
+    def _write_config(self, config: RunConfig) -> None:
         """Write the config, which tells nothing of the disk that the data are on."""
-        data = recipe.data
+        data = config.data
         if data.digest is not None:
             places.remember(data.source, data.digest)
             data = replace(data, source=places.portable(data.source, self.folder))
         with atomic(self.config) as temporary:
-            temporary.write_text(replace(recipe, data=data).to_toml(), encoding="utf-8")
+            temporary.write_text(replace(config, data=data).to_toml(), encoding="utf-8")
 
     def find_data(self, path: str | os.PathLike[str]) -> None:
         """Say where the data of the run are now.
@@ -146,15 +149,15 @@ class Run:
         Raises:
             HdnnError: they are not, or the run has no data of its own.
         """
-        recipe, place = self.recipe(), Path(path).expanduser().resolve()
-        if recipe.data.digest is None:
+        config, place = self.read_config(), Path(path).expanduser().resolve()
+        if config.data.digest is None:
             raise HdnnError(f"the data of {self.folder} are no file or folder that could move")
         if not (os.path.isfile(place) or os.path.isdir(place)):
             raise HdnnError(f"there is no such file or folder: {path}")
-        if data_digest(place) != recipe.data.digest:
+        if data_digest(place) != config.data.digest:
             raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
         with self.locked():
-            self._write_config(replace(recipe, data=replace(recipe.data, source=str(place))))
+            self._write_config(replace(config, data=replace(config.data, source=str(place))))
 
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
@@ -218,13 +221,13 @@ class Run:
             group: the processes that train together.
         """
         with ExitStack() as held:
-            recipe = group.lead(lambda: self._claim(held))
-            data, model = group.each(lambda: _made(recipe))
+            config = group.lead(lambda: self._claim(held))
+            data, model = group.each(lambda: _made(config))
             journal = Journal(
                 self.history, self.gradients, self.write_checkpoint, checkpoint_seconds
             )
-            snapshot = group.lead(lambda: self._last(recipe, model, journal))
-            trainer = Trainer(model, recipe.training, group=group)
+            snapshot = group.lead(lambda: self._last(config, model, journal))
+            trainer = Trainer(model, config.training, group=group)
             if group.leads:
                 trainer.recorder = journal.recorder
                 trainer.callbacks = [journal, *callbacks]
@@ -239,25 +242,25 @@ class Run:
                     journal.save(trainer.snapshot)
                 raise
 
-    def _claim(self, held: ExitStack) -> Recipe:
-        """Lock the folder for as long as the stack lives; the recipe in it."""
+    def _claim(self, held: ExitStack) -> RunConfig:
+        """Lock the folder for as long as the stack lives; the run config in it."""
         held.enter_context(self.locked())
         self.clean()
-        return self.recipe()
+        return self.read_config()
 
     def _last(
-        self, recipe: Recipe, model: Model | ImageClassifier, journal: Journal
+        self, config: RunConfig, model: Model | ImageClassifier, journal: Journal
     ) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, recipe, shapes)
-        journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(recipe), model)
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, shapes)
+        journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(config), model)
         return snapshot
 
-    def _recorder(self, recipe: Recipe) -> Recorder | None:
+    def _recorder(self, config: RunConfig) -> Recorder | None:
         """The recorder of this run; old configs do not tell, but their record does."""
-        if recipe.record is not None:
-            return recipe.record.recorder()
+        if config.record is not None:
+            return Recorder(config.record.every, config.record.depths, config.record.samples)
         if not self.gradients.exists():
             return None
         try:
@@ -287,14 +290,14 @@ class Run:
 
     def write_checkpoint(self, snapshot: Snapshot) -> None:
         """Write the state after an epoch; a reader sees the old one or the new one, whole."""
-        checkpoint.write_checkpoint(self.checkpoint, self.recipe(), snapshot)
+        checkpoint.write_checkpoint(self.checkpoint, self.read_config(), snapshot)
 
 
-def _made(recipe: Recipe) -> tuple[Prepared, Model | ImageClassifier]:
-    """Data and untrained model of a recipe."""
-    data = prepare(recipe)
-    torch.manual_seed(recipe.model.seed)
-    return data, build(recipe, data)
+def _made(config: RunConfig) -> tuple[Prepared, Model | ImageClassifier]:
+    """Data and untrained model of a run config."""
+    data = prepare(config)
+    torch.manual_seed(config.model.seed)
+    return data, build(config, data)
 
 
 def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier], None]]:

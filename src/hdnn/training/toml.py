@@ -71,12 +71,13 @@ def dumps(tables: Mapping[str, Mapping[str, Any]]) -> str:
     blocks = []
     for title, table in tables.items():
         lines = [f"[{title}]"]
-        lines += [f"{name} = {_value(v)}" for name, v in table.items() if v is not None]
+        lines += [f"{name} = {dump_value(v)}" for name, v in table.items() if v is not None]
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
 
-def _value(value: Any) -> str:
+def dump_value(value: Any) -> str:
+    """A plain value as TOML."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -90,6 +91,6 @@ def _value(value: Any) -> str:
             text = repr(value)
             return text if "." in text or "e" in text else f"{text}.0"
         case list() | tuple():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
+            return "[" + ", ".join(dump_value(item) for item in value) + "]"
         case _:
             raise HdnnError(f"cannot write {str(value)[:80]} as TOML")

@@ -15,13 +15,13 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Model
-from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import values_of
 from hdnn.training.group import ALONE, Group
 from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
+from hdnn.training.settings import TrainingConfig
 
 ADVISED = 32
 """Samples that the step advisor looks at when a training diverges."""
@@ -187,7 +187,7 @@ class Trainer:
                 found.loss,
                 found.penalised,
                 found.accuracy,
-                self.config.rate(number),
+                self.config.learning_rate_at(number),
                 time.perf_counter() - begin,
                 *(self._watch(watched) if watched is not None else (None, None)),
             )
@@ -311,7 +311,9 @@ class Trainer:
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:
-        advice = f"a smaller learning rate (now {self.config.rate(number):.3g}), or clip=1.0"
+        advice = (
+            f"a smaller learning rate (now {self.config.learning_rate_at(number):.3g}), or clip=1.0"
+        )
         with torch.no_grad():
             states = data.states[: self.config.batch_size].to(self.model.head.weight.device)
             entered = self.model.entering(states)

@@ -1,4 +1,4 @@
-"""Recipes: what a config file says is what is built; and what is built comes back from a file."""
+"""Run configs: what a file says is what is built; and what is built comes back from a file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ import hdnn
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.model import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
-from hdnn.training.pictures import is_image
-from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
+from hdnn.training.prepare import build, pin, prepare
 from hdnn.training.recorder import RecordConfig
+from hdnn.training.run_config import RunConfig
+from hdnn.training.settings import DataConfig, ModelConfig, is_image
 
 KINDS: dict[str, Any] = {
-    "data": DataRecipe,
-    "model": ModelRecipe,
+    "data": DataConfig,
+    "model": ModelConfig,
     "training": TrainingConfig,
     "record": RecordConfig,
 }
@@ -53,7 +54,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "augmentation": "spread",
         "activation": "relu",
         "time_invariant": True,
-        "standardise": False,
+        "standardize": False,
         "dtype": "float64",
         "seed": 9,
         "scale": 1e22,
@@ -70,7 +71,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "alpha_c": 3.0,
         "solver": "adam",
         "solver_iterations": 4,
-        "optimiser": "SGD",
+        "optimizer": "SGD",
         "weight_decay": 2e-4,
         "clip": 1.5,
         "class_weight": (0.5, 2.0),
@@ -91,8 +92,8 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 
 
-def recipe_with(table: str, **values: Any) -> Recipe:
-    return replace(Recipe(), **{table: KINDS[table](**values)})
+def config_with(table: str, **values: Any) -> RunConfig:
+    return replace(RunConfig(), **{table: KINDS[table](**values)})
 
 
 # --- TOML -----------------------------------------------------------------------------------------
@@ -106,31 +107,31 @@ def test_every_setting_comes_back(table: str, name: str) -> None:
     field = next(f for f in fields(KINDS[table]) if f.name == name)
     assert value != (field.default if field.default is not MISSING else ())
     needs = {"validation": 0.2} if name == "early_stopping" else {}
-    recipe = recipe_with(table, **{name: value}, **needs)
-    assert recipe != Recipe()
-    again = Recipe.from_toml(recipe.to_toml())
-    assert again == recipe
+    config = config_with(table, **{name: value}, **needs)
+    assert config != RunConfig()
+    again = RunConfig.from_toml(config.to_toml())
+    assert again == config
     assert getattr(getattr(again, table), name) == value
     assert type(getattr(getattr(again, table), name)) is type(value)
 
 
 def test_all_settings_at_once_come_back() -> None:
-    recipe = Recipe(*(kind(**OTHER[table]) for table, kind in KINDS.items()))
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    config = RunConfig(*(kind(**OTHER[table]) for table, kind in KINDS.items()))
+    assert RunConfig.from_toml(config.to_toml()) == config
 
 
 def test_the_defaults_are_the_paper() -> None:
-    for recipe in (Recipe(), Recipe.from_toml(""), Recipe.from_toml("[model]\n")):
-        assert recipe.data == DataRecipe("swiss-roll", "paper", 10_000)
-        assert (recipe.model.architecture, recipe.model.T, recipe.model.step) == ("H1", 1.2, None)
-        assert (recipe.training.epochs, recipe.training.batch_size) == (50, 125)
-        assert Recipe.from_toml(recipe.to_toml()) == recipe
+    for config in (RunConfig(), RunConfig.from_toml(""), RunConfig.from_toml("[model]\n")):
+        assert config.data == DataConfig("swiss-roll", "paper", 10_000)
+        assert (config.model.architecture, config.model.T, config.model.step) == ("H1", 1.2, None)
+        assert (config.training.epochs, config.training.batch_size) == (50, 125)
+        assert RunConfig.from_toml(config.to_toml()) == config
 
 
 def test_only_networks_with_a_step_get_a_final_time() -> None:
-    assert ModelRecipe("FCNN").T is None
-    assert ModelRecipe("H1", step=0.1).T is None
-    assert ModelRecipe("h2").architecture == "H2"
+    assert ModelConfig("FCNN").T is None
+    assert ModelConfig("H1", step=0.1).T is None
+    assert ModelConfig("h2").architecture == "H2"
 
 
 @settings(max_examples=200)
@@ -139,8 +140,8 @@ def test_any_text_comes_back(text: str) -> None:
     tables = {"data": {"source": text, "drop": [text, text]}}
     assert tomllib.loads(toml.dumps(tables)) == tables
     assume(not is_image(text))  # a folder, as ".", is of pictures, and wants another model
-    recipe = Recipe(DataRecipe(source=text, target=text, drop=(text,)))
-    assert Recipe.from_toml(recipe.to_toml()) == recipe
+    config = RunConfig(DataConfig(source=text, target=text, drop=(text,)))
+    assert RunConfig.from_toml(config.to_toml()) == config
 
 
 @pytest.mark.parametrize(
@@ -199,8 +200,8 @@ def test_what_toml_cannot_say_is_refused() -> None:
         ("[model]\narchitecture = 'H11'", "unknown architecture 'H11'"),
         ("[model]\ndtype = 'float16'", "unknown dtype 'float16'"),
         ("[data]\nsplit = 'papre'", "did you mean 'paper'"),
-        ("[data]\ntest = 1.0", r"share in \[0, 1\)"),
-        ("[data]\ntest = 'x'", "wrong type"),
+        ("[data]\ntest = 1.0", r"test is a share in \[0, 1\), got 1.0"),
+        ("[data]\ntest = 'x'", r"test is a share in \[0, 1\), got 'x'"),
         ("[training]\nbetas = 5", "betas"),
         ("[training]\nepochs = -1", "epochs"),
         ("[training]\nearly_stopping = 3", "validation"),
@@ -209,7 +210,7 @@ def test_what_toml_cannot_say_is_refused() -> None:
 )
 def test_errors_name_what_is_wrong(text: str, words: str) -> None:
     with pytest.raises(HdnnError, match=words):
-        Recipe.from_toml(text, "here")
+        RunConfig.from_toml(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_errors_name_what_is_wrong(text: str, words: str) -> None:
         "[model]\nscale = 'x'",
         "[model]\nseed = 'x'",
         "[model]\nseed = -1",
-        "[model]\nstandardise = 'no'",
+        "[model]\nstandardize = 'no'",
         "[model]\ntime_invariant = 'no'",
-        "[training]\noptimiser = 4",
+        "[training]\noptimizer = 4",
         "[training]\nclass_weight = 5",
         "[training]\nclass_weight = ['a', 'b']",
     ],
@@ -238,22 +239,22 @@ def test_values_of_the_wrong_kind_are_refused(text: str) -> None:
     """When the config is read, or at the latest when what it describes is built; never later."""
 
     def whole() -> None:
-        recipe = Recipe.from_toml(f"{text}\n")
+        config = RunConfig.from_toml(f"{text}\n")
         if "size" not in text:
-            recipe = replace(recipe, data=replace(recipe.data, size=100))
-        data = prepare(recipe)
-        hdnn.training.Trainer(build(recipe, data), recipe.training).fit(data.X_train, data.y_train)
+            config = replace(config, data=replace(config.data, size=100))
+        data = prepare(config)
+        hdnn.training.Trainer(build(config, data), config.training).fit(data.X_train, data.y_train)
 
     with pytest.raises(HdnnError):
         whole()
 
 
-# --- data and model of a recipe -------------------------------------------------------------------
+# --- data and model of a run config ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("split", ["paper", "independent"])
 def test_planar_data(split: str) -> None:
-    data = prepare(Recipe(DataRecipe("Double_Moons", split, size=100, seed=3)))
+    data = prepare(RunConfig(DataConfig("Double_Moons", split, size=100, seed=3)))
     expected = hdnn.data.split("double-moons", split, 100, 3)
     assert torch.equal(data.X_train, expected.X_train.float())
     assert torch.equal(data.y_test, expected.y_test)
@@ -261,7 +262,7 @@ def test_planar_data(split: str) -> None:
 
 
 def test_what_is_asked_for_is_what_is_built() -> None:
-    given_ = ModelRecipe(
+    given_ = ModelConfig(
         "MS2",
         layers=5,
         step=0.25,
@@ -269,13 +270,13 @@ def test_what_is_asked_for_is_what_is_built() -> None:
         augmentation="spread",
         activation="relu",
         time_invariant=True,
-        standardise=True,
+        standardize=True,
         dtype="float64",
         scale=0.0,
     )
-    recipe = Recipe(DataRecipe("peaks", size=100), given_)
-    data = prepare(recipe)
-    model = build(recipe, data)
+    config = RunConfig(DataConfig("peaks", size=100), given_)
+    data = prepare(config)
+    model = build(config, data)
     assert model.network.name == "MS2"
     assert (model.network.layers, model.network.h, model.network.features) == (5, 0.25, 6)
     assert model.network.field.activation.name == "relu"
@@ -289,12 +290,12 @@ def test_what_is_asked_for_is_what_is_built() -> None:
 
 
 def test_weights_depend_on_the_seed_only() -> None:
-    recipe = Recipe(DataRecipe(size=100))
-    data = prepare(recipe)
-    first = build(recipe, data)
+    config = RunConfig(DataConfig(size=100))
+    data = prepare(config)
+    first = build(config, data)
     torch.manual_seed(99)
-    assert torch.equal(build(recipe, data).network.K, first.network.K)
-    other = replace(recipe, model=replace(recipe.model, seed=1))
+    assert torch.equal(build(config, data).network.K, first.network.K)
+    other = replace(config, model=replace(config.model, seed=1))
     assert not torch.equal(build(other, data).network.K, first.network.K)
 
 
@@ -302,11 +303,11 @@ def test_weights_depend_on_the_seed_only() -> None:
 def test_the_default_width(features: int, width: int, tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     np.savez(path, X=np.random.default_rng(0).normal(size=(20, features)), y=np.arange(20) % 2)
-    recipe = Recipe(DataRecipe(str(path), target="y"), ModelRecipe(layers=2))
-    model = build(recipe, prepare(recipe))
+    config = RunConfig(DataConfig(str(path), target="y"), ModelConfig(layers=2))
+    model = build(config, prepare(config))
     assert model.network.features == width
-    assert model.scaler is not None  # tables are standardised unless told otherwise
-    plain = replace(recipe, model=ModelRecipe(layers=2, standardise=False))
+    assert model.scaler is not None  # tables are standardized unless told otherwise
+    plain = replace(config, model=ModelConfig(layers=2, standardize=False))
     assert build(plain, prepare(plain)).scaler is None
 
 
@@ -315,23 +316,23 @@ def test_a_table_is_pinned_by_path_and_digest(
 ) -> None:
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n3,0\n4,1\n")
     monkeypatch.chdir(tmp_path)
-    pinned = DataRecipe("t.csv", target="y").pinned()
+    pinned = pin(DataConfig("t.csv", target="y"))
     assert pinned.source == str((tmp_path / "t.csv").resolve())
-    assert pinned.pinned() == pinned
-    prepare(Recipe(pinned))
+    assert pin(pinned) == pinned
+    prepare(RunConfig(pinned))
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n3,0\n5,1\n")
     with pytest.raises(HdnnError, match="has changed"):
-        prepare(Recipe(pinned))
-    assert DataRecipe("swiss-roll").pinned() == DataRecipe("swiss-roll")
+        prepare(RunConfig(pinned))
+    assert pin(DataConfig("swiss-roll")) == DataConfig("swiss-roll")
     with pytest.raises(HdnnError, match="did you mean 'swiss-roll'"):
-        prepare(Recipe(DataRecipe("swis-roll").pinned()))
+        prepare(RunConfig(pin(DataConfig("swis-roll"))))
 
 
 def test_the_held_out_share_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,y\n" + "".join(f"{k},{k % 2}\n" for k in range(40)))
     for share, count in ((0.0, 0), (0.25, 10), (0.5, 20)):
-        data = prepare(Recipe(DataRecipe(str(path), target="y", test=share)))
+        data = prepare(RunConfig(DataConfig(str(path), target="y", test=share)))
         assert (len(data.X_test), len(data.X_train)) == (count, 40 - count)
         everything = torch.cat([data.X_train, data.X_test])[:, 0]
         assert sorted(everything.tolist()) == list(range(40))
@@ -407,10 +408,10 @@ def test_a_missing_value_is_the_mean_also_in_a_loaded_model(tmp_path: Path) -> N
     assert torch.equal(hdnn.load(tmp_path / "model")(gap), model(x))
 
 
-def test_a_trained_recipe_comes_back(tmp_path: Path) -> None:
-    recipe = Recipe(DataRecipe("peaks", size=100), ModelRecipe(layers=2))
-    data = prepare(recipe)
-    model = build(recipe, data)
+def test_a_trained_run_config_comes_back(tmp_path: Path) -> None:
+    config = RunConfig(DataConfig("peaks", size=100), ModelConfig(layers=2))
+    data = prepare(config)
+    model = build(config, data)
     hdnn.save(model, tmp_path / "model")
     assert torch.equal(hdnn.load(tmp_path / "model")(data.X_test), model(data.X_test))
 
@@ -541,4 +542,4 @@ def test_every_setting_is_in_the_tables_above() -> None:
     assert {table: set(OTHER[table]) for table in KINDS} == {
         table: {f.name for f in fields(kind)} for table, kind in KINDS.items()
     }
-    assert set(asdict(Recipe())) == set(KINDS)
+    assert set(asdict(RunConfig())) == set(KINDS)

@@ -24,7 +24,7 @@ from hdnn.bench.cases import machine
 from hdnn.bench.peers import fused
 from hdnn.bench.timing import interleave
 from hdnn.data import Split, split
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training import DirectEnsemble, Trainer, TrainingConfig
 from hdnn.training.loops import Batches, DirectLoop, solve_output
 

@@ -22,7 +22,7 @@ import hdnn
 from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.training import DirectEnsemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import ALONE, Group, joined

@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimator import settings
-from hdnn.model import Scaler
+from hdnn.models import Scaler
 from hdnn.training import matrices, solvers
 from hdnn.training.objective import LOSSES
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import hdnn
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.zoo import ARCHITECTURES
 
 BLOCK = {"MS1": 16 + 8, "MS2": 28 + 8, "MS3": 32 + 8, "H1": 64 + 8, "H2": 64 + 8}

@@ -19,7 +19,7 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.experiments import table2, table2_summary
 from hdnn.experiments.records import Store
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort

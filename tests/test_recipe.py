@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import hdnn
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
 from hdnn.training.pictures import is_image
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.network import HamiltonianNetwork
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.experiments.specs import protocol, settings, table1
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.recipe import DataRecipe, ModelRecipe, Recipe, build, prepare
 from hdnn.training.trainer import Trainer
 

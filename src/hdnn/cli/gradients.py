@@ -17,7 +17,7 @@ from hdnn.cli.base import app, emit, say
 from hdnn.cli.reproduce import _bar, reproduce
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.plots import check_figure_path, save_figure
 from hdnn.training.recipe import prepare
 from hdnn.training.recorder import DEPTHS, GradientLog

@@ -12,7 +12,7 @@ from hdnn.data.idx import read_idx
 from hdnn.data.images import load
 from hdnn.data.reading import short
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier
+from hdnn.models import ImageClassifier
 
 
 def read_unlabelled(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[str], Tensor]:

@@ -14,10 +14,8 @@ from hdnn.analysis import Certificate, advise, certify
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.data import PROBLEMS, iter_rows, split
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model, load
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence import load
 from hdnn.training.recipe import Recipe, build, prepare
 from hdnn.training.runs import Run
 

@@ -15,8 +15,7 @@ from hdnn.cli.pictures import labelled, read_unlabelled
 from hdnn.data import iter_rows, read_table
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model
 from hdnn.training.evaluation import evaluate as measure
 from hdnn.training.recipe import prepare
 from hdnn.training.runs import Run

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.model import Scaler
+from hdnn.models import Scaler
 from hdnn.training.loops import MOST_UNKNOWNS
 
 SMALL = 1000

@@ -15,7 +15,7 @@ import hdnn
 from hdnn.data import Split, split, validation
 from hdnn.experiments.specs import Cell, Protocol, Settings
 from hdnn.fields import Weights
-from hdnn.model import Augmentation
+from hdnn.models import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import DirectEnsemble

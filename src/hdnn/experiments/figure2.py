@@ -24,7 +24,7 @@ from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.experiments.cells import ORDER_SEED, WIDTH, final_output, measure
 from hdnn.experiments.figure2_records import GradientRecord, Records
-from hdnn.model import Augmentation
+from hdnn.models import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training import DirectEnsemble, TrainingConfig
 from hdnn.training.ensemble import Epoch

@@ -12,7 +12,7 @@ from hdnn.data import split
 from hdnn.experiments.cells import WIDTH, train
 from hdnn.experiments.specs import Cell, protocol, select, settings
 from hdnn.experiments.summary import Row
-from hdnn.model import Augmentation, Model
+from hdnn.models import Augmentation, Model
 from hdnn.plots import decision_regions, new_figure
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model
 from hdnn.training.group import ALONE, Group
 from hdnn.training.objective import data_loss, loss_name
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hdnn.errors import StorageError
 from hdnn.files import sync, sync_folder
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.trainer import Entry, Snapshot, Trainer

@@ -17,9 +17,8 @@ from hdnn.backends import choose
 from hdnn.backends.compiled_program import compile_program
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.images import ImageClassifier
 from hdnn.kernels.stage_table import DENSE
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.averaging import Average
 from hdnn.training.config import TrainingConfig

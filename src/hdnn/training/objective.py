@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import ImageClassifier, Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.config import TrainingConfig
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hdnn.data.images import IMAGE_SETS, Pictures, load
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.images import ImageClassifier, ImageConfig, ImageOptions
+from hdnn.models import ImageClassifier, ImageConfig, ImageOptions
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from hdnn.data import KINDS, PROBLEMS, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.images import ImageClassifier
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, ImageClassifier, Model, Scaler
 from hdnn.training import toml
 from hdnn.training.config import TrainingConfig, check_integer, shown
 from hdnn.training.optimisers import make_optimiser

@@ -26,9 +26,7 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import DamagedFileWarning, atomic, read_json_lines, remove_stale, sync_folder
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
-from hdnn.persistence import load, save
+from hdnn.models import ImageClassifier, Model, load, save
 from hdnn.training import checkpoint, places, toml
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hdnn.analysis import advise
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.config import TrainingConfig
 from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import values_of

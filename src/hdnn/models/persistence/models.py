@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hdnn.images import ImageClassifier, ImageConfig
-from hdnn.model import Augmentation, Model, Scaler
-from hdnn.persistence import networks
-from hdnn.persistence.checks import Description, Tensors, expect, floating, whole
+from hdnn.models.image_config import ImageConfig
+from hdnn.models.images import ImageClassifier
+from hdnn.models.model import Augmentation, Model, Scaler
+from hdnn.models.persistence import networks
+from hdnn.models.persistence.checks import Description, Tensors, expect, floating, whole
 
 
 def describe_model(model: Model, tensors: Tensors) -> Description:

@@ -17,11 +17,11 @@ from torch import nn
 
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import MATRICES, Fixed
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models.images import ImageClassifier
+from hdnn.models.model import Model
+from hdnn.models.persistence import budget, container, models, networks
+from hdnn.models.persistence.checks import Description, Tensors, short
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence import budget, container, models, networks
-from hdnn.persistence.checks import Description, Tensors, short
 
 FORMAT = 1
 """The version of the description; a higher one in a file asks for a newer hdnn."""

@@ -25,8 +25,16 @@ from hdnn.fields import (
     Weights,
 )
 from hdnn.fields.weights import structure_of
+from hdnn.models.persistence.checks import (
+    Description,
+    Tensors,
+    expect,
+    flag,
+    floating,
+    short,
+    whole,
+)
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence.checks import Description, Tensors, expect, flag, floating, short, whole
 
 
 def is_pattern(name: str) -> bool:

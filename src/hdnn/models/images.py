@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
-from hdnn.images.config import ImageConfig
-from hdnn.model import check_classes
+from hdnn.models.image_config import ImageConfig
+from hdnn.models.model import check_classes
 from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 

@@ -144,7 +144,7 @@ def regions_and_propagation(
     for column, (title, model) in enumerate(models.items()):
         decision_regions(axes[0][column], model, points, labels)
         axes[0][column].set_title(title.replace(": ", "\n"), fontsize=8)
-        states = model.network.trajectory(model.enter(points))
+        states = model.network.trajectory(model.preprocess(points))
         for row, share in enumerate((1 / 3, 2 / 3, 1.0), start=1):
             layer = round(share * model.network.layers)
             axis = axes[row][column]

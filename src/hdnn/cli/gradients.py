@@ -30,8 +30,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor]:
     """The trained model of a run with data that it has not seen (else the training data)."""
     model = run.load_model()
-    if not isinstance(model, Model):
-        raise HdnnError(f"{run.folder} is a run on pictures; look at it with hdnn.analysis.watch")
+    if model.stem.takes_images:
+        raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
     data = prepare(run.recipe())
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
     return model, X[:samples], y[:samples]
@@ -59,7 +59,7 @@ def gradients(
         model, X, _ = _held_out(opened, samples)
         net = model.network
         with torch.no_grad():
-            seen = profile(net, model.enter(X), spread(net.layers, depths))
+            seen = profile(net, model.preprocess(X), spread(net.layers, depths))
     header, entries = (None, []) if log is None else log.read()
     if out is not None:
         from hdnn.experiments import figure2_plots as plots

@@ -1,121 +1,40 @@
-"""What one trains and saves: scaler + augmentation + network + output layer."""
+"""What one trains and saves: a stem, stages of Hamiltonian blocks, and a linear head."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.models.image_config import ImageConfig
+from hdnn.models.stages import Stages, image_stages
+from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 from hdnn.network import HamiltonianNetwork
 
-MODES = ("append", "spread")
 TASKS = ("classification", "regression")
-
-
-class Augmentation(nn.Module):
-    """Widen features with zeros, so that the network has room (section 4.1 of the paper).
-
-        append: (x, y) -> (x, y, 0, 0)      the paper's words
-        spread: (x, y) -> (x, 0, 0, y)      the paper's code: half the features at either end
-
-    Args:
-        features: width of the data.
-        width: width of the network (default: twice the features); an odd one is made even.
-        mode: "append" or "spread".
-
-    >>> import torch
-    >>> Augmentation(2, 4)(torch.tensor([1.0, 2.0]))
-    tensor([1., 2., 0., 0.])
-    >>> Augmentation(2, 4, mode="spread")(torch.tensor([1.0, 2.0]))
-    tensor([1., 0., 0., 2.])
-    """
-
-    def __init__(self, features: int, width: int | None = None, mode: str = "append") -> None:
-        super().__init__()
-        if mode not in MODES:
-            raise unknown_name("augmentation", mode, MODES)
-        width = 2 * features if width is None else width
-        for name, value in (("features", features), ("width", width)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise HdnnError(f"{name} is a positive integer, got {value!r}")
-        if width < features:
-            raise HdnnError(
-                f"width={width} is too small for {features} features; use at least {features}"
-            )
-        self.features, self.width, self.mode = features, width + width % 2, mode
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to ``(..., width)``."""
-        if x.ndim < 1 or x.shape[-1] != self.features:
-            raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")
-        extra = self.width - self.features
-        if self.mode == "append":
-            return F.pad(x, (0, extra))
-        front = (self.features + 1) // 2
-        return F.pad(x[..., :front], (0, extra + self.features - front)) + F.pad(
-            x[..., front:], (front + extra, 0)
-        )
-
-    def extra_repr(self) -> str:
-        return f"{self.features} -> {self.width}, {self.mode}"
-
-
-class Scaler(nn.Module):
-    """(x - mean) / scale, column by column; a missing value becomes the mean.
-
-    Args:
-        mean, scale: ``(features,)``; a constant column has scale 1.
-
-    >>> Scaler.fit(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))(torch.tensor([2.0, 5.0]))
-    tensor([1., 0.])
-    """
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
-
-    @classmethod
-    def fit(cls, x: Tensor, weight: Tensor | None = None) -> Scaler:
-        """The scaler that standardises ``(samples, features)``, each sample with its weight."""
-        wide = x.to(torch.float64)
-        w = torch.ones(len(x), dtype=torch.float64) if weight is None else weight.to(torch.float64)
-        known = torch.isfinite(wide)
-        shares = known * w[:, None]
-        total = shares.sum(0).clamp_min(torch.finfo(torch.float64).tiny)
-        filled = torch.where(known, wide, 0.0)
-        mean = (shares * filled).sum(0) / total
-        variance = (shares * (filled - mean).square()).sum(0) / total
-        # A column is constant where its spread is only rounding.
-        constant = variance <= (1e-12 * mean.abs().clamp_min(1e-150)).square()
-        scale = torch.where(constant, 1.0, variance.sqrt())
-        return cls(mean.to(x.dtype), scale.to(x.dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)``, standardised."""
-        return torch.where(torch.isnan(x), 0.0, (x - self.mean) / self.scale)
-
-    def extra_repr(self) -> str:
-        return f"{len(self.mean)} features"
+Label = str | int | float | bool
 
 
 class Model(nn.Module):
-    """Data to prediction: scaler, augmentation, network, and the output layer W y_N + mu.
+    """Data to prediction: y_0 = stem(x), y_N = stages(y_0), and the head W y_N + mu.
 
     Args:
-        network: the Hamiltonian network (or a baseline).
-        outputs: outputs of the output layer: 1 for two classes, else one for every class or target.
+        network: the Hamiltonian network (or a baseline), or `Stages` of several.
+        outputs: outputs of the head: 1 for two classes, else one for every class or target.
         augmentation: widens the data to the network's width; None where they agree.
-        scaler: standardises the data; None for none.
+        scaler: standardizes the data; None for none.
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
         feature_names: the columns of a table that the model takes, in order.
+        stem: instead of augmentation and scaler, where the data are no table.
+
+    Raises:
+        HdnnError: the parts do not fit together.
 
     >>> import hdnn
     >>> model = Model(hdnn.network("H1", features=4, layers=8, T=1.0), 1, Augmentation(2, 4))
@@ -125,92 +44,113 @@ class Model(nn.Module):
 
     def __init__(
         self,
-        network: HamiltonianNetwork,
+        network: HamiltonianNetwork | Stages,
         outputs: int,
         augmentation: Augmentation | None = None,
         scaler: Scaler | None = None,
         *,
         task: str = "classification",
-        classes: Sequence[str | int | float | bool] | None = None,
+        classes: Sequence[Label] | None = None,
         feature_names: Sequence[str] | None = None,
+        stem: Stem | None = None,
     ) -> None:
         super().__init__()
         if task not in TASKS:
             raise unknown_name("task", task, TASKS)
         if network.features is None:
             raise HdnnError("a model for tables needs a network over features, not channels")
-        if augmentation is not None and augmentation.width != network.features:
-            raise HdnnError(
-                f"the augmentation gives {augmentation.width} features, but the network takes "
-                f"{network.features}"
-            )
+        if stem is not None and not (augmentation is None and scaler is None):
+            raise HdnnError("give a stem, or augmentation and scaler, not both")
         if outputs < 1:
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
-        if task == "classification" and classes is not None and len(classes) != max(2, outputs):
-            raise HdnnError(f"{len(classes)} classes do not fit {outputs} outputs")
-        features = network.features if augmentation is None else augmentation.features
-        if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
-            raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
-        _check_names(feature_names, features)
-        check_classes(classes)
-        self.network, self.augmentation, self.scaler = network, augmentation, scaler
-        dtype = next(network.parameters()).dtype
+        if task == "classification":
+            _check_labels(classes, max(2, outputs))
+        self.stem = TableStem(network.features, augmentation, scaler) if stem is None else stem
+        self.stages = (
+            network if isinstance(network, Stages) else Stages([network], features=network.features)
+        )
+        _check_names(feature_names, self.features)
+        _check_classes(classes)
+        dtype = next(chain(self.stages.parameters(), self.stem.parameters())).dtype
         self.head = nn.Linear(network.features, outputs, dtype=dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.task = task
         self.classes = None if classes is None else list(classes)
         self.feature_names = None if feature_names is None else list(feature_names)
+        self.register_state_dict_post_hook(_shorten_names)
+        self.register_load_state_dict_pre_hook(_lengthen_names)
+
+    # --- parts ------------------------------------------------------------------------------------
 
     @property
     def features(self) -> int:
-        """The number of features of the data."""
-        if self.augmentation is not None:
-            return self.augmentation.features
-        assert self.network.features is not None
-        return self.network.features
+        """How many numbers a sample has."""
+        return math.prod(self.stem.shape)
+
+    @property
+    def labels(self) -> list[Label]:
+        """The classes by name, or by number where they have no names."""
+        return self.classes or list(range(max(2, self.head.out_features)))
 
     @property
     def networks(self) -> tuple[HamiltonianNetwork, ...]:
-        """The Hamiltonian blocks, in order: one."""
-        return (self.network,)
+        """The Hamiltonian blocks, in order."""
+        return self.stages.networks
+
+    @property
+    def network(self) -> HamiltonianNetwork:
+        """The only block; of several, see `networks`."""
+        if len(self.stages.blocks) != 1:
+            raise HdnnError(f"the model has {len(self.stages.blocks)} blocks: use model.networks")
+        block: Any = self.stages.blocks[0]
+        return block
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What widens the columns of a table, if anything does."""
+        return self.stem.augmentation if isinstance(self.stem, TableStem) else None
+
+    @property
+    def scaler(self) -> Scaler | None:
+        """What standardizes the columns of a table, if anything does."""
+        return self.stem.scaler if isinstance(self.stem, TableStem) else None
+
+    @property
+    def config(self) -> ImageConfig | None:
+        """The architecture of an image classifier; None for a table."""
+        return self.stem.config if isinstance(self.stem, ImageStem) else None
+
+    # --- from data to prediction ------------------------------------------------------------------
 
     def check(self, x: Tensor) -> None:
-        """Refuse training data of another shape or type than the model's."""
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise HdnnError(
-                f"X must have {self.features} features a sample for this model, "
-                f"got {tuple(x.shape)}"
-            )
-        if x.dtype != self.head.weight.dtype:
-            raise HdnnError(
-                f"X is {x.dtype} but the model is {self.head.weight.dtype}; convert one of them"
-            )
+        """Raise HdnnError where training data have another shape or type than the model's."""
+        self.stem.check(x, self.head.weight.dtype)
 
-    def enter(self, x: Tensor) -> Tensor:
-        """y_0: the data, standardised and augmented."""
-        x = x if self.scaler is None else self.scaler(x)
-        return x if self.augmentation is None else self.augmentation(x)
+    def prepare(self, x: Tensor) -> Tensor:
+        """What can be computed once, before the training: y_0 of a table; images stay uint8."""
+        return self.stem.prepare(x)
 
-    def ready(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training: y_0."""
-        return self.enter(x)
+    def preprocess(self, x: Tensor) -> Tensor:
+        """y_0, the state of the first block."""
+        y: Tensor = self.stem(self.stem.prepare(x))
+        return y
 
-    def entering(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
-        """Every Hamiltonian block with the state that enters it."""
-        return [(self.network, states)]
+    def block_inputs(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
+        """Every Hamiltonian block with the state that enters it, of data from `prepare`."""
+        return self.stages.block_inputs(self.stem(states))
 
-    def values(self, states: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the output layer, of data that `ready` has seen."""
-        out: Tensor = self.head(self.network(states))
+    def logits(self, states: Tensor) -> Tensor:
+        """``(..., outputs)``: the values of the head, of data from `prepare`."""
+        out: Tensor = self.head(self.stages(self.stem(states)))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the output layer (logits, for classification)."""
-        return self.values(self.enter(x))
+        """``(..., outputs)``: the values of the head (logits, for classification)."""
+        return self.logits(self.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """``(..., classes)``: logistic for two classes, softmax for more."""
+        """``(..., classes)``: logistic for a single output, softmax for more."""
         logits = self(x)
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
@@ -219,10 +159,100 @@ class Model(nn.Module):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression."""
-        values = self(x)
+        logits = self(x)
         if self.task == "regression":
-            return values
-        return values.argmax(-1) if values.shape[-1] > 1 else (values[..., 0] > 0).long()
+            return logits
+        return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
+
+    def extra_repr(self) -> str:
+        shape = "x".join(map(str, self.stem.shape))
+        count = sum(p.numel() for p in self.parameters())
+        return f"{shape} -> {self.head.out_features}, {self.task}, {count} parameters"
+
+
+def ImageClassifier(  # noqa: N802 (a constructor of Model)
+    config: ImageConfig | None = None,
+    *,
+    classes: Sequence[Label] | None = None,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    backend: str = "auto",
+) -> Model:
+    """A model for images: opening convolution, stages of Hamiltonian blocks, linear head.
+
+        y_0 = conv(x),   y_N = stages(y_0),   logits = W y_N + mu
+
+    The defaults are the paper's network (section 4.2): a 3x3 convolution to 8 channels (zero
+    padding, with a bias), a block that mixes the channels at every pixel, and a linear head on all
+    8 x 28 x 28 values. Convolutions and head start as torch starts them.
+
+    Args:
+        config: the architecture, and what the images are like.
+        classes: the labels, in the order of the outputs.
+        generator: draws the initial weights; None is torch's default generator.
+        dtype: of the weights.
+        backend: of the Hamiltonian blocks, see `hdnn.HamiltonianNetwork`.
+
+    Returns:
+        A `Model` that takes images ``(B, C, H, W)``, uint8 (0 to 255) or of its dtype (0 to 1).
+
+    Raises:
+        HdnnError: the labels do not fit the config.
+
+    >>> model = ImageClassifier(ImageConfig(architecture="H2", layers=4, step=0.05))
+    >>> model(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)).shape
+    torch.Size([5, 10])
+    >>> sum(p.numel() for p in model.parameters()) == 80 + 4 * (64 + 8) + 62730
+    True
+    """
+    config = ImageConfig() if config is None else config
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    stem = ImageStem(config, dtype)
+    stages = image_stages(config, generator, dtype, backend)
+    model = Model(stages, config.classes, classes=classes, stem=stem)
+    _initialize(model, generator)
+    return model
+
+
+@torch.no_grad()
+def _initialize(model: Model, generator: torch.Generator | None) -> None:
+    """Torch's own initial values of convolutions and linear maps, from a generator."""
+    for part in model.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_uniform_(part.weight, a=math.sqrt(5), generator=generator)
+            bound = 1 / math.sqrt(part.weight[0].numel())
+            assert part.bias is not None
+            nn.init.uniform_(part.bias, -bound, bound, generator=generator)
+
+
+# --- names in state dicts: those of files and checkpoints from before there were stems ------------
+
+
+def _shorten_names(model: Model, state: dict[str, Any], prefix: str, _: object) -> None:
+    _rename(state, prefix, {long: short for short, long in model.stem.names.items()})
+
+
+def _lengthen_names(model: Model, state: dict[str, Any], prefix: str, *_: object) -> None:
+    _rename(state, prefix, model.stem.names)
+
+
+def _rename(state: dict[str, Any], prefix: str, names: dict[str, str]) -> None:
+    items = list(state.items())
+    state.clear()
+    for key, value in items:
+        for old, new in names.items():
+            if key.startswith(prefix + old):
+                key = prefix + new + key[len(prefix + old) :]
+                break
+        state[key] = value
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_labels(classes: Sequence[Label] | None, count: int) -> None:
+    if classes is not None and len(classes) != count:
+        raise HdnnError(f"{len(classes)} labels do not fit {count} classes")
 
 
 def _check_names(names: object, features: int) -> None:
@@ -233,8 +263,7 @@ def _check_names(names: object, features: int) -> None:
         raise HdnnError(f"feature_names are {features} strings, got {names!r:.100}")
 
 
-def check_classes(classes: object) -> None:
-    """Refuse labels that are no strings, numbers or booleans."""
+def _check_classes(classes: object) -> None:
     if classes is None:
         return
     if not isinstance(classes, list | tuple) or not all(

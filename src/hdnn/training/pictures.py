@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hdnn.data.images import IMAGE_SETS, Pictures, load
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models import ImageClassifier, ImageConfig, ImageOptions
+from hdnn.models import ImageClassifier, ImageConfig, ImageOptions, Model
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -135,7 +135,7 @@ def statistics(pictures: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(means), tuple(spreads)
 
 
-def build_classifier(recipe: ImageRecipe, pictures: Tensor, classes: list[Any]) -> ImageClassifier:
+def build_classifier(recipe: ImageRecipe, pictures: Tensor, classes: list[Any]) -> Model:
     """The untrained classifier of a recipe for certain pictures."""
     names = {field.name for field in fields(ImageOptions)}
     options = {k: v for k, v in asdict(recipe).items() if k in names}

@@ -15,7 +15,7 @@ from torch import Tensor
 from hdnn.data import KINDS, PROBLEMS, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models import Augmentation, ImageClassifier, Model, Scaler
+from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import toml
 from hdnn.training.config import TrainingConfig, check_integer, shown
 from hdnn.training.optimisers import make_optimiser
@@ -348,7 +348,7 @@ def _check_pinned(data: DataRecipe) -> None:
         )
 
 
-def build(recipe: Recipe, data: Prepared) -> Model | ImageClassifier:
+def build(recipe: Recipe, data: Prepared) -> Model:
     """The untrained model of a recipe."""
     if isinstance(recipe.model, ImageRecipe):
         assert data.classes is not None

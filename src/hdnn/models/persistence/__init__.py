@@ -17,7 +17,6 @@ from torch import nn
 
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import MATRICES, Fixed
-from hdnn.models.images import ImageClassifier
 from hdnn.models.model import Model
 from hdnn.models.persistence import budget, container, models, networks
 from hdnn.models.persistence.checks import Description, Tensors, short
@@ -33,7 +32,7 @@ _BUILDERS = {
 }
 
 
-def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.PathLike[str]) -> None:
+def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
     """Write a network or a model to one file, atomically, with a checksum.
 
     Args:
@@ -51,7 +50,7 @@ def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.Pat
     >>> torch.equal(load(path).K, net.K)
     True
     """
-    if not isinstance(thing, HamiltonianNetwork | Model | ImageClassifier):
+    if not isinstance(thing, HamiltonianNetwork | Model):
         raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
     container.write(Path(path), *_describe(thing))
 
@@ -70,7 +69,7 @@ def load(path: str | os.PathLike[str], *, limit: int | None = None) -> Any:
             size and 64 MB, which only a very wide network of one or a few layers exceeds.
 
     Returns:
-        A `HamiltonianNetwork`, a `Model` or an `ImageClassifier`.
+        A `HamiltonianNetwork` or a `Model`.
 
     Raises:
         HdnnError: there is no such file.
@@ -101,19 +100,21 @@ def _load(path: Path, limit: int | None) -> Any:
     budget.check(budget.cost(description, tensors) + 3 * size, limit)
     thing = _BUILDERS[description["kind"]](description, tensors)
     _compare(thing, description, tensors)
-    _check_interconnections(thing, tensors)
+    supports = [part.support(part.J.shape[-1]) for part in _fixed(thing)]
     thing.load_state_dict({k: v for k, v in tensors.items() if not networks.is_pattern(k)})
+    for part, support in zip(_fixed(thing), supports, strict=True):
+        _check_interconnection(part, support)
     return thing
 
 
-def _describe(thing: HamiltonianNetwork | Model | ImageClassifier) -> tuple[Description, Tensors]:
+def _describe(thing: HamiltonianNetwork | Model) -> tuple[Description, Tensors]:
     tensors = {name: t.detach().cpu().contiguous() for name, t in thing.state_dict().items()}
-    if isinstance(thing, ImageClassifier):
-        kind, description = "images", models.describe_classifier(thing)
-    elif isinstance(thing, Model):
-        kind, description = "model", models.describe_model(thing, tensors)
-    else:
+    if isinstance(thing, HamiltonianNetwork):
         kind, description = "network", networks.describe(thing, tensors)
+    elif thing.stem.takes_images:
+        kind, description = "images", models.describe_classifier(thing)
+    else:
+        kind, description = "model", models.describe_model(thing, tensors)
     return {"format": FORMAT, "kind": kind, **description}, tensors
 
 
@@ -139,17 +140,18 @@ def _kind(tensor: torch.Tensor | None) -> str:
     return "absent" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _check_interconnections(thing: nn.Module, tensors: Tensors) -> None:
-    """Check that every given J in the file is skew, finite, and the one that its name says."""
-    for name, part in thing.named_modules():
-        if not isinstance(part, Fixed):
-            continue
-        J = Fixed(tensors[f"{name}.J" if name else "J"], part.name)
-        n = J.J.shape[-1]
-        same = np.array_equal(J.support(n), part.support(n))
-        if same and part.name in MATRICES:
-            # Converted to a coarser dtype and back, the numbers differ a little.
-            named = MATRICES[part.name](n).to(J.J)
-            same = bool(torch.allclose(J.J, named, rtol=1e-2, atol=0))
-        if not same:
-            raise FileFormatError(f"J is called {short(part.name)}, but is another matrix")
+def _fixed(thing: nn.Module) -> list[Fixed]:
+    return [part for part in thing.modules() if isinstance(part, Fixed)]
+
+
+def _check_interconnection(part: Fixed, support: np.ndarray) -> None:
+    """Check that a loaded J is skew, finite, and the one that its name says."""
+    J = Fixed(part.J, part.name)
+    n = J.J.shape[-1]
+    same = np.array_equal(J.support(n), support)
+    if same and part.name in MATRICES:
+        # Converted to a coarser dtype and back, the numbers differ a little.
+        named = MATRICES[part.name](n).to(J.J)
+        same = bool(torch.allclose(J.J, named, rtol=1e-2, atol=0))
+    if not same:
+        raise FileFormatError(f"J is called {short(part.name)}, but is another matrix")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hdnn.models.image_config import ImageConfig
-from hdnn.models.images import ImageClassifier
-from hdnn.models.model import Augmentation, Model, Scaler
+from hdnn.models.model import ImageClassifier, Model
 from hdnn.models.persistence import networks
 from hdnn.models.persistence.checks import Description, Tensors, expect, floating, whole
+from hdnn.models.stems import Augmentation, Scaler
 
 
 def describe_model(model: Model, tensors: Tensors) -> Description:
@@ -50,12 +50,13 @@ def build_model(description: Description, tensors: Tensors) -> Model:
     )
 
 
-def describe_classifier(model: ImageClassifier) -> Description:
+def describe_classifier(model: Model) -> Description:
     """What an image classifier is."""
+    assert model.config is not None
     return {"config": model.config.to_dict(), "classes": model.classes}
 
 
-def build_classifier(description: Description, tensors: Tensors) -> ImageClassifier:
+def build_classifier(description: Description, tensors: Tensors) -> Model:
     """The image classifier of a description, with weights still to be loaded."""
     config = ImageConfig.from_dict(description["config"])
     shape = (config.classes, config.features)

@@ -90,7 +90,13 @@ def test_every_option_comes_back(variant: str, tmp_path: Path) -> None:
 def test_what_holds_code_is_not_saved(tmp_path: Path) -> None:
     energy = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     moving = HamiltonianField(lambda y, t: skew(4), Weights("dense", features=4, layers=3))
-    for thing in (Net(energy, layers=2, T=1.0), Net(moving, T=1.0), torch.nn.Linear(2, 2)):
+
+    class Bent(HamiltonianField):
+        """A field that a file would not know from its parent."""
+
+    bent = Bent("J1", Weights("dense", features=4, layers=3))
+    nets = [Net(energy, layers=2, T=1.0), Net(moving, T=1.0), Net(bent, T=1.0)]
+    for thing in (*nets, torch.nn.Linear(2, 2)):
         with pytest.raises(HdnnError):
             hdnn.save(thing, tmp_path / "net")
     assert not list(tmp_path.iterdir())

@@ -18,18 +18,14 @@ from torch import nn
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import MATRICES, Fixed
 from hdnn.models.model import Model
-from hdnn.models.persistence import budget, container, models, networks
+from hdnn.models.persistence import budget, container
 from hdnn.models.persistence.checks import Description, Tensors, short
+from hdnn.models.persistence.kinds import KINDS, kind_of
+from hdnn.models.persistence.schema import is_table
 from hdnn.network import HamiltonianNetwork
 
 FORMAT = 1
 """The version of the description; a higher one in a file asks for a newer hdnn."""
-
-_BUILDERS = {
-    "network": networks.build,
-    "model": models.build_model,
-    "images": models.build_classifier,
-}
 
 
 def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
@@ -90,7 +86,7 @@ def _load(path: Path, limit: int | None) -> Any:
     size = path.stat().st_size
     limit = budget.limit_of(size) if limit is None else limit
     description, tensors = container.read(path, limit)
-    if description.get("kind") not in list(_BUILDERS):
+    if description.get("kind") not in list(KINDS):
         raise FileFormatError("it is a safetensors file, but hdnn did not write it")
     if description.get("format") != FORMAT:
         raise FileFormatError(
@@ -98,10 +94,10 @@ def _load(path: Path, limit: int | None) -> Any:
             "update hdnn, or save the network again with this one"
         )
     budget.check(budget.cost(description, tensors) + 3 * size, limit)
-    thing = _BUILDERS[description["kind"]](description, tensors)
+    thing = KINDS[description["kind"]].build(description, tensors)
     _compare(thing, description, tensors)
     supports = [part.support(part.J.shape[-1]) for part in _fixed(thing)]
-    thing.load_state_dict({k: v for k, v in tensors.items() if not networks.is_pattern(k)})
+    thing.load_state_dict({k: v for k, v in tensors.items() if not is_table(k)})
     for part, support in zip(_fixed(thing), supports, strict=True):
         _check_interconnection(part, support)
     return thing
@@ -109,13 +105,8 @@ def _load(path: Path, limit: int | None) -> Any:
 
 def _describe(thing: HamiltonianNetwork | Model) -> tuple[Description, Tensors]:
     tensors = {name: t.detach().cpu().contiguous() for name, t in thing.state_dict().items()}
-    if isinstance(thing, HamiltonianNetwork):
-        kind, description = "network", networks.describe(thing, tensors)
-    elif thing.stem.takes_images:
-        kind, description = "images", models.describe_classifier(thing)
-    else:
-        kind, description = "model", models.describe_model(thing, tensors)
-    return {"format": FORMAT, "kind": kind, **description}, tensors
+    kind = kind_of(thing)
+    return {"format": FORMAT, "kind": kind, **KINDS[kind].describe(thing, tensors)}, tensors
 
 
 def _compare(thing: Any, description: Description, tensors: Tensors) -> None:

@@ -101,10 +101,10 @@ class Model(nn.Module):
     @property
     def network(self) -> HamiltonianNetwork:
         """The only block; of several, see `networks`."""
-        if len(self.stages.blocks) != 1:
-            raise HdnnError(f"the model has {len(self.stages.blocks)} blocks: use model.networks")
-        block: Any = self.stages.blocks[0]
-        return block
+        block, *others = self.stages.blocks
+        if others:
+            raise HdnnError(f"the model has {1 + len(others)} blocks: use model.networks")
+        return block  # type: ignore[return-value]
 
     @property
     def augmentation(self) -> Augmentation | None:

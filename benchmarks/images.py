@@ -25,7 +25,7 @@ from speed.timing import interleave
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.training import TrainingConfig
 from hdnn.training.loops import Batches, JointLoop
 

@@ -24,7 +24,7 @@ from speed.timing import interleave
 
 import hdnn
 from hdnn.data import Split, split
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training import DirectEnsemble, Trainer, TrainingConfig
 from hdnn.training.loops import Batches, DirectLoop, solve_output
 

@@ -22,7 +22,7 @@ import hdnn
 from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import DirectEnsemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import ALONE, Group, joined
@@ -88,7 +88,7 @@ def said(folder: Path, name: str, rank: int) -> str:
 # --- what is trained ------------------------------------------------------------------------------
 
 
-def pictures(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[ImageClassifier, Batches]:
+def pictures(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Model, Batches]:
     found = load("digits")
     config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
     model = ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=dtype)

@@ -27,7 +27,7 @@ import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimator import settings
 from hdnn.kernels import output_layer
-from hdnn.model import Scaler
+from hdnn.models import Scaler
 from hdnn.training import matrices
 from hdnn.training.objective import LOSSES
 from hdnn.training.schema import check_value, settings_of

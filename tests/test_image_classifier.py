@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import hdnn
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.zoo import ARCHITECTURES
 
 BLOCK = {"MS1": 16 + 8, "MS2": 28 + 8, "MS3": 32 + 8, "H1": 64 + 8, "H2": 64 + 8}
@@ -42,9 +42,8 @@ def test_H2_longhand() -> None:
         ImageConfig(architecture="H2", layers=(3,), step=h, mean=(mean,), std=(std,))
     )
     x = pictures()
-    y = F.conv2d(
-        (x / 255.0 - mean) / std, model.opening[0].weight, model.opening[0].bias, padding=1
-    )
+    opening = model.stem.opening[0]
+    y = F.conv2d((x / 255.0 - mean) / std, opening.weight, opening.bias, padding=1)
     net = model.networks[0]
     J2 = torch.triu(torch.ones(8, 8), 1)
     J2 = J2 - J2.mT
@@ -60,7 +59,8 @@ def test_H2_longhand() -> None:
 def test_MS1_longhand() -> None:
     model = ImageClassifier(ImageConfig(architecture="MS1", layers=(2,), step=0.4))
     x = pictures()
-    state = F.conv2d(x / 255.0, model.opening[0].weight, model.opening[0].bias, padding=1)
+    opening = model.stem.opening[0]
+    state = F.conv2d(x / 255.0, opening.weight, opening.bias, padding=1)
     y, z = state[:, :4], state[:, 4:]
     net = model.networks[0]
     for K, b in zip(net.K, net.b, strict=True):
@@ -81,9 +81,9 @@ def test_without_layers_it_is_affine() -> None:
 def test_plain_convolutions_in_place_of_the_block() -> None:
     config = ImageConfig(block="convolution", kernel=3, layers=(2,))
     model = ImageClassifier(config)
-    y = model.enter(x := pictures())
+    y = model.preprocess(x := pictures())
     for k in (0, 2):
-        part = model.blocks[0][k]
+        part = model.stages.blocks[0][k]
         y = F.relu(F.conv2d(y, part.weight, part.bias, padding=1))
     torch.testing.assert_close(model(x), model.head(y.flatten(1)))
 
@@ -135,7 +135,7 @@ def test_connectors_halve_the_resolution(
     assert config.final_size == size
     model = ImageClassifier(config)
     assert model(pictures(2, (9, 7), 3)).shape == (2, 5)
-    assert [tuple(y.shape) for _, y in model.entering(pictures(2, (9, 7), 3))] == [
+    assert [tuple(y.shape) for _, y in model.block_inputs(pictures(2, (9, 7), 3))] == [
         (2, 4, 9, 7),
         (2, 8, *size),
     ]
@@ -143,7 +143,9 @@ def test_connectors_halve_the_resolution(
 
 def test_its_repr_is_a_specification() -> None:
     text = repr(ImageClassifier(ImageConfig(**DEEP)))
-    assert "3x9x7 -> 5, H2: 4 channels x 1 layers, 8 channels x 2 layers" in text
+    assert "3x9x7 -> 5, classification, 2209 parameters" in text
+    assert "H2, channels=4, kernel=3, layers=1, h=0.1" in text
+    assert "H2, channels=8, kernel=3, layers=2, h=0.1" in text
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -166,7 +168,7 @@ def test_saved_and_loaded_it_is_the_same(config: ImageConfig, tmp_path: Path) ->
     model(x)  # moves running statistics
     hdnn.save(model, tmp_path / "model.safetensors")
     again = hdnn.load(tmp_path / "model.safetensors")
-    assert isinstance(again, ImageClassifier)
+    assert isinstance(again, hdnn.Model)
     assert (again.config, again.classes) == (config, model.classes)
     assert torch.equal(again(x), model.eval()(x))
 
@@ -208,7 +210,7 @@ def test_what_cannot_be_built(options: dict[str, Any], message: str) -> None:
 
 def test_pictures_of_another_kind() -> None:
     model = ImageClassifier()
-    with pytest.raises(HdnnError, match=r"expected pictures \(B, 1, 28, 28\), got \(2, 1, 8, 8\)"):
+    with pytest.raises(HdnnError, match=r"expected images \(B, 1, 28, 28\), got \(2, 1, 8, 8\)"):
         model(pictures(2, (8, 8)))
     with pytest.raises(HdnnError, match=r"uint8 .* or torch\.float64"):
         model(pictures().float())

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier, ImageConfig
+from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
@@ -69,7 +69,7 @@ def digits() -> tuple[Tensor, Tensor]:
     return found.train[:400], found.train_labels[:400]
 
 
-def classifier(**options: Any) -> ImageClassifier:
+def classifier(**options: Any) -> Model:
     config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
     return ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
 
@@ -87,7 +87,7 @@ def test_the_papers_network_learns_digits(architecture: str) -> None:
     assert accuracy > 0.95
 
 
-def weights_after(model: ImageClassifier) -> dict[str, Tensor]:
+def weights_after(model: Model) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in model.state_dict().items()}
 
 

@@ -25,9 +25,7 @@ ORDER = [
     "network",
     "zoo",
     "data",
-    "model",
-    "images",
-    "persistence",
+    "models",
     "analysis",
     "training",
     "estimator",
@@ -94,10 +92,10 @@ def test_the_parser_sees_every_kind_of_import(
     file = tmp_path / "fields" / "one.py"
     file.write_text(
         "import hdnn.cli\nfrom hdnn import zoo, plots\nfrom hdnn.schemes import RK4\nimport torch\n"
-        "def f():\n    from ..model import Augmentation\n    from .two import x\n"
+        "def f():\n    from ..models import Augmentation\n    from .two import x\n"
         "    from hdnnx import y\n"
     )
-    assert imported(file) == {"cli", "zoo", "plots", "schemes", "model", "fields"}
+    assert imported(file) == {"cli", "zoo", "plots", "schemes", "models", "fields"}
 
 
 def test_import_hdnn_is_light() -> None:

@@ -18,7 +18,7 @@ from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.schemes import Leapfrog
 from hdnn.training import DirectEnsemble, TrainingConfig
 from hdnn.training.loops import (

@@ -1,14 +1,19 @@
-"""Feature augmentation: room for the network, in the paper's two ways."""
+"""Models: feature augmentation, the parts of a model, and their names in files."""
 
 from __future__ import annotations
+
+import copy
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdnn import Augmentation
+import hdnn
+from hdnn import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
 from hdnn.errors import HdnnError
+from hdnn.models import ImageStem
 
 
 def test_the_two_ways_of_the_paper() -> None:
@@ -67,3 +72,88 @@ def test_data_of_another_width_is_refused() -> None:
     for x in (torch.ones(4, 3), torch.tensor(1.0)):
         with pytest.raises(HdnnError, match="2"):
             Augmentation(2, 4)(x)
+
+
+# --- the parts of a model -------------------------------------------------------------------------
+
+
+def table(**options: Any) -> Model:
+    net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    return Model(
+        net, 1, Augmentation(2, 4), Scaler(torch.ones(2), torch.full((2,), 2.0)), **options
+    )
+
+
+def images() -> Model:
+    config = ImageConfig(size=(4, 4), widths=(2, 4), layers=(1, 1), norm="batch", head="pool")
+    return ImageClassifier(config)
+
+
+BLOCK = ["field.weights.theta", "field.weights.beta", "field.interconnection.J"]
+NORM = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+NAMES = {
+    table: {
+        "scaler.mean",
+        "scaler.scale",
+        *(f"network.{name}" for name in BLOCK),
+        "head.weight",
+        "head.bias",
+    },
+    images: {
+        *(
+            f"{part}.0.{name}"
+            for part in ("opening", "connectors.0")
+            for name in ("weight", "bias")
+        ),
+        *(f"{part}.{n}" for part in ("opening.1", "connectors.0.1", "closing.0") for n in NORM),
+        *(f"blocks.{k}.{name}" for k in (0, 1) for name in BLOCK),
+        "head.weight",
+        "head.bias",
+    },
+}
+
+
+@pytest.mark.parametrize("make", NAMES)
+def test_names_in_files_and_checkpoints_stay(make: Any) -> None:
+    """Files, checkpoints and everybody's torch.save have these names, also within a module."""
+    model, other = make(), make()
+    state = model.state_dict()
+    assert set(state) == NAMES[make]
+    holder = torch.nn.ModuleDict({"a": other, "b": copy.deepcopy(other)})
+    assert set(holder.state_dict()) == {f"{k}.{name}" for k in "ab" for name in NAMES[make]}
+    holder.load_state_dict({f"{k}.{name}": t for k in "ab" for name, t in state.items()})
+    for part in holder.values():
+        assert all(torch.equal(t, state[name]) for name, t in part.state_dict().items())
+    with pytest.raises(RuntimeError, match=r"head\.bias"):
+        other.load_state_dict({name: t for name, t in state.items() if name != "head.bias"})
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [(table, torch.randn(5, 2)), (images, torch.randint(0, 256, (5, 1, 4, 4), dtype=torch.uint8))],
+)
+def test_a_model_is_its_parts_one_after_the_other(make: Any, x: torch.Tensor) -> None:
+    model = make().eval()
+    torch.nn.init.normal_(model.head.weight)
+    x = x if x.dtype == torch.uint8 else x.to(model.head.weight.dtype)
+    states, y = model.prepare(x), model.preprocess(x)
+    assert torch.equal(model.stem(states), y)
+    assert torch.equal(model(x), model.head(model.stages(y)))
+    assert torch.equal(model(x), model.logits(states))
+    (first, entering), *rest = model.block_inputs(states)
+    assert first is model.networks[0]
+    assert torch.equal(entering, y)
+    assert [network for network, _ in rest] == list(model.networks[1:])
+    assert y[:1].numel() == states[:1].numel() * model.stem.expansion
+
+
+def test_parts_that_do_not_fit() -> None:
+    over_channels = hdnn.network("H1", channels=4, layers=2, T=1.0)
+    with pytest.raises(HdnnError, match="over features"):
+        Model(over_channels, 1)
+    with pytest.raises(HdnnError, match="2 labels do not fit 3 classes"):
+        Model(hdnn.network("H1", features=4, layers=2, T=1.0), 3, classes=["a", "b"])
+    with pytest.raises(HdnnError, match="not both"):
+        table(stem=ImageStem(ImageConfig(), torch.float64))
+    with pytest.raises(HdnnError, match="2 blocks"):
+        _ = images().network

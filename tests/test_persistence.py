@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,105 @@ def test_every_option_comes_back(variant: str, tmp_path: Path) -> None:
 def test_what_holds_code_is_not_saved(tmp_path: Path) -> None:
     energy = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     moving = HamiltonianField(lambda y, t: skew(4), Weights("dense", features=4, layers=3))
-    for thing in (Net(energy, layers=2, T=1.0), Net(moving, T=1.0), torch.nn.Linear(2, 2)):
+
+    class Bent(HamiltonianField):
+        """A field that a file would not know from its parent."""
+
+    bent = Bent("J1", Weights("dense", features=4, layers=3))
+    nets = [Net(energy, layers=2, T=1.0), Net(moving, T=1.0), Net(bent, T=1.0)]
+    for thing in (*nets, torch.nn.Linear(2, 2)):
         with pytest.raises(HdnnError):
             hdnn.save(thing, tmp_path / "net")
     assert not list(tmp_path.iterdir())
+
+
+# --- the format -----------------------------------------------------------------------------------
+
+H1: dict[str, Any] = {
+    "name": "H1",
+    "layers": 1,
+    "step": 0.5,
+    "learn_steps": False,
+    "backend": "auto",
+    "memory": "fast",
+    "scheme": {"type": "ForwardEuler"},
+    "field": {
+        "type": "hamiltonian",
+        "activation": "tanh",
+        "structure": "dense",
+        "features": 2,
+        "kernel": 1,
+        "layers": 1,
+        "time_invariant": False,
+        "ensemble": None,
+        "J": {"type": "fixed", "name": "J1"},
+    },
+}
+TABLE = {
+    "format": 1,
+    "kind": "model",
+    "network": H1,
+    "outputs": 1,
+    "task": "regression",
+    "classes": None,
+    "feature_names": ["a", "b"],
+    "augmentation": None,
+}
+IMAGES = {
+    "format": 1,
+    "kind": "images",
+    "config": {
+        "architecture": "H1",
+        "widths": [2],
+        "layers": [1],
+        "step": 0.5,
+        "kernel": 1,
+        "block": "hamiltonian",
+        "connector": "pool",
+        "norm": "none",
+        "head": "linear",
+        "scale": 1.0,
+        "time_invariant": False,
+        "channels": 1,
+        "size": [1, 1],
+        "classes": 2,
+        "mean": [],
+        "std": [],
+    },
+    "classes": ["cat", "dog"],
+}
+
+
+def test_a_file_written_by_hand_is_what_it_says(tmp_path: Path) -> None:
+    """Format 1, word for word: files from before this line was written stay readable."""
+    K, b, J = torch.randn(1, 2, 2), torch.randn(1, 2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    W, mu = torch.randn(2, 2), torch.randn(2)
+    block = {
+        "field.weights.theta": K.reshape(1, 4),
+        "field.weights.beta": b,
+        "field.interconnection.J": J,
+    }
+
+    def last(y: torch.Tensor) -> torch.Tensor:
+        return y + 0.5 * (J @ K[0].mT @ torch.tanh(K[0] @ y + b[0]))
+
+    mean, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    table = {f"network.{name}": t for name, t in block.items()}
+    table |= {"scaler.mean": mean, "scaler.scale": scale}
+    table |= {"head.weight": W[:1].clone(), "head.bias": mu[:1].clone()}
+    save_file(table, tmp_path / "table", metadata={"hdnn": json.dumps(TABLE)})
+    x = torch.randn(2)
+    expected = W[:1] @ last((x - mean) / scale) + mu[:1]
+    torch.testing.assert_close(hdnn.load(tmp_path / "table")(x), expected)
+
+    opening = torch.randn(2, 1, 3, 3)
+    images = {f"blocks.0.{name}": t for name, t in block.items()}
+    images |= {"opening.0.weight": opening, "opening.0.bias": torch.ones(2)}
+    images |= {"head.weight": W, "head.bias": mu}
+    save_file(images, tmp_path / "images", metadata={"hdnn": json.dumps(IMAGES)})
+    image = torch.full((1, 1, 1, 1), 51, dtype=torch.uint8)
+    expected = W @ last(opening[:, 0, 1, 1] * 0.2 + 1) + mu
+    torch.testing.assert_close(hdnn.load(tmp_path / "images")(image), expected[None])
 
 
 # --- damaged files --------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     data, config = split("double-moons", size=200), WAYS[way]
     trainer = fit(watched, config, Recorder(1, samples=30))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:30]
-    states = fresh.enter(data.X_train.to(torch.float64))[order]
+    states = fresh.preprocess(data.X_train.to(torch.float64))[order]
     M = hdnn.analysis.sensitivities(fresh.network, states)
     assert trainer.recorder is not None
     found = trainer.recorder.recordings[0]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import hdnn
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
 from hdnn.training.prepare import build, pin, prepare
 from hdnn.training.recorder import RecordConfig

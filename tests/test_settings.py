@@ -14,7 +14,7 @@ from hdnn.cli import app
 from hdnn.cli.flags import setting_flags
 from hdnn.cli.settings_page import RECORDS, fill
 from hdnn.errors import HdnnError
-from hdnn.images import ImageOptions
+from hdnn.models import ImageOptions
 from hdnn.training.run_config import RunConfig
 from hdnn.training.schema import GROUPS, check_value, settings_of
 from hdnn.training.settings import ImageModelConfig, TrainingConfig

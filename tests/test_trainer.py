@@ -18,7 +18,7 @@ import hdnn
 from hdnn.data import holdout, split
 from hdnn.errors import HdnnError
 from hdnn.kernels import output_layer
-from hdnn.model import Augmentation, Model
+from hdnn.models import Augmentation, Model
 from hdnn.training import (
     DirectEnsemble,
     DivergenceError,

@@ -19,32 +19,36 @@ from hdnn.zoo import network
 
 if TYPE_CHECKING:
     from hdnn.estimator import HDNNClassifier, HDNNRegressor
-    from hdnn.images import ImageClassifier, ImageConfig
-    from hdnn.model import Augmentation, Model, Scaler
-    from hdnn.persistence import load, save
+    from hdnn.models import (
+        Augmentation,
+        ImageClassifier,
+        ImageConfig,
+        Model,
+        Scaler,
+        load,
+        save,
+    )
 
 __version__ = "0.1.0"
 
 # Loaded when first used, so that `import hdnn` costs little more than `import torch`.
 _LAZY = {
-    "Augmentation": "model",
+    "Augmentation": "models",
     "HDNNClassifier": "estimator",
     "HDNNRegressor": "estimator",
-    "ImageClassifier": "images",
-    "ImageConfig": "images",
-    "Model": "model",
-    "Scaler": "model",
-    "load": "persistence",
-    "save": "persistence",
+    "ImageClassifier": "models",
+    "ImageConfig": "models",
+    "Model": "models",
+    "Scaler": "models",
+    "load": "models",
+    "save": "models",
 }
 _MODULES = (
     "analysis",
     "backends",
     "data",
     "estimator",
-    "images",
-    "model",
-    "persistence",
+    "models",
     "plots",
     "program",
     "training",

@@ -14,7 +14,7 @@ from torch import Tensor
 from hdnn.analysis import Profile
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.recorder import Header
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def regions_and_propagation(
     for column, (title, model) in enumerate(models.items()):
         decision_regions(axes[0][column], model, points, labels)
         axes[0][column].set_title(title.replace(": ", "\n"), fontsize=8)
-        states = model.network.trajectory(model.enter(points))
+        states = model.network.trajectory(model.preprocess(points))
         for row, share in enumerate((1 / 3, 2 / 3, 1.0), start=1):
             layer = round(share * model.network.layers)
             axis = axes[row][column]

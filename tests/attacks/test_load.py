@@ -25,8 +25,7 @@ import hdnn
 from catalogue import build, skew
 from hdnn.errors import FileFormatError
 from hdnn.fields import HamiltonianField, Learned, Weights
-from hdnn.images import ImageClassifier, ImageConfig
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
 
 Tensors = dict[str, torch.Tensor]
 Contents = tuple[dict[str, Any], Tensors]

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from hdnn.cli.base import app, console, emit, errors, say
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.paper.table1 import PROTOCOLS, cells, settings
 from hdnn.training.prepare import build, prepare
 from hdnn.training.run_config import RunConfig
@@ -54,13 +54,12 @@ def demo(
         for name, layers in CELLS:
             given, paper = _published(config, name, layers)
             model = build(given, data)
-            assert isinstance(model, Model)
             start = time.perf_counter()
             Trainer(model, given.training).fit(data.X_train, data.y_train)
             seconds = time.perf_counter() - start
             accuracy = float((model.predict(data.X_test) == data.y_test).double().mean())
             with torch.no_grad():
-                M = sensitivities(model.network, model.enter(data.X_test[:500]))
+                M = sensitivities(model.network, model.preprocess(data.X_test[:500]))
             norms = torch.linalg.matrix_norm(M, 2).mean(1)
             table.add_row(
                 name,

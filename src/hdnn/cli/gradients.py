@@ -14,7 +14,7 @@ from hdnn.analysis import Profile, profile, robustness
 from hdnn.analysis.profiles import spread
 from hdnn.cli.base import app, emit, say
 from hdnn.errors import HdnnError
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
 from hdnn.training.prepare import prepare
 from hdnn.training.recorder import GradientLog
@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor]:
     """The trained model of a run with data that it has not seen (else the training data)."""
     model = run.load_model()
-    if not isinstance(model, Model):
+    if model.stem.takes_images:
         raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
     data = prepare(run.read_config())
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
@@ -57,7 +57,7 @@ def gradients(
         model, X, _ = _held_out(opened, samples)
         net = model.network
         with torch.no_grad():
-            seen = profile(net, model.enter(X), spread(net.layers, depths))
+            seen = profile(net, model.preprocess(X), spread(net.layers, depths))
     header, entries = (None, []) if log is None else log.read()
     if out is not None:
         figure = (

@@ -12,7 +12,7 @@ from hdnn.data.idx import read_idx
 from hdnn.data.images import load
 from hdnn.data.reading import short
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier
+from hdnn.models import Model
 
 
 def read_unlabelled(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[str], Tensor]:
@@ -44,15 +44,16 @@ def _fit(pictures: Tensor, channels: int) -> Tensor:
     return pictures.expand(-1, channels, -1, -1) if grey else pictures
 
 
-def labelled(source: Path, model: ImageClassifier) -> tuple[Tensor, Tensor]:
+def labelled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
     """Pictures by class, the test part where there is one, with the class numbers of a model."""
+    channels, *size = model.stem.shape
     if source.is_dir() and not list(source.glob("*idx*")):
-        train, test, classes = read_folder(source, model.config.size)
+        train, test, classes = read_folder(source, (size[0], size[1]))
         pictures, labels = train if test is None else test
     else:
         found = load(str(source))
         pictures, labels, classes = found.test, found.test_labels, found.classes
-    known = [str(label) for label in model.classes or range(model.config.classes)]
+    known = [str(label) for label in model.labels]
     unknown = set(classes) - set(known)
     if unknown:
         raise HdnnError(
@@ -60,4 +61,4 @@ def labelled(source: Path, model: ImageClassifier) -> tuple[Tensor, Tensor]:
             f"{', '.join(known)}"
         )
     numbers = torch.tensor([known.index(label) for label in classes])
-    return _fit(pictures, model.config.channels), numbers[labels]
+    return _fit(pictures, channels), numbers[labels]

@@ -14,16 +14,14 @@ from hdnn.analysis import Certificate, advise, certify
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.data import PROBLEMS, iter_rows, split
 from hdnn.errors import HdnnError
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import Model, load
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence import load
 from hdnn.training.prepare import build, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 
 ROWS = 2000
-"""States of pictures (one for every pixel) that are examined at most."""
+"""States of images (one for every pixel) that are examined at most."""
 _COLOURS = {"holds": "green", "FAILS": "red", "n/a": "dim"}
 
 
@@ -72,10 +70,10 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
         return [(model, torch.randn(samples, model.features, generator=draw).to(dtype))]
     X = _data(model, data) if data is not None else _training_data(run)
     chosen = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
-    if isinstance(model, ImageClassifier):
+    if model.stem.takes_images:
         pixels = chosen.shape[-1] * chosen.shape[-2]
         chosen = chosen[: max(1, ROWS // pixels)]
-    blocks = model.entering(model.ready(chosen))
+    blocks = model.block_inputs(model.prepare(chosen))
     if not blocks:
         raise HdnnError("the model has no Hamiltonian block")
     return blocks
@@ -87,9 +85,9 @@ def _training_data(run: Run | None) -> Tensor:
     return prepare(run.read_config()).X_train
 
 
-def _data(model: Model | ImageClassifier, source: str) -> Tensor:
-    if isinstance(model, ImageClassifier):
-        raise HdnnError("--data is for tables; pictures are taken from the run itself")
+def _data(model: Model, source: str) -> Tensor:
+    if model.stem.takes_images:
+        raise HdnnError("--data is for tables; images are taken from the run itself")
     dtype = model.head.weight.dtype
     if source.lower().replace("_", "-") in PROBLEMS:
         X: Tensor = split(source.lower().replace("_", "-")).X_train.to(dtype)
@@ -159,10 +157,10 @@ def advise_command(
     config = RunConfig.from_tables(tables, "the command line")
     prepared = prepare(config)
     model = build(config, prepared)
-    if not isinstance(model, Model):
-        raise HdnnError("advise serves planar data sets and tables, not pictures")
+    if model.stem.takes_images:
+        raise HdnnError("advise serves planar data sets and tables, not images")
     X = prepared.X_train
     chosen = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
     with torch.no_grad():
-        found = advise(model.network, model.enter(chosen))
+        found = advise(model.network, model.preprocess(chosen))
     emit(found.to_dict()) if as_json else say(str(found))

@@ -15,8 +15,7 @@ from hdnn.cli.pictures import labelled, read_unlabelled
 from hdnn.data import iter_rows, read_table
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.evaluation import evaluate as measure
 from hdnn.training.prepare import prepare
 from hdnn.training.runs import Run
@@ -30,17 +29,17 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="CSV with the columns that the model was trained on; for pictures, a folder of "
+            help="CSV with the columns that the model was trained on; for images, a folder of "
             "them or an IDX file."
         ),
     ],
     out: Annotated[Path, typer.Option(help="CSV to write: the rows with predictions appended.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Append predictions to a CSV file, in constant memory, or list those of pictures."""
+    """Append predictions to a CSV file, in constant memory, or list those of images."""
     model = Run.open(run).load_model()
-    if isinstance(model, ImageClassifier):
-        _predict_pictures(model, data, out, as_json)
+    if model.stem.takes_images:
+        _predict_images(model, data, out, as_json)
         return
     names = model.feature_names or [f"x{k}" for k in range(model.features)]
     rows = iter_rows(data, names)
@@ -58,30 +57,27 @@ def predict(
         say(f"{count} rows with {', '.join(titles)}: {out}")
 
 
-def _predict_pictures(model: ImageClassifier, data: Path, out: Path, as_json: bool) -> None:
-    names, pictures = read_unlabelled(data, model.config.channels, model.config.size)
+def _predict_images(model: Model, data: Path, out: Path, as_json: bool) -> None:
+    channels, height, width = model.stem.shape
+    names, images = read_unlabelled(data, channels, (height, width))
     titles = _titles(model)
     with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["picture", *titles])
-        for first in range(0, len(pictures), 500):
-            found = _chances(model, pictures[first : first + 500])
+        for first in range(0, len(images), 500):
+            found = _chances(model, images[first : first + 500])
             writer.writerows([names[first + k], *row] for k, row in enumerate(found))
     if as_json:
-        emit({"rows": len(pictures), "out": str(out), "columns": ["picture", *titles]})
+        emit({"rows": len(images), "out": str(out), "columns": ["picture", *titles]})
     else:
-        say(f"{len(pictures)} pictures with {', '.join(titles)}: {out}")
+        say(f"{len(images)} images with {', '.join(titles)}: {out}")
 
 
-def _titles(model: Model | ImageClassifier) -> list[str]:
+def _titles(model: Model) -> list[str]:
     if model.task == "regression":
         count = model.head.out_features
         return ["prediction"] if count == 1 else [f"prediction_{k}" for k in range(count)]
-    return ["prediction", *(f"p_{name}" for name in _classes(model))]
-
-
-def _classes(model: Model | ImageClassifier) -> list[Any]:
-    return model.classes or list(range(max(2, model.head.out_features)))
+    return ["prediction", *(f"p_{name}" for name in model.labels)]
 
 
 @torch.no_grad()
@@ -94,9 +90,9 @@ def _predictions(model: Model, X: np.ndarray) -> list[list[Any]]:
 
 
 @torch.no_grad()
-def _chances(model: Model | ImageClassifier, states: torch.Tensor) -> list[list[Any]]:
+def _chances(model: Model, states: torch.Tensor) -> list[list[Any]]:
     chances = model.probabilities(states)
-    classes = _classes(model)
+    classes = model.labels
     best = chances.argmax(-1).tolist()
     return [
         [classes[k], *(f"{p:.6g}" for p in row)]
@@ -110,12 +106,12 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Argument(
-            help="A table or a folder of pictures; without it, the data that the run held out."
+            help="A table or a folder of images; without it, the data that the run held out."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a trained run on held-out data, on another table, or on other pictures."""
+    """Measure a trained run on held-out data, on another table, or on other images."""
     opened = Run.open(run)
     model = opened.load_model()
     if data is None:
@@ -123,7 +119,7 @@ def evaluate(
         if not len(prepared.X_test):
             raise HdnnError("the run held out no data: pass a table to evaluate on")
         X, target = prepared.X_test, prepared.y_test
-    elif isinstance(model, ImageClassifier):
+    elif model.stem.takes_images:
         X, target = labelled(data, model)
     else:
         name = opened.read_config().data.target

@@ -16,7 +16,7 @@ from hdnn import zoo
 from hdnn.errors import HdnnError
 from hdnn.estimator import settings
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig
 
 Array = np.ndarray

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
 from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
-from hdnn.model import Model, Scaler
+from hdnn.models import Model, Scaler
 
 
 class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]

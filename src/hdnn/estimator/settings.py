@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 
-from hdnn.model import Scaler
+from hdnn.models import Scaler
 from hdnn.training.loops import MOST_UNKNOWNS
 from hdnn.training.schema import OneOf, check_value, record, setting
 from hdnn.training.settings import DTYPES, ModelConfig, TrainingConfig

@@ -11,7 +11,7 @@ import torch
 
 import hdnn
 from hdnn.data import split
-from hdnn.model import Augmentation, Model
+from hdnn.models import Augmentation, Model
 from hdnn.paper.experiment import Experiment, Say, silent
 from hdnn.paper.planar import WIDTH
 from hdnn.paper.store import Key

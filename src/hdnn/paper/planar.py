@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hdnn.data import Split, split, validation
 from hdnn.errors import HdnnError
 from hdnn.fields import Weights
-from hdnn.model import Augmentation
+from hdnn.models import Augmentation
 from hdnn.network import HamiltonianNetwork
 from hdnn.training import DirectEnsemble, TrainingConfig
 from hdnn.training.ensemble import Observer

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.group import ALONE, Group
 from hdnn.training.objective import data_loss, loss_name
 
@@ -27,44 +26,43 @@ def finite(value: Any) -> Any:
 
 
 @torch.no_grad()
-def values_of(model: Model | ImageClassifier, states: Tensor, group: Group = ALONE) -> Tensor:
-    """``(samples, outputs)``: the values of data that ``model.ready`` has seen, in chunks.
+def logits_of(model: Model, states: Tensor, group: Group = ALONE) -> Tensor:
+    """``(samples, outputs)``: the logits of data from ``model.prepare``, in chunks.
 
-    Each process of the group computes its share, and all get the values of all.
+    Each process of the group computes its share, and all get the logits of all.
     """
-    wide = model.config.widths[0] if isinstance(model, ImageClassifier) else 1
-    single = max(1, states[:1].numel() * wide)
+    single = max(1, states[:1].numel() * model.stem.expansion)
     before = model.training
     model.eval()
     try:
         parts = states[group.share(len(states))].split(max(1, CHUNK // single))
         device = model.head.weight.device
-        values = torch.cat([model.values(part.to(device)).cpu() for part in parts])
-        return group.collect(values, len(states))
+        logits = torch.cat([model.logits(part.to(device)).cpu() for part in parts])
+        return group.collect(logits, len(states))
     finally:
         model.train(before)
 
 
 @torch.no_grad()
 def evaluate(
-    model: Model | ImageClassifier, X: Tensor, target: Tensor, group: Group = ALONE
+    model: Model, X: Tensor, target: Tensor, group: Group = ALONE
 ) -> dict[str, float | int]:
     """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
 
     Args:
         model: the trained model.
-        X: ``(samples, features)``, or pictures ``(samples, C, H, W)``.
+        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
         group: processes that share the work; all get the figures of all samples.
     """
-    values = values_of(model, model.ready(X), group)
-    weight = torch.ones(len(X), dtype=values.dtype)
-    loss = float(data_loss(values, target, weight, loss_name(model.task, values.shape[1])))
+    logits = logits_of(model, model.prepare(X), group)
+    weight = torch.ones(len(X), dtype=logits.dtype)
+    loss = float(data_loss(logits, target, weight, loss_name(model.task, logits.shape[1])))
     found: dict[str, float | int] = {"samples": len(X), "loss": loss}
     if model.task == "classification":
-        labels = values.argmax(-1) if values.shape[1] > 1 else (values[:, 0] > 0).long()
+        labels = logits.argmax(-1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
         return found | {"accuracy": float((labels == target).double().mean())}
-    errors = values - target.reshape_as(values).to(values.dtype)
+    errors = logits - target.reshape_as(logits).to(logits.dtype)
     spread = float((target - target.mean(0)).square().sum())
     return found | {
         "rmse": float(errors.square().mean().sqrt()),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hdnn.errors import StorageError
 from hdnn.files import sync, sync_folder
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.trainer import Entry, Snapshot, Trainer
@@ -41,7 +40,7 @@ class Journal:
         self.recorder: Recorder | None = None
         self.last = time.monotonic()
 
-    def begin(self, epoch: int, recorder: Recorder | None, model: Model | ImageClassifier) -> None:
+    def begin(self, epoch: int, recorder: Recorder | None, model: Model) -> None:
         """Cut the files back to the end of an epoch, to go on from there."""
         self.recorder = recorder
         if recorder is not None:

@@ -17,9 +17,8 @@ from hdnn.backends import choose
 from hdnn.backends.compiled_program import compile_program
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.images import ImageClassifier
 from hdnn.kernels.stage_table import DENSE
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
@@ -36,9 +35,6 @@ from hdnn.training.objective import (
 from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
 from hdnn.training.settings import TrainingConfig
 
-Trainable = Model | ImageClassifier
-"""What is trained: both are entered, have Hamiltonian blocks and a linear output layer."""
-
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
 
@@ -48,7 +44,7 @@ class Batches:
     """The training data on the threshold of the network.
 
     Args:
-        states: y_0, ``(samples, n)``, or pictures ``(samples, C, H, W)``.
+        states: y_0, ``(samples, n)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)`` or values ``(samples, outputs)``.
         weight: ``(samples,)``.
     """
@@ -66,7 +62,7 @@ class Loop(ABC):
 
     average: Average | None = None
 
-    def __init__(self, model: Trainable, data: Batches, config: TrainingConfig) -> None:
+    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         self.model, self.data, self.config = model, data, config
         self.loss = loss_name(model.task, model.head.out_features)
         self.observer: Observer | None = None
@@ -99,11 +95,11 @@ class Loop(ABC):
             self.observer.after(slopes(self.model.networks[0]))
 
 
-def right(values: Tensor, target: Tensor, loss: str) -> int:
+def count_correct(logits: Tensor, target: Tensor, loss: str) -> int:
     """How many samples are classified correctly."""
     if loss == "squared":
         return 0
-    found = (values[:, 0] > 0).long() if loss == "logistic" else values.argmax(-1)
+    found = (logits[:, 0] > 0).long() if loss == "logistic" else logits.argmax(-1)
     return int((found == target).sum())
 
 
@@ -122,8 +118,6 @@ def slopes(network: HamiltonianNetwork) -> np.ndarray:
 
 class CoordinateLoop(Loop):
     """Output layer solved given the hidden layers, then one step on the hidden layers."""
-
-    model: Model
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
@@ -151,10 +145,10 @@ class CoordinateLoop(Loop):
         target, weight = self.data.target[chosen], self.data.weight[chosen]
         out = self.model.network(self.data.states[chosen])
         if not bool(weight.sum() > 0):  # a batch of which nothing counts
-            return 0.0, 0.0, right(head(out).detach(), target, self.loss)
+            return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         solve_output(self.model, out.detach(), target, weight, config)
-        values = out @ head.weight.detach().mT + head.bias.detach()
-        plain = data_loss(values, target, weight, self.loss)
+        logits = out @ head.weight.detach().mT + head.bias.detach()
+        plain = data_loss(logits, target, weight, self.loss)
         smooth = config.alpha * smoothness(self.model.network)
         self.optimiser.zero_grad()
         (plain + smooth).backward()
@@ -165,7 +159,7 @@ class CoordinateLoop(Loop):
         penalised = float((plain + smooth + penalty).detach())
         if np.isfinite(penalised):
             self.optimiser.step()
-        return float(plain.detach()), penalised, right(values.detach(), target, self.loss)
+        return float(plain.detach()), penalised, count_correct(logits.detach(), target, self.loss)
 
     def state(self) -> dict[str, Tensor]:
         return flatten_optimiser(self.optimiser)
@@ -178,7 +172,7 @@ class JointLoop(Loop):
     """One optimiser for opening, hidden and output layers together (appendix B.2)."""
 
     def __init__(
-        self, model: Trainable, data: Batches, config: TrainingConfig, group: Group = ALONE
+        self, model: Model, data: Batches, config: TrainingConfig, group: Group = ALONE
     ) -> None:
         super().__init__(model, data, config)
         self.group, self.objective = group, group.parallel(Objective(model, config))
@@ -220,8 +214,8 @@ class JointLoop(Loop):
         target, weight = self.data.target[chosen], self.data.weight[chosen]
         states = distort(self.data.states[chosen], config, number, place, share=mine)
         total = weight.sum()
-        values, plain, penalty = self.objective(states, target[mine], weight[mine], total)
-        hits = right(values.detach().cpu(), target[mine], self.loss)
+        logits, plain, penalty = self.objective(states, target[mine], weight[mine], total)
+        hits = count_correct(logits.detach().cpu(), target[mine], self.loss)
         self.optimiser.zero_grad()
         if not bool(total > 0):  # a batch of which nothing counts
             return 0.0, 0.0, hits
@@ -310,8 +304,6 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
 class DirectLoop(Loop):
     """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
 
-    model: Model
-
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.ensemble = DirectEnsemble(
@@ -348,14 +340,10 @@ class DirectLoop(Loop):
         self.ensemble.restore(state)
 
 
-def make_loop(
-    model: Trainable, data: Batches, config: TrainingConfig, group: Group = ALONE
-) -> Loop:
+def make_loop(model: Model, data: Batches, config: TrainingConfig, group: Group = ALONE) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
     _check_fit(model, config)
     group.check(config)
-    if isinstance(model, ImageClassifier):
-        return JointLoop(model, data, config, group)
     reason = direct_obstacle(model, data, config)
     if config.loop == "direct" and reason is not None:
         raise HdnnError(f"loop='direct' cannot serve: {reason}; use loop='auto'")
@@ -365,15 +353,15 @@ def make_loop(
     return DirectLoop(model, data, config) if direct else CoordinateLoop(model, data, config)
 
 
-def _check_fit(model: Trainable, config: TrainingConfig) -> None:
+def _check_fit(model: Model, config: TrainingConfig) -> None:
     """Refuse settings that would not be used."""
-    pictures = isinstance(model, ImageClassifier)
-    if pictures and config.method != "joint":
+    images = model.stem.takes_images
+    if images and config.method != "joint":
         raise HdnnError("an image classifier is trained with method='joint', not 'coordinate'")
-    if pictures and config.loop == "direct":
-        raise HdnnError("loop='direct' serves models for tables; use loop='auto' for pictures")
-    if config.distorts and not pictures:
-        raise HdnnError("shift, rotate, zoom, flip and erase are for pictures")
+    if images and config.loop == "direct":
+        raise HdnnError("loop='direct' serves models for tables; use loop='auto' for images")
+    if config.distorts and not images:
+        raise HdnnError("shift, rotate, zoom, flip and erase are for images")
     if config.method != "joint" and (
         config.averaging
         or config.label_smoothing

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.settings import TrainingConfig
 
@@ -87,27 +86,27 @@ class Objective(nn.Module):
         config: has the weights of the penalties and the label smoothing.
     """
 
-    def __init__(self, model: Model | ImageClassifier, config: TrainingConfig) -> None:
+    def __init__(self, model: Model, config: TrainingConfig) -> None:
         super().__init__()
         self.model, self.config = model, config
 
     def forward(
         self, states: Tensor, target: Tensor, weight: Tensor, total: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The values ``(samples, outputs)``, the loss and the penalties.
+        """The logits ``(samples, outputs)``, the loss and the penalties.
 
         Args:
             states, target, weight: the samples of the part, as in `hdnn.training.loops.Batches`.
             total: the sum of the weights of the whole batch.
         """
         model, config = self.model, self.config
-        values, head = model.values(states), model.head
+        logits, head = model.logits(states), model.head
         loss = loss_name(model.task, head.out_features)
-        plain = data_loss(values, target, weight, loss, config.label_smoothing, total)
+        plain = data_loss(logits, target, weight, loss, config.label_smoothing, total)
         penalty = plain.new_zeros(())
         if config.alpha:
             for network in model.networks:
                 penalty = penalty + config.alpha * smoothness(network)
         if config.alpha_c:
             penalty = penalty + config.alpha_c * output_penalty(head.weight, head.bias)
-        return values, plain, penalty
+        return logits, plain, penalty

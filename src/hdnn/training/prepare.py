@@ -15,8 +15,7 @@ from hdnn.data import PROBLEMS, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
 from hdnn.data.images import load
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.images import ImageClassifier, ImageConfig
-from hdnn.model import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
 from hdnn.training.optimisers import make_optimiser
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig
@@ -129,7 +128,7 @@ def _check_pinned(data: DataConfig) -> None:
         )
 
 
-def build(config: RunConfig, data: Prepared) -> Model | ImageClassifier:
+def build(config: RunConfig, data: Prepared) -> Model:
     """The untrained model of a run config."""
     if isinstance(config.model, ImageModelConfig):
         assert data.classes is not None
@@ -208,9 +207,7 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(means), tuple(spreads)
 
 
-def build_classifier(
-    given: ImageModelConfig, images: Tensor, classes: list[Any]
-) -> ImageClassifier:
+def build_classifier(given: ImageModelConfig, images: Tensor, classes: list[Any]) -> Model:
     """The untrained classifier of a config for certain images."""
     mean, std = statistics(images) if given.standardize else ((), ())
     channels, height, width = images.shape[1:]

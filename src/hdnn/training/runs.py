@@ -26,9 +26,7 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import DamagedFileWarning, atomic, read_json_lines, remove_stale, sync_folder
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
-from hdnn.persistence import load, save
+from hdnn.models import Model, load, save
 from hdnn.training import checkpoint, places, toml
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite
@@ -192,14 +190,14 @@ class Run:
                     (self.folder / LOCK).unlink(missing_ok=True)
                 lock.release()
 
-    def load_model(self) -> Model | ImageClassifier:
+    def load_model(self) -> Model:
         """The trained model."""
         if not self.finished:
             raise HdnnError(
                 f"{self.folder} is not finished; go on with: hdnn train --resume {self.folder}"
             )
         model = load(self.model_file)
-        if not isinstance(model, Model | ImageClassifier):
+        if not isinstance(model, Model):
             raise FileFormatError(f"{self.model_file} holds a network, not a model")
         return model
 
@@ -248,9 +246,7 @@ class Run:
         self.clean()
         return self.read_config()
 
-    def _last(
-        self, config: RunConfig, model: Model | ImageClassifier, journal: Journal
-    ) -> Snapshot | None:
+    def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
         snapshot = checkpoint.read_checkpoint(self.checkpoint, config, shapes)
@@ -271,7 +267,7 @@ class Run:
         return Recorder(header.every, header.depths, header.samples)
 
     def _finish(
-        self, model: Model | ImageClassifier, data: Prepared, group: Group, journal: Journal
+        self, model: Model, data: Prepared, group: Group, journal: Journal
     ) -> dict[str, Any]:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
         if len(data.X_test):
@@ -279,9 +275,7 @@ class Run:
         group.lead(lambda: self._write(model, metrics, journal))
         return metrics
 
-    def _write(
-        self, model: Model | ImageClassifier, metrics: dict[str, Any], journal: Journal
-    ) -> None:
+    def _write(self, model: Model, metrics: dict[str, Any], journal: Journal) -> None:
         """Write what a finished run has; the model, which says that it is finished, last."""
         journal.sync()
         with atomic(self.metrics) as temporary:
@@ -293,14 +287,14 @@ class Run:
         checkpoint.write_checkpoint(self.checkpoint, self.read_config(), snapshot)
 
 
-def _made(config: RunConfig) -> tuple[Prepared, Model | ImageClassifier]:
+def _made(config: RunConfig) -> tuple[Prepared, Model]:
     """Data and untrained model of a run config."""
     data = prepare(config)
     torch.manual_seed(config.model.seed)
     return data, build(config, data)
 
 
-def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier], None]]:
+def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
     """Targets of a regression, standardised, and how to undo that in the output layer."""
     target = data.y_train
     if data.task == "classification":
@@ -309,7 +303,7 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model | ImageClassifier
     spread = torch.where(spread > 0, spread, 1.0)
 
     @torch.no_grad()
-    def undo(model: Model | ImageClassifier) -> None:
+    def undo(model: Model) -> None:
         model.head.weight.mul_(spread.reshape(-1, 1))
         model.head.bias.mul_(spread).add_(mean)
 

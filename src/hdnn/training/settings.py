@@ -20,8 +20,8 @@ from hdnn.data import KINDS, PROBLEMS
 from hdnn.data.images import IMAGE_SETS
 from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
-from hdnn.images import ImageOptions
-from hdnn.images.config import BLOCKS, CONNECTORS, HEADS, NORMS
+from hdnn.models import ImageOptions
+from hdnn.models.image_config import BLOCKS, CONNECTORS, HEADS, NORMS
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from hdnn.analysis import advise
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.model import Model
+from hdnn.models import Model
 from hdnn.training.ensemble import Epoch
-from hdnn.training.evaluation import values_of
+from hdnn.training.evaluation import logits_of
 from hdnn.training.group import ALONE, Group
-from hdnn.training.loops import Batches, Trainable, make_loop, right, solve_output
+from hdnn.training.loops import Batches, count_correct, make_loop, solve_output
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
 from hdnn.training.settings import TrainingConfig
@@ -105,7 +105,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Trainable,
+        model: Model,
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
         recorder: Recorder | None = None,
@@ -130,7 +130,7 @@ class Trainer:
         """Train; returns the history, an entry for every epoch.
 
         Args:
-            X: ``(samples, features)``, or pictures ``(samples, C, H, W)``.
+            X: ``(samples, features)``, or images ``(samples, C, H, W)``.
             target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
             sample_weight: ``(samples,)``.
             validation: data to watch, instead of a part held out by the config.
@@ -154,8 +154,8 @@ class Trainer:
         config = replace(self.config, batch_size=min(self.config.batch_size, len(data)))
         self.loop = make_loop(self.model, data, config, self.group)
         if self.recorder is not None:
-            if not isinstance(self.model, Model):
-                raise HdnnError("recording serves tables; see hdnn.analysis.watch for pictures")
+            if self.model.stem.takes_images:
+                raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
             self.recorder.start(self.model.network, data.states)
             self.loop.observer = self.recorder
         if resume is not None:
@@ -258,7 +258,7 @@ class Trainer:
 
     def _batches(self, X: Tensor, target: Tensor, weight: Tensor) -> Batches:
         with torch.no_grad():
-            states = self.model.ready(X)
+            states = self.model.prepare(X)
         if self.model.task == "regression":
             target = target.to(states.dtype).reshape(len(X), -1)
         return Batches(states, target, weight)
@@ -279,11 +279,11 @@ class Trainer:
     @torch.no_grad()
     def _watch(self, data: Batches) -> tuple[float, float | None]:
         with self._judged():
-            values = values_of(self.model, data.states, self.group)
-        loss = float(data_loss(values, data.target, data.weight, self.loop.loss))
+            logits = logits_of(self.model, data.states, self.group)
+        loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
-        return loss, right(values, data.target, self.loop.loss) / len(data)
+        return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
 
     def _note_best(self, entry: Entry) -> None:
         if self.config.early_stopping is None or entry.validation_loss is None:
@@ -306,7 +306,6 @@ class Trainer:
         """The final output layer, on all training data."""
         if self.config.epochs == 0:
             return
-        assert isinstance(self.model, Model)
         out = self.model.network(data.states)
         solve_output(self.model, out, data.target, data.weight, self.config)
 
@@ -316,8 +315,8 @@ class Trainer:
         )
         with torch.no_grad():
             states = data.states[: self.config.batch_size].to(self.model.head.weight.device)
-            entered = self.model.entering(states)
-            found = [(network, network.trajectory(y)) for network, y in entered]
+            inputs = self.model.block_inputs(states)
+            found = [(network, network.trajectory(y)) for network, y in inputs]
         if not found:
             return f"the loss is not finite in epoch {number + 1}; use {advice}"
         broken = [pair for pair in found if not bool(torch.isfinite(pair[1]).all())]
@@ -344,7 +343,7 @@ class Trainer:
             good.load_state_dict({k[6:]: v for k, v in kept if k.startswith("model.")})
         try:
             with torch.no_grad():
-                network, y = good.entering(data.states[:ADVISED])[0]
+                network, y = good.block_inputs(data.states[:ADVISED])[0]
             return f". Before this epoch: {advise(network, y).remedy}"
         except (ArithmeticError, HdnnError, RuntimeError):  # a convolution; weights beyond LAPACK
             return ""

@@ -18,7 +18,7 @@ HEADS = ("linear", "pool")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The architecture, whatever the pictures; the defaults are section 4.2 of the paper.
+    """The architecture, whatever the images; the defaults are section 4.2 of the paper.
 
     Args:
         architecture: of the Hamiltonian blocks: MS1, MS2, MS3, H1, H2, HS (or a baseline).
@@ -102,12 +102,12 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageConfig(ImageOptions):
-    """An architecture for certain pictures.
+    """An architecture for certain images.
 
     Args:
-        channels, size: of the pictures: C, and (H, W).
+        channels, size: of the images: C, and (H, W).
         classes: how many.
-        mean, std: of the channels of pictures scaled to [0, 1]; empty for 0 and 1.
+        mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
 
     >>> ImageConfig(architecture="MS1", layers=16).step
     0.4

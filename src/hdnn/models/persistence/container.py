@@ -13,8 +13,8 @@ import torch
 
 from hdnn.errors import FileFormatError
 from hdnn.files import atomic
-from hdnn.persistence import budget
-from hdnn.persistence.checks import Description, Tensors, short
+from hdnn.models.persistence import budget
+from hdnn.models.persistence.checks import Description, Tensors, short
 
 _CHECKSUM = "sha256"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +28,23 @@ def flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise FileFormatError(f"{name} is true or false, got {short(value)}")
     return value
+
+
+def count(value: object, name: str) -> int:
+    """An integer of at least 1."""
+    return whole(value, name, 1)
+
+
+def text(value: object, name: str) -> str:
+    """A string."""
+    if not isinstance(value, str):
+        raise FileFormatError(f"{name} is a string, got {short(value)}")
+    return value
+
+
+def optional(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """A check of what may also be None."""
+    return lambda value, name: None if value is None else read(value, name)
 
 
 def expect(tensors: Tensors, name: str, shape: tuple[int, ...], title: str) -> Tensor:

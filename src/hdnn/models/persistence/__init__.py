@@ -17,23 +17,18 @@ from torch import nn
 
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import MATRICES, Fixed
-from hdnn.images import ImageClassifier
-from hdnn.model import Model
+from hdnn.models.model import Model
+from hdnn.models.persistence import budget, container
+from hdnn.models.persistence.checks import Description, Tensors, short
+from hdnn.models.persistence.kinds import KINDS, kind_of
+from hdnn.models.persistence.schema import is_table
 from hdnn.network import HamiltonianNetwork
-from hdnn.persistence import budget, container, models, networks
-from hdnn.persistence.checks import Description, Tensors, short
 
 FORMAT = 1
 """The version of the description; a higher one in a file asks for a newer hdnn."""
 
-_BUILDERS = {
-    "network": networks.build,
-    "model": models.build_model,
-    "images": models.build_classifier,
-}
 
-
-def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.PathLike[str]) -> None:
+def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
     """Write a network or a model to one file, atomically, with a checksum.
 
     Args:
@@ -51,7 +46,7 @@ def save(thing: HamiltonianNetwork | Model | ImageClassifier, path: str | os.Pat
     >>> torch.equal(load(path).K, net.K)
     True
     """
-    if not isinstance(thing, HamiltonianNetwork | Model | ImageClassifier):
+    if not isinstance(thing, HamiltonianNetwork | Model):
         raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
     container.write(Path(path), *_describe(thing))
 
@@ -70,7 +65,7 @@ def load(path: str | os.PathLike[str], *, limit: int | None = None) -> Any:
             size and 64 MB, which only a very wide network of one or a few layers exceeds.
 
     Returns:
-        A `HamiltonianNetwork`, a `Model` or an `ImageClassifier`.
+        A `HamiltonianNetwork` or a `Model`.
 
     Raises:
         HdnnError: there is no such file.
@@ -91,7 +86,7 @@ def _load(path: Path, limit: int | None) -> Any:
     size = path.stat().st_size
     limit = budget.limit_of(size) if limit is None else limit
     description, tensors = container.read(path, limit)
-    if description.get("kind") not in list(_BUILDERS):
+    if description.get("kind") not in list(KINDS):
         raise FileFormatError("it is a safetensors file, but hdnn did not write it")
     if description.get("format") != FORMAT:
         raise FileFormatError(
@@ -99,22 +94,19 @@ def _load(path: Path, limit: int | None) -> Any:
             "update hdnn, or save the network again with this one"
         )
     budget.check(budget.cost(description, tensors) + 3 * size, limit)
-    thing = _BUILDERS[description["kind"]](description, tensors)
+    thing = KINDS[description["kind"]].build(description, tensors)
     _compare(thing, description, tensors)
-    _check_interconnections(thing, tensors)
-    thing.load_state_dict({k: v for k, v in tensors.items() if not networks.is_pattern(k)})
+    supports = [part.support(part.J.shape[-1]) for part in _fixed(thing)]
+    thing.load_state_dict({k: v for k, v in tensors.items() if not is_table(k)})
+    for part, support in zip(_fixed(thing), supports, strict=True):
+        _check_interconnection(part, support)
     return thing
 
 
-def _describe(thing: HamiltonianNetwork | Model | ImageClassifier) -> tuple[Description, Tensors]:
+def _describe(thing: HamiltonianNetwork | Model) -> tuple[Description, Tensors]:
     tensors = {name: t.detach().cpu().contiguous() for name, t in thing.state_dict().items()}
-    if isinstance(thing, ImageClassifier):
-        kind, description = "images", models.describe_classifier(thing)
-    elif isinstance(thing, Model):
-        kind, description = "model", models.describe_model(thing, tensors)
-    else:
-        kind, description = "network", networks.describe(thing, tensors)
-    return {"format": FORMAT, "kind": kind, **description}, tensors
+    kind = kind_of(thing)
+    return {"format": FORMAT, "kind": kind, **KINDS[kind].describe(thing, tensors)}, tensors
 
 
 def _compare(thing: Any, description: Description, tensors: Tensors) -> None:
@@ -139,17 +131,18 @@ def _kind(tensor: torch.Tensor | None) -> str:
     return "absent" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _check_interconnections(thing: nn.Module, tensors: Tensors) -> None:
-    """Check that every given J in the file is skew, finite, and the one that its name says."""
-    for name, part in thing.named_modules():
-        if not isinstance(part, Fixed):
-            continue
-        J = Fixed(tensors[f"{name}.J" if name else "J"], part.name)
-        n = J.J.shape[-1]
-        same = np.array_equal(J.support(n), part.support(n))
-        if same and part.name in MATRICES:
-            # Converted to a coarser dtype and back, the numbers differ a little.
-            named = MATRICES[part.name](n).to(J.J)
-            same = bool(torch.allclose(J.J, named, rtol=1e-2, atol=0))
-        if not same:
-            raise FileFormatError(f"J is called {short(part.name)}, but is another matrix")
+def _fixed(thing: nn.Module) -> list[Fixed]:
+    return [part for part in thing.modules() if isinstance(part, Fixed)]
+
+
+def _check_interconnection(part: Fixed, support: np.ndarray) -> None:
+    """Check that a loaded J is skew, finite, and the one that its name says."""
+    J = Fixed(part.J, part.name)
+    n = J.J.shape[-1]
+    same = np.array_equal(J.support(n), support)
+    if same and part.name in MATRICES:
+        # Converted to a coarser dtype and back, the numbers differ a little.
+        named = MATRICES[part.name](n).to(J.J)
+        same = bool(torch.allclose(J.J, named, rtol=1e-2, atol=0))
+    if not same:
+        raise FileFormatError(f"J is called {short(part.name)}, but is another matrix")

@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hdnn.errors import FileFormatError
-from hdnn.images import ImageConfig
-from hdnn.persistence.checks import Description, Tensors, whole
+from hdnn.models.image_config import ImageConfig
+from hdnn.models.persistence.checks import Description, Tensors, whole
 from hdnn.zoo import architecture
 
 HEADER = 64

@@ -1,0 +1,22 @@
+"""What one trains, saves and loads: a stem for tables or images, Hamiltonian blocks, a head."""
+
+from hdnn.models.image_config import ImageConfig, ImageOptions
+from hdnn.models.model import ImageClassifier, Model
+from hdnn.models.persistence import load, save
+from hdnn.models.stages import Stages
+from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
+
+__all__ = [
+    "Augmentation",
+    "ImageClassifier",
+    "ImageConfig",
+    "ImageOptions",
+    "ImageStem",
+    "Model",
+    "Scaler",
+    "Stages",
+    "Stem",
+    "TableStem",
+    "load",
+    "save",
+]

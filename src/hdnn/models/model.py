@@ -1,0 +1,272 @@
+"""What one trains and saves: a stem, stages of Hamiltonian blocks, and a linear head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.models.image_config import ImageConfig
+from hdnn.models.stages import Stages, image_stages
+from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
+from hdnn.network import HamiltonianNetwork
+
+TASKS = ("classification", "regression")
+Label = str | int | float | bool
+
+
+class Model(nn.Module):
+    """Data to prediction: y_0 = stem(x), y_N = stages(y_0), and the head W y_N + mu.
+
+    Args:
+        network: the Hamiltonian network (or a baseline), or `Stages` of several.
+        outputs: outputs of the head: 1 for two classes, else one for every class or target.
+        augmentation: widens the data to the network's width; None where they agree.
+        scaler: standardizes the data; None for none.
+        task: "classification" or "regression".
+        classes: the labels, in the order of the outputs.
+        feature_names: the columns of a table that the model takes, in order.
+        stem: instead of augmentation and scaler, where the data are no table.
+
+    Raises:
+        HdnnError: the parts do not fit together.
+
+    >>> import hdnn
+    >>> model = Model(hdnn.network("H1", features=4, layers=8, T=1.0), 1, Augmentation(2, 4))
+    >>> model(torch.zeros(10, 2)).shape
+    torch.Size([10, 1])
+    """
+
+    def __init__(
+        self,
+        network: HamiltonianNetwork | Stages,
+        outputs: int,
+        augmentation: Augmentation | None = None,
+        scaler: Scaler | None = None,
+        *,
+        task: str = "classification",
+        classes: Sequence[Label] | None = None,
+        feature_names: Sequence[str] | None = None,
+        stem: Stem | None = None,
+    ) -> None:
+        super().__init__()
+        if task not in TASKS:
+            raise unknown_name("task", task, TASKS)
+        if network.features is None:
+            raise HdnnError("a model for tables needs a network over features, not channels")
+        if stem is not None and not (augmentation is None and scaler is None):
+            raise HdnnError("give a stem, or augmentation and scaler, not both")
+        if outputs < 1:
+            raise HdnnError(f"outputs is a positive integer, got {outputs}")
+        if task == "classification":
+            _check_labels(classes, max(2, outputs))
+        self.stem = TableStem(network.features, augmentation, scaler) if stem is None else stem
+        self.stages = (
+            network if isinstance(network, Stages) else Stages([network], features=network.features)
+        )
+        _check_names(feature_names, self.features)
+        _check_classes(classes)
+        dtype = next(chain(self.stages.parameters(), self.stem.parameters())).dtype
+        self.head = nn.Linear(network.features, outputs, dtype=dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.task = task
+        self.classes = None if classes is None else list(classes)
+        self.feature_names = None if feature_names is None else list(feature_names)
+        self.register_state_dict_post_hook(_shorten_names)
+        self.register_load_state_dict_pre_hook(_lengthen_names)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    @property
+    def features(self) -> int:
+        """How many numbers a sample has."""
+        return math.prod(self.stem.shape)
+
+    @property
+    def labels(self) -> list[Label]:
+        """The classes by name, or by number where they have no names."""
+        return self.classes or list(range(max(2, self.head.out_features)))
+
+    @property
+    def networks(self) -> tuple[HamiltonianNetwork, ...]:
+        """The Hamiltonian blocks, in order."""
+        return self.stages.networks
+
+    @property
+    def network(self) -> HamiltonianNetwork:
+        """The only block; of several, see `networks`."""
+        block, *others = self.stages.blocks
+        if others:
+            raise HdnnError(f"the model has {1 + len(others)} blocks: use model.networks")
+        return block  # type: ignore[return-value]
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """What widens the columns of a table, if anything does."""
+        return self.stem.augmentation if isinstance(self.stem, TableStem) else None
+
+    @property
+    def scaler(self) -> Scaler | None:
+        """What standardizes the columns of a table, if anything does."""
+        return self.stem.scaler if isinstance(self.stem, TableStem) else None
+
+    @property
+    def config(self) -> ImageConfig | None:
+        """The architecture of an image classifier; None for a table."""
+        return self.stem.config if isinstance(self.stem, ImageStem) else None
+
+    # --- from data to prediction ------------------------------------------------------------------
+
+    def check(self, x: Tensor) -> None:
+        """Raise HdnnError where training data have another shape or type than the model's."""
+        self.stem.check(x, self.head.weight.dtype)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What can be computed once, before the training: y_0 of a table; images stay uint8."""
+        return self.stem.prepare(x)
+
+    def preprocess(self, x: Tensor) -> Tensor:
+        """y_0, the state of the first block."""
+        y: Tensor = self.stem(self.stem.prepare(x))
+        return y
+
+    def block_inputs(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
+        """Every Hamiltonian block with the state that enters it, of data from `prepare`."""
+        return self.stages.block_inputs(self.stem(states))
+
+    def logits(self, states: Tensor) -> Tensor:
+        """``(..., outputs)``: the values of the head, of data from `prepare`."""
+        out: Tensor = self.head(self.stages(self.stem(states)))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., outputs)``: the values of the head (logits, for classification)."""
+        return self.logits(self.prepare(x))
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """``(..., classes)``: logistic for a single output, softmax for more."""
+        logits = self(x)
+        if logits.shape[-1] > 1:
+            return logits.softmax(-1)
+        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], -1)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression."""
+        logits = self(x)
+        if self.task == "regression":
+            return logits
+        return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
+
+    def extra_repr(self) -> str:
+        shape = "x".join(map(str, self.stem.shape))
+        count = sum(p.numel() for p in self.parameters())
+        return f"{shape} -> {self.head.out_features}, {self.task}, {count} parameters"
+
+
+def ImageClassifier(  # noqa: N802 (a constructor of Model)
+    config: ImageConfig | None = None,
+    *,
+    classes: Sequence[Label] | None = None,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    backend: str = "auto",
+) -> Model:
+    """A model for images: opening convolution, stages of Hamiltonian blocks, linear head.
+
+        y_0 = conv(x),   y_N = stages(y_0),   logits = W y_N + mu
+
+    The defaults are the paper's network (section 4.2): a 3x3 convolution to 8 channels (zero
+    padding, with a bias), a block that mixes the channels at every pixel, and a linear head on all
+    8 x 28 x 28 values. Convolutions and head start as torch starts them.
+
+    Args:
+        config: the architecture, and what the images are like.
+        classes: the labels, in the order of the outputs.
+        generator: draws the initial weights; None is torch's default generator.
+        dtype: of the weights.
+        backend: of the Hamiltonian blocks, see `hdnn.HamiltonianNetwork`.
+
+    Returns:
+        A `Model` that takes images ``(B, C, H, W)``, uint8 (0 to 255) or of its dtype (0 to 1).
+
+    Raises:
+        HdnnError: the labels do not fit the config.
+
+    >>> model = ImageClassifier(ImageConfig(architecture="H2", layers=4, step=0.05))
+    >>> model(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)).shape
+    torch.Size([5, 10])
+    >>> sum(p.numel() for p in model.parameters()) == 80 + 4 * (64 + 8) + 62730
+    True
+    """
+    config = ImageConfig() if config is None else config
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    stem = ImageStem(config, dtype)
+    stages = image_stages(config, generator, dtype, backend)
+    model = Model(stages, config.classes, classes=classes, stem=stem)
+    _initialize(model, generator)
+    return model
+
+
+@torch.no_grad()
+def _initialize(model: Model, generator: torch.Generator | None) -> None:
+    """Torch's own initial values of convolutions and linear maps, from a generator."""
+    for part in model.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_uniform_(part.weight, a=math.sqrt(5), generator=generator)
+            bound = 1 / math.sqrt(part.weight[0].numel())
+            assert part.bias is not None
+            nn.init.uniform_(part.bias, -bound, bound, generator=generator)
+
+
+# --- names in state dicts: those of files and checkpoints from before there were stems ------------
+
+
+def _shorten_names(model: Model, state: dict[str, Any], prefix: str, _: object) -> None:
+    _rename(state, prefix, {long: short for short, long in model.stem.names.items()})
+
+
+def _lengthen_names(model: Model, state: dict[str, Any], prefix: str, *_: object) -> None:
+    _rename(state, prefix, model.stem.names)
+
+
+def _rename(state: dict[str, Any], prefix: str, names: dict[str, str]) -> None:
+    items = list(state.items())
+    state.clear()
+    for key, value in items:
+        for old, new in names.items():
+            if key.startswith(prefix + old):
+                key = prefix + new + key[len(prefix + old) :]
+                break
+        state[key] = value
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_labels(classes: Sequence[Label] | None, count: int) -> None:
+    if classes is not None and len(classes) != count:
+        raise HdnnError(f"{len(classes)} labels do not fit {count} classes")
+
+
+def _check_names(names: object, features: int) -> None:
+    if names is None:
+        return
+    good = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    if not good or len(names) != features:  # type: ignore[arg-type]
+        raise HdnnError(f"feature_names are {features} strings, got {names!r:.100}")
+
+
+def _check_classes(classes: object) -> None:
+    if classes is None:
+        return
+    if not isinstance(classes, list | tuple) or not all(
+        isinstance(label, str | int | float | bool) for label in classes
+    ):
+        raise HdnnError(f"classes are strings, numbers or booleans, got {classes!r:.100}")

@@ -68,11 +68,16 @@ class Reader:
 # --- reading --------------------------------------------------------------------------------------
 
 
+def _with_kernel(part: dict[str, Any]) -> dict[str, Any]:
+    """Files of before convolutions do not name the kernel, which then is 1."""
+    return {"kernel": 1, **part} if "structure" in part else part
+
+
 def _contents(path: Path) -> tuple[str, dict[str, Any]]:
     """The description and the tensors of a safetensors file."""
     with safe_open(path, framework="np") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        description = json.loads(file.metadata()["hdnn"])
+        description = json.loads(file.metadata()["hdnn"], object_hook=_with_kernel)
     description.pop("sha256", None)  # which need not be there
     plain = {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in tensors.items()}
     return json.dumps(description, sort_keys=True), plain

@@ -142,6 +142,7 @@ def _train(
     group: Group,
 ) -> None:
     if group.lead(lambda: run.finished):
+        group.lead(run.tidy)
         if as_json:
             emit({"run": str(run.folder), "finished": True})
         else:

@@ -30,7 +30,16 @@ class EpochLog:
         Args:
             epoch: the last that is kept.
             first: the line in front of all epochs, where there is one.
+
+        Raises:
+            StorageError: the file cannot be written.
         """
+        try:
+            self._cut(epoch, first)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def _cut(self, epoch: int, first: dict[str, Any] | None) -> None:
         lines, damaged = read_json_lines(
             self.path, lambda line: line if line == first else with_epoch(line)
         )

@@ -15,7 +15,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,11 @@ class Run:
             remove_stale(folder)
         for stale in self.folder.glob(".checkpoint.*"):
             shutil.rmtree(stale, ignore_errors=True)
+
+    def tidy(self) -> None:
+        """As `clean`, of a run in which perhaps another process is at work: then do nothing."""
+        with suppress(HdnnError), self.locked():
+            self.clean()
 
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""

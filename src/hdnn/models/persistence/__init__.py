@@ -93,6 +93,9 @@ def _load(path: Path, limit: int | None) -> Any:
             f"it has format {short(description.get('format'))}, this hdnn reads {FORMAT}; "
             "update hdnn, or save the network again with this one"
         )
+    if description["kind"] != "images":  # files of before convolutions do not name the kernel
+        network = description["network"] if description["kind"] == "model" else description
+        network["field"].setdefault("kernel", 1)
     budget.check(budget.cost(description, tensors) + 3 * size, limit)
     thing = KINDS[description["kind"]].build(description, tensors)
     _compare(thing, description, tensors)

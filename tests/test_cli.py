@@ -454,10 +454,10 @@ def test_errors_of_train(words: tuple[object, ...], expected: tuple[str, ...]) -
     refused(command("train", *words), 2, *expected)
 
 
-def test_a_network_without_layers_is_trained_or_refused() -> None:
-    for method in ("coordinate", "joint"):
-        result = command("train", *ROLL, "--layers", 0, "--method", method, "--out", method)
-        assert result.exit_code == 0 or isinstance(result.exception, SystemExit)
+@pytest.mark.parametrize("method", ["coordinate", "joint"])
+def test_a_network_without_layers_is_misuse(method: str) -> None:
+    result = command("train", *ROLL, "--layers", 0, "--method", method, "--out", method)
+    refused(result, 2, "layers is an integer from 1")
 
 
 def test_errors_of_tables(labelled: Trained) -> None:

@@ -259,9 +259,7 @@ def test_a_damaged_config_is_refused(text: bytes, tmp_path: Path) -> None:
     run.config.write_bytes(text)
     before = contents(run.folder)
     for words in (("--resume", run.folder), (*FLAGS, "--out", run.folder)):
-        result = command("train", *words)
-        refused(result, result.exit_code, "config.toml")
-        assert result.exit_code in (1, 2)
+        refused(command("train", *words), 2, "config.toml")
     assert contents(run.folder) == before
 
 

@@ -273,8 +273,10 @@ class Trainer:
             return
         last = {name: t.clone() for name, t in self.model.state_dict().items()}
         self._load(self.loop.average.weights)
-        yield
-        self._load(last)
+        try:
+            yield
+        finally:
+            self._load(last)
 
     @torch.no_grad()
     def _watch(self, data: Batches) -> tuple[float, float | None]:

@@ -11,6 +11,7 @@ import _thread
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -18,6 +19,9 @@ import numpy as np
 import torch
 
 from hdnn.errors import HdnnError
+
+PAUSE, ATTEMPTS = 1e-4, 20
+"""Seconds that a helper waits for a caller that has not begun, and how often."""
 
 Work = Callable[[np.ndarray, bool], None]
 """work(team, caller) runs a kernel with its last two arguments, see `hdnn.kernels.team`."""
@@ -78,13 +82,18 @@ class _Ticket:
 
     def use(self) -> None:
         """Take part; in a helper."""
-        from hdnn.kernels.team import leave
+        from hdnn.kernels.team import GATE, NOT_YET, leave
 
         work = self.work
         if work is None:
             return
         try:
             work(self.team, False)
+            for _ in range(ATTEMPTS):
+                if self.team[GATE] != NOT_YET:
+                    break
+                time.sleep(PAUSE)  # perhaps on the core that the caller was about to work on
+                work(self.team, False)
         except BaseException as error:  # of the kernel: signals and the like go to other threads
             self.error = error
             leave(self.team, False)

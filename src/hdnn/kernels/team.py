@@ -29,7 +29,7 @@ from numba.extending import intrinsic
 
 NEXT, COUNT, ACTIVE, GATE, LATCH, JOINED = range(6)
 NOT_YET, OPEN, CLOSED = range(3)
-PATIENCE = 50_000  # looks at the gate, about 50 us, before a helper gives up: it is not needed
+PATIENCE = 500  # looks at the gate before a helper goes away: the caller may need its core
 SPINS = 5_000  # looks at the last helpers, about 5 us, before the caller goes to sleep
 
 Team = np.ndarray

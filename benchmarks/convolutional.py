@@ -34,10 +34,10 @@ WORDS = """# Convolutional Hamiltonian networks: records
 trains the presets `convolutional` (MNIST) and `convolutional-flipped` (Fashion-MNIST) of
 `hdnn train` with seeds 0, 1, 2: 3x3 convolution to 16 channels, then stages of 32 channels at
 14 x 14 and 64 channels at 7 x 7 whose MS1 blocks have K = 3x3 convolutions (h = 0.5), joined by
-strided convolutions with batch normalisation and relu, and a linear output layer. AdamW, one-cycle
-learning rate up to 0.005, averaged weights. Training pictures are shifted, rotated and resized a
+strided convolutions with batch normalization and relu, and a linear output layer. AdamW, one-cycle
+learning rate up to 0.005, averaged weights. Training images are shifted, rotated and resized a
 little (MNIST), or shifted and mirrored (Fashion-MNIST). Settings follow a few runs on 10,000 of
-the training pictures (docs/images.md); accuracies are of the last epoch. Seconds are wall time of
+the training images (docs/images.md); accuracies are of the last epoch. Seconds are wall time of
 one thread, beside whatever else the machine did.
 """
 

@@ -48,17 +48,17 @@ class H1(nn.Module):
 
 
 def fit_output(features: Tensor, target: Tensor) -> nn.Linear:
-    """Ten Adam steps from zero on the regularised cross-entropy, given the features."""
+    """Ten Adam steps from zero on the regularized cross-entropy, given the features."""
     head = nn.Linear(features.shape[1], 1)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    optimiser = torch.optim.Adam(head.parameters(), lr=RATE, betas=BETAS)
+    optimizer = torch.optim.Adam(head.parameters(), lr=RATE, betas=BETAS)
     for _ in range(OUTPUT_STEPS):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = F.binary_cross_entropy_with_logits(head(features)[:, 0], target)
         loss = loss + ALPHA_C * (head.weight.square().sum() + head.bias.square().sum())
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return head.requires_grad_(False)
 
 
@@ -69,7 +69,7 @@ def train(layers: int = 64, epochs: int = 50, seed: int = 0, T: float = 1.2) -> 
     target = data.y_train.float()
     torch.manual_seed(seed)
     network = H1(4, layers, T)
-    optimiser = torch.optim.Adam(network.parameters(), lr=RATE, betas=BETAS)
+    optimizer = torch.optim.Adam(network.parameters(), lr=RATE, betas=BETAS)
 
     start = time.perf_counter()
     for _ in range(epochs):
@@ -78,9 +78,9 @@ def train(layers: int = 64, epochs: int = 50, seed: int = 0, T: float = 1.2) -> 
             head = fit_output(features.detach(), target[batch])
             loss = F.binary_cross_entropy_with_logits(head(features)[:, 0], target[batch])
             loss = loss + ALPHA * network.smoothness()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         features = network(X)
     head = fit_output(features, target)

@@ -1,9 +1,9 @@
 """A training step of the paper's image network against the same in eager PyTorch.
 
-Both do one step of appendix B.2 on a batch of 100 pictures: gather uint8, normalise, 3x3
+Both do one step of appendix B.2 on a batch of 100 images: gather uint8, normalize, 3x3
 convolution, 16 layers of width 8 at every pixel, output layer on all values, cross-entropy and both
 penalties, Adam. The peers loop over the layers in Python, with 1x1 convolutions or with linear maps
-on pictures whose channels come last. Medians of interleaved bursts in one process.
+on images whose channels come last. Medians of interleaved bursts in one process.
 
     python benchmarks/images.py --json
 """
@@ -80,14 +80,14 @@ class Eager(nn.Module):
 def eager_step(name: str, layers: int, X: Tensor, target: Tensor, last: bool) -> Step:
     """One step of the peer."""
     model = Eager(name, layers, last)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
 
     def step() -> None:
         chosen = torch.randint(0, len(X), (BATCH,))
         loss = F.cross_entropy(model(X[chosen]), target[chosen]) + model.penalty()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -103,13 +103,13 @@ def hdnn_step(name: str, layers: int, X: Tensor, target: Tensor) -> Step:
 
     def step() -> None:
         loop.gradients(torch.randint(0, len(X), (BATCH,)), 0, 0)
-        loop.optimiser.step()
+        loop.optimizer.step()
 
     return step
 
 
 def data() -> tuple[Tensor, Tensor]:
-    """As many pictures as MNIST has; what they show does not matter for the time."""
+    """As many images as MNIST has; what they show does not matter for the time."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randint(0, 256, (60_000, 1, 28, 28), generator=generator, dtype=torch.uint8)
     return X, torch.randint(0, 10, (60_000,), generator=generator)

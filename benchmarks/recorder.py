@@ -17,7 +17,7 @@ from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.recorder import GradientLog, Recorder
 
 DATA = split("double-moons")
-LOOPS = (("direct", "coordinate", 30), ("autograd", "coordinate", 3), ("auto", "joint", 3))
+LOOPS = (("compiled", "coordinate", 30), ("autograd", "coordinate", 3), ("auto", "joint", 3))
 
 
 def seconds(name: str, layers: int, config: TrainingConfig, recorder: Recorder | None) -> float:

@@ -139,13 +139,13 @@ def draw(records: dict[str, Any]) -> None:
         (middle, "width", "width", "width n (16 layers, batch 1024)"),
     ):
         rows = [r for r in records["sweep"] if r["case"]["group"] == group]
-        for peer, colour in (("reference", "#c1440e"), ("fused", "#1f5a99")):
+        for peer, color in (("reference", "#c1440e"), ("fused", "#1f5a99")):
             axis.loglog(
                 [r["case"][key] for r in rows],
                 [1e3 * r["seconds"][peer]["median"] for r in rows],
                 "o-",
                 ms=3,
-                color=colour,
+                color=color,
                 label=peer,
             )
         axis.set_xlabel(label)
@@ -156,7 +156,7 @@ def draw(records: dict[str, Any]) -> None:
         ("reference", "fast"): "#c1440e",
         ("reference", "lean"): "#3a7d44",
     }
-    for (backend, kind), colour in styles.items():
+    for (backend, kind), color in styles.items():
         rows = [
             r
             for r in records["memory"]
@@ -168,7 +168,7 @@ def draw(records: dict[str, Any]) -> None:
             [max(r["megabytes"], 0.1) for r in rows],
             "o-",
             ms=3,
-            color=colour,
+            color=color,
             label=title,
         )
     right.set_xlabel("layers (n = 8, 78,400 rows)")

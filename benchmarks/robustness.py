@@ -1,9 +1,9 @@
-"""Noise and adversarial pictures: H-DNNs against no layers and a plain convolution of equal size.
+"""Noise and adversarial images: H-DNNs against no layers and a plain convolution of equal size.
 
     python benchmarks/robustness.py --seeds 3
 
 trains on MNIST by protocol `tuned` of Table 2, but for 8 epochs, measures the accuracy on the
-10,000 test pictures under perturbations, and writes results/robustness: records.jsonl (a line for
+10,000 test images under perturbations, and writes results/robustness: records.jsonl (a line for
 every network, seed, perturbation and level, as soon as it is measured), robustness.png, README.md.
 A training that is interrupted goes on from its last epoch; what has a record is not repeated.
 Levels, networks and settings were fixed before the first result; nothing is chosen by it.
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hdnn.analysis import accuracy_under
-from hdnn.data import images
+from hdnn.data import images as image_sets
 from hdnn.files import atomic
 from hdnn.paper.store import Store
 from hdnn.paper.table2 import (
@@ -55,12 +55,12 @@ CELLS = {
     # One 3x3 convolution from 8 to 8 channels has 584 parameters, 8 pointwise H2 layers have 576.
     "plain convolution": replace(select([CONVOLUTION], [2])[0], layers=1),
 }
-COLOURS = dict(zip(CELLS, ("#c1440e", "#1f5a99", "#777777", "#3a7d44"), strict=True))
+COLORS = dict(zip(CELLS, ("#c1440e", "#1f5a99", "#777777", "#3a7d44"), strict=True))
 
 
 @dataclass(frozen=True)
 class PerturbedRecord(ImageRecord):
-    """A training, and its accuracy on test pictures that are perturbed."""
+    """A training, and its accuracy on test images that are perturbed."""
 
     perturbation: str = ""
     level: float = 0.0
@@ -90,9 +90,9 @@ def measure(store: Store, cell: ImageCell, seed: int) -> None:
     place = store.folder.resolve()
     folder = place.with_name(f"{place.name}.unfinished") / f"{DATA}-{cell.name}-{seed}"
     record = train_cell(cell, protocol(PROTOCOL), seed, folder, epochs=EPOCHS)
-    model, pictures = Run(folder).load_model(), images.load(DATA)
+    model, images = Run(folder).load_model(), image_sets.load(DATA)
     for kind, level in missing:
-        (found,) = accuracy_under(model, pictures.test, pictures.test_labels, kind, [level])
+        (found,) = accuracy_under(model, images.test, images.test_labels, kind, [level])
         more = {"perturbation": kind, "level": level, "accuracy": found}
         store.add([PerturbedRecord(**{**asdict(record), **more})])
         print(f"{cell.name}, seed {seed}, {kind} {level:g}: {100 * found:.2f} %", flush=True)
@@ -160,10 +160,10 @@ def draw(store: Store) -> None:
         for name, cell in CELLS.items():
             found = np.array(list(accuracies(store, cell, kind).values()))
             if len(found):
-                style = {"color": COLOURS[name], "linewidth": 1.3, "marker": "o", "markersize": 3}
+                style = {"color": COLORS[name], "linewidth": 1.3, "marker": "o", "markersize": 3}
                 axis.plot(levels, found.mean(0), label=name, **style)
                 axis.fill_between(
-                    levels, found.min(0), found.max(0), color=COLOURS[name], alpha=0.15, linewidth=0
+                    levels, found.min(0), found.max(0), color=COLORS[name], alpha=0.15, linewidth=0
                 )
         title, unit = WORDS[kind]
         axis.set_title(title, fontsize=10)
@@ -190,12 +190,12 @@ made everything in this folder, with hdnn {version}; a second call does only wha
 
 {sizes(store)}
 Trained by protocol `{PROTOCOL}` of Table 2, shortened to {EPOCHS} epochs; the last epoch counts.
-No changes of the training pictures, no adversarial training. "Plain convolution" is the paper's
+No changes of the training images, no adversarial training. "Plain convolution" is the paper's
 network with one layer y = relu(conv(y)), 3x3, in place of the 8 pointwise Hamiltonian layers.
 Networks and levels were fixed before the first result.
 
-Below: accuracy on the 10,000 test pictures, per cent; means over the seeds, in brackets the least
-and the greatest. Levels are on the scale on which black is 0 and white is 1; perturbed pictures are
+Below: accuracy on the 10,000 test images, per cent; means over the seeds, in brackets the least
+and the greatest. Levels are on the scale on which black is 0 and white is 1; perturbed images are
 cut off there. All networks meet the same noise.
 
 ![accuracy under perturbation](robustness.png)

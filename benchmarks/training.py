@@ -25,8 +25,8 @@ from speed.timing import interleave
 import hdnn
 from hdnn.data import Split, split
 from hdnn.models import Model
-from hdnn.training import DirectEnsemble, Trainer, TrainingConfig
-from hdnn.training.loops import Batches, DirectLoop, solve_output
+from hdnn.training import CompiledEnsemble, Trainer, TrainingConfig
+from hdnn.training.loops import Batches, CompiledLoop, solve_output
 
 Record = dict[str, Any]
 SOLVERS = ("newton", "adam")
@@ -49,7 +49,7 @@ def iteration(data: Split, rounds: int = 50) -> Record:
     """An iteration of coordinate descent against forward and backward through autograd."""
     states = widen(data.X_train)
     batches = Batches(states, data.y_train, torch.ones(len(states)))
-    config = TrainingConfig(loop="direct")
+    config = TrainingConfig(loop="compiled")
     count = -(-len(states) // config.batch_size)
     once = fused(network(generator=seeded(0)), states[: config.batch_size])
 
@@ -60,7 +60,7 @@ def iteration(data: Split, rounds: int = 50) -> Record:
     works: dict[str, Any] = {"fused": both}
     for solver in SOLVERS:
         model = Model(network(generator=seeded(0)), 1)
-        loop = DirectLoop(model, batches, TrainingConfig(loop="direct", solver=solver))
+        loop = CompiledLoop(model, batches, TrainingConfig(loop="compiled", solver=solver))
         order = torch.randperm(len(states), generator=seeded(1))
         works[solver] = lambda loop=loop, order=order: loop.epoch(order, 0)
     timings = interleave(works, least=rounds, most=rounds)
@@ -93,7 +93,7 @@ def together(data: Split, config: TrainingConfig, members: int) -> float:
     states, weight = widen(data.X_train), torch.ones(len(data.X_train))
     head = Model(network(), 1)
     start = time.perf_counter()
-    ensemble = DirectEnsemble(
+    ensemble = CompiledEnsemble(
         networks,
         states[None],
         data.y_train[None, :, None],

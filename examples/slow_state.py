@@ -2,7 +2,7 @@
 
 J is skew, K = I, and every Jacobian eps J D(y) has imaginary eigenvalues and is diagonalisable:
 Lemmas 2 and 3 hold at every state. The speed is at most eps sqrt(n), as small as one likes. Yet the
-period of an orbit depends on its size, so two neighbouring states drift apart, and d y(T) / d y(0)
+period of an orbit depends on its size, so two neighboring states drift apart, and d y(T) / d y(0)
 grows linearly in eps T: "slowly varying" must mean slow against the dynamics itself, whose
 frequency is eps too. The certificate says exactly this.
 

@@ -42,7 +42,7 @@ REFUSED = [(name, s) for name in NAMES for s in SCHEMES if (name, s) not in PAIR
 
 
 def every_pair(pairs: list[tuple[str, str]] = PAIRS) -> pytest.MarkDecorator:
-    """Parametrise over architecture x allowed scheme."""
+    """Parametrize over architecture x allowed scheme."""
     ids = [f"{name}-{scheme}" for name, scheme in pairs]
     return pytest.mark.parametrize(("name", "scheme"), pairs, ids=ids)
 

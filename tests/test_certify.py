@@ -81,10 +81,10 @@ def test_float32_is_examined_in_float64_and_left_alone() -> None:
 
 
 def test_pixels_are_samples() -> None:
-    net, pictures = build("H2", T=0.3), build("H2", channels=4, T=0.3)
-    pictures.load_state_dict(net.state_dict())
+    net, images = build("H2", T=0.3), build("H2", channels=4, T=0.3)
+    images.load_state_dict(net.state_dict())
     y = torch.randn(2, 4, 3)
-    rows, pixels = certify(net, y.movedim(1, -1)), certify(pictures, y)
+    rows, pixels = certify(net, y.movedim(1, -1)), certify(images, y)
     assert pixels.samples == rows.samples == 6
     for mine, theirs in zip(pixels.checks, rows.checks, strict=True):
         assert mine.holds is theirs.holds

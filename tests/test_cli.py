@@ -112,7 +112,7 @@ def numbers() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def labelled(home: Path, numbers: np.ndarray) -> Trained:
+def labeled(home: Path, numbers: np.ndarray) -> Trained:
     """String labels, an odd number of features, missing values, and a column to leave out."""
     labels = np.where(numbers[:, 0] + numbers[:, 1] > 0, "spam", "ham")
     texts = np.vectorize(lambda x: f"{x:.4f}")(numbers).astype(object)
@@ -223,7 +223,7 @@ def test_output_shows_brackets_as_they_are() -> None:
 
 
 def test_an_extra_that_is_missing_is_named(
-    labelled: Trained, monkeypatch: pytest.MonkeyPatch
+    labeled: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -327,8 +327,8 @@ def test_a_bar_with_loss_and_accuracy_on_a_terminal(monkeypatch: pytest.MonkeyPa
     assert re.search(r"loss \d\.\d{4}  accuracy \d\.\d{4}", shown)
 
 
-def test_json_and_nothing_else_on_standard_output(labelled: Trained) -> None:
-    words = (labelled.table, "--target", "label", "--drop", "id", *QUICK, "--out", "run")
+def test_json_and_nothing_else_on_standard_output(labeled: Trained) -> None:
+    words = (labeled.table, "--target", "label", "--drop", "id", *QUICK, "--out", "run")
     result = done("train", *words, "--json")
     found = strict_json(result.stdout)
     assert found["finished"] is True
@@ -460,11 +460,11 @@ def test_a_network_without_layers_is_misuse(method: str) -> None:
     refused(result, 2, "layers is an integer from 1")
 
 
-def test_errors_of_tables(labelled: Trained) -> None:
-    refused(command("train", labelled.table), 2, "--target")
-    refused(command("train", labelled.table, "--target", "lable"), 2, "did you mean 'label'")
-    refused(command("train", labelled.table, "--target", "label"), 2, "'id'", "not numeric")
-    words = ("train", labelled.table, "--target", "label", "--drop", "id")
+def test_errors_of_tables(labeled: Trained) -> None:
+    refused(command("train", labeled.table), 2, "--target")
+    refused(command("train", labeled.table, "--target", "lable"), 2, "did you mean 'label'")
+    refused(command("train", labeled.table, "--target", "label"), 2, "'id'", "not numeric")
+    words = ("train", labeled.table, "--target", "label", "--drop", "id")
     refused(command(*words, "--drop", "links_"), 2, "did you mean 'links'")
     refused(command(*words, "--task", "regresion"), 2, "did you mean 'regression'")
     refused(command(*words, "--task", "regression"), 2, "label")
@@ -475,9 +475,9 @@ def test_errors_of_tables(labelled: Trained) -> None:
     assert not Path("runs").exists()
 
 
-def test_missing_values_without_a_scaler_are_refused_with_a_reason(labelled: Trained) -> None:
+def test_missing_values_without_a_scaler_are_refused_with_a_reason(labeled: Trained) -> None:
     """There is no mean to put in their place, which is no matter of the step."""
-    words = (labelled.table, "--target", "label", "--drop", "id", *QUICK, "--no-standardize")
+    words = (labeled.table, "--target", "label", "--drop", "id", *QUICK, "--no-standardize")
     result = command("train", *words, "--out", "run")
     assert result.exit_code in (1, 2)
     assert "missing values" in result.stderr.split("error: ")[1]
@@ -486,14 +486,14 @@ def test_missing_values_without_a_scaler_are_refused_with_a_reason(labelled: Tra
 # --- tables of one's own --------------------------------------------------------------------------
 
 
-def test_own_table_with_labels_gaps_and_an_odd_number_of_features(labelled: Trained) -> None:
-    assert "missing values" in labelled.result.stderr
-    assert "links 15" in labelled.result.stderr
-    metrics = json.loads((labelled.run / "metrics.json").read_text())
+def test_own_table_with_labels_gaps_and_an_odd_number_of_features(labeled: Trained) -> None:
+    assert "missing values" in labeled.result.stderr
+    assert "links 15" in labeled.result.stderr
+    metrics = json.loads((labeled.run / "metrics.json").read_text())
     assert metrics["train"]["samples"] == 120
     assert metrics["test"]["samples"] == 30
     assert metrics["test"]["accuracy"] > 0.8
-    model = Run.open(labelled.run).load_model()
+    model = Run.open(labeled.run).load_model()
     assert model.classes == ["ham", "spam"]
     assert model.feature_names == ["length", "links", "score"]
     assert model.network.features == 6
@@ -570,13 +570,13 @@ def expected_chances(trained: Trained, columns: list[str]) -> torch.Tensor:
         return model.probabilities(torch.tensor(values, dtype=torch.float32))
 
 
-def test_predictions_are_appended(labelled: Trained) -> None:
-    result = done("predict", labelled.run, labelled.table, "--out", "p.csv")
+def test_predictions_are_appended(labeled: Trained) -> None:
+    result = done("predict", labeled.run, labeled.table, "--out", "p.csv")
     assert "150 rows" in result.stdout
-    found, given = rows_of(Path("p.csv")), rows_of(labelled.table)
+    found, given = rows_of(Path("p.csv")), rows_of(labeled.table)
     assert list(found[0]) == [*given[0], "prediction", "p_ham", "p_spam"]
     assert [{k: row[k] for k in given[0]} for row in found] == given
-    chances = expected_chances(labelled, ["length", "links", "score"])
+    chances = expected_chances(labeled, ["length", "links", "score"])
     assert [[float(row["p_ham"]), float(row["p_spam"])] for row in found] == pytest.approx(
         chances.numpy(), rel=1e-5, abs=1e-12
     )
@@ -586,13 +586,13 @@ def test_predictions_are_appended(labelled: Trained) -> None:
     assert [path.name for path in Path().iterdir()] == ["p.csv"]
 
 
-def test_columns_are_found_by_name(labelled: Trained) -> None:
-    done("predict", labelled.run, labelled.table, "--out", "p.csv")
-    given = rows_of(labelled.table)
+def test_columns_are_found_by_name(labeled: Trained) -> None:
+    done("predict", labeled.run, labeled.table, "--out", "p.csv")
+    given = rows_of(labeled.table)
     names = ["score", "more", "length", "links"]
     columns = [[row.get(name, "?") for row in given] for name in names]
     write(Path("other.csv"), names, columns)
-    done("predict", labelled.run, "other.csv", "--out", "q.csv")
+    done("predict", labeled.run, "other.csv", "--out", "q.csv")
     first, second = rows_of(Path("p.csv")), rows_of(Path("q.csv"))
     assert [row["p_ham"] for row in first] == [row["p_ham"] for row in second]
     assert list(second[0])[:4] == names
@@ -620,9 +620,9 @@ def test_predictions_of_a_planar_problem(roll: Path) -> None:
 
 
 def test_predictions_in_blocks_are_the_same(
-    labelled: Trained, monkeypatch: pytest.MonkeyPatch
+    labeled: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done("predict", labelled.run, labelled.table, "--out", "whole.csv")
+    done("predict", labeled.run, labeled.table, "--out", "whole.csv")
     sizes: list[int] = []
     original = use._predictions
 
@@ -632,7 +632,7 @@ def test_predictions_in_blocks_are_the_same(
 
     monkeypatch.setattr(use, "_predictions", counted)
     monkeypatch.setattr(use, "iter_rows", partial(iter_rows, chunk=64))
-    done("predict", labelled.run, labelled.table, "--out", "blocks.csv")
+    done("predict", labeled.run, labeled.table, "--out", "blocks.csv")
     assert sizes == [64, 64, 22]
     first, second = rows_of(Path("whole.csv")), rows_of(Path("blocks.csv"))
     assert len(first) == len(second) == 150
@@ -654,7 +654,7 @@ def test_a_file_of_several_blocks(many: Trained) -> None:
 
 
 def test_errors_of_predict_leave_the_old_file(
-    labelled: Trained, monkeypatch: pytest.MonkeyPatch
+    labeled: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(use, "iter_rows", partial(iter_rows, chunk=2))
     out = Path("p.csv")
@@ -670,18 +670,18 @@ def test_errors_of_predict_leave_the_old_file(
         ("none.csv", 2, ("none.csv", "No such file")),
         ("t.parquet", 2, ("only CSV",)),
     ):
-        refused(command("predict", labelled.run, name, "--out", out), code, *words)
+        refused(command("predict", labeled.run, name, "--out", out), code, *words)
         assert out.read_text() == "old"
     names = {path.name for path in Path().iterdir()}
     assert names == {"p.csv", "narrow.csv", "text.csv", "ragged.csv"}
-    refused(command("predict", labelled.run, labelled.table, "--out", "no/p.csv"), 2, "no/p.csv")
-    refused(command("predict", labelled.run, labelled.table, "--out", "."), 2)
-    refused(command("predict", "none", labelled.table, "--out", out), 2, "not a run")
+    refused(command("predict", labeled.run, labeled.table, "--out", "no/p.csv"), 2, "no/p.csv")
+    refused(command("predict", labeled.run, labeled.table, "--out", "."), 2)
+    refused(command("predict", "none", labeled.table, "--out", out), 2, "not a run")
 
 
-def test_a_file_may_be_replaced_by_its_predictions(labelled: Trained) -> None:
-    shutil.copy(labelled.table, "t.csv")
-    done("predict", labelled.run, "t.csv", "--out", "t.csv")
+def test_a_file_may_be_replaced_by_its_predictions(labeled: Trained) -> None:
+    shutil.copy(labeled.table, "t.csv")
+    done("predict", labeled.run, "t.csv", "--out", "t.csv")
     assert len(rows_of(Path("t.csv"))) == 150
     assert "prediction" in rows_of(Path("t.csv"))[0]
 
@@ -689,7 +689,7 @@ def test_a_file_may_be_replaced_by_its_predictions(labelled: Trained) -> None:
 # --- evaluate -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["labelled", "linear", "many"])
+@pytest.mark.parametrize("name", ["labeled", "linear", "many"])
 def test_the_held_out_part_gives_the_metrics_of_the_run(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -701,15 +701,15 @@ def test_the_held_out_part_gives_the_metrics_of_the_run(
     assert float(lines[1].split()[1]) == pytest.approx(metrics["test"]["loss"], rel=1e-5)
 
 
-def test_evaluate_on_another_table(labelled: Trained, linear: Trained) -> None:
-    found = strict_json(done("evaluate", labelled.run, labelled.table, "--json").stdout)
-    metrics = json.loads((labelled.run / "metrics.json").read_text())
+def test_evaluate_on_another_table(labeled: Trained, linear: Trained) -> None:
+    found = strict_json(done("evaluate", labeled.run, labeled.table, "--json").stdout)
+    metrics = json.loads((labeled.run / "metrics.json").read_text())
     both = [metrics[part]["accuracy"] * metrics[part]["samples"] for part in ("train", "test")]
     assert found["samples"] == 150
     assert found["accuracy"] == pytest.approx(sum(both) / 150)
     assert strict_json(done("evaluate", linear.run, linear.table, "--json").stdout)["r2"] > 0.97
 
-    done("predict", labelled.run, labelled.table, "--out", "p.csv")
+    done("predict", labeled.run, labeled.table, "--out", "p.csv")
     rows = rows_of(Path("p.csv"))
     right = sum(row["prediction"] == row["label"] for row in rows) / len(rows)
     assert found["accuracy"] == pytest.approx(right)
@@ -717,7 +717,7 @@ def test_evaluate_on_another_table(labelled: Trained, linear: Trained) -> None:
     only = [row for row in rows if row["label"] == "spam"]
     names = ["links", "length", "score", "label"]
     write(Path("spam.csv"), names, [[row[name] for row in only] for name in names])
-    found = strict_json(done("evaluate", labelled.run, "spam.csv", "--json").stdout)
+    found = strict_json(done("evaluate", labeled.run, "spam.csv", "--json").stdout)
     assert found["accuracy"] == pytest.approx(
         sum(row["prediction"] == "spam" for row in only) / len(only)
     )
@@ -728,13 +728,13 @@ def test_evaluate_on_a_planar_problem(roll: Path) -> None:
     assert strict_json(done("evaluate", roll, "--json").stdout) == metrics["test"]
 
 
-def test_errors_of_evaluate(labelled: Trained, many: Trained, roll: Path) -> None:
+def test_errors_of_evaluate(labeled: Trained, many: Trained, roll: Path) -> None:
     refused(command("evaluate", "none"), 2, "not a run")
-    refused(command("evaluate", roll, labelled.table), 2, "not trained on a table")
-    refused(command("evaluate", labelled.run, "none.csv"), 2, "none.csv")
-    refused(command("evaluate", labelled.run, many.table), 2, "'label'")
+    refused(command("evaluate", roll, labeled.table), 2, "not trained on a table")
+    refused(command("evaluate", labeled.run, "none.csv"), 2, "none.csv")
+    refused(command("evaluate", labeled.run, many.table), 2, "'label'")
     write(Path("t.csv"), ["length", "links", "score", "label"], [[1], [2], [3], ["eggs"]])
-    refused(command("evaluate", labelled.run, "t.csv"), 2, "'eggs'", "ham")
+    refused(command("evaluate", labeled.run, "t.csv"), 2, "'eggs'", "ham")
 
 
 # --- info, demo -----------------------------------------------------------------------------------

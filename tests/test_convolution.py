@@ -137,7 +137,7 @@ def test_network_equals_the_layer_equations(
 
 @every_pair()
 def test_kernels_of_one_point_are_the_pointwise_network(name: str, scheme: str) -> None:
-    """With zeros around its centre a kernel is a matrix over channels, for every scheme."""
+    """With zeros around its center a kernel is a matrix over channels, for every scheme."""
     plain, net = build(name, scheme, channels=4), conv(name, scheme)
     K, theta, code = plain.K, net.field.weights.theta, net.field.weights.pattern.code[..., 1, 1]
     with torch.no_grad():

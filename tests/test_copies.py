@@ -101,7 +101,7 @@ def test_to_another_dtype_moves_everything(variant: str, backend: str) -> None:
 
 
 def in_place(net: Net) -> None:
-    """What an optimiser and load_state_dict do."""
+    """What an optimizer and load_state_dict do."""
     with torch.no_grad():
         for tensor in net.state_dict().values():
             tensor.mul_(1.25)

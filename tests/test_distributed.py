@@ -23,9 +23,9 @@ from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
-from hdnn.training import DirectEnsemble, Trainer, TrainingConfig, distributed
+from hdnn.training import CompiledEnsemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
-from hdnn.training.group import ALONE, Group, joined
+from hdnn.training.group import SINGLE_PROCESS, Group, joined
 from hdnn.training.loops import Batches, JointLoop
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
@@ -88,7 +88,7 @@ def said(folder: Path, name: str, rank: int) -> str:
 # --- what is trained ------------------------------------------------------------------------------
 
 
-def pictures(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Model, Batches]:
+def images(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Model, Batches]:
     found = load("digits")
     config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
     model = ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=dtype)
@@ -108,10 +108,10 @@ def table(dtype: torch.dtype, outputs: int, task: str) -> tuple[hdnn.Model, Batc
 
 
 CASES: dict[str, tuple[Callable[[], tuple[Any, Batches]], TrainingConfig]] = {
-    "paper": (lambda: pictures(architecture="MS1"), BENT),
-    "single precision": (lambda: pictures(torch.float32, architecture="H2"), replace(BENT, clip=1)),
-    "groups": (lambda: pictures(**STAGES, norm="group"), BENT),
-    "batch normalisation": (lambda: pictures(**STAGES, norm="batch"), BENT),
+    "paper": (lambda: images(architecture="MS1"), BENT),
+    "single precision": (lambda: images(torch.float32, architecture="H2"), replace(BENT, clip=1)),
+    "groups": (lambda: images(**STAGES, norm="group"), BENT),
+    "batch normalization": (lambda: images(**STAGES, norm="batch"), BENT),
     "table": (lambda: table(torch.float64, 1, "classification"), JOINT),
     "regression": (lambda: table(torch.float64, 2, "regression"), JOINT),
     "fused, single precision": (lambda: table(torch.float32, 1, "classification"), JOINT),
@@ -149,7 +149,7 @@ FIT = replace(
 def fitted(group: Group) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
     """History and weights of a training whose batches and last batch are uneven."""
     found = load("digits")
-    model, _ = pictures(**STAGES, norm="batch")
+    model, _ = images(**STAGES, norm="batch")
     history = Trainer(model, FIT, group=group).fit(found.train[:201], found.train_labels[:201])
     return [entry.to_dict() for entry in history], model.state_dict()
 
@@ -174,7 +174,7 @@ def enough(trainer: Trainer, entry: Any) -> None:
 
 
 def interrupted(folder: Path, group: Group) -> None:
-    run = group.lead(lambda: Run.create(folder, RECIPE))
+    run = group.rank_zero(lambda: Run.create(folder, RECIPE))
     with pytest.raises(EnoughError):
         run.train([enough], group=group)
 
@@ -202,15 +202,17 @@ def failures(group: Group) -> dict[str, str]:
             fail(error)
 
     return {
-        "leader": refused(lambda: group.lead(lambda: fail(HdnnError("no folder")))),
-        "leader, unforeseen": refused(lambda: group.lead(lambda: fail(OSError("no disk")))),
-        "one": refused(lambda: group.each(lambda: fail(HdnnError("no data")) if group.rank else 1)),
-        "all": refused(lambda: group.each(lambda: fail(HdnnError("no data")))),
+        "leader": refused(lambda: group.rank_zero(lambda: fail(HdnnError("no folder")))),
+        "leader, unforeseen": refused(lambda: group.rank_zero(lambda: fail(OSError("no disk")))),
+        "one": refused(
+            lambda: group.all_ranks(lambda: fail(HdnnError("no data")) if group.rank else 1)
+        ),
+        "all": refused(lambda: group.all_ranks(lambda: fail(HdnnError("no data")))),
         "silent": refused(lambda: guarded(lost)),
         "defect": refused(lambda: guarded(RuntimeError("shapes"))),
         "coordinate": refused(lambda: Trainer(model, group=group).fit(data.states, data.target)),
         "ensemble": refused(
-            lambda: DirectEnsemble(
+            lambda: CompiledEnsemble(
                 model.network,
                 data.states[None],
                 data.target[None, :, None],
@@ -231,7 +233,7 @@ def failures(group: Group) -> dict[str, str]:
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of two processes, and what each of them found."""
     folder = tmp_path_factory.mktemp("two")
-    interrupted(folder / "one, then two", ALONE)
+    interrupted(folder / "one, then two", SINGLE_PROCESS)
 
     def work() -> None:
         torch.set_default_dtype(torch.float64)
@@ -258,7 +260,7 @@ Two = tuple[Path, list[dict[str, Any]]]
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_and_figures_are_those_of_the_whole_batch(two: Two, case: str) -> None:
-    expected, (first, second) = gradients(case, ALONE), two[1]
+    expected, (first, second) = gradients(case, SINGLE_PROCESS), two[1]
     assert first[case].keys() == expected.keys()
     bound = 1e-6 if "single" in case else 1e-12
     for name, value in expected.items():
@@ -277,7 +279,7 @@ def close(found: list[dict[str, float]], expected: list[dict[str, float]]) -> bo
 
 
 def test_a_training_ends_with_the_same_weights(two: Two) -> None:
-    history, weights = fitted(ALONE)
+    history, weights = fitted(SINGLE_PROCESS)
     (found, first), (other, second) = (rank["fit"] for rank in two[1])
     assert len(history) >= 3
     assert close(found, history)
@@ -319,7 +321,7 @@ def test_shares_are_a_partition() -> None:
             ranks = [distributed.Ranks.__new__(distributed.Ranks) for _ in range(size)]
             for rank, group in enumerate(ranks):
                 Group.__init__(group, rank, size)
-            shares = [range(count)[group.share(count)] for group in ranks]
+            shares = [range(count)[group.rows(count)] for group in ranks]
             assert [i for share in shares for i in share] == list(range(count))
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

@@ -93,13 +93,13 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(typed: str, near: 
 
 @every_name
 def test_states_that_do_not_fit(name: str) -> None:
-    net, pictures = build(name), build(name, channels=4)
+    net, images = build(name), build(name, channels=4)
     together = build(name, ensemble=3)
     for one, y in (
         (net, torch.randn(4, 3)),
         (net, torch.tensor(1.0)),
-        (pictures, torch.randn(2, 3, 4)),
-        (pictures, torch.randn(4)),
+        (images, torch.randn(2, 3, 4)),
+        (images, torch.randn(4)),
         (together, torch.randn(2, 5, 4)),
     ):
         for method in (one, one.trajectory):

@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
-from hdnn.estimator import settings
+from hdnn.estimators import settings
 from hdnn.kernels import output_layer
 from hdnn.models import Scaler
 from hdnn.training import matrices

@@ -240,9 +240,9 @@ def test_the_next_call_sees_what_changed(served: str) -> None:
         return found["value"]
 
     seen = [check()]
-    optimiser = torch.optim.SGD(mine.parameters(), 0.1)
+    optimizer = torch.optim.SGD(mine.parameters(), 0.1)
     mine(y).square().sum().backward()
-    optimiser.step()
+    optimizer.step()
     seen.append(check())
     J = torch.randn(4, 4)
     state = mine.state_dict() | {"field.interconnection.J": J - J.mT}

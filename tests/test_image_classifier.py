@@ -18,7 +18,7 @@ BLOCK = {"MS1": 16 + 8, "MS2": 28 + 8, "MS3": 32 + 8, "H1": 64 + 8, "H2": 64 + 8
 """Parameters of a layer of width 8, last row of Table 1."""
 
 
-def pictures(count: int = 3, size: tuple[int, int] = (28, 28), channels: int = 1) -> torch.Tensor:
+def images(count: int = 3, size: tuple[int, int] = (28, 28), channels: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     shape = (count, channels, *size)
     return torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
@@ -41,7 +41,7 @@ def test_H2_longhand() -> None:
     model = ImageClassifier(
         ImageConfig(architecture="H2", layers=(3,), step=h, mean=(mean,), std=(std,))
     )
-    x = pictures()
+    x = images()
     opening = model.stem.opening[0]
     y = F.conv2d((x / 255.0 - mean) / std, opening.weight, opening.bias, padding=1)
     net = model.networks[0]
@@ -58,7 +58,7 @@ def test_H2_longhand() -> None:
 
 def test_MS1_longhand() -> None:
     model = ImageClassifier(ImageConfig(architecture="MS1", layers=(2,), step=0.4))
-    x = pictures()
+    x = images()
     opening = model.stem.opening[0]
     state = F.conv2d(x / 255.0, opening.weight, opening.bias, padding=1)
     y, z = state[:, :4], state[:, 4:]
@@ -81,16 +81,16 @@ def test_without_layers_it_is_affine() -> None:
 def test_plain_convolutions_in_place_of_the_block() -> None:
     config = ImageConfig(block="convolution", kernel=3, layers=(2,))
     model = ImageClassifier(config)
-    y = model.preprocess(x := pictures())
+    y = model.preprocess(x := images())
     for k in (0, 2):
         part = model.stages.blocks[0][k]
         y = F.relu(F.conv2d(y, part.weight, part.bias, padding=1))
     torch.testing.assert_close(model(x), model.head(y.flatten(1)))
 
 
-def test_bytes_and_numbers_from_0_to_1_are_the_same_pictures() -> None:
+def test_bytes_and_numbers_from_0_to_1_are_the_same_images() -> None:
     model = ImageClassifier(ImageConfig(mean=(0.2,), std=(0.5,)))
-    x = pictures()
+    x = images()
     torch.testing.assert_close(model(x), model(x / 255.0), rtol=1e-12, atol=1e-12)
 
 
@@ -120,7 +120,7 @@ DEEP: dict[str, Any] = {
 def test_every_architecture_classifies(name: str) -> None:
     options = DEEP if ARCHITECTURES[name].scheme.uses_step else {**DEEP, "step": None}
     model = ImageClassifier(ImageConfig(architecture=name, **options))
-    loss = model(pictures(4, (9, 7), 3)).square().sum()
+    loss = model(images(4, (9, 7), 3)).square().sum()
     loss.backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
 
@@ -134,8 +134,8 @@ def test_connectors_halve_the_resolution(
     config = ImageConfig(**DEEP, connector=connector, norm=norm, head=head)
     assert config.final_size == size
     model = ImageClassifier(config)
-    assert model(pictures(2, (9, 7), 3)).shape == (2, 5)
-    assert [tuple(y.shape) for _, y in model.block_inputs(pictures(2, (9, 7), 3))] == [
+    assert model(images(2, (9, 7), 3)).shape == (2, 5)
+    assert [tuple(y.shape) for _, y in model.block_inputs(images(2, (9, 7), 3))] == [
         (2, 4, 9, 7),
         (2, 8, *size),
     ]
@@ -164,7 +164,7 @@ def test_its_repr_is_a_specification() -> None:
 def test_saved_and_loaded_it_is_the_same(config: ImageConfig, tmp_path: Path) -> None:
     assert ImageConfig.from_dict(config.to_dict()) == config
     model = ImageClassifier(config, classes=[f"c{k}" for k in range(config.classes)])
-    x = pictures(4, config.size, config.channels)
+    x = images(4, config.size, config.channels)
     model(x)  # moves running statistics
     hdnn.save(model, tmp_path / "model.safetensors")
     again = hdnn.load(tmp_path / "model.safetensors")
@@ -208,12 +208,12 @@ def test_what_cannot_be_built(options: dict[str, Any], message: str) -> None:
         ImageConfig(**options)
 
 
-def test_pictures_of_another_kind() -> None:
+def test_images_of_another_kind() -> None:
     model = ImageClassifier()
     with pytest.raises(HdnnError, match=r"expected images \(B, 1, 28, 28\), got \(2, 1, 8, 8\)"):
-        model(pictures(2, (8, 8)))
+        model(images(2, (8, 8)))
     with pytest.raises(HdnnError, match=r"uint8 .* or torch\.float64"):
-        model(pictures().float())
+        model(images().float())
     with pytest.raises(HdnnError, match="3 labels do not fit 10 classes"):
         ImageClassifier(classes=[1, 2, 3])
     with pytest.raises(HdnnError, match="did you mean 'widths'"):

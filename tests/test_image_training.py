@@ -159,9 +159,9 @@ def test_averages_longhand() -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"method": "coordinate"}, "joint"), ({"loop": "direct"}, "serves models for tables")],
+    [({"method": "coordinate"}, "joint"), ({"loop": "compiled"}, "serves models for tables")],
 )
-def test_what_pictures_cannot_be_trained_with(
+def test_what_images_cannot_be_trained_with(
     change: dict[str, Any], message: str, digits: tuple[Tensor, Tensor]
 ) -> None:
     config = TrainingConfig(**({"method": "joint"} | change))
@@ -215,7 +215,7 @@ def test_mirror_images() -> None:
     assert 60 < sum(kept) < 140
 
 
-def test_a_rotation_turns_about_the_centre() -> None:
+def test_a_rotation_turns_about_the_center() -> None:
     """A disc stays, up to interpolation; its bright half turns by at most the angle."""
     u, v = torch.meshgrid(torch.arange(33) - 16.0, torch.arange(33) - 16.0, indexing="ij")
     half = ((u.square() + v.square() < 144) & (v > 0)).to(torch.float64)
@@ -236,7 +236,7 @@ def test_erased_squares() -> None:
     assert (int(holes.min()), int(holes.max())) == (4, 9)
 
 
-def test_statistics_of_pictures() -> None:
+def test_statistics_of_images() -> None:
     X = torch.randint(0, 256, (50, 3, 4, 5), dtype=torch.uint8)
     mean, std = statistics(X)
     wide = (X / 255.0).transpose(0, 1).flatten(1)
@@ -323,7 +323,7 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
     assert found["samples"] == 359
     assert found["accuracy"] > 0.7
     test = load("digits").test
-    file = tmp_path / "pictures-idx3-ubyte"
+    file = tmp_path / "images-idx3-ubyte"
     file.write_bytes(struct.pack(">I3I", 0x803, len(test), 8, 8) + test.numpy().tobytes())
     command("predict", run, file, "--out", tmp_path / "out.csv")
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
@@ -332,15 +332,15 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
     assert sum(float(rows[0][f"p_{k}"]) for k in range(10)) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
+def test_a_folder_of_images_by_class(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     found = load("digits")
     for label in ("no", "yes"):
         (tmp_path / "data" / label).mkdir(parents=True)
     for number in range(60):
         label = "yes" if found.train_labels[number] > 4 else "no"
-        picture = image.fromarray(found.train[number, 0].numpy())
-        picture.save(tmp_path / "data" / label / f"{number}.png")
+        image = image.fromarray(found.train[number, 0].numpy())
+        image.save(tmp_path / "data" / label / f"{number}.png")
     run = tmp_path / "run"
     command("train", tmp_path / "data", "--layers", 1, "--epochs", 1, "--out", run)
     result = json.loads(command("evaluate", run, tmp_path / "data", "--json").stdout)
@@ -349,4 +349,4 @@ def test_a_folder_of_pictures_by_class(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert len(rows) == 60
     assert {row["prediction"] for row in rows} <= {"no", "yes"}
-    assert rows[0]["picture"].startswith("no/")
+    assert rows[0]["image"].startswith("no/")

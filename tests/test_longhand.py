@@ -211,7 +211,7 @@ def test_the_bias_of_MS1_in_the_general_form() -> None:
     assert torch.equal(other.field_at(1).b, other.b[1])
 
 
-def test_HS_with_the_identity_is_MS3_relabelled() -> None:
+def test_HS_with_the_identity_is_MS3_relabeled() -> None:
     """K = [K1 0; 0 K2] of HS and [0 K1; K2 0] of MS3: the units of y and z change places."""
     hs_net, ms3_net = build("HS", layers=6), build("MS3", layers=6)
     rows = torch.tensor([2, 3, 0, 1])

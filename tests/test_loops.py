@@ -20,23 +20,23 @@ from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
 from hdnn.models import Model
 from hdnn.schemes import Leapfrog
-from hdnn.training import DirectEnsemble, TrainingConfig
+from hdnn.training import CompiledEnsemble, TrainingConfig
 from hdnn.training.loops import (
     Batches,
+    CompiledLoop,
     CoordinateLoop,
-    DirectLoop,
     Epoch,
     JointLoop,
     Loop,
     direct_obstacle,
     make_loop,
-    make_optimiser,
+    make_optimizer,
 )
 from hdnn.training.objective import LOSSES
 
 SAMPLES = 50
 # Two batches of 20 and one of 10. Rounding grows in ill-conditioned output layers: not too little
-# regularisation, where it is to be told from error.
+# regularization, where it is to be told from error.
 CONFIG = TrainingConfig(batch_size=20, alpha_c=1e-2)
 OUTPUTS = {"logistic": 1, "softmax": 3, "squared": 2}
 
@@ -89,11 +89,11 @@ def assert_direct_is_autograd(
     plain.network.backend = "reference"
     assert direct_obstacle(direct, data, config) is None
     before = copy.deepcopy(direct.state_dict())
-    found = run(DirectLoop(direct, data, config))
+    found = run(CompiledLoop(direct, data, config))
     exact = run(CoordinateLoop(plain, data, config))
     for ours, theirs in zip(found, exact, strict=True):
         close(ours.loss, theirs.loss, tolerance)
-        close(ours.penalised, theirs.penalised, tolerance)
+        close(ours.penalized, theirs.penalized, tolerance)
         assert ours.accuracy == theirs.accuracy
     state = direct.state_dict()
     for name, value in plain.state_dict().items():
@@ -186,7 +186,7 @@ def test_samples_without_weight_still_count_as_right_or_wrong(loss: str) -> None
     assert_direct_is_autograd(build("H1"), data, loss)
 
 
-@pytest.mark.parametrize("loop", [DirectLoop, CoordinateLoop, JointLoop])
+@pytest.mark.parametrize("loop", [CompiledLoop, CoordinateLoop, JointLoop])
 def test_a_batch_without_weight_changes_nothing(loop: type[Loop]) -> None:
     """Nothing is known about the hidden layers there; what is not finite would be a divergence."""
     weight = torch.ones(SAMPLES)
@@ -195,7 +195,7 @@ def test_a_batch_without_weight_changes_nothing(loop: type[Loop]) -> None:
     data, net = replace(batches("logistic"), weight=weight), build("H1")
     epoch = loop(model(net, "logistic"), data, CONFIG).epoch(order, 0)
     assert math.isfinite(epoch.loss)
-    assert math.isfinite(epoch.penalised)
+    assert math.isfinite(epoch.penalized)
     assert bool(torch.isfinite(net.K).all())
 
 
@@ -210,8 +210,8 @@ def test_single_precision(name: str, loss: str) -> None:
 def test_single_precision_is_double_precision_rounded() -> None:
     single = model(build("H1", dtype=torch.float32, generator=seeded(0)), "logistic")
     double = copy.deepcopy(single).double()
-    found = run(DirectLoop(single, batches("logistic", dtype=torch.float32), CONFIG))
-    exact = run(DirectLoop(double, batches("logistic"), CONFIG))
+    found = run(CompiledLoop(single, batches("logistic", dtype=torch.float32), CONFIG))
+    exact = run(CompiledLoop(double, batches("logistic"), CONFIG))
     close([e.loss for e in found], [e.loss for e in exact], 1e-3)
     close(single.network.K.double(), double.network.K, 1e-2)
     assert single.network.K.dtype == torch.float32
@@ -219,23 +219,23 @@ def test_single_precision_is_double_precision_rounded() -> None:
 
 def test_the_head_holds_what_the_kernels_solved() -> None:
     net = model(build("H1"), "softmax")
-    loop = DirectLoop(net, batches("softmax"), CONFIG)
+    loop = CompiledLoop(net, batches("softmax"), CONFIG)
     run(loop, 1)
     V = torch.cat([net.head.weight, net.head.bias[:, None]], 1).detach()
     assert torch.equal(V, torch.from_numpy(loop.ensemble.V[0]))
 
 
 def test_a_warm_head_is_where_newton_begins() -> None:
-    """One iteration from the minimiser of the last batch is not one iteration from zero."""
+    """One iteration from the minimizer of the last batch is not one iteration from zero."""
     config, data = replace(CONFIG, solver_iterations=1), batches("logistic")
     warm = model(build("H1", generator=seeded(0)), "logistic")
     cold = copy.deepcopy(warm)
     nn.init.ones_(warm.head.weight)
     plain = copy.deepcopy(warm)
-    found, exact = DirectLoop(warm, data, config), CoordinateLoop(plain, data, config)
+    found, exact = CompiledLoop(warm, data, config), CoordinateLoop(plain, data, config)
     close(run(found)[0].loss, run(exact)[0].loss, 1e-10)
     close(warm.head.weight, plain.head.weight, 1e-10)
-    run(DirectLoop(cold, data, config))
+    run(CompiledLoop(cold, data, config))
     assert not torch.allclose(cold.network.K, warm.network.K)
 
 
@@ -260,9 +260,9 @@ def _train_together(
     loss: str,
     config: TrainingConfig,
     epochs: int = 2,
-) -> tuple[DirectEnsemble, list[list[Epoch]]]:
+) -> tuple[CompiledEnsemble, list[list[Epoch]]]:
     targets = [part.target.double().reshape(SAMPLES, -1) for part in parts]
-    ensemble = DirectEnsemble(
+    ensemble = CompiledEnsemble(
         network,
         torch.stack([p.states for p in parts]),
         torch.stack(targets),
@@ -294,7 +294,7 @@ def test_members_are_single_trainings_bit_for_bit(
     for e in range(MEMBERS):
         part, order = parts[e % count], given[e % count]
         alone = _single(e, name, **({"step": STEPS[e].tolist()} if own_steps else {}))
-        loop = DirectLoop(model(alone, loss), part, config)
+        loop = CompiledLoop(model(alone, loss), part, config)
         exact = [loop.epoch(order[k], k) for k in range(2)]
         assert [epoch[e] for epoch in found] == exact
         assert torch.equal(network.K[e], alone.K)
@@ -308,7 +308,7 @@ def test_single_precision_members_too() -> None:
     _train_together(network, [part], torch.stack(orders(2))[None], "logistic", CONFIG)
     for e in range(MEMBERS):
         alone = _single(e, "H1", dtype=torch.float32)
-        run(DirectLoop(model(alone, "logistic"), part, CONFIG), 2)
+        run(CompiledLoop(model(alone, "logistic"), part, CONFIG), 2)
         assert torch.equal(network.K[e], alone.K)
 
 
@@ -323,7 +323,7 @@ def test_a_member_that_diverges_stops_alone() -> None:
     assert torch.equal(network.K[2], begin[2])
     for e in (0, 1, 3, 4):
         alone = _single(e, "H1")
-        exact = run(DirectLoop(model(alone, "logistic"), parts[e], CONFIG), 2)
+        exact = run(CompiledLoop(model(alone, "logistic"), parts[e], CONFIG), 2)
         assert [epoch[e] for epoch in found] == exact
         assert torch.equal(network.K[e], alone.K)
 
@@ -373,7 +373,7 @@ def _energy() -> hdnn.HamiltonianNetwork:
 
 
 OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any], str]] = {
-    "another optimiser": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam, not SGD"),
+    "another optimizer": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam, not SGD"),
     "an energy": (_energy, {}, "energy of its own"),
     "frozen biases": (_frozen, {}, "not all of them"),
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
@@ -394,11 +394,11 @@ def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
     assert isinstance(loop, CoordinateLoop)
     begin = [p.detach().clone() for p in network.parameters() if p.requires_grad]
     epochs = run(loop, 1)
-    assert math.isfinite(epochs[0].penalised)
+    assert math.isfinite(epochs[0].penalized)
     trained = [p for p in network.parameters() if p.requires_grad]
     assert not any(torch.equal(a, b) for a, b in zip(begin, trained, strict=True))
-    with pytest.raises(HdnnError, match=f"loop='direct' cannot serve.*{reason}.*loop='auto'"):
-        make_loop(net, data, replace(config, loop="direct"))
+    with pytest.raises(HdnnError, match=f"loop='compiled' cannot serve.*{reason}.*loop='auto'"):
+        make_loop(net, data, replace(config, loop="compiled"))
 
 
 def test_large_output_layers_go_through_autograd() -> None:
@@ -411,12 +411,12 @@ def test_large_output_layers_go_through_autograd() -> None:
 
 def test_the_thing_asked_for_is_the_thing_built() -> None:
     data, net = batches("logistic"), model(build("H1"), "logistic")
-    assert isinstance(make_loop(net, data, CONFIG), DirectLoop)
-    assert isinstance(make_loop(net, data, replace(CONFIG, loop="direct")), DirectLoop)
+    assert isinstance(make_loop(net, data, CONFIG), CompiledLoop)
+    assert isinstance(make_loop(net, data, replace(CONFIG, loop="compiled")), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, loop="autograd")), CoordinateLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, method="joint")), JointLoop)
     with pytest.raises(HdnnError, match="joint descent goes through autograd"):
-        make_loop(net, data, replace(CONFIG, method="joint", loop="direct"))
+        make_loop(net, data, replace(CONFIG, method="joint", loop="compiled"))
 
 
 # --- coordinate and joint descent, with a stub ----------------------------------------------------
@@ -477,16 +477,16 @@ def test_an_iteration_is_one_forward_pass_one_solve_and_one_step(
     # By hand, with W = (2, 2), mu = 2: values 2 gain (y1 + y2) + 2.
     gain, losses = 1.0, []
     for rows in ([(0.5, -1.0, 0.5, 2 / 3), (1.0, 2.0, 1.0, 1 / 3)], [(3.0, 1.0, 2.0, 1.0)]):
-        loss = slope = 0.0
+        loss = gradient_norm = 0.0
         for y1, y2, target, weight in rows:
             residual = 2 * gain * (y1 + y2) + 2 - target
             loss += weight * residual**2 / 2
-            slope += weight * residual * 2 * (y1 + y2)
+            gradient_norm += weight * residual * 2 * (y1 + y2)
         losses.append(loss)
-        gain -= 0.1 * slope
+        gain -= 0.1 * gradient_norm
     assert float(stub.gain.detach()) == pytest.approx(gain, rel=1e-13)
     assert epoch.loss == pytest.approx(sum(losses) / 2, rel=1e-13)
-    assert epoch.penalised == pytest.approx(sum(losses) / 2 + 0.5 * 3 * 4, rel=1e-13)
+    assert epoch.penalized == pytest.approx(sum(losses) / 2 + 0.5 * 3 * 4, rel=1e-13)
     assert epoch.accuracy is None
 
 
@@ -534,11 +534,11 @@ def test_steps_are_counted_and_use_the_rate_of_the_epoch(
     )
     loop = make_loop(model(build("H1"), "logistic"), batches("logistic"), config)
     rates: list[float] = []
-    step = loop.optimiser.step
+    step = loop.optimizer.step
     monkeypatch.setattr(
-        loop.optimiser,
+        loop.optimizer,
         "step",
-        lambda: (rates.append(loop.optimiser.param_groups[0]["lr"]), step())[1],
+        lambda: (rates.append(loop.optimizer.param_groups[0]["lr"]), step())[1],
     )
     run(loop)
     assert rates == [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
@@ -562,7 +562,7 @@ def test_accuracy_counts_samples_before_their_step() -> None:
     net, data = model(build("H1", generator=seeded(0)), "softmax"), batches("softmax")
     config = TrainingConfig(batch_size=100)
     before = copy.deepcopy(net)
-    epoch = DirectLoop(net, data, config).epoch(torch.arange(SAMPLES), 0)
+    epoch = CompiledLoop(net, data, config).epoch(torch.arange(SAMPLES), 0)
     with torch.no_grad():
         values = net.head(before.network(data.states))
     assert epoch.accuracy == float((values.argmax(1) == data.target).double().mean())
@@ -571,7 +571,7 @@ def test_accuracy_counts_samples_before_their_step() -> None:
     )
 
 
-# --- optimisers of torch --------------------------------------------------------------------------
+# --- optimizers of torch --------------------------------------------------------------------------
 
 OPTIMISERS = sorted(
     name
@@ -588,7 +588,7 @@ UNFIT = {"coordinate": ("LBFGS", "SparseAdam"), "joint": ("LBFGS", "SparseAdam",
 
 @pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
-def test_any_optimiser_of_torch_trains_or_is_refused_by_name(name: str, method: str) -> None:
+def test_any_optimizer_of_torch_trains_or_is_refused_by_name(name: str, method: str) -> None:
     config = TrainingConfig(method=method, optimizer=name, loop="autograd", learning_rate=0.01)
     net = model(build("H1"), "logistic")
     begin = net.network.K.detach().clone()
@@ -597,20 +597,20 @@ def test_any_optimiser_of_torch_trains_or_is_refused_by_name(name: str, method: 
             make_loop(net, batches("logistic"), config)
         return
     loop = make_loop(net, batches("logistic"), config)
-    assert type(loop.optimiser) is getattr(torch.optim, name)
-    assert all(math.isfinite(epoch.penalised) for epoch in run(loop, 2))
+    assert type(loop.optimizer) is getattr(torch.optim, name)
+    assert all(math.isfinite(epoch.penalized) for epoch in run(loop, 2))
     assert not torch.equal(net.network.K, begin)
 
 
-def test_optimisers_are_found_in_any_case_and_get_their_settings() -> None:
+def test_optimizers_are_found_in_any_case_and_get_their_settings() -> None:
     config = TrainingConfig(optimizer="adamw", learning_rate=0.3, betas=(0.5, 0.6))
-    found = make_optimiser([nn.Parameter(torch.ones(2))], config, weight_decay=0.7)
+    found = make_optimizer([nn.Parameter(torch.ones(2))], config, weight_decay=0.7)
     assert type(found) is torch.optim.AdamW
     group = found.param_groups[0]
     assert (group["lr"], tuple(group["betas"]), group["weight_decay"]) == (0.3, (0.5, 0.6), 0.7)
 
 
-def test_an_unknown_optimiser_is_answered_with_the_nearest() -> None:
+def test_an_unknown_optimizer_is_answered_with_the_nearest() -> None:
     with pytest.raises(HdnnError, match=r"unknown optimizer 'Adan'.*did you mean 'Adam'"):
         make_loop(
             model(build("H1"), "logistic"), batches("logistic"), TrainingConfig(optimizer="Adan")
@@ -619,7 +619,7 @@ def test_an_unknown_optimiser_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "NAdam"])
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
-def test_the_state_of_an_optimiser_goes_out_and_back_in(name: str, method: str) -> None:
+def test_the_state_of_an_optimizer_goes_out_and_back_in(name: str, method: str) -> None:
     config = replace(CONFIG, method=method, optimizer=name, loop="autograd")
     data, net = batches("logistic"), model(build("H1", generator=seeded(0)), "logistic")
     loop = make_loop(net, data, config)
@@ -634,4 +634,4 @@ def test_the_state_of_an_optimiser_goes_out_and_back_in(name: str, method: str) 
 def test_leapfrog_is_lowered_to_kernels() -> None:
     net = model(build("MS1", "Leapfrog"), "logistic")
     assert net.network.scheme == Leapfrog()
-    assert isinstance(make_loop(net, batches("logistic"), CONFIG), DirectLoop)
+    assert isinstance(make_loop(net, batches("logistic"), CONFIG), CompiledLoop)

@@ -199,7 +199,7 @@ def test_members_are_drawn_as_they_would_be_alone(name: str) -> None:
 
 
 @every_name
-def test_initialisation_is_standard_normal_and_reproducible(
+def test_initialization_is_standard_normal_and_reproducible(
     name: str, generator: torch.Generator
 ) -> None:
     before = torch.get_rng_state()
@@ -224,12 +224,12 @@ def test_fits_into_a_sequence_and_learns(name: str) -> None:
     net = build(name, features=6)
     model = nn.Sequential(hdnn.Augmentation(3, 6), net, nn.Linear(6, 1))
     x, target = torch.randn(20, 3), torch.randn(20, 1)
-    optimiser = torch.optim.Adam(model.parameters(), 0.03)
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
     losses = []
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (model(x) - target).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]

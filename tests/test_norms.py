@@ -31,12 +31,12 @@ def test_factors_multiply_to_both_sensitivities(name: str, scheme: str) -> None:
 
 
 def test_factors_in_other_layouts() -> None:
-    net, pictures = build("H2"), build("H2", channels=4)
-    pictures.load_state_dict(net.state_dict())
+    net, images = build("H2"), build("H2", channels=4)
+    images.load_state_dict(net.state_dict())
     y = torch.randn(5, 4, 2, 3)
     rows = y.movedim(1, -1)
-    torch.testing.assert_close(layer_factors(pictures, y), layer_factors(net, rows))
-    torch.testing.assert_close(forward_sensitivities(pictures, y), forward_sensitivities(net, rows))
+    torch.testing.assert_close(layer_factors(images, y), layer_factors(net, rows))
+    torch.testing.assert_close(forward_sensitivities(images, y), forward_sensitivities(net, rows))
     together = build("H2", ensemble=2)
     own = torch.randn(2, 5, 4)
     found = layer_factors(together, own)

@@ -47,11 +47,11 @@ def test_arrays_and_tensors_are_the_same_numbers() -> None:
     assert flat.dtype == np.float64
     assert np.array_equal(flat, found.detach().numpy().ravel())
     assert np.array_equal(ode(0.5, y.numpy()), found.detach().numpy())
-    pictures = build("H2", channels=4)
+    images = build("H2", channels=4)
     z = torch.randn(2, 4, 3)
-    assert pictures.ode(shape=z.shape)(0.5, z.numpy().ravel()).shape == (24,)
+    assert images.ode(shape=z.shape)(0.5, z.numpy().ravel()).shape == (24,)
     with pytest.raises(HdnnError, match=r"shape=y\.shape"):
-        pictures.ode()(0.5, z.numpy().ravel())
+        images.ode()(0.5, z.numpy().ravel())
 
 
 @pytest.mark.parametrize(

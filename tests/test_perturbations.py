@@ -10,13 +10,13 @@ from torch.nn.functional import cross_entropy
 import hdnn
 from hdnn.analysis import accuracy_under
 from hdnn.analysis.perturbations import BATCH, PERTURBATIONS, fgsm, gaussian, salt_and_pepper
-from hdnn.data import images
+from hdnn.data import images as image_sets
 from hdnn.errors import HdnnError
 
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[Tensor, Tensor]:
-    found = images.load("digits")
+    found = image_sets.load("digits")
     return found.train, found.train_labels
 
 
@@ -67,8 +67,8 @@ def test_fgsm_of_a_softmax_classifier_is_the_formula(digits: tuple[Tensor, Tenso
     g = ((p - torch.eye(10)[labels]) @ W).reshape(x.shape)
     torch.testing.assert_close(fgsm(model, x, labels, 0.1), x + 0.1 * g.sign())
 
-    def loss(pictures: Tensor) -> Tensor:
-        return cross_entropy(model(pictures).detach(), labels, reduction="none")
+    def loss(images: Tensor) -> Tensor:
+        return cross_entropy(model(images).detach(), labels, reduction="none")
 
     # To first order the loss grows by epsilon |g|_1, and no step of that size does better.
     first = g.abs().sum((1, 2, 3))
@@ -92,7 +92,7 @@ def test_a_sure_model_does_not_hide_its_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", PERTURBATIONS)
-def test_pictures_stay_pictures(name: str, digits: tuple[Tensor, Tensor]) -> None:
+def test_images_stay_images(name: str, digits: tuple[Tensor, Tensor]) -> None:
     model, change = softmax_classifier(), PERTURBATIONS[name]
     x, labels = digits[0][:50].double() / 255, digits[1][:50]
     assert torch.equal(change(model, x, labels, 0.0, generator()), x)
@@ -112,17 +112,17 @@ def test_accuracy_is_that_of_direct_evaluation(
 ) -> None:
     config = hdnn.ImageConfig(architecture=architecture, layers=3, size=(8, 8), norm="batch")
     model = hdnn.ImageClassifier(config, generator=generator()).eval()
-    pictures, labels = digits
-    with torch.no_grad():  # untrained, but of several minds, and right on two of three pictures
-        model.head.bias -= model(pictures).mean(0)
-    right = model.predict(pictures)
+    images, labels = digits
+    with torch.no_grad():  # untrained, but of several minds, and right on two of three images
+        model.head.bias -= model(images).mean(0)
+    right = model.predict(images)
     labels = torch.where(torch.arange(len(labels)) % 3 > 0, right, labels)
-    x = pictures.double() / 255
+    x = images.double() / 255
     moved = fgsm(model, x, labels, 0.1)
     accuracies = [float((model.predict(given) == labels).double().mean()) for given in (x, moved)]
     assert accuracies[1] < accuracies[0] - 0.1
     model.train()
-    assert accuracy_under(model, pictures, labels, "fgsm", [0, 0.1]) == pytest.approx(accuracies)
+    assert accuracy_under(model, images, labels, "fgsm", [0, 0.1]) == pytest.approx(accuracies)
     assert model.training  # left as it was; evaluated with the averages of the training
     model.eval()
     draws = generator(5)

@@ -19,7 +19,7 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import DamagedFileWarning
 from hdnn.kernels.svd import extremes
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.loops import DirectLoop
+from hdnn.training.loops import CompiledLoop
 from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
@@ -27,7 +27,7 @@ from hdnn.training.settings import DataConfig, ModelConfig
 from hdnn.training.trainer import Entry
 
 WAYS = {
-    "direct": TrainingConfig(epochs=3, batch_size=30, loop="direct"),
+    "compiled": TrainingConfig(epochs=3, batch_size=30, loop="compiled"),
     "autograd": TrainingConfig(epochs=3, batch_size=30, loop="autograd", clip=0.1),
     "joint": TrainingConfig(epochs=3, batch_size=30, method="joint", learning_rate=0.01),
 }
@@ -64,11 +64,11 @@ def test_weights_with_and_without_it_are_the_same_bits(
     after = fit(watched, WAYS[way], Recorder(every))
     for (key, a), b in zip(plain.state_dict().items(), watched.state_dict().values(), strict=True):
         assert torch.equal(a, b), key
-    strip = [(e.loss, e.penalised, e.accuracy) for e in before.history]
-    assert strip == [(e.loss, e.penalised, e.accuracy) for e in after.history]
+    strip = [(e.loss, e.penalized, e.accuracy) for e in before.history]
+    assert strip == [(e.loss, e.penalized, e.accuracy) for e in after.history]
     assert after.recorder is not None
     assert [r.iteration for r in after.recorder.recordings] == list(range(0, 12, every))
-    assert isinstance(after.loop, DirectLoop) == (way == "direct")
+    assert isinstance(after.loop, CompiledLoop) == (way == "compiled")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -99,7 +99,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     theta, beta = fresh.network.field.weights.theta.grad, fresh.network.field.weights.beta.grad
     layers = torch.cat([theta, beta], -1).norm(dim=-1)
     torch.testing.assert_close(torch.tensor(found.gradient), layers, rtol=1e-5, atol=1e-9)
-    assert found.slope == pytest.approx(float(layers.norm()), rel=1e-5)
+    assert found.gradient_norm == pytest.approx(float(layers.norm()), rel=1e-5)
 
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     log.append(1, recorder.finish(1))
     _, (entry,) = log.read()
     assert entry["mean"] == [None, 1.0]
-    assert entry["slope"] is None
+    assert entry["gradient_norm"] is None
     assert "gradient" not in entry
     json.dumps(entry, allow_nan=False)
 

@@ -139,7 +139,7 @@ def test_only_networks_with_a_step_get_a_final_time() -> None:
 def test_any_text_comes_back(text: str) -> None:
     tables = {"data": {"source": text, "drop": [text, text]}}
     assert tomllib.loads(toml.dumps(tables)) == tables
-    assume(not is_image(text))  # a folder, as ".", is of pictures, and wants another model
+    assume(not is_image(text))  # a folder, as ".", is of images, and wants another model
     config = RunConfig(DataConfig(source=text, target=text, drop=(text,)))
     assert RunConfig.from_toml(config.to_toml()) == config
 

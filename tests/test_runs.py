@@ -116,8 +116,8 @@ def test_what_a_run_leaves(whole: Run) -> None:
     assert whole.read_config() == RECIPE
     assert epochs(whole) == [1, 2, 3, 4, 5, 6]
     entry = json.loads(whole.history.read_text().splitlines()[0])
-    assert set(entry) == {"epoch", "loss", "penalised", "accuracy", "rate", "seconds"}
-    assert entry["penalised"] > entry["loss"] > 0
+    assert set(entry) == {"epoch", "loss", "penalized", "accuracy", "rate", "seconds"}
+    assert entry["penalized"] > entry["loss"] > 0
     metrics = json.loads(whole.metrics.read_text())
     assert set(metrics) == {"train", "test"}
     assert set(metrics["test"]) == {"samples", "loss", "accuracy"}
@@ -327,7 +327,7 @@ def test_an_interruption_writes_a_checkpoint_of_the_last_epoch(
 
 
 CONFIGS = {
-    "direct": {"loop": "direct"},
+    "compiled": {"loop": "compiled"},
     "autograd": {"loop": "autograd"},
     "joint": {"method": "joint", "weight_decay": 1e-3, "schedule": "cosine"},
     "adam solver": {"solver": "adam", "clip": 0.1},

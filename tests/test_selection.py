@@ -97,8 +97,8 @@ def test_nothing_to_compute_is_as_in_the_reference(name: str, backend: str) -> N
         net, y = build(name, layers=layers), torch.randn(shape)
         mine, plain = (derivatives(twin(net, b), y, y) for b in (backend, "reference"))
         agree(mine, plain, 0.0)
-    pictures, y = build(name, channels=4, backend=backend), torch.randn(2, 4, 0, 3)
-    assert pictures(y).shape == y.shape
+    images, y = build(name, channels=4, backend=backend), torch.randn(2, 4, 0, 3)
+    assert images(y).shape == y.shape
 
 
 @pytest.mark.parametrize("name", NAMES)

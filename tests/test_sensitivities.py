@@ -79,10 +79,10 @@ def test_kernels_and_reference_agree_in_every_layout(
 @pytest.mark.parametrize("name", ["H2", "MS1"])
 def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) -> None:
     net = build(name, layers=3, backend=backend)
-    pictures = build(name, channels=4, layers=3, backend=backend)
-    pictures.load_state_dict(net.state_dict())
+    images = build(name, channels=4, layers=3, backend=backend)
+    images.load_state_dict(net.state_dict())
     y = torch.randn(5, 4, 2, 3)
-    close(sensitivities(pictures, y), sensitivities(net, y.movedim(1, -1)))
+    close(sensitivities(images, y), sensitivities(net, y.movedim(1, -1)))
     together = build(name, layers=3, ensemble=2, backend=backend)
     own, shared = torch.randn(2, 5, 4), torch.randn(1, 5, 4)
     for e in range(2):

@@ -127,9 +127,9 @@ def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
 
 
 def _sklearn(problem: Problem, weight: Array | None = None) -> Array:
-    """scikit-learn minimises ||V||^2 / 2 + C sum_i loss_i: ours times C N, with C = 1/2 alpha_c N.
+    """scikit-learn minimizes ||V||^2 / 2 + C sum_i loss_i: ours times C N, with C = 1/2 alpha_c N.
 
-    It does not penalise an intercept and we do, so the intercept is a feature that is 1.
+    It does not penalize an intercept and we do, so the intercept is a feature that is 1.
     """
     samples = len(problem.Z) if weight is None else weight.sum()
     reference = LogisticRegression(
@@ -258,7 +258,7 @@ def test_one_sample(loss: int) -> None:
     problem = Problem(np.array([[2.0, -1.0]]), [1.0], loss, outputs=outputs)
     V = problem.solve()
     assert np.abs(problem.gradient(V)).max() < 1e-10
-    # The minimiser lies in the span of the sample.
+    # The minimizer lies in the span of the sample.
     np.testing.assert_allclose(V / V[:, -1:], np.tile(problem.Z, (outputs, 1)), rtol=1e-9)
 
 
@@ -274,7 +274,7 @@ def test_samples_of_weight_zero_are_not_there(loss: int) -> None:
 
 @ALL
 def test_without_a_penalty_singular_problems_stay_solvable(loss: int) -> None:
-    """alpha_c = 0 and equal columns: many minimisers, and any of them will do."""
+    """alpha_c = 0 and equal columns: many minimizers, and any of them will do."""
     problem = random(loss, alpha_c=0.0)
     problem.Z[:, 1] = problem.Z[:, 0]
     V = problem.solve()
@@ -423,9 +423,9 @@ def test_adam_is_the_adam_of_torch_from_zero(loss: int, steps: int) -> None:
     )
     assert taken == steps
     twin = torch.zeros(V.shape, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([twin], lr=0.05, betas=(0.9, 0.999))
+    optimizer = torch.optim.Adam([twin], lr=0.05, betas=(0.9, 0.999))
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         problem.objective(twin).backward()
-        optimiser.step()
+        optimizer.step()
     np.testing.assert_allclose(V, twin.detach().numpy(), rtol=1e-12, atol=1e-15)

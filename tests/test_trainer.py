@@ -20,21 +20,21 @@ from hdnn.errors import HdnnError
 from hdnn.kernels import output_layer
 from hdnn.models import Augmentation, Model
 from hdnn.training import (
-    DirectEnsemble,
+    CompiledEnsemble,
     DivergenceError,
     Entry,
     Snapshot,
     Trainer,
     TrainingConfig,
 )
-from hdnn.training.loops import CoordinateLoop, DirectLoop, JointLoop, solve_output
+from hdnn.training.loops import CompiledLoop, CoordinateLoop, JointLoop, solve_output
 
 LOOPS: dict[str, dict[str, Any]] = {
-    "direct": {"loop": "direct"},
+    "compiled": {"loop": "compiled"},
     "autograd": {"loop": "autograd"},
     "joint": {"method": "joint", "schedule": "exponential", "decay": 0.8},
 }
-KINDS = {"direct": DirectLoop, "autograd": CoordinateLoop, "joint": JointLoop}
+KINDS = {"compiled": CompiledLoop, "autograd": CoordinateLoop, "joint": JointLoop}
 every_loop = pytest.mark.parametrize("loop", LOOPS)
 
 
@@ -52,7 +52,7 @@ def make(seed: int = 0, outputs: int = 1, **options: Any) -> Model:
     return Model(hdnn.network("H1", **given), outputs, Augmentation(2, 4))
 
 
-def config(loop: str = "direct", **options: Any) -> TrainingConfig:
+def config(loop: str = "compiled", **options: Any) -> TrainingConfig:
     return TrainingConfig(**({"epochs": 4, "batch_size": 20} | LOOPS[loop] | options))
 
 
@@ -129,11 +129,11 @@ def test_joint_descent_never_solves(solved: list[tuple[int, int]]) -> None:
     trainer.fit(*moons())
     assert model.network.calls == [20, 20, 10] * 3
     assert solved == []
-    taken = {int(entry["step"]) for entry in trainer.loop.optimiser.state.values()}
+    taken = {int(entry["step"]) for entry in trainer.loop.optimizer.state.values()}
     assert taken == {9}
 
 
-def test_the_final_output_layer_minimises_over_all_training_data() -> None:
+def test_the_final_output_layer_minimizes_over_all_training_data() -> None:
     X, target = moons()
     model = make()
     Trainer(model, config()).fit(X, target)
@@ -167,7 +167,7 @@ def test_the_history_has_an_entry_for_every_epoch(loop: str) -> None:
     assert [entry.rate for entry in history] == [
         trainer.config.learning_rate_at(k) for k in range(4)
     ]
-    assert all(entry.penalised > entry.loss > 0 for entry in history)
+    assert all(entry.penalized > entry.loss > 0 for entry in history)
     assert all(0 <= entry.accuracy <= 1 for entry in history)
     assert all(a.seconds <= b.seconds for a, b in pairwise(history))
     assert {entry.validation_loss for entry in history} == {None}
@@ -206,7 +206,7 @@ def test_a_callback_can_stop_the_training(loop: str) -> None:
 def test_training_reduces_the_loss() -> None:
     for loop in LOOPS:
         history = Trainer(make(), config(loop, epochs=30, learning_rate=0.02)).fit(*moons())
-        assert history[-1].penalised < 0.7 * history[0].penalised
+        assert history[-1].penalized < 0.7 * history[0].penalized
 
 
 # --- validation and early stopping ----------------------------------------------------------------
@@ -415,7 +415,7 @@ def _check_resumed(settings: TrainingConfig, whole: Trainer, epoch: int, **optio
     snapshot, before = _interrupted(settings, epoch, **options)
     assert snapshot.epoch == epoch
     kept = {name: value.clone() for name, value in snapshot.tensors.items()}
-    # Another initialisation: everything must come from the snapshot.
+    # Another initialization: everything must come from the snapshot.
     rest = Trainer(make(**(options | {"seed": 99})), settings)
     after = rest.fit(*moons(), resume=snapshot)
     assert same(rest.model, whole.model)
@@ -455,9 +455,9 @@ def test_single_precision_and_shared_weights_are_resumed_too(loop: str) -> None:
     assert same(rest.model, whole.model)
 
 
-@pytest.mark.parametrize("optimiser", ["SGD", "RMSprop", "AdamW"])
-def test_other_optimisers_are_resumed_too(optimiser: str) -> None:
-    settings = config("autograd", optimizer=optimiser)
+@pytest.mark.parametrize("optimizer", ["SGD", "RMSprop", "AdamW"])
+def test_other_optimizers_are_resumed_too(optimizer: str) -> None:
+    settings = config("autograd", optimizer=optimizer)
     whole = Trainer(make(), settings)
     whole.fit(*moons())
     for epoch in (1, 3):
@@ -656,7 +656,7 @@ def _swiss_roll_accuracies(solver: str, seeds: int = 8) -> list[float]:
         generator=[seeded(e) for e in range(seeds)],
     )
     states, weight = widen(data.X_train.float()), torch.ones(len(data.X_train))
-    ensemble = DirectEnsemble(
+    ensemble = CompiledEnsemble(
         network,
         states[None],
         data.y_train[None, :, None],

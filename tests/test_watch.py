@@ -50,7 +50,7 @@ def test_tanh_mlp_of_50_layers() -> None:
     assert found.exact
     assert found.names == ("input", *map(str, range(50)))
     check(list(blocks), x, found, every=7)
-    assert float(found.norms.mean[0]) < 1e-6  # torch's initialisation lets gradients vanish
+    assert float(found.norms.mean[0]) < 1e-6  # torch's initialization lets gradients vanish
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -59,8 +59,8 @@ def test_transformer_encoder_of_torch(batch_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(6, 2, 12, batch_first=batch_first, dropout=0.0)
     encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
     x = torch.randn(3, 5, 6)  # 3 samples of 5 tokens
-    eyes = watch(encoder, list(encoder.layers), batch_axis=0 if batch_first else 1)
-    found = eyes(x if batch_first else x.transpose(0, 1))
+    watcher = watch(encoder, list(encoder.layers), batch_axis=0 if batch_first else 1)
+    found = watcher(x if batch_first else x.transpose(0, 1))
     assert found.names == ("input", *(f"layers.{k}" for k in range(4)))
     assert found.sizes == (30,) * 5
 
@@ -91,7 +91,7 @@ def test_estimates_are_the_norms_from_below() -> None:
     assert bool(found.norms.smallest.isnan().all())
 
 
-def test_residual_convolutions_with_batch_normalisation() -> None:
+def test_residual_convolutions_with_batch_normalization() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -135,9 +135,9 @@ def test_hamiltonian_blocks_and_layers_that_run_twice() -> None:
             return self.net(self.net(x))
 
     x = torch.randn(5, 4)
-    with watch(Twice(), ["net"]) as eyes:
-        eyes.module(x)
-    found = eyes.measure()
+    with watch(Twice(), ["net"]) as watcher:
+        watcher.module(x)
+    found = watcher.measure()
     assert found.names == ("input", "net", "net:2")
     second = hdnn.analysis.norms(hdnn.analysis.sensitivities(net, net(x)))
     torch.testing.assert_close(found.norms.mean[1], second.mean[0])

@@ -19,7 +19,7 @@ from hdnn.zoo import ARCHITECTURES, Architecture, register
 
 
 def ring(n: int) -> Pattern:
-    """Every unit sees itself and its neighbour on a ring."""
+    """Every unit sees itself and its neighbor on a ring."""
     return hdnn.fields.patterns.masked(np.eye(n) + np.roll(np.eye(n), 1, axis=1) > 0)
 
 
@@ -66,7 +66,7 @@ def test_every_test_of_networks_takes_it(name: str, generator: torch.Generator) 
     test_network.test_channels_are_features_on_another_axis(name, "own", (2, 3))
     test_network.test_an_ensemble_is_its_members_side_by_side(name, "own", "channels")
     test_network.test_a_trajectory_is_all_the_prefixes(name)
-    test_network.test_initialisation_is_standard_normal_and_reproducible(name, generator)
+    test_network.test_initialization_is_standard_normal_and_reproducible(name, generator)
     test_network.test_fits_into_a_sequence_and_learns(name)
 
 

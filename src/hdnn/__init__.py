@@ -18,7 +18,7 @@ from hdnn.network import HamiltonianNetwork
 from hdnn.zoo import network
 
 if TYPE_CHECKING:
-    from hdnn.estimator import HDNNClassifier, HDNNRegressor
+    from hdnn.estimators import HDNNClassifier, HDNNRegressor
     from hdnn.models import (
         Augmentation,
         ImageClassifier,
@@ -34,8 +34,8 @@ __version__ = "0.1.0"
 # Loaded when first used, so that `import hdnn` costs little more than `import torch`.
 _LAZY = {
     "Augmentation": "models",
-    "HDNNClassifier": "estimator",
-    "HDNNRegressor": "estimator",
+    "HDNNClassifier": "estimators",
+    "HDNNRegressor": "estimators",
     "ImageClassifier": "models",
     "ImageConfig": "models",
     "Model": "models",
@@ -47,7 +47,7 @@ _MODULES = (
     "analysis",
     "backends",
     "data",
-    "estimator",
+    "estimators",
     "models",
     "plots",
     "program",

@@ -48,11 +48,11 @@ def own_precision(function: OfState) -> OfState:
 
 
 class HamiltonianNetwork(nn.Module):
-    """A residual network that is a discretised ODE: y_0 = y, layer j advances it by h_j.
+    """A residual network that is a discretized ODE: y_0 = y, layer j advances it by h_j.
 
     Args:
         field: the dynamics.
-        scheme: how time is discretised.
+        scheme: how time is discretized.
         layers: L; may be left out where the field has weights.
         T, step: the final time (h = T / L) or the step h; exactly one. A step may be a sequence
             with one entry for every layer, or ``(E, L)`` for an ensemble.
@@ -281,7 +281,7 @@ class HamiltonianNetwork(nn.Module):
             for held in (module._modules, module._parameters, module._buffers)
             for name, entry in held.items()
         ]
-        entries = {id(entry) for _, _, entry in places}  # a parametrised tensor is not among them
+        entries = {id(entry) for _, _, entry in places}  # a parametrized tensor is not among them
         steady = tensors is not None and all(t is None or id(t) in entries for t in tensors)
         self._lowered = (places, program) if steady and program.stages is not None else None
         return program
@@ -337,9 +337,9 @@ class HamiltonianNetwork(nn.Module):
         return reference.inverse(program, y)
 
     def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
-        """The ODE that the network discretises, as f(t, y) for scipy and torchdiffeq; see `ODE`."""
+        """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`."""
         if not self.scheme.uses_step:
-            raise HdnnError(f"{self._title()} discretises no ODE: it has no step size")
+            raise HdnnError(f"{self._title()} discretizes no ODE: it has no step size")
         return ODE(self.field, self.h, self.layers, shape)
 
     def reset_parameters(self, generator: Any = None, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The ordinary differential equation that a network discretises, for solvers of others."""
+"""The ordinary differential equation that a network discretizes, for solvers of others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ODE(nn.Module):
                 "use one step for all, or single networks"
             )
         if not layers:
-            raise HdnnError("a network without layers discretises no ODE")
+            raise HdnnError("a network without layers discretizes no ODE")
         self.field, self.layers, self.shape = field, layers, shape
         begins = [float(t) for t in times(h, layers)]
         last = h[-1].item() if isinstance(h, Tensor) else h

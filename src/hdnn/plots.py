@@ -169,9 +169,9 @@ def regions_and_propagation(
 
 def _plane(states: Tensor) -> Tensor:
     """The two directions in which states ``(samples, n)`` spread most."""
-    centred = (states - states.mean(0)).double()
-    _, _, directions = torch.linalg.svd(centred, full_matrices=False)
-    return centred @ directions[:2].T
+    centered = (states - states.mean(0)).double()
+    _, _, directions = torch.linalg.svd(centered, full_matrices=False)
+    return centered @ directions[:2].T
 
 
 # --- gradients ------------------------------------------------------------------------------------

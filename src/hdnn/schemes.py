@@ -1,4 +1,4 @@
-"""Schemes: how time is discretised. `scheme.lower(field, h)` turns a field into a program.
+"""Schemes: how time is discretized. `scheme.lower(field, h)` turns a field into a program.
 
 A scheme is a small value: it knows its order and what it needs of a field, never parameters,
 devices or training. Layer j is one step of the autonomous flow of (K_j, b_j).
@@ -116,7 +116,7 @@ class ForwardEuler(Scheme):
 
 @dataclass(frozen=True)
 class DirectMap(Scheme):
-    """y_{j+1} = f(y_j): not a discretisation; a plain feed-forward network (FCNN)."""
+    """y_{j+1} = f(y_j): not a discretization; a plain feed-forward network (FCNN)."""
 
     order: ClassVar[int] = 0
     uses_step: ClassVar[bool] = False

@@ -157,7 +157,7 @@ def network(
         time_invariant: all layers share their weights.
         ensemble: E networks side by side.
         backend, memory: see `hdnn.HamiltonianNetwork`.
-        generator, scale: initialisation, see `hdnn.fields.Weights.reset_parameters`.
+        generator, scale: initialization, see `hdnn.fields.Weights.reset_parameters`.
         dtype, device: as in torch.
 
     >>> net = network("H1", features=4, layers=64, T=1.2)

@@ -24,7 +24,8 @@ from attacks import mutate, samples
 from attacks.children import judged
 from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
-from hdnn.data import images, iter_rows, read_table
+from hdnn.data import images as image_sets
+from hdnn.data import iter_rows, read_table
 from hdnn.data.idx import read_idx
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.store import Store
@@ -103,7 +104,7 @@ def _image(path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "1.png").write_bytes(path.read_bytes())
         (folder / "2.png").write_bytes(samples.images()["image"][0])
-    images.load(path.with_name("images"))
+    image_sets.load(path.with_name("images"))
 
 
 def _config(path: Path) -> None:

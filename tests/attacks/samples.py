@@ -150,10 +150,10 @@ def images() -> dict[str, list[bytes]]:
     """IDX, plain and compressed, and a PNG and a JPEG."""
     labels = bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2, 3, 4, 5])
     pixels = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])
-    picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
+    image = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     files = []
     for kind in ("PNG", "JPEG"):
-        picture.save(out := io.BytesIO(), kind)
+        image.save(out := io.BytesIO(), kind)
         files.append(out.getvalue())
     return {
         "idx": [labels, pixels],

@@ -264,10 +264,10 @@ def test_configs_and_checkpoints_of_old_runs_still_serve(
     assert Outcome.of(run) == Outcome.of(whole)
 
 
-# --- folders of pictures --------------------------------------------------------------------------
+# --- folders of images --------------------------------------------------------------------------
 
 
-def pictures(folder: Path) -> Path:
+def images(folder: Path) -> Path:
     image = pytest.importorskip("PIL.Image")
     for number in range(12):
         place = folder / ("light" if number % 2 else "dark")
@@ -277,17 +277,17 @@ def pictures(folder: Path) -> Path:
 
 
 def traps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Things named like pictures from which nothing ever comes."""
+    """Things named like images from which nothing ever comes."""
     os.mkfifo(folder / "pipe.png")
     monkeypatch.chdir(folder)  # the name of a socket is short
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket.png")
 
 
-def test_a_folder_of_pictures_is_pinned_and_pipes_in_it_do_not_hang(
+def test_a_folder_of_images_is_pinned_and_pipes_in_it_do_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = pictures(tmp_path / "pictures")
+    folder = images(tmp_path / "images")
     traps(folder / "dark", monkeypatch)
     result = command("train", folder, "--epochs", 1, "--out", tmp_path / "run")
     assert result.exit_code == 0, result.output

@@ -76,7 +76,7 @@ class Context:
 
     @property
     def stepped(self) -> bool:
-        """Whether it discretises an ODE."""
+        """Whether it discretizes an ODE."""
         return self.net.scheme.uses_step
 
     @cached_property

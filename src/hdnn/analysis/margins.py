@@ -242,7 +242,7 @@ def _refined(
         square = (g * g).sum(1).clamp_min(1e-300)
         target = p + ((((x - p) * g).sum(1) - value) / square)[:, None] * g
         x = x + (1.0 if step < STEPS // 2 else 0.5) * (target - x)
-        # Far projections leave the neighbourhood of the crossing: stay within its radius.
+        # Far projections leave the neighborhood of the crossing: stay within its radius.
         length = (x - p).norm(dim=1).clamp_min(1e-300)
         x = p + (x - p) * (torch.minimum(length, radius) / length)[:, None]
     found = (x - p).norm(dim=1)

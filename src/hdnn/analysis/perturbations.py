@@ -1,4 +1,4 @@
-"""Pictures with noise, and pictures changed against a classifier: its accuracy on them."""
+"""Images with noise, and images changed against a classifier: its accuracy on them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, unknown_name
 
 BATCH = 500
-"""Pictures that are changed and classified at once; fixed, so that a seed names the draws."""
+"""Images that are changed and classified at once; fixed, so that a seed names the draws."""
 
 Perturbation = Callable[[nn.Module, Tensor, Tensor, float, torch.Generator], Tensor]
-"""(model, pictures, labels, level, generator) -> pictures; all of them in [0, 1]."""
+"""(model, images, labels, level, generator) -> images; all of them in [0, 1]."""
 
 
-def gaussian(pictures: Tensor, sigma: float, generator: torch.Generator | None = None) -> Tensor:
-    """Pictures with independent normal noise on every value, cut off at black and white.
+def gaussian(images: Tensor, sigma: float, generator: torch.Generator | None = None) -> Tensor:
+    """Images with independent normal noise on every value, cut off at black and white.
 
         x -> clip(x + sigma n, 0, 1),   n standard normal
 
     Args:
-        pictures: numbers in [0, 1], of any shape.
+        images: numbers in [0, 1], of any shape.
         sigma: standard deviation of the noise.
         generator: draws it; None is torch's default generator.
     """
-    _check(pictures, sigma)
-    noise = torch.randn(pictures.shape, generator=generator, dtype=pictures.dtype)
-    return (pictures + sigma * noise.to(pictures.device)).clamp(0, 1)
+    _check(images, sigma)
+    noise = torch.randn(images.shape, generator=generator, dtype=images.dtype)
+    return (images + sigma * noise.to(images.device)).clamp(0, 1)
 
 
 def salt_and_pepper(
-    pictures: Tensor, share: float, generator: torch.Generator | None = None
+    images: Tensor, share: float, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Pictures with a share of their pixels, at random places, made black or white at random.
+    """Images with a share of their pixels, at random places, made black or white at random.
 
-    Of every picture exactly ``round(share H W)`` pixels are chosen, in all channels together.
+    Of every image exactly ``round(share H W)`` pixels are chosen, in all channels together.
 
     Args:
-        pictures: ``(B, C, H, W)``, numbers in [0, 1].
+        images: ``(B, C, H, W)``, numbers in [0, 1].
         share: of the pixels, 0 to 1.
         generator: draws them; None is torch's default generator.
 
@@ -47,18 +47,18 @@ def salt_and_pepper(
     >>> (salt_and_pepper(grey, 0.2) != 0.5).sum()
     tensor(20)
     """
-    _check(pictures, share, most=1.0)
-    if pictures.ndim != 4:
-        raise HdnnError(f"salt_and_pepper takes (B, C, H, W), got {tuple(pictures.shape)}")
-    B, _, H, W = pictures.shape
+    _check(images, share, most=1.0)
+    if images.ndim != 4:
+        raise HdnnError(f"salt_and_pepper takes (B, C, H, W), got {tuple(images.shape)}")
+    B, _, H, W = images.shape
     order = torch.rand(B, H * W, generator=generator).argsort(1)
     hit = (order < round(share * H * W)).reshape(B, 1, H, W)
-    colour = torch.randint(0, 2, (B, 1, H, W), generator=generator)
-    device, dtype = pictures.device, pictures.dtype
-    return torch.where(hit.to(device), colour.to(device, dtype), pictures)
+    color = torch.randint(0, 2, (B, 1, H, W), generator=generator)
+    device, dtype = images.device, images.dtype
+    return torch.where(hit.to(device), color.to(device, dtype), images)
 
 
-def fgsm(model: nn.Module, pictures: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+def fgsm(model: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     """The fast gradient sign method: every value moves by epsilon the way the loss grows.
 
         x -> clip(x + epsilon sign(g), 0, 1),   g = d cross-entropy(model(x), label) / d x
@@ -68,14 +68,14 @@ def fgsm(model: nn.Module, pictures: Tensor, labels: Tensor, epsilon: float) -> 
     is so sure that it rounds to 0, the sign of g would be lost and the model would seem robust.
 
     Args:
-        model: gives logits ``(B, classes)`` of pictures in [0, 1]; used in the mode it is in.
-        pictures: ``(B, ...)``, numbers in [0, 1].
+        model: gives logits ``(B, classes)`` of images in [0, 1]; used in the mode it is in.
+        images: ``(B, ...)``, numbers in [0, 1].
         labels: true class numbers ``(B,)``.
         epsilon: the largest change of a value.
     """
-    _check(pictures, epsilon)
+    _check(images, epsilon)
     with torch.enable_grad():
-        x = pictures.detach().requires_grad_()
+        x = images.detach().requires_grad_()
         logits: Tensor = model(x)
         if logits.ndim != 2 or logits.shape[1] < 2:
             raise HdnnError(
@@ -84,7 +84,7 @@ def fgsm(model: nn.Module, pictures: Tensor, labels: Tensor, epsilon: float) -> 
         own = nn.functional.one_hot(labels, logits.shape[1]).bool()
         others = logits.detach().masked_fill(own, -torch.inf).softmax(1)
         (g,) = torch.autograd.grad(logits, x, others.masked_fill(own, -1.0))
-    return (pictures + epsilon * g.sign()).clamp(0, 1)
+    return (images + epsilon * g.sign()).clamp(0, 1)
 
 
 PERTURBATIONS: dict[str, Perturbation] = {
@@ -99,20 +99,20 @@ PERTURBATIONS: dict[str, Perturbation] = {
 
 def accuracy_under(
     model: nn.Module,
-    pictures: Tensor,
+    images: Tensor,
     labels: Tensor,
     perturbation: str | Perturbation,
     levels: Sequence[float],
     seed: int = 0,
 ) -> tuple[float, ...]:
-    """The share of perturbed pictures that a classifier gets right, for every level.
+    """The share of perturbed images that a classifier gets right, for every level.
 
     The noise of all levels is drawn from the same seed: models, and levels, meet the same noise.
     The model is evaluated (`eval`), in its own precision.
 
     Args:
-        model: gives logits ``(B, classes)`` of pictures in [0, 1], as `hdnn.ImageClassifier`.
-        pictures: ``(B, C, H, W)``: uint8 (0 to 255) or numbers (0 to 1).
+        model: gives logits ``(B, classes)`` of images in [0, 1], as `hdnn.ImageClassifier`.
+        images: ``(B, C, H, W)``: uint8 (0 to 255) or numbers (0 to 1).
         labels: true class numbers ``(B,)``.
         perturbation: a name of `PERTURBATIONS`, or a function like those.
         levels: its strengths.
@@ -127,13 +127,13 @@ def accuracy_under(
         if perturbation not in PERTURBATIONS:
             raise unknown_name("perturbation", perturbation, PERTURBATIONS)
         perturbation = PERTURBATIONS[perturbation]
-    if not len(pictures) or len(pictures) != len(labels):
-        raise HdnnError(f"every picture has a label, got {len(pictures)} and {len(labels)}")
+    if not len(images) or len(images) != len(labels):
+        raise HdnnError(f"every image has a label, got {len(images)} and {len(labels)}")
     before = model.training
     model.eval()
     try:
         return tuple(
-            _accuracy(model, pictures, labels, perturbation, float(level), seed) for level in levels
+            _accuracy(model, images, labels, perturbation, float(level), seed) for level in levels
         )
     finally:
         model.train(before)
@@ -141,7 +141,7 @@ def accuracy_under(
 
 def _accuracy(
     model: nn.Module,
-    pictures: Tensor,
+    images: Tensor,
     labels: Tensor,
     perturbation: Perturbation,
     level: float,
@@ -149,20 +149,20 @@ def _accuracy(
 ) -> float:
     like = next(model.parameters(), torch.empty(0))
     generator, right = torch.Generator().manual_seed(seed), 0
-    for x, y in zip(pictures.split(BATCH), labels.split(BATCH), strict=True):
+    for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
         scale = 255 if x.dtype == torch.uint8 else 1
         x, y = x.to(like.device, like.dtype) / scale, y.to(like.device)
         moved = perturbation(model, x, y, level, generator)
         with torch.no_grad():
             right += int((model(moved).argmax(1) == y).sum())
-    return right / len(pictures)
+    return right / len(images)
 
 
-def _check(pictures: Tensor, level: float, most: float = torch.inf) -> None:
-    if not pictures.is_floating_point() or not bool(((pictures >= 0) & (pictures <= 1)).all()):
+def _check(images: Tensor, level: float, most: float = torch.inf) -> None:
+    if not images.is_floating_point() or not bool(((images >= 0) & (images <= 1)).all()):
         raise HdnnError(
-            f"pictures must be floating-point numbers in [0, 1], got {pictures.dtype}, up to "
-            f"{float(pictures.max()):g}; divide pictures of 0 to 255 by 255"
+            f"images must be floating-point numbers in [0, 1], got {images.dtype}, up to "
+            f"{float(images.max()):g}; divide images of 0 to 255 by 255"
         )
     if not 0 <= level <= most:
         raise HdnnError(f"the level of a perturbation is a number in [0, {most:g}], got {level!r}")

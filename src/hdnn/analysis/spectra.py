@@ -44,7 +44,7 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([8, 5, 4, 4])
     """
     if not net.scheme.uses_step:
-        raise HdnnError(f"{net.name or 'this network'} discretises no ODE: it has no step size")
+        raise HdnnError(f"{net.name or 'this network'} discretizes no ODE: it has no step size")
     refuse_convolution(net)
     states = [net.field.layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
     return velocity_jacobians_at(net, states)
@@ -135,7 +135,7 @@ def _clustered_condition(A: Tensor) -> float:
     rounding = 16 * n * EPS
     values, vectors = torch.linalg.eig(A)
     near = (values[:, None] - values[None]).abs() <= 4 * (n * EPS) ** 0.5
-    for _ in range(n.bit_length()):  # chains of neighbours
+    for _ in range(n.bit_length()):  # chains of neighbors
         near = (near.double() @ near.double()) > 0
     bases, worst = [], 1.0
     for k in range(n):
@@ -144,11 +144,11 @@ def _clustered_condition(A: Tensor) -> float:
             bases.append(vectors[:, k : k + 1])
         if len(group) == 1 or int(group[0]) < k:
             continue
-        centre, m = values[group].mean(), len(group)
+        center, m = values[group].mean(), len(group)
         eye = torch.eye(n, dtype=values.dtype)
-        _, singular, right = torch.linalg.svd(A.to(values.dtype) - centre * eye)
+        _, singular, right = torch.linalg.svd(A.to(values.dtype) - center * eye)
         bases.append(right[n - m :].mH)
-        s, d = float(singular[n - m]), float((values[group] - centre).abs().max())
+        s, d = float(singular[n - m]), float((values[group] - center).abs().max())
         if s > rounding:
             worst = max(worst, s / max(d, EPS) if d**2 / s > rounding else torch.inf)
     return max(worst, float(_condition(torch.cat(bases, 1))))

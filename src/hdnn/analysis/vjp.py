@@ -49,7 +49,7 @@ def check_mixing(rows: list[Row], names: tuple[str, ...]) -> None:
     for row, name, g in zip(rows, names, pulled, strict=False):
         if bool((row.flat(g)[1:] != 0).any()):
             raise HdnnError(
-                f"samples mix after {name!r}: batch normalisation in training mode (use "
+                f"samples mix after {name!r}: batch normalization in training mode (use "
                 "module.eval()), or the batch is on another axis (batch_axis=...); per_sample="
                 "False takes the whole batch as one state"
             )

@@ -57,9 +57,9 @@ class Watch:
     Called with the input of the module, it runs the module once and measures. As a context it only
     keeps states while *you* run the module, once, and `measure` does the rest:
 
-        with watch(model, ["encoder.0", "encoder.5"]) as eyes:
+        with watch(model, ["encoder.0", "encoder.5"]) as watcher:
             model(tokens, mask)
-        print(eyes.measure())
+        print(watcher.measure())
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def watch(
     Jacobian-vector product each), a lower bound that grows to the norm; it stops where it grows by
     less than ``tolerance``, relatively, for every sample.
 
-    Samples must not mix. Batch normalisation in training mode mixes them: use ``module.eval()``,
+    Samples must not mix. Batch normalization in training mode mixes them: use ``module.eval()``,
     or ``per_sample=False``, which takes the whole batch as one sample. Mixing is found out and
     refused. Dropout in training mode is measured as it fell. The ``.grad`` of parameters is not
     touched.

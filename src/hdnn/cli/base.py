@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hdnn.errors import ConvergenceError, FetchError, FileFormatError, HdnnError, StorageError
 from hdnn.training.evaluation import finite
-from hdnn.training.group import LostRankError, refuse_several, several
+from hdnn.training.group import LostRankError, is_distributed, refuse_distributed
 from hdnn.training.trainer import DivergenceError
 
 FAILED, MISUSE = 1, 2
@@ -60,10 +60,10 @@ app = typer.Typer(
 @app.callback(cls=_Group)
 def main(ctx: typer.Context) -> None:
     """Hamiltonian deep neural networks: gradients that neither vanish nor explode."""
-    if several():
+    if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":
-            refuse_several(f"hdnn {ctx.invoked_subcommand}")
+            refuse_distributed(f"hdnn {ctx.invoked_subcommand}")
 
 
 def say(text: str) -> None:

@@ -33,13 +33,14 @@ def data(context: typer.Context) -> None:
 @group.command("list")
 def listing(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """Every data set by name, and whether its files are there and right."""
-    from hdnn.data import BUNDLED, PROBLEMS, images
+    from hdnn.data import BUNDLED, PROBLEMS
+    from hdnn.data import images as image_sets
 
     records: list[dict[str, Any]] = [
         {"name": name, "kind": "planar", "state": "ready"} for name in PROBLEMS
     ]
     records += [{"name": name, "kind": "table", "state": "ready"} for name in BUNDLED]
-    records += [_state(chosen, data_dir) for chosen in images.IMAGE_SETS.values()]
+    records += [_state(chosen, data_dir) for chosen in image_sets.IMAGE_SETS.values()]
     if as_json:
         emit(records)
         return
@@ -54,12 +55,12 @@ def fetch(
     as_json: AsJson = False,
 ) -> None:
     """Fetch a data set, or check and repair the one that is there."""
-    from hdnn.data import images
+    from hdnn.data import images as image_sets
     from hdnn.data.fetch import REMOTES, data_root, obtain
 
     key = name.lower().replace("_", "-")
     if key not in REMOTES:
-        if key in images.IMAGE_SETS:
+        if key in image_sets.IMAGE_SETS:
             raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(REMOTES)}")
         raise unknown_name("data set to fetch", name, REMOTES)
     with _progress(hidden=as_json) as tell:

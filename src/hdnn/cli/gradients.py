@@ -118,7 +118,7 @@ def _say_record(depths: tuple[int, ...], every: int, entries: list[dict[str, Any
         ("norms of the batch mean", "of_mean", "of_mean"),
     ):
         say(f"  {title}: [{np.nanmin(table(low)):.4g}, {np.nanmax(table(high)):.4g}]")
-    first, last = (entry["slope"] or 0.0 for entry in (entries[0], entries[-1]))
+    first, last = (entry["gradient_norm"] or 0.0 for entry in (entries[0], entries[-1]))
     say(f"  norm of the parameter gradient: {first:.3g} at first, {last:.3g} at last")
 
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hdnn.estimator import HDNNClassifier
-from hdnn.estimator.settings import PARAMETERS
+from hdnn.estimators import HDNNClassifier
+from hdnn.estimators.settings import PARAMETERS
 from hdnn.training.run_config import PRESET, TABLES
 from hdnn.training.schema import Setting, settings_of
 from hdnn.training.settings import ImageModelConfig

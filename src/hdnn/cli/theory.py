@@ -22,7 +22,7 @@ from hdnn.training.runs import Run
 
 ROWS = 2000
 """States of images (one for every pixel) that are examined at most."""
-_COLOURS = {"holds": "green", "FAILS": "red", "n/a": "dim"}
+_COLORS = {"holds": "green", "FAILS": "red", "n/a": "dim"}
 
 
 @app.command(name="certify")
@@ -107,9 +107,9 @@ def _show(certificate: Certificate) -> None:
     for title in ("", "check", "measured", "statement"):
         table.add_column(title, overflow="fold")
     for check in certificate.checks:
-        colour = _COLOURS[check.verdict]
+        color = _COLORS[check.verdict]
         table.add_row(
-            f"[{colour}]{check.verdict}[/]", check.name, check.comparison, _plain(check.statement)
+            f"[{color}]{check.verdict}[/]", check.name, check.comparison, _plain(check.statement)
         )
     console.print(table)
     for check in certificate.failed:

@@ -101,7 +101,7 @@ def train(
         return Run.create(out or _default_folder(chosen), chosen, overwrite)
 
     with joined() as group:
-        run = group.lead(lambda: opened(group))
+        run = group.rank_zero(lambda: opened(group))
         _train(run, csv, tensorboard, checkpoint_seconds, as_json, group)
 
 
@@ -141,16 +141,16 @@ def _train(
     as_json: bool,
     group: Group,
 ) -> None:
-    if group.lead(lambda: run.finished):
-        group.lead(run.tidy)
+    if group.rank_zero(lambda: run.finished):
+        group.rank_zero(run.tidy)
         if as_json:
             emit({"run": str(run.folder), "finished": True})
         else:
             say(f"{run.folder} is finished; nothing to do")
         return
     callbacks: list[Callback] = []
-    group.lead(lambda: callbacks.extend(_loggers(csv, tensorboard)))
-    config = group.lead(run.read_config)
+    group.rank_zero(lambda: callbacks.extend(_loggers(csv, tensorboard)))
+    config = group.rank_zero(run.read_config)
     if group.size > 1 and not as_json:
         say(f"{group.size} processes share each batch of {config.training.batch_size}")
     # A termination is an interruption: it leaves a checkpoint too.

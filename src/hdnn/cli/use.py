@@ -11,7 +11,7 @@ import torch
 import typer
 
 from hdnn.cli.base import app, emit, say
-from hdnn.cli.pictures import labelled, read_unlabelled
+from hdnn.cli.images import labeled, read_unlabeled
 from hdnn.data import iter_rows, read_table
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
@@ -59,16 +59,16 @@ def predict(
 
 def _predict_images(model: Model, data: Path, out: Path, as_json: bool) -> None:
     channels, height, width = model.stem.shape
-    names, images = read_unlabelled(data, channels, (height, width))
+    names, images = read_unlabeled(data, channels, (height, width))
     titles = _titles(model)
     with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["picture", *titles])
+        writer.writerow(["image", *titles])
         for first in range(0, len(images), 500):
             found = _chances(model, images[first : first + 500])
             writer.writerows([names[first + k], *row] for k, row in enumerate(found))
     if as_json:
-        emit({"rows": len(images), "out": str(out), "columns": ["picture", *titles]})
+        emit({"rows": len(images), "out": str(out), "columns": ["image", *titles]})
     else:
         say(f"{len(images)} images with {', '.join(titles)}: {out}")
 
@@ -120,7 +120,7 @@ def evaluate(
             raise HdnnError("the run held out no data: pass a table to evaluate on")
         X, target = prepared.X_test, prepared.y_test
     elif model.stem.takes_images:
-        X, target = labelled(data, model)
+        X, target = labeled(data, model)
     else:
         name = opened.read_config().data.target
         if name is None:

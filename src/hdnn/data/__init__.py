@@ -1,8 +1,8 @@
-"""Data sets: the planar problems, tables from files and arrays, and pictures."""
+"""Data sets: the planar problems, tables from files and arrays, and images."""
 
 from hdnn.data import images
 from hdnn.data.bundled import BUNDLED, bundled
-from hdnn.data.delimited import NamedRows, iter_rows
+from hdnn.data.csv_reader import NamedRows, iter_rows
 from hdnn.data.labels import Label, decode, encode, guess_task
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
 from hdnn.data.tables import Table, read_table

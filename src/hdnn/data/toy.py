@@ -133,7 +133,7 @@ class Problem:
         name: the name on the command line and in records.
         title: the name in tables and figures.
         draw: the function ``(size, generator, noise) -> (X, labels)``.
-        classes: number of classes, labelled 0, 1, ...
+        classes: number of classes, labeled 0, 1, ...
         noise: the noise of the `paper` split.
         independent_noise: the noise of the `independent` split, where it must not vanish.
     """

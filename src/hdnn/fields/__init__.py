@@ -16,11 +16,11 @@ from hdnn.fields.interconnection import (
 )
 from hdnn.fields.layout import Channels, Convolution, Features, Layout
 from hdnn.fields.patterns import STRUCTURES, Pattern
-from hdnn.fields.weights import INITIALISERS, Block, Stack, Weights
+from hdnn.fields.weights import INITIALIZERS, Block, Stack, Weights
 
 __all__ = [
     "ACTIVATIONS",
-    "INITIALISERS",
+    "INITIALIZERS",
     "MATRICES",
     "STRUCTURES",
     "Activation",

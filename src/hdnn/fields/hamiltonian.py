@@ -1,4 +1,4 @@
-"""Hamiltonian fields and baselines: the right-hand side of the ODE that a network discretises.
+"""Hamiltonian fields and baselines: the right-hand side of the ODE that a network discretizes.
 
     y' = (J - R) dH/dy,      H(y) = 1' E(K y + b),      dH/dy = K' sigma(K y + b)
 

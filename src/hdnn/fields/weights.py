@@ -23,7 +23,7 @@ Generators = torch.Generator | Sequence[torch.Generator] | None
 Structure = str | Pattern | Callable[..., Pattern] | npt.ArrayLike
 Draw = Callable[[Tensor, torch.Generator | None], Tensor]
 
-INITIALISERS: dict[str, Draw] = {
+INITIALIZERS: dict[str, Draw] = {
     "normal": lambda t, g: t.normal_(generator=g),
     "uniform": lambda t, g: t.uniform_(-1.0, 1.0, generator=g),
     "zeros": lambda t, g: t.zero_(),
@@ -222,8 +222,8 @@ class Weights(nn.Module):
             scale: factor on every parameter, beside that one.
             init: "normal", "uniform" (on [-1, 1]) or "zeros".
         """
-        if init not in INITIALISERS:
-            raise unknown_name("initialiser", init, INITIALISERS)
+        if init not in INITIALIZERS:
+            raise unknown_name("initializer", init, INITIALIZERS)
         scale = limits.number("scale", scale)
         if self.theta.is_meta:
             return
@@ -235,7 +235,7 @@ class Weights(nn.Module):
                 target = parameter if member is None else parameter[member]
                 device = "cpu" if source is None else source.device
                 fresh = torch.empty_like(target, device=device).contiguous()
-                target.copy_(INITIALISERS[init](fresh, source).mul_(scale))
+                target.copy_(INITIALIZERS[init](fresh, source).mul_(scale))
 
     def _members(self, generator: Generators) -> list[tuple[int | None, torch.Generator | None]]:
         if generator is None or isinstance(generator, torch.Generator):

@@ -125,7 +125,7 @@ def write_block(buffer: Pointer, o: int, state: Place, n: int, block: Block) -> 
 
 @always_inline
 def row_of(walk: Walk, layer: int) -> int:
-    """Where the row of a layer starts; it is loaded first, with its neighbours, if need be."""
+    """Where the row of a layer starts; it is loaded first, with its neighbors, if need be."""
     if layer < walk.loaded[0] or layer >= walk.loaded[1]:
         load_rows(walk.source, walk.rows, walk.room, walk.loaded, layer)
     return (layer - walk.loaded[0]) * walk.source.size

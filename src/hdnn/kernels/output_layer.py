@@ -1,6 +1,6 @@
 """The output layer, solved given the hidden layers: compiled functions on arrays, in float64.
 
-With Z = (y_N, 1) the rows of features and V = (W, mu) the weights, minimise
+With Z = (y_N, 1) the rows of features and V = (W, mu) the weights, minimize
 
     f(V) = sum_i w_i loss(V z_i, target_i) + alpha_c ||V||_F^2,      sum_i w_i = 1
 

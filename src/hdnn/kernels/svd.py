@@ -2,7 +2,7 @@
 
 Rows of A are rotated against each other until they are orthogonal; their lengths are then the
 singular values, the small ones with small *relative* errors. Arrays hold the matrices side by side,
-``(n, n, samples)``, so that every rotation is a loop over samples that a compiler vectorises: for
+``(n, n, samples)``, so that every rotation is a loop over samples that a compiler vectorizes: for
 n = 4 a tenth of the time of LAPACK, matrix by matrix.
 """
 

@@ -1,7 +1,7 @@
 """Explicit vectors for numba: tiles, a few rows of machine vectors held in registers.
 
 A *block* is a set of samples, stored sample-minor in a flat scratch array: row i (one feature)
-starts at `o + i width`, and `width` is a multiple of two vectors. Numba only vectorises loops that
+starts at `o + i width`, and `width` is a multiple of two vectors. Numba only vectorizes loops that
 LLVM can prove independent, and never blocks them for registers; a `Tile` (a few rows of machine
 vectors held in registers) states both outright, so that one generic kernel serves every number of
 features at full speed. Offsets count elements and are not checked: the callers own the layout.
@@ -244,7 +244,7 @@ def add_totals(typing, array, offset, stride, tile, columns):
 def _lane_sums(builder: ir.IRBuilder, vectors: list[ir.Value], columns: int) -> list[ir.Value]:
     """Sum over lanes of each vector, `columns` sums to a vector.
 
-    Neighbours are added pairwise, two vectors at a time, so that the vectors of a tile share the
+    Neighbors are added pairwise, two vectors at a time, so that the vectors of a tile share the
     shuffles: 45 instructions for 16 vectors instead of 128.
     """
     lanes = vectors[0].type.count

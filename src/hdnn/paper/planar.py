@@ -20,7 +20,7 @@ from hdnn.errors import HdnnError
 from hdnn.fields import Weights
 from hdnn.models import Augmentation
 from hdnn.network import HamiltonianNetwork
-from hdnn.training import DirectEnsemble, TrainingConfig
+from hdnn.training import CompiledEnsemble, TrainingConfig
 from hdnn.training.ensemble import Observer
 
 WIDTH = 4
@@ -108,7 +108,9 @@ def descend(
         HdnnError: a network diverged.
     """
     targets, weights = data.y.unsqueeze(-1), torch.ones(data.y.shape)
-    ensemble = DirectEnsemble(network, data.X, targets, weights, config, outputs=1, loss="logistic")
+    ensemble = CompiledEnsemble(
+        network, data.X, targets, weights, config, outputs=1, loss="logistic"
+    )
     for number, order in enumerate(data.orders(config.epochs)):
         losses = [epoch.loss for epoch in ensemble.epoch(order, number, observer)]
         if strict and not all(map(math.isfinite, losses)):

@@ -242,7 +242,7 @@ def page(records: Iterable[ImageRecord]) -> str:
     parts = [
         "# Table 2: records\n",
         "`records.jsonl` holds one training a line: MNIST, 60,000 training and 10,000 test "
-        "pictures, accuracies\nof the final epoch (never the best on the test set), mean over "
+        "images, accuracies\nof the final epoch (never the best on the test set), mean over "
         f"seeds. hdnn {versions}. This page is written by the commands below;\nwhat they mean is "
         "in [docs/images.md](../../docs/images.md). Seconds an epoch are wall time of one thread "
         "beside whatever else\nthe machine did.\n",

@@ -1,12 +1,12 @@
 """How a model is trained: objective, output-layer solver, coordinate and joint descent."""
 
-from hdnn.training.ensemble import DirectEnsemble
+from hdnn.training.ensemble import CompiledEnsemble
 from hdnn.training.settings import TrainingConfig
 from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
 
 __all__ = [
     "Callback",
-    "DirectEnsemble",
+    "CompiledEnsemble",
     "DivergenceError",
     "Entry",
     "Snapshot",

@@ -1,4 +1,4 @@
-"""A running average of the weights, which often generalises better than the last ones."""
+"""A running average of the weights, which often generalizes better than the last ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Average:
     """avg <- d avg + (1 - d) weights after every iteration, d = min(decay, (1 + t) / (10 + t)).
 
     Early iterations count less, so that the initial weights are forgotten soon. Running statistics
-    of normalisations are averaged like weights.
+    of normalizations are averaged like weights.
 
     >>> line = nn.Linear(1, 1)
     >>> average = Average(line, 0.9)

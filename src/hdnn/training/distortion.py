@@ -1,4 +1,4 @@
-"""Random changes of pictures that leave their class alone: the same ones for the same seed."""
+"""Random changes of images that leave their class alone: the same ones for the same seed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hdnn.training.settings import TrainingConfig
 WHOLE = slice(None)
 
 
-def distort(pictures: Tensor, config: TrainingConfig, *place: int, share: slice = WHOLE) -> Tensor:
-    """A batch, each picture shifted, rotated, resized, mirrored and with a square erased.
+def distort(images: Tensor, config: TrainingConfig, *place: int, share: slice = WHOLE) -> Tensor:
+    """A batch, each image shifted, rotated, resized, mirrored and with a square erased.
 
     What is drawn depends on the config's seed and on the place only, so that a training that is
-    interrupted goes on with the same pictures.
+    interrupted goes on with the same images.
 
     Args:
-        pictures: ``(B, C, H, W)``, uint8 or numbers.
+        images: ``(B, C, H, W)``, uint8 or numbers.
         config: how far, see `TrainingConfig`.
         place: of the batch: the epoch, and its number there.
         share: the part of the batch to return, the same whatever the other parts are.
@@ -29,20 +29,20 @@ def distort(pictures: Tensor, config: TrainingConfig, *place: int, share: slice 
     >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
-    if not config.distorts or not len(pictures[share]):  # torch makes no empty grid
-        return pictures[share]
+    if not config.distorts or not len(images[share]):  # torch makes no empty grid
+        return images[share]
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
     if config.rotate or config.zoom:
-        part = _warp(pictures, config, generator, share)
+        part = _warp(images, config, generator, share)
     elif config.shift or config.flip:
-        part = _move(pictures, config, generator, share)
+        part = _move(images, config, generator, share)
     else:
-        part = pictures[share]
-    return _erase(part, config.erase, generator, len(pictures), share) if config.erase else part
+        part = images[share]
+    return _erase(part, config.erase, generator, len(images), share) if config.erase else part
 
 
 def _mix(*numbers: int) -> int:
-    """One seed of several numbers, far from those of their neighbours (splitmix64)."""
+    """One seed of several numbers, far from those of their neighbors (splitmix64)."""
     mask, state = (1 << 64) - 1, 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & mask
@@ -62,54 +62,54 @@ def _mirrored(count: int, flip: bool, generator: torch.Generator) -> Tensor:
 
 
 def _move(
-    pictures: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
+    images: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
 ) -> Tensor:
-    """Whole pixels: padded with black, then one window of the padded picture each."""
-    count, _, height, width = pictures.shape
+    """Whole pixels: padded with black, then one window of the padded image each."""
+    count, _, height, width = images.shape
     most = config.shift
     mirrored = _mirrored(count, config.flip, generator)[share]
     offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator)[:, share]
-    pictures, count = pictures[share], len(mirrored)
+    images, count = images[share], len(mirrored)
     columns = torch.arange(width).expand(count, width)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns) + offsets[1]
     rows = torch.arange(height) + offsets[0]
-    padded = F.pad(pictures, (most, most, most, most))
+    padded = F.pad(images, (most, most, most, most))
     samples = torch.arange(count)[:, None, None]
     moved = padded[samples, :, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2).contiguous()
 
 
 def _warp(
-    pictures: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
+    images: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
 ) -> Tensor:
     """An affine map each, by bilinear interpolation; black comes in from outside."""
-    count, _, height, width = pictures.shape
+    count, _, height, width = images.shape
     angle = _symmetric(count, math.radians(config.rotate), generator)
     size = 1 + _symmetric(count, config.zoom, generator)
     mirrored = _mirrored(count, config.flip, generator)
     x, y = (_symmetric(count, 2 * config.shift / side, generator) for side in (width, height))
     sign = torch.where(mirrored, -1.0, 1.0).to(torch.float32)
     sine, cosine = angle.sin() / size, angle.cos() / size
-    # affine_grid works in units of half a side, which differ where pictures are not square.
+    # affine_grid works in units of half a side, which differ where images are not square.
     first = torch.stack([sign * cosine, -sine * height / width, x], 1)
     second = torch.stack([sign * sine * width / height, cosine, y], 1)
-    dtype = torch.float32 if pictures.dtype == torch.uint8 else pictures.dtype
-    maps, pictures = torch.stack([first, second], 1).to(dtype)[share], pictures[share]
-    grid = F.affine_grid(maps, list(pictures.shape), align_corners=False)
-    warped = F.grid_sample(pictures.to(dtype), grid, align_corners=False)
-    return warped.round_().to(torch.uint8) if pictures.dtype == torch.uint8 else warped
+    dtype = torch.float32 if images.dtype == torch.uint8 else images.dtype
+    maps, images = torch.stack([first, second], 1).to(dtype)[share], images[share]
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+    warped = F.grid_sample(images.to(dtype), grid, align_corners=False)
+    return warped.round_().to(torch.uint8) if images.dtype == torch.uint8 else warped
 
 
 def _erase(
-    pictures: Tensor, side: int, generator: torch.Generator, count: int, share: slice
+    images: Tensor, side: int, generator: torch.Generator, count: int, share: slice
 ) -> Tensor:
-    """A black square each, its centre anywhere, for the share of ``count`` pictures."""
-    _, _, height, width = pictures.shape
+    """A black square each, its center anywhere, for the share of ``count`` images."""
+    _, _, height, width = images.shape
     inside = []
     for length in (height, width):
-        centre = torch.randint(0, length, (count, 1), generator=generator)[share]
+        center = torch.randint(0, length, (count, 1), generator=generator)[share]
         inside.append(
-            (torch.arange(length) - (centre - side // 2)).div(side, rounding_mode="floor") == 0
+            (torch.arange(length) - (center - side // 2)).div(side, rounding_mode="floor") == 0
         )
     square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
-    return pictures.masked_fill(square, 0)
+    return images.masked_fill(square, 0)

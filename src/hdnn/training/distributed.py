@@ -6,7 +6,7 @@ With S processes, rank r differentiates
     S sum_{i in share r} w_i loss_i / sum_{i in batch} w_i + penalties,
 
 and the mean of these gradients over the ranks, which is what torch's DistributedDataParallel
-forms, is the gradient of the penalised loss of the whole batch: exactly, for shares of any sizes.
+forms, is the gradient of the penalized loss of the whole batch: exactly, for shares of any sizes.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ class Ranks(Group):
                 f"{config.method!r}; use --method joint, or one process"
             )
 
-    def lead(self, work: Callable[[], T]) -> T:
-        outcome = _attempt(work) if self.leads else (None, None)
+    def rank_zero(self, work: Callable[[], T]) -> T:
+        outcome = _attempt(work) if self.is_rank_zero else (None, None)
         found = [(outcome[0], _portable(outcome[1], 0))]
         with self.guard():
             dist.broadcast_object_list(found, src=0)
-        if self.leads and outcome[1] is not None:
+        if self.is_rank_zero and outcome[1] is not None:
             raise outcome[1]
         if found[0][1] is not None:
             raise found[0][1]
-        return outcome[0] if self.leads else found[0][0]  # type: ignore[return-value]
+        return outcome[0] if self.is_rank_zero else found[0][0]  # type: ignore[return-value]
 
-    def each(self, work: Callable[[], T]) -> T:
+    def all_ranks(self, work: Callable[[], T]) -> T:
         value, error = _attempt(work)
         failures: list[HdnnError | None] = [None] * self.size
         with self.guard():
@@ -89,7 +89,7 @@ class Ranks(Group):
 
     def collect(self, part: Tensor, count: int) -> Tensor:
         whole = part.new_zeros((count, *part.shape[1:]))
-        whole[self.share(count)] = part
+        whole[self.rows(count)] = part
         with self.guard():
             dist.all_reduce(whole)  # to each row zeros are added, so that no bit of it changes
         return whole
@@ -212,7 +212,7 @@ def _seconds() -> float:
     return seconds
 
 
-# --- batch normalisation ------------------------------------------------------------------------
+# --- batch normalization ------------------------------------------------------------------------
 
 
 class _Total(torch.autograd.Function):
@@ -232,7 +232,7 @@ class _Total(torch.autograd.Function):
 
 
 class GlobalBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation with mean and variance of the whole batch, over all processes.
+    """Batch normalization with mean and variance of the whole batch, over all processes.
 
     The same as one process computes, on any device (torch's SyncBatchNorm is for GPUs).
     """
@@ -245,18 +245,18 @@ class GlobalBatchNorm(nn.BatchNorm2d):
         return new.train(given.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(B, C, H, W)``, normalised; B may differ between the processes, and be 0."""
+        """``(B, C, H, W)``, normalized; B may differ between the processes, and be 0."""
         if not self.training:
             return super().forward(x)
         here = x.new_tensor([x.numel() // x.shape[1]])
         sums: Tensor = _Total.apply(torch.cat([x.sum((0, 2, 3)), here]))
         count = sums[-1].detach()
         mean = sums[:-1] / count
-        centred = x - mean[:, None, None]
-        variance: Tensor = _Total.apply(centred.square().sum((0, 2, 3))) / count
+        centered = x - mean[:, None, None]
+        variance: Tensor = _Total.apply(centered.square().sum((0, 2, 3))) / count
         self._note(mean.detach(), variance.detach() * count / (count - 1))
         gain = self.weight / (variance + self.eps).sqrt()
-        return centred * gain[:, None, None] + self.bias[:, None, None]
+        return centered * gain[:, None, None] + self.bias[:, None, None]
 
     @torch.no_grad()
     def _note(self, mean: Tensor, variance: Tensor) -> None:
@@ -271,7 +271,7 @@ class GlobalBatchNorm(nn.BatchNorm2d):
 
 
 def synchronise(module: nn.Module) -> None:
-    """Put a `GlobalBatchNorm` in the place of every batch normalisation."""
+    """Put a `GlobalBatchNorm` in the place of every batch normalization."""
     for name, child in list(module.named_children()):
         if type(child) is nn.BatchNorm2d:
             setattr(module, name, GlobalBatchNorm.of(child))

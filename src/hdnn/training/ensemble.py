@@ -15,7 +15,7 @@ from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
 from hdnn.network import HamiltonianNetwork
-from hdnn.training.group import refuse_several
+from hdnn.training.group import refuse_distributed
 from hdnn.training.objective import LOSSES
 from hdnn.training.settings import SOLVERS, TrainingConfig
 
@@ -28,7 +28,7 @@ class Epoch:
     """What an epoch did: means over its batches, before their steps."""
 
     loss: float
-    penalised: float
+    penalized: float
     accuracy: float | None
 
 
@@ -44,7 +44,7 @@ class Observer(Protocol):
     def before(self, iteration: int, chosen: Tensor) -> None:
         """The weights are those before its step; ``chosen`` numbers the samples of its batch."""
 
-    def after(self, slopes: np.ndarray) -> None:
+    def after(self, gradients: np.ndarray) -> None:
         """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
 
     def saw(
@@ -53,12 +53,12 @@ class Observer(Protocol):
         chosen: list[np.ndarray],
         theta: np.ndarray,
         beta: np.ndarray,
-        slopes: np.ndarray,
+        gradients: np.ndarray,
     ) -> None:
-        """Several at once: the weights before their steps, and slopes, are ``(E, looks, ...)``."""
+        """Several at once: weights before their steps, and gradients, are ``(E, looks, ...)``."""
 
 
-class DirectEnsemble:
+class CompiledEnsemble:
     """Networks side by side, trained by coordinate descent in kernels; threads share them.
 
     Args:
@@ -86,7 +86,7 @@ class DirectEnsemble:
     ) -> None:
         from hdnn.kernels.epoch import scratch_size
 
-        refuse_several("an ensemble")
+        refuse_distributed("an ensemble")
         field = network.field
         assert isinstance(field, WeightedField)
         self.config, self.weights, self.loss = config, field.weights, loss
@@ -143,13 +143,13 @@ class DirectEnsemble:
             for t in (self.weights.theta, self.weights.beta)
         )
         losses = np.full((networks, count, 3), np.nan)
-        slopes = np.zeros((networks, count, theta.shape[1] if looks else 0))
+        gradients = np.zeros((networks, count, theta.shape[1] if looks else 0))
         shots = [np.empty((networks, len(looks), *t.shape[1:]), t.dtype) for t in (theta, beta)]
         data = kernels.Data(self.X, self.targets, self.sample_weight, turns)
         first, second = self.moments
         trained = kernels.Trained(theta, beta, first, second, self.V)
         fixed = kernels.Fixed(self.steps, self.mixing, self.h, *self.repeats)
-        told = kernels.Record(losses, slopes, np.array(looks, np.int64), *shots)
+        told = kernels.Record(losses, gradients, np.array(looks, np.int64), *shots)
         options = self._options(number)
 
         def work(team: np.ndarray, caller: bool) -> None:
@@ -161,7 +161,7 @@ class DirectEnsemble:
         if observer is not None and looks:
             batches = [turns[:, i * size : (i + 1) * size] for i in looks]
             seen = [number * count + i for i in looks]
-            observer.saw(seen, batches, shots[0], shots[1], slopes[:, looks])
+            observer.saw(seen, batches, shots[0], shots[1], gradients[:, looks])
         self.taken += count
         return [self._summary(losses[e], turns.shape[1]) for e in range(networks)]
 
@@ -194,9 +194,9 @@ class DirectEnsemble:
         return found
 
     def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
-        plain, penalised, _ = losses.mean(0)
+        plain, penalized, _ = losses.mean(0)
         accuracy = None if self.loss == "squared" else float(losses[:, 2].sum()) / samples
-        return Epoch(float(plain), float(penalised), accuracy)
+        return Epoch(float(plain), float(penalized), accuracy)
 
     def state(self) -> dict[str, Tensor]:
         """Everything beside the parameters that the next epoch depends on."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.models import Model
-from hdnn.training.group import ALONE, Group
+from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import data_loss, loss_name
 
 CHUNK = 1 << 20
@@ -26,7 +26,7 @@ def finite(value: Any) -> Any:
 
 
 @torch.no_grad()
-def logits_of(model: Model, states: Tensor, group: Group = ALONE) -> Tensor:
+def logits_of(model: Model, states: Tensor, group: Group = SINGLE_PROCESS) -> Tensor:
     """``(samples, outputs)``: the logits of data from ``model.prepare``, in chunks.
 
     Each process of the group computes its share, and all get the logits of all.
@@ -35,7 +35,7 @@ def logits_of(model: Model, states: Tensor, group: Group = ALONE) -> Tensor:
     before = model.training
     model.eval()
     try:
-        parts = states[group.share(len(states))].split(max(1, CHUNK // single))
+        parts = states[group.rows(len(states))].split(max(1, CHUNK // single))
         device = model.head.weight.device
         logits = torch.cat([model.logits(part.to(device)).cpu() for part in parts])
         return group.collect(logits, len(states))
@@ -45,7 +45,7 @@ def logits_of(model: Model, states: Tensor, group: Group = ALONE) -> Tensor:
 
 @torch.no_grad()
 def evaluate(
-    model: Model, X: Tensor, target: Tensor, group: Group = ALONE
+    model: Model, X: Tensor, target: Tensor, group: Group = SINGLE_PROCESS
 ) -> dict[str, float | int]:
     """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
 

@@ -32,14 +32,14 @@ class Group(ABC):
         self.rank, self.size = rank, size
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         """Whether this process writes and talks."""
         return self.rank == 0
 
-    def share(self, count: int) -> slice:
+    def rows(self, count: int) -> slice:
         """The rows of ``count`` that are this process's: contiguous, in order of rank.
 
-        >>> Alone().share(5)
+        >>> SingleProcess().rows(5)
         slice(0, 5, None)
         """
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
@@ -49,11 +49,11 @@ class Group(ABC):
         """Refuse a training that these processes cannot share."""
 
     @abstractmethod
-    def lead(self, work: Callable[[], T]) -> T:
+    def rank_zero(self, work: Callable[[], T]) -> T:
         """What rank 0 finds by some work, in every process; its error is raised in all."""
 
     @abstractmethod
-    def each(self, work: Callable[[], T]) -> T:
+    def all_ranks(self, work: Callable[[], T]) -> T:
         """What this process finds by some work that all do; an error of one is raised in all."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Group(ABC):
 
     @abstractmethod
     def collect(self, part: Tensor, count: int) -> Tensor:
-        """All ``count`` rows, of which this process has those of its `share`."""
+        """All ``count`` rows, of which this process has those of its `rows`."""
 
     @abstractmethod
     def parallel(self, objective: nn.Module) -> nn.Module:
@@ -73,19 +73,19 @@ class Group(ABC):
         """Turns the failure of another process into a `LostRankError`."""
 
 
-class Alone(Group):
+class SingleProcess(Group):
     """One process, which is what there is unless torchrun started several."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
 
     def check(self, config: TrainingConfig) -> None:
-        refuse_several("a training of its own")
+        refuse_distributed("a training of its own")
 
-    def lead(self, work: Callable[[], T]) -> T:
+    def rank_zero(self, work: Callable[[], T]) -> T:
         return work()
 
-    def each(self, work: Callable[[], T]) -> T:
+    def all_ranks(self, work: Callable[[], T]) -> T:
         return work()
 
     def sum(self, *numbers: float) -> tuple[float, ...]:
@@ -101,17 +101,17 @@ class Alone(Group):
         return nullcontext()
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether this process was started as one of several, as torchrun does it."""
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
-def refuse_several(what: str) -> None:
+def refuse_distributed(what: str) -> None:
     """Refuse what each of several processes would do once more, as an estimator would."""
-    if several():
+    if is_distributed():
         raise HdnnError(
             f"torchrun started {os.environ['WORLD_SIZE']} processes, and {what} in each is hardly "
             "meant: they share the work of hdnn train with method='joint', and of "
@@ -122,8 +122,8 @@ def refuse_several(what: str) -> None:
 @contextmanager
 def joined() -> Iterator[Group]:
     """The group that this process was started in."""
-    if not several():
-        yield ALONE
+    if not is_distributed():
+        yield SINGLE_PROCESS
         return
     from hdnn.training import distributed  # loads torch.distributed, which one process never needs
 

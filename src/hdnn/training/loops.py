@@ -1,7 +1,7 @@
 """One epoch of training, in three ways behind one interface.
 
-`DirectLoop` runs whole epochs of coordinate descent in compiled kernels; `CoordinateLoop` is the
-same through autograd, for any network; `JointLoop` trains everything with one optimiser.
+`CompiledLoop` runs whole epochs of coordinate descent in compiled kernels; `CoordinateLoop` is the
+same through autograd, for any network; `JointLoop` trains everything with one optimizer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hdnn.models import Model
 from hdnn.network import HamiltonianNetwork
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
-from hdnn.training.ensemble import TOLERANCE, DirectEnsemble, Epoch, Observer
-from hdnn.training.group import ALONE, Group
+from hdnn.training.ensemble import TOLERANCE, CompiledEnsemble, Epoch, Observer
+from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
     LOSSES,
     Objective,
@@ -32,7 +32,7 @@ from hdnn.training.objective import (
     output_penalty,
     smoothness,
 )
-from hdnn.training.optimisers import flatten_optimiser, make_optimiser, restore_optimiser
+from hdnn.training.optimizers import flatten_optimizer, make_optimizer, restore_optimizer
 from hdnn.training.settings import TrainingConfig
 
 MOST_UNKNOWNS = 160
@@ -89,10 +89,10 @@ class Loop(ABC):
         if self._looked and self.observer is not None:
             self.observer.before(iteration, chosen)
 
-    def _show_slopes(self) -> None:
+    def _report_gradients(self) -> None:
         """Let the observer see the gradients that were just computed, before they are clipped."""
         if self._looked and self.observer is not None:
-            self.observer.after(slopes(self.model.networks[0]))
+            self.observer.after(layer_gradient_norms(self.model.networks[0]))
 
 
 def count_correct(logits: Tensor, target: Tensor, loss: str) -> int:
@@ -103,7 +103,7 @@ def count_correct(logits: Tensor, target: Tensor, loss: str) -> int:
     return int((found == target).sum())
 
 
-def slopes(network: HamiltonianNetwork) -> np.ndarray:
+def layer_gradient_norms(network: HamiltonianNetwork) -> np.ndarray:
     """Norms of the gradient by layer; of parameters that belong to no layer, one norm for all."""
     field = network.field
     if isinstance(field, WeightedField):
@@ -121,19 +121,19 @@ class CoordinateLoop(Loop):
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
-        self.optimiser = make_optimiser(model.network.parameters(), config, weight_decay=0.0)
+        self.optimizer = make_optimizer(model.network.parameters(), config, weight_decay=0.0)
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate_at(number)
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
         for i, chosen in enumerate(batches):
             self._look(number * len(batches) + i, chosen)
-            plain, penalised, hits = self._step(chosen)
-            sums += plain, penalised
+            plain, penalized, hits = self._step(chosen)
+            sums += plain, penalized
             correct += hits
-            if not np.isfinite(penalised):
+            if not np.isfinite(penalized):
                 sums[:] = np.nan
                 break
         mean = sums / len(batches)
@@ -150,33 +150,33 @@ class CoordinateLoop(Loop):
         logits = out @ head.weight.detach().mT + head.bias.detach()
         plain = data_loss(logits, target, weight, self.loss)
         smooth = config.alpha * smoothness(self.model.network)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         (plain + smooth).backward()
-        self._show_slopes()
+        self._report_gradients()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.network.parameters(), config.clip)
         penalty = config.alpha_c * output_penalty(head.weight, head.bias)
-        penalised = float((plain + smooth + penalty).detach())
-        if np.isfinite(penalised):
-            self.optimiser.step()
-        return float(plain.detach()), penalised, count_correct(logits.detach(), target, self.loss)
+        penalized = float((plain + smooth + penalty).detach())
+        if np.isfinite(penalized):
+            self.optimizer.step()
+        return float(plain.detach()), penalized, count_correct(logits.detach(), target, self.loss)
 
     def state(self) -> dict[str, Tensor]:
-        return flatten_optimiser(self.optimiser)
+        return flatten_optimizer(self.optimizer)
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        restore_optimiser(self.optimiser, state)
+        restore_optimizer(self.optimizer, state)
 
 
 class JointLoop(Loop):
-    """One optimiser for opening, hidden and output layers together (appendix B.2)."""
+    """One optimizer for opening, hidden and output layers together (appendix B.2)."""
 
     def __init__(
-        self, model: Model, data: Batches, config: TrainingConfig, group: Group = ALONE
+        self, model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
     ) -> None:
         super().__init__(model, data, config)
         self.group, self.objective = group, group.parallel(Objective(model, config))
-        self.optimiser = make_optimiser(
+        self.optimizer = make_optimizer(
             model.parameters(), config, weight_decay=config.weight_decay, fused=True
         )
         self.average = Average(model, config.averaging) if config.averaging else None
@@ -186,16 +186,16 @@ class JointLoop(Loop):
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
         for k, chosen in enumerate(batches):
-            for group in self.optimiser.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
             self._look(number * len(batches) + k, chosen)
-            plain, penalised, hits = self.gradients(chosen, number, k)
+            plain, penalized, hits = self.gradients(chosen, number, k)
             correct += hits
-            sums += plain, penalised
-            if not np.isfinite(penalised):
+            sums += plain, penalized
+            if not np.isfinite(penalized):
                 sums[:] = np.nan
                 break
-            self.optimiser.step()
+            self.optimizer.step()
             if self.average is not None:
                 self.average.update()
         self.model.eval()
@@ -204,30 +204,30 @@ class JointLoop(Loop):
         return Epoch(float(mean[0]), float(mean[1]), accuracy)
 
     def gradients(self, chosen: Tensor, number: int, place: int) -> tuple[float, float, int]:
-        """Form the gradients of a batch; returns its loss, the penalised loss and the hits.
+        """Form the gradients of a batch; returns its loss, the penalized loss and the hits.
 
         Args:
             chosen: the samples of the batch.
             number, place: the epoch, and the number of the batch in it.
         """
-        config, group, mine = self.config, self.group, self.group.share(len(chosen))
+        config, group, mine = self.config, self.group, self.group.rows(len(chosen))
         target, weight = self.data.target[chosen], self.data.weight[chosen]
         states = distort(self.data.states[chosen], config, number, place, share=mine)
         total = weight.sum()
         logits, plain, penalty = self.objective(states, target[mine], weight[mine], total)
         hits = count_correct(logits.detach().cpu(), target[mine], self.loss)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         if not bool(total > 0):  # a batch of which nothing counts
             return 0.0, 0.0, hits
         (group.size * plain + penalty).backward()  # the group takes the mean over its processes
-        self._show_slopes()
+        self._report_gradients()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         loss, found = group.sum(float(plain.detach()), hits)
         return loss, loss + float(penalty.detach()), int(found)
 
     def state(self) -> dict[str, Tensor]:
-        found = flatten_optimiser(self.optimiser)
+        found = flatten_optimizer(self.optimizer)
         if self.average is not None:
             found |= {f"average.{name}": t for name, t in self.average.state().items()}
         return found
@@ -237,13 +237,13 @@ class JointLoop(Loop):
         if self.average is not None:
             self.average.restore(own)
         rest = {k: v for k, v in state.items() if not k.startswith("average.")}
-        restore_optimiser(self.optimiser, rest)
+        restore_optimizer(self.optimizer, rest)
 
 
 def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
-    """Set the output layer to the minimiser (or a few Adam steps towards it) given y_N."""
+    """Set the output layer to the minimizer (or a few Adam steps towards it) given y_N."""
     from hdnn.kernels import output_layer  # loads numba
     from hdnn.training import matrices
 
@@ -301,12 +301,12 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     return None
 
 
-class DirectLoop(Loop):
+class CompiledLoop(Loop):
     """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
-        self.ensemble = DirectEnsemble(
+        self.ensemble = CompiledEnsemble(
             model.network,
             data.states[None],
             self._targets(),
@@ -340,17 +340,19 @@ class DirectLoop(Loop):
         self.ensemble.restore(state)
 
 
-def make_loop(model: Model, data: Batches, config: TrainingConfig, group: Group = ALONE) -> Loop:
+def make_loop(
+    model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
+) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
     _check_fit(model, config)
     group.check(config)
     reason = direct_obstacle(model, data, config)
-    if config.loop == "direct" and reason is not None:
-        raise HdnnError(f"loop='direct' cannot serve: {reason}; use loop='auto'")
+    if config.loop == "compiled" and reason is not None:
+        raise HdnnError(f"loop='compiled' cannot serve: {reason}; use loop='auto'")
     if config.method == "joint":
         return JointLoop(model, data, config, group)
-    direct = config.loop != "autograd" and reason is None
-    return DirectLoop(model, data, config) if direct else CoordinateLoop(model, data, config)
+    compiled = config.loop != "autograd" and reason is None
+    return CompiledLoop(model, data, config) if compiled else CoordinateLoop(model, data, config)
 
 
 def _check_fit(model: Model, config: TrainingConfig) -> None:
@@ -358,8 +360,8 @@ def _check_fit(model: Model, config: TrainingConfig) -> None:
     images = model.stem.takes_images
     if images and config.method != "joint":
         raise HdnnError("an image classifier is trained with method='joint', not 'coordinate'")
-    if images and config.loop == "direct":
-        raise HdnnError("loop='direct' serves models for tables; use loop='auto' for images")
+    if images and config.loop == "compiled":
+        raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
     if config.distorts and not images:
         raise HdnnError("shift, rotate, zoom, flip and erase are for images")
     if config.method != "joint" and (

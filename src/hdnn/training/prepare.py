@@ -16,7 +16,7 @@ from hdnn.data.folders import folder_digest
 from hdnn.data.images import load
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
-from hdnn.training.optimisers import make_optimiser
+from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import network
@@ -190,7 +190,7 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
 def check(config: RunConfig) -> Prepared:
     """The data of a run config, after making sure that it can be trained as it says."""
     data = prepare(config)
-    make_optimiser(build(config, data).parameters(), config.training, 0.0)
+    make_optimizer(build(config, data).parameters(), config.training, 0.0)
     return data
 
 

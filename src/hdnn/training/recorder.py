@@ -66,8 +66,8 @@ class Recording:
         mean, minimum, maximum: over samples, of the norm of d y_N / d y_l, one entry for a depth.
         smallest: the smallest singular value of d y_N / d y_l of any sample.
         of_mean: the norm of the mean of d y_N / d y_l over the samples.
-        slope: the norm of the gradient of the penalised loss, on the whole batch, with respect to
-            the weights of all layers, before clipping; NaN where no sample counts.
+        gradient_norm: the norm of the gradient of the penalized loss, on the whole batch, with
+            respect to the weights of all layers, before clipping; NaN where no sample counts.
         energy: mean over samples of H of layer l at y_l; empty where there is no energy.
         gradient: the part of it that belongs to layer l, at the same depths but N (one entry in all
             where layers share their weights).
@@ -75,7 +75,7 @@ class Recording:
 
     epoch: int
     iteration: int
-    slope: float
+    gradient_norm: float
     mean: tuple[float, ...]
     minimum: tuple[float, ...]
     maximum: tuple[float, ...]
@@ -143,7 +143,7 @@ def _form(lengths: tuple[int, ...]) -> str:
         for name, length in zip(_LISTS, lengths, strict=True)
         if length
     )
-    return '{"epoch": %d, "iteration": %d, "slope": %.6g' + "".join(parts) + "}\n"
+    return '{"epoch": %d, "iteration": %d, "gradient_norm": %.6g' + "".join(parts) + "}\n"
 
 
 def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
     for name in ("epoch", "iteration"):
         if type(line[name]) is not int:
             raise ValueError(f"{name} is an integer")
-    _check_number("slope", line["slope"])
+    _check_number("gradient_norm", line["gradient_norm"])
     for name in _LISTS:
         values = line.get(name, []) if name in ("energy", "gradient") else line[name]
         for value in values:
@@ -170,8 +170,8 @@ def _line(r: Recording) -> str:
     """A recording as JSON, in one go: formatting numbers one by one is slow."""
     lists = (r.mean, r.minimum, r.maximum, r.smallest, r.of_mean, r.energy, r.gradient)
     flat = tuple(itertools.chain.from_iterable(lists))
-    if math.isfinite(sum(flat) + r.slope):
-        return _form(tuple(map(len, lists))) % (r.epoch, r.iteration, r.slope, *flat)
+    if math.isfinite(sum(flat) + r.gradient_norm):
+        return _form(tuple(map(len, lists))) % (r.epoch, r.iteration, r.gradient_norm, *flat)
     given = {name: value for name, value in asdict(r).items() if value != ()}
     return json.dumps(finite(given)) + "\n"
 
@@ -224,7 +224,7 @@ class Recorder:
         self._states = states.numpy()
         self.recordings = []
         self._looks: list[int] = []
-        self._slopes: list[np.ndarray | None] = []
+        self._gradients_seen: list[np.ndarray | None] = []
         self._layers, self._shown = network.layers, self._snapshots.depths
         self._shown = self._shown[self._shown < network.layers]
 
@@ -236,11 +236,11 @@ class Recorder:
         """Take a snapshot of the weights and of some samples of the batch."""
         self._looks.append(iteration)
         self._snapshots.take(self._states[chosen.numpy().reshape(-1)[: self.samples]])
-        self._slopes.append(None)
+        self._gradients_seen.append(None)
 
-    def after(self, slopes: np.ndarray) -> None:
+    def after(self, gradients: np.ndarray) -> None:
         """Keep the norms of the gradient."""
-        self._slopes[-1] = slopes.reshape(-1)
+        self._gradients_seen[-1] = gradients.reshape(-1)
 
     def saw(
         self,
@@ -248,18 +248,23 @@ class Recorder:
         chosen: list[np.ndarray],
         theta: np.ndarray,
         beta: np.ndarray,
-        slopes: np.ndarray,
+        gradients: np.ndarray,
     ) -> None:
         """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
         self._looks += iterations
-        self._slopes += list(slopes[0])
+        self._gradients_seen += list(gradients[0])
         states = [self._states[batch[0, : self.samples]] for batch in chosen]
         self._snapshots.keep(states, theta[0], beta[0])
 
     def finish(self, epoch: int) -> list[Recording]:
         """Make the recordings of an epoch that has ended."""
         found: list[Recording] = []
-        looks, slopes, self._looks, self._slopes = self._looks, self._slopes, [], []
+        looks, gradients, self._looks, self._gradients_seen = (
+            self._looks,
+            self._gradients_seen,
+            [],
+            [],
+        )
         for seen in self._snapshots.profiles():
             norms, size = seen.largest, len(found)
             columns = [
@@ -274,19 +279,21 @@ class Recorder:
             else:
                 columns.append(np.empty((len(norms), 0)))
             lists = [map(tuple, column.tolist()) for column in columns]
-            steep = self._gradients(slopes[size : size + len(norms)])
-            for k, ((slope, layers), *row) in enumerate(zip(steep, *lists, strict=True), size):
-                found.append(Recording(epoch, looks[k], slope, *row, layers))  # type: ignore[call-arg]
+            steep = self._gradients(gradients[size : size + len(norms)])
+            for k, ((gradient_norm, layers), *row) in enumerate(
+                zip(steep, *lists, strict=True), size
+            ):
+                found.append(Recording(epoch, looks[k], gradient_norm, *row, layers))  # type: ignore[call-arg]
         self.recordings += found
         return found
 
     def _gradients(
-        self, slopes: list[np.ndarray | None]
+        self, gradients: list[np.ndarray | None]
     ) -> Iterator[tuple[float, tuple[float, ...]]]:
         """Norms of the whole gradient and of layers, each time; none where a step was not taken."""
-        known = [found for found in slopes if found is not None]
+        known = [found for found in gradients if found is not None]
         table = np.stack(known) if known else np.empty((0, 0))
         shown = table if table.shape[1] < self._layers else table[:, self._shown]
         totals = np.sqrt((table * table).sum(1))
         pairs = zip(totals.tolist(), map(tuple, shown.tolist()), strict=True)
-        return ((math.nan, ()) if found is None else next(pairs) for found in slopes)
+        return ((math.nan, ()) if found is None else next(pairs) for found in gradients)

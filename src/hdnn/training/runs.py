@@ -30,7 +30,7 @@ from hdnn.models import Model, load, save
 from hdnn.training import checkpoint, places, toml
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate, finite
-from hdnn.training.group import ALONE, Group
+from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.journal import Journal
 from hdnn.training.prepare import Prepared, build, data_digest, prepare
 from hdnn.training.recorder import GradientLog, Recorder
@@ -210,7 +210,7 @@ class Run:
         self,
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
-        group: Group = ALONE,
+        group: Group = SINGLE_PROCESS,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
 
@@ -224,14 +224,14 @@ class Run:
             group: the processes that train together.
         """
         with ExitStack() as held:
-            config = group.lead(lambda: self._claim(held))
-            data, model = group.each(lambda: _made(config))
+            config = group.rank_zero(lambda: self._claim(held))
+            data, model = group.all_ranks(lambda: _made(config))
             journal = Journal(
                 self.history, self.gradients, self.write_checkpoint, checkpoint_seconds
             )
-            snapshot = group.lead(lambda: self._last(config, model, journal))
+            snapshot = group.rank_zero(lambda: self._last(config, model, journal))
             trainer = Trainer(model, config.training, group=group)
-            if group.leads:
+            if group.is_rank_zero:
                 trainer.recorder = journal.recorder
                 trainer.callbacks = [journal, *callbacks]
             target, undo = _standard(data)
@@ -240,7 +240,7 @@ class Run:
                 undo(model.cpu())
                 return self._finish(model, data, group, journal)
             except (KeyboardInterrupt, HdnnError) as error:
-                writes = group.leads and not isinstance(error, StorageError)
+                writes = group.is_rank_zero and not isinstance(error, StorageError)
                 if writes and trainer.snapshot is not None:
                     journal.save(trainer.snapshot)
                 raise
@@ -277,7 +277,7 @@ class Run:
         metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test, group)
-        group.lead(lambda: self._write(model, metrics, journal))
+        group.rank_zero(lambda: self._write(model, metrics, journal))
         return metrics
 
     def _write(self, model: Model, metrics: dict[str, Any], journal: Journal) -> None:
@@ -300,7 +300,7 @@ def _made(config: RunConfig) -> tuple[Prepared, Model]:
 
 
 def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
-    """Targets of a regression, standardised, and how to undo that in the output layer."""
+    """Targets of a regression, standardized, and how to undo that in the output layer."""
     target = data.y_train
     if data.task == "classification":
         return target, lambda model: None

@@ -28,7 +28,7 @@ from hdnn.zoo import architecture
 METHODS = ("coordinate", "joint")
 SOLVERS = ("newton", "adam")
 SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
-LOOPS = ("auto", "direct", "autograd")
+LOOPS = ("auto", "compiled", "autograd")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
@@ -290,7 +290,10 @@ class TrainingConfig:
     )
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
     loop: Annotated[str, OneOf(LOOPS)] = setting(
-        "auto", "auto, direct (compiled epochs) or autograd.", "Training", flags=FILE_ONLY
+        "auto",
+        "auto, compiled (whole epochs in compiled code) or autograd.",
+        "Training",
+        flags=FILE_ONLY,
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import logits_of
-from hdnn.training.group import ALONE, Group
+from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.loops import Batches, count_correct, make_loop, solve_output
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
@@ -37,7 +37,7 @@ class Entry:
 
     Args:
         epoch: counted from 1.
-        loss, penalised: means over the batches, without and with the penalties.
+        loss, penalized: means over the batches, without and with the penalties.
         accuracy: share of training samples classified correctly, each before its step.
         validation_loss, validation_accuracy: on the held-out part, after the epoch.
         rate: the learning rate.
@@ -46,7 +46,7 @@ class Entry:
 
     epoch: int
     loss: float
-    penalised: float
+    penalized: float
     accuracy: float | None
     rate: float
     seconds: float
@@ -109,7 +109,7 @@ class Trainer:
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
         recorder: Recorder | None = None,
-        group: Group = ALONE,
+        group: Group = SINGLE_PROCESS,
     ) -> None:
         self.model, self.recorder, self.group = model, recorder, group
         self.config = TrainingConfig() if config is None else config
@@ -185,7 +185,7 @@ class Trainer:
             entry = Entry(
                 number + 1,
                 found.loss,
-                found.penalised,
+                found.penalized,
                 found.accuracy,
                 self.config.learning_rate_at(number),
                 time.perf_counter() - begin,
@@ -195,7 +195,7 @@ class Trainer:
             self._note_best(entry)
             recordings = [] if self.recorder is None else self.recorder.finish(number + 1)
             self.snapshot = self._take(number + 1, entry.seconds, entry, recordings)
-            self.stopped = self.group.lead(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
+            self.stopped = self.group.rank_zero(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
             if self.stopped:
                 break
 
@@ -399,4 +399,4 @@ class Trainer:
 
 
 def _finite(found: Epoch) -> bool:
-    return found.penalised - found.penalised == 0.0
+    return found.penalized - found.penalized == 0.0

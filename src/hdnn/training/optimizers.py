@@ -1,4 +1,4 @@
-"""Optimisers of torch by name, and their state as named tensors."""
+"""Optimizers of torch by name, and their state as named tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.training.settings import TrainingConfig
 
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
-"""Optimisers that need a closure or sparse gradients, and so cannot train a model."""
+"""Optimizers that need a closure or sparse gradients, and so cannot train a model."""
 
 
-def make_optimiser(
+def make_optimizer(
     parameters: Any, config: TrainingConfig, weight_decay: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimiser of a config: any class of `torch.optim`, by name; its fused form if asked."""
+    """The optimizer of a config: any class of `torch.optim`, by name; its fused form if asked."""
     known = [
         name
         for name in dir(torch.optim)
@@ -41,28 +41,28 @@ def make_optimiser(
     elif weight_decay:
         raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
     try:
-        optimiser: torch.optim.Optimizer = kind(parameters, **options)
+        optimizer: torch.optim.Optimizer = kind(parameters, **options)
     except ValueError as error:
         raise HdnnError(f"{config.optimizer} cannot train this model: {error}") from error
-    return optimiser
+    return optimizer
 
 
-def flatten_optimiser(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser as named tensors."""
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer as named tensors."""
     found = {}
-    for number, entries in optimiser.state_dict()["state"].items():
+    for number, entries in optimizer.state_dict()["state"].items():
         for name, value in entries.items():
             if value is not None:
                 found[f"{number}.{name}"] = torch.as_tensor(value).clone()
     return found
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
     """Put named tensors back."""
     entries: dict[int, dict[str, Tensor]] = {}
     for key, value in state.items():
         number, name = key.split(".", 1)
         entries.setdefault(int(number), {})[name] = value.clone()
-    whole = optimiser.state_dict()
+    whole = optimizer.state_dict()
     whole["state"] = entries
-    optimiser.load_state_dict(whole)
+    optimizer.load_state_dict(whole)

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
-from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
+from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
 from hdnn.models import Model, Scaler
 
 

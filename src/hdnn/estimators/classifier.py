@@ -12,8 +12,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 
 from hdnn.errors import HdnnError
-from hdnn.estimator.base import Array, HDNNEstimator, takes_parts
-from hdnn.estimator.settings import plain
+from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
+from hdnn.estimators.settings import plain
 
 
 class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         n_features_in_, feature_names_in_: number of features, and their names where X had them.
         model_: the trained `hdnn.Model`, for `hdnn.save` and `hdnn.analysis`.
         n_iter_: epochs that were run.
-        loss_curve_: the penalised loss of every epoch.
+        loss_curve_: the penalized loss of every epoch.
         history_: an `hdnn.training.Entry` for every epoch.
 
     >>> from sklearn.datasets import load_iris

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from hdnn import zoo
 from hdnn.errors import HdnnError
-from hdnn.estimator import settings
+from hdnn.estimators import settings
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig
@@ -240,7 +240,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
         self._snapshot = trainer.snapshot if partial else None
         self.history_ = [*self.history_, *history] if partial else list(history)
-        self.loss_curve_ = [entry.penalised for entry in self.history_]
+        self.loss_curve_ = [entry.penalized for entry in self.history_]
         self.n_iter_ = len(self.history_)
 
     @torch.no_grad()
@@ -261,4 +261,4 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 def _report(trainer: Trainer, entry: Entry) -> None:
     """What ``verbose`` shows, where scikit-learn's estimators show it."""
     held = "" if entry.validation_loss is None else f", validation loss {entry.validation_loss:.6f}"
-    sys.stdout.write(f"Iteration {entry.epoch}, loss = {entry.penalised:.6f}{held}\n")
+    sys.stdout.write(f"Iteration {entry.epoch}, loss = {entry.penalized:.6f}{held}\n")

@@ -4,7 +4,7 @@ from hdnn.data.sources import optional
 
 optional("sklearn")  # else an error that names the extra to install
 
-from hdnn.estimator.classifier import HDNNClassifier  # noqa: E402
-from hdnn.estimator.regressor import HDNNRegressor  # noqa: E402
+from hdnn.estimators.classifier import HDNNClassifier  # noqa: E402
+from hdnn.estimators.regressor import HDNNRegressor  # noqa: E402
 
 __all__ = ["HDNNClassifier", "HDNNRegressor"]

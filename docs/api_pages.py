@@ -1,0 +1,87 @@
+"""Writes the pages of the API reference from what the packages say is public (`__all__`)."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+PAGES = {
+    "networks": (
+        "Networks",
+        "Networks by name, the torch module behind them, and how time is discretized.",
+        {
+            "hdnn": ["network", "HamiltonianNetwork", "HdnnError"],
+            "hdnn.zoo": None,
+            "hdnn.schemes": None,
+        },
+    ),
+    "fields": (
+        "Fields",
+        "What the dynamics are: J, the structure of K, the energy and its gradient.",
+        {"hdnn.fields": None},
+    ),
+    "models": (
+        "Models and files",
+        "What one trains, saves and loads: a stem, Hamiltonian stages and an output layer.",
+        {"hdnn.models": None},
+    ),
+    "estimators": (
+        "Estimators",
+        "The networks as scikit-learn estimators.",
+        {"hdnn.estimators": None},
+    ),
+    "analysis": (
+        "Analysis",
+        "How gradients behave: along depth, in training, in anybody's model.",
+        {"hdnn.analysis": None},
+    ),
+    "training": ("Training", "How models are trained.", {"hdnn.training": None}),
+    "data": ("Data", "Where numbers come from.", {"hdnn.data": None}),
+    "program": (
+        "Programs",
+        "What a scheme makes of a field: stages, which every backend computes.",
+        {"hdnn.program": None},
+    ),
+}
+
+
+def public(module: str) -> list[str]:
+    """The public classes and functions of a module: its `__all__`, or what it defines without an underscore."""
+    loaded = importlib.import_module(module)
+    names = getattr(loaded, "__all__", None)
+    if names is None:
+        names = [
+            name
+            for name, value in vars(loaded).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module
+        ]
+    return [name for name in names if callable(getattr(loaded, name))]
+
+
+def write(folder: Path) -> None:
+    """Write the pages; those that have not changed are left alone, so that builds stay short."""
+    folder.mkdir(exist_ok=True)
+    listed = "".join(f"   {page}\n" for page in PAGES)
+    _write(
+        folder / "index.rst",
+        _title("API reference") + "Every public name, by what it is for.\n\n"
+        f".. toctree::\n   :maxdepth: 1\n\n{listed}",
+    )
+    for page, (title, about, modules) in PAGES.items():
+        parts = [f"{_title(title)}{about}\n"]
+        for module, names in modules.items():
+            lines = "".join(f"   {name}\n" for name in names or public(module))
+            parts.append(
+                f".. currentmodule:: {module}\n\n.. autosummary::\n"
+                f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
+            )
+        _write(folder / f"{page}.rst", "\n".join(parts))
+
+
+def _title(text: str) -> str:
+    return f"{text}\n{'=' * len(text)}\n\n"
+
+
+def _write(path: Path, text: str) -> None:
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")

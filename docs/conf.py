@@ -1,0 +1,92 @@
+"""How the site is built: `make docs`."""
+
+import os
+import re
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import api_pages  # noqa: E402 (it stands beside this file)
+
+api_pages.write(Path(__file__).parent / "api")
+
+project = "hdnn"
+author = "the hdnn contributors"
+copyright = "2026, the hdnn contributors"  # noqa: A001 (Sphinx's name)
+version = release = installed_version("hdnn")
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+html_static_path = ["_static"]
+html_theme = "furo"
+html_title = "hdnn"
+html_css_files = ["site.css"]
+html_show_sphinx = False
+
+myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+
+# Tutorials run when the site is built; what has not changed comes from the cache.
+nb_execution_mode = "cache"
+nb_execution_cache_path = "../build/jupyter_cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+suppress_warnings = ["ref.ref"]  # labels of scikit-learn, in docstrings that are inherited
+
+autosummary_generate = True
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+# Links into the documentation of other projects need the network when the site is built.
+if os.environ.get("DOCS_ONLINE"):
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "sklearn": ("https://scikit-learn.org/stable", None),
+    }
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+
+def _as_rst(app, what, name, obj, options, lines):
+    """Docstrings are written for the terminal: an indented equation is shown as it stands, and |x|
+    is a norm, not a substitution.
+    """
+    written, literal = [], False
+    for line in lines:
+        indented = line.startswith("    ")
+        begins = indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
+        if begins:
+            written += ["::", ""]
+        literal = begins or (literal and (indented or not line))
+        plain = literal or line.lstrip().startswith((">>>", "..."))
+        written.append(line if plain else line.replace("|", r"\|"))
+    lines[:] = written
+
+
+def _link_results(app, page, source):
+    """A page of results/ is a page of the site, too; on a code host the links stay as they are."""
+    source[0] = re.sub(
+        r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?\)", r"](results/\1.md)", source[0]
+    )
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
+    app.connect("source-read", _link_results)

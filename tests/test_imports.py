@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import hdnn
+from hdnn.cli.base import COMMANDS, app
 
 ROOT = Path(hdnn.__file__).parent
 ORDER = [
@@ -22,7 +25,7 @@ ORDER = [
     "schemes",
     "kernels",
     "backends",
-    "network",
+    "networks",
     "zoo",
     "data",
     "models",
@@ -98,14 +101,25 @@ def test_the_parser_sees_every_kind_of_import(
     assert imported(file) == {"cli", "zoo", "plots", "schemes", "models", "fields"}
 
 
-def test_import_hdnn_is_light() -> None:
-    heavy = ["numba", "sklearn", "matplotlib", "pandas", "typer", "rich", "scipy", "pydantic"]
+def test_import_hdnn_and_help_are_light() -> None:
+    heavy = ["torch", "numba", "sklearn", "matplotlib", "pandas", "pydantic", "typer", "rich"]
     code = (
-        "import sys, torch; before = set(sys.modules); import hdnn; "
-        f"print([m for m in {heavy} if m in sys.modules and m not in before])"
+        f"import sys, hdnn; print([m for m in {heavy} if m in sys.modules]); "
+        "import hdnn.cli; from typer.testing import CliRunner; "
+        "print(CliRunner().invoke(hdnn.cli.app, ['--help']).exit_code); "
+        f"print([m for m in {heavy[:6]} if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "[]"
+    assert run.stdout.split("\n")[:3] == ["[]", "0", "[]"]
+
+
+def test_the_help_lists_every_command_as_it_is() -> None:
+    for listed in set(COMMANDS.values()):
+        importlib.import_module(f"hdnn.cli.{listed.module}")
+    commands = typer.main.get_group(app).commands
+    assert set(commands) == set(COMMANDS)
+    for name, command in commands.items():
+        assert (command.help or "").startswith(COMMANDS[name].help), name
 
 
 def test_every_public_name_is_there() -> None:

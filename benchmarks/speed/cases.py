@@ -16,7 +16,7 @@ import torch
 
 import hdnn
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from speed.peers import PEERS
 from speed.timing import Timing, interleave
 

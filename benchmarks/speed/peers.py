@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 Work = Callable[[], Any]
 Peer = Callable[[HamiltonianNetwork, Tensor], Work]

@@ -12,12 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import hdnn._openmp  # noqa: F401 (first: before torch is loaded)
-from hdnn import fields, schemes, zoo
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
-from hdnn.zoo import network
 
 if TYPE_CHECKING:
+    from hdnn import fields, schemes, zoo
     from hdnn.estimators import HDNNClassifier, HDNNRegressor
     from hdnn.models import (
         Augmentation,
@@ -28,19 +26,23 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from hdnn.networks import HamiltonianNetwork
+    from hdnn.zoo import network
 
 __version__ = "0.1.0"
 
-# Loaded when first used, so that `import hdnn` costs little more than `import torch`.
+# Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
 _LAZY = {
     "Augmentation": "models",
     "HDNNClassifier": "estimators",
     "HDNNRegressor": "estimators",
+    "HamiltonianNetwork": "networks",
     "ImageClassifier": "models",
     "ImageConfig": "models",
     "Model": "models",
     "Scaler": "models",
     "load": "models",
+    "network": "zoo",
     "save": "models",
 }
 _MODULES = (
@@ -48,10 +50,13 @@ _MODULES = (
     "backends",
     "data",
     "estimators",
+    "fields",
     "models",
     "plots",
     "program",
+    "schemes",
     "training",
+    "zoo",
 )
 
 __all__ = [

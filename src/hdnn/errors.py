@@ -27,6 +27,14 @@ class FileFormatError(HdnnError):
     """A file that cannot be read as what it should be: truncated, corrupted, foreign, too new."""
 
 
+class DivergenceError(HdnnError):
+    """The loss of a training is no longer a finite number."""
+
+
+class LostRankError(HdnnError):
+    """Another process of a training has failed, or does not answer."""
+
+
 class FetchError(HdnnError):
     """A data set could not be fetched from any of its sources."""
 

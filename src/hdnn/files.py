@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -297,3 +298,12 @@ def write_json_lines(
             temporary.write_bytes(b"".join(line + b"\n" for line in kept))
     with atomic(path) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def finite(value: Any) -> Any:
+    """A record with None in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,7 +25,7 @@ from hdnn.fields import (
     canonical,
 )
 from hdnn.fields.weights import Generators
-from hdnn.network import HamiltonianNetwork, StepSize
+from hdnn.networks import HamiltonianNetwork, StepSize
 from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Verlet
 
 

@@ -33,7 +33,7 @@ from hdnn.analysis.spectra import spectral_radius, velocity_jacobians_at
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.schemes import Scheme
 
 FACTOR = 2.0

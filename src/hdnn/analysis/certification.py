@@ -11,7 +11,7 @@ from hdnn.analysis import discrete_checks as discrete
 from hdnn.analysis.certificate import Certificate, Check
 from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 CHECKS: tuple[Callable[[Context, float | None], Check], ...] = (
     continuous.interconnection,

@@ -15,7 +15,7 @@ from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, StateDependent
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 FLOW_SAMPLES = 16
 """How many samples the ODE is integrated for; the other checks look at all."""

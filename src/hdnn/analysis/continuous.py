@@ -18,7 +18,7 @@ from hdnn.analysis.sensitivity import jacobians, products, program_factors
 from hdnn.analysis.spectra import velocity_jacobians
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Step, at_layer, times
 
 State = tuple[Tensor, ...]

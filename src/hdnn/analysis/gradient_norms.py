@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Stage
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)

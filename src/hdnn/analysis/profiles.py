@@ -19,7 +19,7 @@ from hdnn.fields import HamiltonianField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.weights import Stack
 from hdnn.kernels.stage_table import Parameters
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 WIDEST = 32
 """Up to which width the compiled walk finds singular values faster than `extremes` does."""

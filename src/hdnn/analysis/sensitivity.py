@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hdnn.backends import choose, reference
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork, own_precision
+from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import Program
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hdnn.analysis.sensitivity import jacobians, refuse_convolution
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork, own_precision
+from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps

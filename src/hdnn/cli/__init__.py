@@ -1,6 +1,5 @@
-"""The command line: `hdnn` and `python -m hdnn`."""
+"""The command line: `hdnn` and `python -m hdnn`. A command's module is loaded when it is called."""
 
-from hdnn.cli import data, demo, gradients, reproduce, theory, tools, train, use
 from hdnn.cli.base import app
 
-__all__ = ["app", "data", "demo", "gradients", "reproduce", "theory", "tools", "train", "use"]
+__all__ = ["app"]

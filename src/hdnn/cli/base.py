@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from importlib import metadata
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from rich.console import Console
 
-from hdnn.errors import ConvergenceError, FetchError, FileFormatError, HdnnError, StorageError
-from hdnn.training.evaluation import finite
-from hdnn.training.group import LostRankError, is_distributed, refuse_distributed
-from hdnn.training.trainer import DivergenceError
+from hdnn.errors import (
+    ConvergenceError,
+    DivergenceError,
+    FetchError,
+    FileFormatError,
+    HdnnError,
+    LostRankError,
+    StorageError,
+)
+from hdnn.files import finite
+from hdnn.training.group import is_distributed, refuse_distributed
 
-FAILED, MISUSE = 1, 2
-"""Exit codes: something went wrong on the way; the request cannot be met as given."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAILED, MISUSE, INTERRUPTED = 1, 2, 130
+"""Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
 
 _FAILURES = (
     DivergenceError,
@@ -32,8 +44,86 @@ console = Console()
 errors = Console(stderr=True)
 
 
-class _Group(typer.core.TyperGroup):
-    """Turns an `HdnnError` into a message and an exit code."""
+class _PlainFlags:
+    """Help without a placeholder (<bool>) on options that take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options and arguments."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class Command(_PlainFlags, typer.core.TyperCommand):
+    """A command."""
+
+
+class CommandGroup(_PlainFlags, typer.core.TyperGroup):
+    """A command with commands of its own."""
+
+
+class App(typer.Typer):
+    """An application, or a group of commands, whose commands are `Command`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": CommandGroup, **options})
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
+        """Register a function as a command."""
+        return super().command(name, **{"cls": Command, **options})
+
+
+class Listed(NamedTuple):
+    """A command as ``hdnn --help`` lists it, without loading it (or torch)."""
+
+    module: str
+    panel: str
+    help: str
+
+
+USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
+
+COMMANDS = {
+    "demo": Listed("demo", USE, "Train H1, MS1 and a plain network, and draw what they learn."),
+    "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
+    "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
+    "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
+    "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),
+    "margins": Listed("gradients", LOOK, "Show how far data are from the decision boundary."),
+    "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),
+    "advise": Listed("theory", CHECK, "Suggest T, step and depth for a network on your data."),
+    "data": Listed("data", MORE, "List and fetch data sets."),
+    "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
+    "info": Listed("tools", MORE, "Show versions, threads and the cache of compiled kernels."),
+}
+"""Every command, in the order and the groups of the help; its module registers it with `app`."""
+
+
+def _stand_in(name: str) -> Command:
+    """What the help needs to know of a command."""
+    return Command(name, help=COMMANDS[name].help, rich_help_panel=COMMANDS[name].panel)
+
+
+class _Main(CommandGroup):
+    """Loads a command when it is called; turns an `HdnnError` into a message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in self.commands or cmd_name not in COMMANDS:
+            return self.commands.get(cmd_name)
+        return _stand_in(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS:  # typer suggests a name of a command that it knows
+            self.commands = {name: _stand_in(name) for name in COMMANDS}
+        elif args[0] not in self.commands:
+            importlib.import_module(f"hdnn.cli.{COMMANDS[args[0]].module}")
+            self.commands = typer.main.get_group(app).commands
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -49,17 +139,27 @@ class _Group(typer.core.TyperGroup):
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 
-app = typer.Typer(
-    help="Hamiltonian deep neural networks: gradients that neither vanish nor explode.",
+app = App(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-@app.callback(cls=_Group)
-def main(ctx: typer.Context) -> None:
-    """Hamiltonian deep neural networks: gradients that neither vanish nor explode."""
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"hdnn {metadata.version('hdnn')}")
+        raise typer.Exit
+
+
+@app.callback(cls=_Main)
+def main(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
     if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hdnn.cli.base import app, emit, errors, say
+from hdnn.cli.base import App, app, emit, errors, say
 from hdnn.errors import HdnnError, unknown_name
 
-group = typer.Typer(help="List and fetch data sets.", add_completion=False)
+group = App(help="List and fetch data sets.")
 app.add_typer(group, name="data")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

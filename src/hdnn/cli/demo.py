@@ -29,7 +29,7 @@ def demo(
     epochs: Annotated[int, typer.Option(help="Of each training; the paper has 50.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Train the paper's Swiss roll with H1, MS1 and a plain network; show what they learn."""
+    """Train H1, MS1 and a plain network, and draw what they learn."""
     from hdnn.analysis import sensitivities
     from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
 

@@ -45,7 +45,7 @@ def gradients(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Norms of d y_N / d y_l of a run: in the end, and on the way if it has a --record."""
+    """Show norms of d y_N / d y_l along depth and training."""
     opened = Run.open(run)
     log = GradientLog(opened.gradients) if opened.gradients.exists() else None
     if log is None and not opened.finished:
@@ -132,7 +132,7 @@ def margins(
     draws: Annotated[int, typer.Option(min=1, help="Random directions a sample.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Distance of held-out data to the decision boundary, and accuracy under perturbation."""
+    """Show how far data are from the decision boundary."""
     model, X, y = _held_out(Run.open(run), samples)
     if model.task != "classification":
         raise HdnnError("margins are for classification: a regression has no decision boundary")

@@ -11,14 +11,14 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from hdnn.cli.base import app, console, emit, errors, say, warn
+from hdnn.cli.base import App, app, console, emit, errors, say, warn
 from hdnn.errors import HdnnError
 from hdnn.paper import figure1, figure2, figure2_page, render, robustness, table1, table2
 from hdnn.paper.engines import Engine
 from hdnn.paper.store import Record, Store
 from hdnn.plots import save_figure
 
-reproduce = typer.Typer(no_args_is_help=True, help="The paper's tables and figures.")
+reproduce = App(no_args_is_help=True, help="Make the paper's tables and figures.")
 app.add_typer(reproduce, name="reproduce")
 
 Protocol = Annotated[str, typer.Option(help="paper, tuned or tuned-restarts.")]

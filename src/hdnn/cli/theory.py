@@ -15,7 +15,7 @@ from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.data import PROBLEMS, iter_rows, split
 from hdnn.errors import HdnnError
 from hdnn.models import Model, load
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training.prepare import build, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
@@ -38,7 +38,10 @@ def certify_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check what the theory promises of a trained network; exit code 1 where something fails."""
+    """Check which statements of the theory hold, with numbers.
+
+    The exit code is 1 where something fails.
+    """
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
     with torch.no_grad():
@@ -137,7 +140,7 @@ def advise_command(
     samples: Annotated[int, typer.Option(help="How many states, evenly chosen.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Growth of gradients at the initial weights, and the T or step that suits the network."""
+    """Suggest T, step and depth for a network on your data."""
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
     given: dict[str, dict[str, Any]] = {

@@ -39,7 +39,7 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear_cache: Annotated[bool, typer.Option(help="Remove compiled kernels.")] = False,
 ) -> None:
-    """Versions, threads, backends, compiled kernels and catalogues."""
+    """Show versions, threads and the cache of compiled kernels."""
     from hdnn.backends.threads import thread_count
     from hdnn.data import PROBLEMS
 

@@ -72,7 +72,7 @@ def train(
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
     ] = False,
 ) -> None:
-    """Train a network on a data set of the paper, your own table, or images."""
+    """Train on a table, images, or a data set by name."""
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
     if source is not None:

@@ -36,7 +36,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="CSV to write: the rows with predictions appended.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Append predictions to a CSV file, in constant memory, or list those of images."""
+    """Append predictions to a table, or list those of images."""
     model = Run.open(run).load_model()
     if model.stem.takes_images:
         _predict_images(model, data, out, as_json)
@@ -111,7 +111,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a trained run on held-out data, on another table, or on other images."""
+    """Measure a trained run on held-out data or on another table."""
     opened = Run.open(run)
     model = opened.load_model()
     if data is None:

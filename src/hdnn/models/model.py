@@ -14,7 +14,7 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
 from hdnn.models.stages import Stages, image_stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 TASKS = ("classification", "regression")
 Label = str | int | float | bool

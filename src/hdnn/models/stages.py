@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hdnn.models.image_config import ImageConfig
 from hdnn.models.stems import normalization
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.zoo import network
 
 

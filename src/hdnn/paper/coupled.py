@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
 from hdnn.paper.figure2 import Case, Looks
 from hdnn.training import TrainingConfig

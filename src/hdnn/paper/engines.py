@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hdnn.data.reading import reason_of
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.training.group import LostRankError
+from hdnn.errors import HdnnError, LostRankError, unknown_name
 
 ENGINES = ("local", "joblib", "dask", "ray")
 Task = tuple[Any, Sequence[int]]

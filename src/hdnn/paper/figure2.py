@@ -21,7 +21,7 @@ import hdnn
 from hdnn.analysis import profile
 from hdnn.analysis.profiles import other_weights
 from hdnn.data.reading import reading
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
 from hdnn.paper.experiment import Experiment, Group, Say, group, silent
 from hdnn.paper.render import write

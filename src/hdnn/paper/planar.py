@@ -19,7 +19,7 @@ from hdnn.data import Split, split, validation
 from hdnn.errors import HdnnError
 from hdnn.fields import Weights
 from hdnn.models import Augmentation
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training import CompiledEnsemble, TrainingConfig
 from hdnn.training.ensemble import Observer
 

@@ -14,7 +14,7 @@ import torch
 import hdnn
 from hdnn.data import KINDS
 from hdnn.errors import HdnnError
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import experiment, planar
 from hdnn.paper.experiment import (
     Experiment,

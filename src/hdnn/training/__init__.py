@@ -1,8 +1,25 @@
-"""How a model is trained: objective, output-layer solver, coordinate and joint descent."""
+"""How a model is trained: settings, objective, loops, the Trainer, run folders, the recorder."""
 
-from hdnn.training.ensemble import CompiledEnsemble
-from hdnn.training.settings import TrainingConfig
-from hdnn.training.trainer import Callback, DivergenceError, Entry, Snapshot, Trainer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from hdnn.errors import DivergenceError
+
+if TYPE_CHECKING:
+    from hdnn.training.ensemble import CompiledEnsemble
+    from hdnn.training.settings import TrainingConfig
+    from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
+
+_LAZY = {
+    "Callback": "trainer",
+    "CompiledEnsemble": "ensemble",
+    "Entry": "trainer",
+    "Snapshot": "trainer",
+    "Trainer": "trainer",
+    "TrainingConfig": "settings",
+}
 
 __all__ = [
     "Callback",
@@ -13,3 +30,9 @@ __all__ = [
     "Trainer",
     "TrainingConfig",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"hdnn.training.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'hdnn.training' has no attribute {name!r}")

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hdnn.errors import HdnnError
-from hdnn.training.group import Group, LostRankError
+from hdnn.errors import HdnnError, LostRankError
+from hdnn.training.group import Group
 from hdnn.training.settings import TrainingConfig
 
 T = TypeVar("T")

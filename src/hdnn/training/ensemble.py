@@ -14,7 +14,7 @@ from hdnn.backends.compiled_program import compile_program
 from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training.group import refuse_distributed
 from hdnn.training.objective import LOSSES
 from hdnn.training.settings import SOLVERS, TrainingConfig

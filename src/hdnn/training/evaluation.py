@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,15 +11,6 @@ from hdnn.training.objective import data_loss, loss_name
 
 CHUNK = 1 << 20
 """Numbers that enter the network at once."""
-
-
-def finite(value: Any) -> Any:
-    """A record with None in place of numbers that JSON does not have."""
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @torch.no_grad()

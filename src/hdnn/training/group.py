@@ -6,18 +6,16 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, TypeVar
 
 from hdnn.errors import HdnnError
-from hdnn.training.settings import TrainingConfig
+
+if TYPE_CHECKING:  # the command line asks here who it is, before it needs torch
+    from torch import Tensor, nn
+
+    from hdnn.training.settings import TrainingConfig
 
 T = TypeVar("T")
-
-
-class LostRankError(HdnnError):
-    """Another process of a training has failed, or does not answer."""
 
 
 class Group(ABC):

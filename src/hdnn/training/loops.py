@@ -19,7 +19,7 @@ from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
 from hdnn.training.ensemble import TOLERANCE, CompiledEnsemble, Epoch, Observer

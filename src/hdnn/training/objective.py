@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training.settings import TrainingConfig
 
 LOSSES = ("logistic", "softmax", "squared")

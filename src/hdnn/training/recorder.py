@@ -22,10 +22,9 @@ from torch import Tensor
 
 from hdnn.analysis.profiles import Snapshots, spread
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.files import read_json_lines, write_json_lines
-from hdnn.network import HamiltonianNetwork
+from hdnn.files import finite, read_json_lines, write_json_lines
+from hdnn.networks import HamiltonianNetwork
 from hdnn.training.epochlog import EpochLog
-from hdnn.training.evaluation import finite
 from hdnn.training.schema import check_value
 from hdnn.training.settings import DEPTHS, SAMPLES, RecordConfig
 

@@ -25,11 +25,18 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import DamagedFileWarning, atomic, read_json_lines, remove_stale, sync_folder
+from hdnn.files import (
+    DamagedFileWarning,
+    atomic,
+    finite,
+    read_json_lines,
+    remove_stale,
+    sync_folder,
+)
 from hdnn.models import Model, load, save
 from hdnn.training import checkpoint, places, toml
 from hdnn.training.epochlog import with_epoch
-from hdnn.training.evaluation import evaluate, finite
+from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.journal import Journal
 from hdnn.training.prepare import Prepared, build, data_digest, prepare

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis import advise
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training.ensemble import Epoch
 from hdnn.training.evaluation import logits_of
@@ -25,10 +25,6 @@ from hdnn.training.settings import TrainingConfig
 
 ADVISED = 32
 """Samples that the step advisor looks at when a training diverges."""
-
-
-class DivergenceError(HdnnError):
-    """The loss is no longer a finite number."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hdnn.models.persistence import budget, container
 from hdnn.models.persistence.checks import Description, Tensors, short
 from hdnn.models.persistence.kinds import KINDS, kind_of
 from hdnn.models.persistence.schema import is_table
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 FORMAT = 1
 """The version of the description; a higher one in a file asks for a newer hdnn."""

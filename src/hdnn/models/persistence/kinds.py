@@ -41,7 +41,7 @@ from hdnn.models.persistence.checks import (
 )
 from hdnn.models.persistence.schema import Argument, Choice, Schema, attribute, of_dataclass
 from hdnn.models.stems import Augmentation, Scaler
-from hdnn.network import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork
 
 # --- schemes --------------------------------------------------------------------------------------
 

@@ -305,7 +305,16 @@ def test_plain_lines_when_piped() -> None:
         assert re.fullmatch(rf"epoch {number}/4  {figures}", line)
     assert re.fullmatch(r"train  loss .*, accuracy .*  \(100 samples\)", lines[4])
     assert re.fullmatch(r"test   loss .*, accuracy .*  \(100 samples\)", lines[5])
-    assert lines[6:] == ["run: run"]
+    assert re.fullmatch(r"linear  loss \d\.\d{4}, accuracy \d\.\d{4}", lines[6])
+    assert re.fullmatch(r"baseline  loss 0.6931, accuracy 0.5000", lines[7])
+    assert lines[8:] == ["run: run"]
+
+
+def test_progress_shows_what_would_be_returned() -> None:
+    """Of the last epoch that is what was returned."""
+    lines = done("train", *ROLL, "--out", "run").stdout.splitlines()
+    loss, accuracy = re.findall(r"\d\.\d{4}", lines[3])
+    assert lines[4].startswith(f"train  loss {loss}, accuracy {accuracy} ")
 
 
 def test_long_trainings_print_ten_lines() -> None:
@@ -695,10 +704,27 @@ def test_the_held_out_part_gives_the_metrics_of_the_run(
 ) -> None:
     trained: Trained = request.getfixturevalue(name)
     metrics = json.loads((trained.run / "metrics.json").read_text())
-    assert strict_json(done("evaluate", trained.run, "--json").stdout) == metrics["test"]
-    lines = done("evaluate", trained.run).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(metrics["test"])
-    assert float(lines[1].split()[1]) == pytest.approx(metrics["test"]["loss"], rel=1e-5)
+    found = strict_json(done("evaluate", trained.run, "--json").stdout)
+    assert found == found | metrics["test"]
+    assert {"baseline", "linear", "warnings"} < set(found)
+    shown = done("evaluate", trained.run).stdout.splitlines()
+    assert shown[0] == f"{found['samples']} samples"
+    for name, title in (("accuracy", "accuracy"), ("r2", "R2"), ("rmse", "RMSE"), ("mae", "MAE")):
+        if name in found:
+            row = next(line for line in shown if line.startswith(title))
+            figures = [part[name] for part in (found, found["linear"], found["baseline"])]
+            assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
+
+
+def test_a_result_no_better_than_the_baseline_is_doubted() -> None:
+    """99 % accurate, and useless."""
+    columns = [list(range(200)), [0.0, 1.0] * 100, ["rare", *["ok"] * 99] * 2]
+    write(Path("t.csv"), ["a", "b", "label"], columns)
+    result = done("train", "t.csv", "--target", "label", *QUICK, "--epochs", 1, "--out", "run")
+    measured = done("evaluate", "run", "t.csv", "--json")
+    for text in (result.stderr, *strict_json(measured.stdout)["warnings"][:1]):
+        assert "is no better than always predicting the most frequent class" in text
+    assert "class 'rare' (2 samples) is never predicted" in strict_json(measured.stdout)["warnings"]
 
 
 def test_evaluate_on_another_table(labeled: Trained, linear: Trained) -> None:
@@ -725,7 +751,8 @@ def test_evaluate_on_another_table(labeled: Trained, linear: Trained) -> None:
 
 def test_evaluate_on_a_planar_problem(roll: Path) -> None:
     metrics = json.loads((roll / "metrics.json").read_text())
-    assert strict_json(done("evaluate", roll, "--json").stdout) == metrics["test"]
+    found = strict_json(done("evaluate", roll, "--json").stdout)
+    assert found == found | metrics["test"]
 
 
 def test_errors_of_evaluate(labeled: Trained, many: Trained, roll: Path) -> None:

@@ -12,12 +12,14 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
+from hdnn.cli.figures import show_references
 from hdnn.cli.flags import Tables, with_settings
 from hdnn.errors import HdnnError
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
 from hdnn.training.prepare import check, pin
+from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
 from hdnn.training.settings import ImageModelConfig
@@ -164,14 +166,19 @@ def _train(
         raise typer.Exit(FAILED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert run.trained is not None
+    trained = run.trained
+    references, warnings = group.rank_zero(lambda: compare_with_references(*trained))
     if as_json:
-        emit({"run": str(run.folder), "finished": True, **metrics})
+        added = {**references, "warnings": warnings}
+        emit({"run": str(run.folder), "finished": True, **metrics, **added})
         return
     for part, found in metrics.items():
         shown = ", ".join(
             f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)
         )
         say(f"{part:5}  {shown}  ({found['samples']} samples)")
+    show_references(references, warnings)
     say(f"run: {run.folder}")
 
 
@@ -207,12 +214,17 @@ class _Progress:
             self.bar.stop()
 
     def __call__(self, trainer: Trainer, entry: Entry) -> None:
-        figures = f"loss {entry.loss:.4f}"
-        if entry.accuracy is not None:
-            figures += f"  accuracy {entry.accuracy:.4f}"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=entry.epoch)
+        if self.quiet or entry.epoch % max(1, self.epochs // 10):
+            return
+        loss, accuracy = trainer.evaluate_now()
+        figures = f"loss {loss:.4f}"
+        if accuracy is not None:
+            figures += f"  accuracy {accuracy:.4f}"
         if entry.validation_loss is not None:
             figures += f"  validation {entry.validation_loss:.4f}"
         if self.bar is not None:
-            self.bar.update(self.task, completed=entry.epoch, figures=figures)
-        elif not self.quiet and entry.epoch % max(1, self.epochs // 10) == 0:
+            self.bar.update(self.task, figures=figures)
+        else:
             say(f"epoch {entry.epoch}/{self.epochs}  {figures}")

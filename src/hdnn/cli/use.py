@@ -10,14 +10,16 @@ import numpy as np
 import torch
 import typer
 
-from hdnn.cli.base import app, emit, say
+from hdnn.cli.base import app, emit, say, warn
+from hdnn.cli.figures import show_evaluation
 from hdnn.cli.images import labeled, read_unlabeled
 from hdnn.data import iter_rows, read_table
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
-from hdnn.training.evaluation import evaluate as measure
-from hdnn.training.prepare import prepare
+from hdnn.training.evaluation import evaluate_fully
+from hdnn.training.prepare import Prepared, prepare
+from hdnn.training.references import References, doubts
 from hdnn.training.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
@@ -111,28 +113,50 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a trained run on held-out data or on another table."""
+    """Measure a trained run on held-out data or on another table.
+
+    Beside it: the majority class or the mean, and a linear model, of the run's training data.
+    """
     opened = Run.open(run)
     model = opened.load_model()
-    if data is None:
-        prepared = prepare(opened.read_config())
-        if not len(prepared.X_test):
-            raise HdnnError("the run held out no data: pass a table to evaluate on")
+    prepared = _run_data(opened, needed=data is None)
+    if data is not None:
+        X, target = _labeled_data(opened, model, data)
+    elif prepared is not None and len(prepared.X_test):
         X, target = prepared.X_test, prepared.y_test
-    elif model.stem.takes_images:
-        X, target = labeled(data, model)
     else:
-        name = opened.read_config().data.target
-        if name is None:
-            raise HdnnError("the run was not trained on a table, so another one has no target")
-        table = read_table(
-            data, name, task=model.task, features=model.feature_names, classes=model.classes
-        )
-        X = torch.from_numpy(table.X).to(model.head.weight.dtype)
-        target = torch.from_numpy(table.targets)
-    found = measure(model, X, target)
+        raise HdnnError("the run held out no data: pass a table to evaluate on")
+    figures = evaluate_fully(model, X, target)
+    references = {}
+    if prepared is not None:
+        fitted = References.fit(model, prepared.X_train, prepared.y_train)
+        references = fitted.evaluate(X, target)
+    figures |= {**references, "warnings": doubts(figures, references)}
     if as_json:
-        emit(found)
-        return
-    for title, value in found.items():
-        say(f"{title:10}{value:.6g}" if isinstance(value, float) else f"{title:10}{value}")
+        emit(figures)
+    else:
+        show_evaluation(figures)
+
+
+def _run_data(run: Run, needed: bool) -> Prepared | None:
+    """The data of a run; None where they are gone and another table can be measured without."""
+    try:
+        return prepare(run.read_config())
+    except HdnnError as error:
+        if needed:
+            raise
+        warn(f"note: no baseline and no linear model to compare with: {error}")
+        return None
+
+
+def _labeled_data(run: Run, model: Model, data: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    if model.stem.takes_images:
+        return labeled(data, model)
+    name = run.read_config().data.target
+    if name is None:
+        raise HdnnError("the run was not trained on a table, so another one has no target")
+    table = read_table(
+        data, name, task=model.task, features=model.feature_names, classes=model.classes
+    )
+    X = torch.from_numpy(table.X).to(model.head.weight.dtype)
+    return X, torch.from_numpy(table.targets)

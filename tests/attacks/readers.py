@@ -30,7 +30,7 @@ from hdnn.data.idx import read_idx
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.store import Store
 from hdnn.paper.table2 import ImageRecord
-from hdnn.training.prepare import check
+from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run, read_history
 
@@ -108,7 +108,7 @@ def _image(path: Path) -> None:
 
 
 def _config(path: Path) -> None:
-    check(Run.open(path.parent).read_config())
+    PreparedRun.of(Run.open(path.parent).read_config())
 
 
 def _resumed(name: str) -> Callable[[Path], None]:

@@ -24,7 +24,7 @@ from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.files import DamagedFileWarning
 from hdnn.training import Entry, Trainer, TrainingConfig, checkpoint, places
-from hdnn.training.prepare import build, pin, prepare
+from hdnn.training.prepare import build, prepare
 from hdnn.training.recorder import GradientLog, RecordConfig
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, Run, read_history
@@ -186,7 +186,8 @@ def table(path: Path) -> Path:
 
 
 def table_recipe(path: Path) -> RunConfig:
-    return replace(TINY, data=pin(DataConfig(str(path), target="label")))
+    config = replace(TINY, data=DataConfig(str(path), target="label"))
+    return replace(config, data=prepare(config).config)
 
 
 def forget() -> None:

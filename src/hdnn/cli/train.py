@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from hdnn.errors import HdnnError
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
-from hdnn.training.prepare import check, pin
+from hdnn.training.prepare import PreparedRun
 from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
@@ -86,25 +87,50 @@ def train(
     if resume is not None and (config or out or overwrite or any(settings.values())):
         raise HdnnError("--resume takes no other settings: the run's config.toml has them")
 
-    def opened(group: Group) -> Run:
-        if resume is not None:
-            run = Run.open(resume)
-            if data is not None:
-                run.find_data(data)
-            group.check(run.read_config().training)
-            return run
-        chosen = _run_config(config, settings)
-        if chosen.record is not None and chosen.data.is_image:
-            raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
-        chosen = replace(chosen, data=pin(chosen.data))
-        group.check(chosen.training)
-        for note in check(chosen).notes:
-            warn(f"note: {note}")
-        return Run.create(out or _default_folder(chosen), chosen, overwrite)
-
     with joined() as group:
-        run = group.rank_zero(lambda: opened(group))
-        _train(run, csv, tensorboard, checkpoint_seconds, as_json, group)
+        prepared: PreparedRun | None = None  # stays in rank 0, where a new run is checked first
+
+        def opened() -> tuple[Run, RunConfig]:
+            nonlocal prepared
+            if resume is not None:
+                return _reopened(resume, data, group)
+            prepared = _prepared(_run_config(config, settings), group)
+            folder = out or _default_folder(prepared.config)
+            return Run.create(folder, prepared.config, overwrite), prepared.config
+
+        run, run_config = group.rank_zero(opened)
+        if group.rank_zero(lambda: run.finished):
+            group.rank_zero(run.tidy)
+            _say_finished(run, as_json)
+            return
+        loggers: list[Callback] = []
+        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
+        if group.size > 1 and not as_json:
+            say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
+        with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
+            metrics = run.train([*loggers, progress], checkpoint_seconds, group, prepared)
+        _report(run, metrics, as_json, group)
+
+
+def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunConfig]:
+    """An existing run to go on with, whose data may be elsewhere now."""
+    run = Run.open(folder)
+    if data is not None:
+        run.find_data(data)
+    config = run.read_config()
+    group.check(config.training)
+    return run, config
+
+
+def _prepared(config: RunConfig, group: Group) -> PreparedRun:
+    """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
+    if config.record is not None and config.data.is_image:
+        raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
+    group.check(config.training)
+    prepared = PreparedRun.of(config)
+    for note in prepared.data.notes:
+        warn(f"note: {note}")
+    return prepared
 
 
 def _run_config(config: Path | None, flags: Tables) -> RunConfig:
@@ -135,37 +161,28 @@ def _default_folder(config: RunConfig) -> Path:
     return Path("runs") / name
 
 
-def _train(
-    run: Run,
-    csv: Path | None,
-    tensorboard: Path | None,
-    seconds: float,
-    as_json: bool,
-    group: Group,
-) -> None:
-    if group.rank_zero(lambda: run.finished):
-        group.rank_zero(run.tidy)
-        if as_json:
-            emit({"run": str(run.folder), "finished": True})
-        else:
-            say(f"{run.folder} is finished; nothing to do")
-        return
-    callbacks: list[Callback] = []
-    group.rank_zero(lambda: callbacks.extend(_loggers(csv, tensorboard)))
-    config = group.rank_zero(run.read_config)
-    if group.size > 1 and not as_json:
-        say(f"{group.size} processes share each batch of {config.training.batch_size}")
-    # A termination is an interruption: it leaves a checkpoint too.
+def _say_finished(run: Run, as_json: bool) -> None:
+    if as_json:
+        emit({"run": str(run.folder), "finished": True})
+    else:
+        say(f"{run.folder} is finished; nothing to do")
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """A termination is an interruption, which leaves a checkpoint; either is told."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with _Progress(config.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([*callbacks, progress], seconds, group)
+        yield
     except KeyboardInterrupt:
         warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
         raise typer.Exit(FAILED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _report(run: Run, metrics: dict[str, Any], as_json: bool, group: Group) -> None:
     assert run.trained is not None
     trained = run.trained
     references, warnings = group.rank_zero(lambda: compare_with_references(*trained))
@@ -173,18 +190,18 @@ def _train(
         added = {**references, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})
         return
-    for part, found in metrics.items():
-        shown = ", ".join(
-            f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)
+    for part, values in metrics.items():
+        figures = ", ".join(
+            f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float)
         )
-        say(f"{part:5}  {shown}  ({found['samples']} samples)")
+        say(f"{part:5}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
     say(f"run: {run.folder}")
 
 
 def _loggers(csv: Path | None, tensorboard: Path | None) -> list[Callback]:
-    found: list[Callback] = [] if csv is None else [CsvLogger(csv)]
-    return found if tensorboard is None else [*found, TensorBoardLogger(tensorboard)]
+    loggers: list[Callback] = [] if csv is None else [CsvLogger(csv)]
+    return loggers if tensorboard is None else [*loggers, TensorBoardLogger(tensorboard)]
 
 
 class _Progress:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +38,27 @@ class CsvFile:
         path: the file.
         delimiter: what separates its fields.
         header: the first row, as it is in the file.
+        file: the same, if it is open already; it is read instead of opening the path again.
     """
 
     path: Path
     delimiter: str
     header: tuple[str, ...]
+    file: BinaryIO | None = None
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> CsvFile:
-        """Find the delimiter and read the header; the file is closed again."""
+    def open(cls, path: str | os.PathLike[str], file: BinaryIO | None = None) -> CsvFile:
+        """Find the delimiter and read the header; a file that is opened here is closed again."""
         path = Path(path)
-        delimiter = _sniff(path)
-        with closing(_records(path, delimiter)) as records:
+        delimiter = _sniff(path, file)
+        with closing(_records(path, delimiter, file)) as records:
             header = next(records, None)
         if header is None:
             raise FileFormatError(
                 f"{path} is empty; expected a line of column names, then one line for every row"
             )
         refuse_many(str(path), len(header[1]))
-        return cls(path, delimiter, tuple(header[1]))
+        return cls(path, delimiter, tuple(header[1]), file)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,7 +68,7 @@ class CsvFile:
     def blocks(self, size: int = BLOCK) -> Iterator[Block]:
         """The rows below the header, at most ``size`` at a time; blank lines are skipped."""
         size = max(1, min(size, BLOCK_CELLS // len(self.header)))
-        with closing(_records(self.path, self.delimiter)) as records:
+        with closing(_records(self.path, self.delimiter, self.file)) as records:
             next(records)
             rows = map(self._checked, records)
             while block := list(itertools.islice(rows, size)):
@@ -160,12 +164,12 @@ def features(
     return X
 
 
-def _sniff(path: Path) -> str:
+def _sniff(path: Path, file: BinaryIO | None) -> str:
     """The delimiter that splits header and first row alike, into the most fields."""
 
     def rank(delimiter: str) -> tuple[bool, int]:
         try:
-            with closing(_records(path, delimiter)) as records:
+            with closing(_records(path, delimiter, file)) as records:
                 widths = [len(row) for _, row in itertools.islice(records, 2)]
         except FileFormatError:
             return False, 0
@@ -174,10 +178,27 @@ def _sniff(path: Path) -> str:
     return max(DELIMITERS, key=rank)
 
 
-def _records(path: Path, delimiter: str) -> Generator[tuple[int, list[str]], None, None]:
+@contextmanager
+def _text(path: Path, file: BinaryIO | None) -> Generator[TextIO, None, None]:
+    """The text of a file from its start; one that was open before stays open."""
+    if file is None:
+        with open(path, encoding="utf-8-sig", newline="") as text:
+            yield text
+        return
+    file.seek(0)
+    wrapper = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        yield wrapper
+    finally:
+        wrapper.detach()
+
+
+def _records(
+    path: Path, delimiter: str, file: BinaryIO | None
+) -> Generator[tuple[int, list[str]], None, None]:
     """Every row that is not blank, with the number of the line it ends on."""
-    with reading(path, "CSV"), open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=True)
+    with reading(path, "CSV"), _text(path, file) as text:
+        reader = csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=True)
         try:
             for row in reader:
                 if row:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,8 @@ class CsvSource:
 
     own_target: str | None = None
 
-    def __init__(self, path: Path) -> None:
-        self.file = CsvFile.open(path)
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        self.file = CsvFile.open(path, file)
         self.where, self.names = str(path), self.file.names
 
     def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
@@ -111,10 +111,10 @@ class ColumnSource:
         return TableRows(X, values, rows, "row")
 
 
-def open_source(source: Any) -> Source:
+def open_source(source: Any, file: BinaryIO | None = None) -> Source:
     """The source of a table: a path, named columns, a 2-D array, or a pair (X, y)."""
     if isinstance(source, (str, os.PathLike)):
-        return _from_path(Path(source))
+        return _from_path(Path(source), file)
     if isinstance(source, Mapping):
         return ColumnSource("the columns", source)
     if isinstance(source, tuple) and len(source) == 2:
@@ -138,14 +138,14 @@ def optional(module: str, extra: str = "data") -> Any:
         raise HdnnError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error
 
 
-def _from_path(path: Path) -> Source:
+def _from_path(path: Path, file: BinaryIO | None) -> Source:
     suffix = path.suffix.lower()
     if suffix not in KNOWN_SUFFIXES:
         raise HdnnError(
             f"{path}: unknown kind of file {suffix!r}; known are {', '.join(KNOWN_SUFFIXES)}"
         )
     if suffix in SUFFIXES:
-        return CsvSource(path)
+        return CsvSource(path, file)
     if suffix == ".npz":
         return _from_npz(path)
     from hdnn.data.parquet import ParquetSource  # which is made of what is defined here

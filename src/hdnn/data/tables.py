@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,7 @@ def read_table(
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     classes: Sequence[Label] | None = None,
+    file: BinaryIO | None = None,
 ) -> Table:
     """Read a table and check it: every feature is a number or missing, every row has a target.
 
@@ -95,6 +96,7 @@ def read_table(
         drop: columns to leave out.
         classes: the labels that a model knows, to read data for it: these classes in this order,
             whatever labels occur.
+        file: the file at the path, if it is open already: a CSV file is not opened once more.
 
     >>> read_table({"age": [31, 42, None], "city": ["Rome", "Bern", "Rome"]}, target="city")
     Table(3 rows, 1 features, 2 classes in 'city')
@@ -103,7 +105,7 @@ def read_table(
         raise unknown_name("task", task, TASKS)
     is_path = isinstance(source, (str, os.PathLike))
     with reading(source, "a table") if is_path else nullcontext():
-        opened = open_source(source)
+        opened = open_source(source, file)
         target = opened.own_target if target is None else target
         names = _feature_names(opened, target, features, drop)
         taken = opened.take(names, target)

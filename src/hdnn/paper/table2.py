@@ -26,7 +26,6 @@ from hdnn.paper.experiment import (
 from hdnn.paper.render import Column, Table
 from hdnn.paper.store import Key, Record
 from hdnn.training import Callback
-from hdnn.training.prepare import build, prepare
 from hdnn.training.presets import PAPER
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
@@ -132,7 +131,7 @@ def train_cell(
         run = Run.create(folder, wanted, overwrite=stale)
         run.train(callbacks, checkpoint_seconds=0.0)
     metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
-    count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
+    count = sum(p.numel() for p in run.load_model().parameters())
     assert isinstance(wanted.model, ImageModelConfig)
     seconds = entries[-1]["seconds"] if entries else 0.0
     return ImageRecord(

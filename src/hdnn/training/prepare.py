@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.data import PROBLEMS, holdout, problem, read_table, split
+from hdnn.data import PROBLEMS, Table, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
 from hdnn.data.images import load
+from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
 from hdnn.training.optimizers import make_optimizer
@@ -36,63 +37,119 @@ def data_digest(path: Path) -> str:
         raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def pin(data: DataConfig) -> DataConfig:
-    """The same data with an absolute path and the digest of a table or a folder."""
-    path = os.path.expanduser(data.source)
-    if not (data.is_image and os.path.isdir(path)) and not (data.is_table and os.path.isfile(path)):
-        return data
-    place = Path(path).resolve()
-    return replace(data, source=str(place), digest=data_digest(place))
-
-
 @dataclass(frozen=True)
 class Prepared:
-    """Data ready for training: tensors, and what the model must know of them."""
+    """Data ready for training: tensors, and what the model must know of them.
 
+    Args:
+        config: where they come from: an absolute path and the digest, of a table or a folder.
+        X_train, y_train: the part to train on, ``(samples, ...)`` and ``(samples[, outputs])``.
+        X_test, y_test: the part held out.
+        task: "classification" or "regression".
+        classes: the labels, in the order of their numbers; None for regression.
+        feature_names: the columns of a table.
+        notes: remarks for people.
+    """
+
+    config: DataConfig
     X_train: Tensor
     y_train: Tensor
     X_test: Tensor
     y_test: Tensor
     task: str
     classes: list[Any] | None
-    feature_names: list[str] | None
-    notes: list[str]
+    feature_names: list[str] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """All that a training begins with, made once and handed on.
+
+    Args:
+        config: the run config, with the digest of its data.
+        data: read and split.
+        model: untrained.
+    """
+
+    config: RunConfig
+    data: Prepared
+    model: Model
+
+    @classmethod
+    def of(cls, config: RunConfig) -> PreparedRun:
+        """Read the data of a run config and build its model.
+
+        Args:
+            config: of the run; where it has a digest, its data must still have it.
+
+        Returns:
+            The run config with absolute path and digest of its data, the data and the model.
+
+        Raises:
+            HdnnError: the data cannot be read, have changed, or cannot be trained on as it says.
+        """
+        data = prepare(config)
+        torch.manual_seed(config.model.seed)
+        model = build(config, data)
+        make_optimizer(model.parameters(), config.training, 0.0)  # raises where it cannot serve
+        return cls(replace(config, data=data.config), data, model)
 
 
 def prepare(config: RunConfig) -> Prepared:
-    """The data of a run config, split into train and test."""
-    data, dtype = config.data, DTYPES[config.model.dtype]
-    _check_pinned(data)
+    """Read the data of a run config, once, and split them into train and test.
+
+    Args:
+        config: of the run; where it has a digest, its data must still have it.
+
+    Returns:
+        The data, with their digest.
+
+    Raises:
+        HdnnError: they cannot be read, or have changed since the run began.
+    """
+    data = config.data
+    if data.digest is not None and not os.path.exists(data.source):
+        raise HdnnError(
+            f"there is no such file or folder: {data.source[:200]}, the data of this run; say "
+            "where they are now: hdnn train --resume RUN --data PATH"
+        )
     if data.is_image:
-        size = None if data.pixels is None else (data.pixels, data.pixels)
-        found = load(data.source, size=size, seed=data.seed)
-        return Prepared(
-            found.train,
-            found.train_labels,
-            found.test,
-            found.test_labels,
-            "classification",
-            list(found.classes),
-            None,
-            [],
-        )
-    if not data.is_table:
-        parts = split(problem(data.source).name, data.split, data.size, data.seed)
-        return Prepared(
-            parts.X_train.to(dtype),
-            parts.y_train,
-            parts.X_test.to(dtype),
-            parts.y_test,
-            "classification",
-            list(range(parts.classes)),
-            None,
-            [],
-        )
-    if not os.path.exists(data.source):
-        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
-    if data.target is None:
-        raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
-    table = read_table(data.source, data.target, task=data.task, drop=data.drop)
+        return _prepare_images(data)
+    if data.is_table:
+        return _prepare_table(data, DTYPES[config.model.dtype])
+    dtype = DTYPES[config.model.dtype]
+    parts = split(problem(data.source).name, data.split, data.size, data.seed)
+    return Prepared(
+        data,
+        parts.X_train.to(dtype),
+        parts.y_train,
+        parts.X_test.to(dtype),
+        parts.y_test,
+        "classification",
+        list(range(parts.classes)),
+    )
+
+
+def _prepare_images(data: DataConfig) -> Prepared:
+    if os.path.isdir(os.path.expanduser(data.source)):
+        place = Path(os.path.expanduser(data.source)).resolve()
+        data = _pinned(data, place, folder_digest(place))
+    size = None if data.pixels is None else (data.pixels, data.pixels)
+    images = load(data.source, size=size, seed=data.seed)
+    return Prepared(
+        data,
+        images.train,
+        images.train_labels,
+        images.test,
+        images.test_labels,
+        "classification",
+        list(images.classes),
+    )
+
+
+def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
+    data, table = _read_table(data)
     targets = torch.from_numpy(table.targets)
     labels = targets if table.task == "classification" else None
     X = torch.from_numpy(table.X).to(dtype)
@@ -102,6 +159,7 @@ def prepare(config: RunConfig) -> Prepared:
         train, test = holdout(len(X), data.test, data.seed, labels)
     assert table.task is not None
     return Prepared(
+        data,
         X[train],
         y[train],
         X[test],
@@ -109,23 +167,38 @@ def prepare(config: RunConfig) -> Prepared:
         table.task,
         None if table.classes is None else list(table.classes),
         list(table.feature_names),
-        list(table.notes),
+        table.notes,
     )
 
 
-def _check_pinned(data: DataConfig) -> None:
-    """Refuse data that are not there any more, or not those of the digest."""
-    if data.digest is None:
-        return
-    if not (os.path.isfile(data.source) or os.path.isdir(data.source)):
-        raise HdnnError(
-            f"there is no such file or folder: {data.source[:200]}, the data of this run; say "
-            "where they are now: hdnn train --resume RUN --data PATH"
-        )
-    if data_digest(Path(data.source)) != data.digest:
+def _read_table(data: DataConfig) -> tuple[DataConfig, Table]:
+    """Open the file of a table, hash it and parse it: one and the same content, opened once."""
+    if not os.path.exists(os.path.expanduser(data.source)):  # unlike Path, for any text
+        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
+    if data.target is None:
+        raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
+    place = Path(os.path.expanduser(data.source)).resolve()
+    with reading(place, "a table"), open(place, "rb") as file:
+        before = _version(os.fstat(file.fileno()))
+        data = _pinned(data, place, hashlib.file_digest(file, "sha256").hexdigest())
+        table = read_table(place, data.target, task=data.task, drop=data.drop, file=file)
+        if _version(os.stat(place)) != before:  # then the digest may be of another content
+            raise HdnnError(f"{place} has changed while it was read; begin again")
+    return data, table
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int, int]:
+    """What differs after a file was written to, or replaced."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _pinned(data: DataConfig, place: Path, digest: str) -> DataConfig:
+    """The same data with an absolute path and the digest, which must be that of the run."""
+    if data.digest not in (None, digest):
         raise HdnnError(
             f"{data.source} has changed since the run began; train anew in another --out"
         )
+    return replace(data, source=str(place), digest=digest)
 
 
 def build(config: RunConfig, data: Prepared) -> Model:
@@ -185,13 +258,6 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         classes=data.classes,
         feature_names=data.feature_names,
     )
-
-
-def check(config: RunConfig) -> Prepared:
-    """The data of a run config, after making sure that it can be trained as it says."""
-    data = prepare(config)
-    make_optimizer(build(config, data).parameters(), config.training, 0.0)
-    return data
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

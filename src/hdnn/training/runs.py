@@ -39,7 +39,7 @@ from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.journal import Journal
-from hdnn.training.prepare import Prepared, build, data_digest, prepare
+from hdnn.training.prepare import Prepared, PreparedRun, data_digest
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import Callback, Snapshot, Trainer
@@ -219,6 +219,7 @@ class Run:
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
         group: Group = SINGLE_PROCESS,
+        prepared: PreparedRun | None = None,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
 
@@ -230,12 +231,24 @@ class Run:
             callbacks: called after every epoch, when the history is written.
             checkpoint_seconds: between checkpoints.
             group: the processes that train together.
+            prepared: data and untrained model of this run, where the caller has them already; the
+                model is trained in place.
+
+        Returns:
+            The metrics on the training part and, where there is one, on the test part.
+
+        Raises:
+            HdnnError: another process trains here, or the data have changed.
         """
         with ExitStack() as held:
-            config = group.rank_zero(lambda: self._claim(held))
-            data, model = group.all_ranks(lambda: _made(config))
+            config = group.rank_zero(lambda: self._claim(held, prepared))
+            run = group.all_ranks(lambda: prepared or PreparedRun.of(config))
+            data, model = run.data, run.model
             journal = Journal(
-                self.history, self.gradients, self.write_checkpoint, checkpoint_seconds
+                self.history,
+                self.gradients,
+                lambda snapshot: self.write_checkpoint(config, snapshot),
+                checkpoint_seconds,
             )
             snapshot = group.rank_zero(lambda: self._last(config, model, journal))
             trainer = Trainer(model, config.training, group=group)
@@ -253,11 +266,14 @@ class Run:
                     journal.save(trainer.snapshot)
                 raise
 
-    def _claim(self, held: ExitStack) -> RunConfig:
+    def _claim(self, held: ExitStack, prepared: PreparedRun | None) -> RunConfig:
         """Lock the folder for as long as the stack lives; the run config in it."""
         held.enter_context(self.locked())
         self.clean()
-        return self.read_config()
+        config = self.read_config()
+        if prepared is not None and prepared.config.identity != config.identity:
+            raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
+        return config
 
     def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
@@ -296,16 +312,17 @@ class Run:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)
 
-    def write_checkpoint(self, snapshot: Snapshot) -> None:
-        """Write the state after an epoch; a reader sees the old one or the new one, whole."""
-        checkpoint.write_checkpoint(self.checkpoint, self.read_config(), snapshot)
+    def write_checkpoint(self, config: RunConfig, snapshot: Snapshot) -> None:
+        """Write the state after an epoch; a reader sees the old one or the new one, whole.
 
+        Args:
+            config: of this run.
+            snapshot: the state.
 
-def _made(config: RunConfig) -> tuple[Prepared, Model]:
-    """Data and untrained model of a run config."""
-    data = prepare(config)
-    torch.manual_seed(config.model.seed)
-    return data, build(config, data)
+        Raises:
+            StorageError: it cannot be written.
+        """
+        checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
 
 
 def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:

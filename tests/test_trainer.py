@@ -22,6 +22,7 @@ from hdnn.models import Augmentation, Model
 from hdnn.training import (
     CompiledEnsemble,
     DivergenceError,
+    Ensemble,
     Entry,
     Snapshot,
     Trainer,
@@ -637,6 +638,77 @@ def test_neither_threads_nor_the_default_dtype_matter(
     torch.set_default_dtype(torch.float32)
     Trainer(models[1], config(loop)).fit(X.float(), target)
     assert same(models[0], models[1])
+
+
+# --- ensembles ------------------------------------------------------------------------------------
+
+
+def ensemble(seeds: list[int], may_diverge: bool = False) -> Ensemble:
+    generators = [seeded(seed) for seed in seeds]
+    given = {"features": 4, "layers": 3, "T": 1.0, "ensemble": len(seeds)}
+    return Ensemble(hdnn.network("H1", **given, generator=generators), seeds, may_diverge)
+
+
+def test_an_ensemble_is_trained_as_its_members_are() -> None:
+    X, y = moons()
+    seeds, states = [3, 4, 5], Augmentation(2, 4)(X).expand(3, -1, -1)
+    together = ensemble(seeds)
+    told: list[int] = []
+    trainer = Trainer(together, config(), [lambda _, entry: told.append(entry.epoch)])
+    history = trainer.fit(states, y.expand(3, -1))
+    assert told == [entry.epoch for entry in history] == [1, 2, 3, 4]
+    losses = []
+    for e, seed in enumerate(seeds):
+        alone = make(seed)
+        losses.append([entry.loss for entry in Trainer(alone, config(seed=seed)).fit(X, y)])
+        assert torch.equal(together.network.K[e], alone.network.K)
+        assert torch.equal(together.network.b[e], alone.network.b)
+        V = torch.cat([alone.head.weight, alone.head.bias[:, None]], 1).double()
+        torch.testing.assert_close(together.V[e], V, rtol=1e-6, atol=1e-6)
+    assert [entry.loss for entry in history] == np.mean(losses, 0).tolist()
+
+
+def test_an_ensemble_goes_on_bit_for_bit() -> None:
+    X, y = moons()
+    data = Augmentation(2, 4)(X).expand(2, -1, -1), y.expand(2, -1)
+    whole, resumed = ensemble([1, 2]), ensemble([1, 2])
+    kept: list[Snapshot | None] = []
+    Trainer(whole, config(), [lambda trainer, _: kept.append(trainer.snapshot)]).fit(*data)
+    Trainer(resumed, config()).fit(*data, resume=kept[1])
+    assert same(whole, resumed)
+
+
+def test_a_member_may_diverge_where_the_ensemble_says_so() -> None:
+    X, y = moons()
+    states = Augmentation(2, 4)(X).repeat(2, 1, 1)
+    states[1] = torch.nan
+    with pytest.raises(DivergenceError, match="a network with 3 layers diverged in epoch 1"):
+        Trainer(ensemble([0, 1]), config()).fit(states, y.expand(2, -1))
+    pair = ensemble([0, 1], may_diverge=True)
+    history = Trainer(pair, config()).fit(states, y.expand(2, -1))
+    assert len(history) == 4
+    alone = make(0)
+    Trainer(alone, config(seed=0)).fit(X, y)
+    assert torch.equal(pair.network.K[0], alone.network.K)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "joint"}, "method='coordinate'"),
+        ({"validation": 0.2}, "without sample or class weights"),
+        ({"class_weight": "balanced"}, "without sample or class weights"),
+    ],
+)
+def test_what_an_ensemble_cannot_be_trained_with(options: dict[str, Any], message: str) -> None:
+    X, y = moons()
+    states = Augmentation(2, 4)(X).expand(2, -1, -1)
+    with pytest.raises(HdnnError, match=message):
+        Trainer(ensemble([0, 1]), TrainingConfig(epochs=1, **options)).fit(states, y.expand(2, -1))
+    with pytest.raises(HdnnError, match="of 2 networks is trained on X"):
+        Trainer(ensemble([0, 1]), config()).fit(X, y)
+    with pytest.raises(HdnnError, match="one seed a network"):
+        Ensemble(hdnn.network("H1", features=4, layers=3, T=1.0), [0])
 
 
 # --- the published orientation --------------------------------------------------------------------

@@ -14,7 +14,6 @@ For alpha = infinity only c_0 is left, and it moves as the weights of the time-i
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,10 +22,11 @@ from torch.nn import functional as F
 
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
-from hdnn.paper import planar
-from hdnn.paper.figure2 import Case, Looks
-from hdnn.training import TrainingConfig
-from hdnn.training.ensemble import TOLERANCE
+from hdnn.training import Ensemble, TrainingConfig
+from hdnn.training.ensemble import Epoch
+from hdnn.training.ensembles import solve_outputs, with_ones
+from hdnn.training.loops import Batches, Loop
+from hdnn.training.optimizers import flatten_optimizer, restore_optimizer
 
 
 def cosines(layers: int) -> tuple[Tensor, Tensor]:
@@ -37,54 +37,93 @@ def cosines(layers: int) -> tuple[Tensor, Tensor]:
     return basis, 2 - 2 * torch.cos(math.pi * k / layers)
 
 
-def descend(case: Case, network: HamiltonianNetwork, data: planar.Data, looks: Looks) -> np.ndarray:
-    """Coordinate descent from the initial weights of the time-invariant network of every seed.
+class CoupledLoop(Loop):
+    """Coordinate descent on the coefficients c_k, from weights that all layers share.
 
     Args:
-        case: what is trained.
-        network: the ensemble; its parameters are trained in place.
+        alpha: weight of the smoothness penalty.
+        shared: the time-invariant networks that the training begins with.
+        model: trained in place.
         data: of its members.
-        looks: observes the iterations.
-
-    Returns:
-        The output layers ``(seeds, 1, n + 1)``.
+        config: of the training, in which alpha is 0.
     """
-    config, field, h = case.config, network.field, network.h
-    assert isinstance(field, WeightedField)
-    assert isinstance(h, float)
-    parameters = [field.weights.theta, field.weights.beta]
-    basis, eigenvalues = cosines(network.layers)
-    shrink = 1 / (1 + config.learning_rate * case.alpha * h * eigenvalues)
-    moved = [torch.zeros_like(p, requires_grad=True) for p in parameters]
-    shared = replace(case, network="H1 invariant").build(data.seeds)
-    with torch.no_grad():
-        for c, p in zip(moved, shared.parameters(), strict=True):
-            c[:, :1] = p
-    optimizer = torch.optim.Adam(moved, config.learning_rate, config.betas)
-    V = np.zeros((len(data.seeds), 1, data.X.shape[-1] + 1))
-    batches = (b for order in data.orders(config.epochs) for b in order.split(config.batch_size, 1))
-    for iteration, batch in enumerate(batches):
-        _assemble(parameters, moved, basis)
-        if looks.due(iteration):
-            looks.before(iteration, batch)
-        _gradients(network, V, data, batch, config)
-        for c, p in zip(moved, parameters, strict=True):
-            c.grad = None if p.grad is None else basis.T @ p.grad
-        if looks.due(iteration):
-            looks.after(_gradient_norms(parameters))
-        optimizer.step()
+
+    def __init__(
+        self,
+        alpha: float,
+        shared: HamiltonianNetwork,
+        model: Ensemble,
+        data: Batches,
+        config: TrainingConfig,
+    ) -> None:
+        field, h = model.network.field, model.network.h
+        assert isinstance(field, WeightedField)
+        assert isinstance(h, float)
+        self.loss, self.observer = "logistic", None
+        self.ensemble, self.data, self.config = model, data, config
+        self.parameters = [field.weights.theta, field.weights.beta]
+        self.basis, eigenvalues = cosines(model.network.layers)
+        self.shrink = 1 / (1 + config.learning_rate * alpha * h * eigenvalues)
+        self.coefficients = [torch.zeros_like(p, requires_grad=True) for p in self.parameters]
         with torch.no_grad():
-            for c in moved:
-                c.mul_(shrink[:, None])
-    _assemble(parameters, moved, basis)
-    return V
+            for c, p in zip(self.coefficients, shared.parameters(), strict=True):
+                c[:, :1] = p
+        self.optimizer = torch.optim.Adam(self.coefficients, config.learning_rate, config.betas)
 
+    def epoch(self, order: Tensor, number: int) -> Epoch:
+        batches = order.split(self.config.batch_size, 1)
+        losses = []
+        for i, batch in enumerate(batches):
+            iteration = number * len(batches) + i
+            self._assemble()
+            observed = self.observer is not None and self.observer.due(iteration)
+            if observed and self.observer is not None:
+                self.observer.before(iteration, batch)
+            losses.append(self._gradients(batch))
+            for c, p in zip(self.coefficients, self.parameters, strict=True):
+                c.grad = None if p.grad is None else self.basis.T @ p.grad
+            if observed and self.observer is not None:
+                self.observer.after(_gradient_norms(self.parameters))
+            self.optimizer.step()
+            with torch.no_grad():
+                for c in self.coefficients:
+                    c.mul_(self.shrink[:, None])
+        self._assemble()
+        loss = float(np.mean(losses))
+        return Epoch(loss, loss, None)
 
-@torch.no_grad()
-def _assemble(parameters: list[nn.Parameter], moved: list[Tensor], basis: Tensor) -> None:
-    for p, c in zip(parameters, moved, strict=True):
-        p.copy_(basis @ c)
-        p.grad = None
+    @torch.no_grad()
+    def _assemble(self) -> None:
+        """Set the weights of all layers by the coefficients."""
+        for p, c in zip(self.parameters, self.coefficients, strict=True):
+            p.copy_(self.basis @ c)
+            p.grad = None
+
+    def _gradients(self, batch: Tensor) -> float:
+        """Solve for the output layers; then the gradients of the data loss, and their mean loss."""
+        states, labels = (
+            torch.stack([part[samples] for part, samples in zip(parts, batch, strict=True)])
+            for parts in (self.data.states, self.data.target)
+        )
+        out, V, config = self.ensemble.network(states), self.ensemble.V, self.config
+        Z = with_ones(out)
+        solve_outputs(Z, labels, V.numpy(), config.alpha_c, config.solver_iterations)
+        logits = (out @ V[:, 0, :-1, None])[..., 0] + V[:, 0, -1:]
+        target = labels.to(logits.dtype)
+        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(1).sum()
+        loss.backward()
+        return float(loss.detach()) / len(V)
+
+    def state(self) -> dict[str, Tensor]:
+        parts = {f"c{k}": c.detach().clone() for k, c in enumerate(self.coefficients)}
+        return parts | {f"adam.{k}": v for k, v in flatten_optimizer(self.optimizer).items()}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        for k, c in enumerate(self.coefficients):
+            c.copy_(state[f"c{k}"])
+        own = {k.removeprefix("adam."): v for k, v in state.items() if k.startswith("adam.")}
+        restore_optimizer(self.optimizer, own)
 
 
 def _gradient_norms(parameters: list[nn.Parameter]) -> np.ndarray:
@@ -92,24 +131,3 @@ def _gradient_norms(parameters: list[nn.Parameter]) -> np.ndarray:
     squares = [p.grad.square().sum(-1) for p in parameters if p.grad is not None]
     norms: np.ndarray = torch.stack(squares).sum(0).sqrt().numpy()
     return norms
-
-
-def _gradients(
-    network: HamiltonianNetwork,
-    V: np.ndarray,
-    data: planar.Data,
-    batch: Tensor,
-    config: TrainingConfig,
-) -> None:
-    """Solve for the output layers, in place; then the gradients of the data loss of all."""
-    states, labels = (
-        torch.stack([part[chosen] for part, chosen in zip(parts, batch, strict=True)])
-        for parts in (data.X, data.y)
-    )
-    out = network(states)
-    stop = config.solver_iterations, TOLERANCE
-    planar.solve_outputs(planar.with_ones(out), labels, V, config.alpha_c, *stop)
-    head = torch.from_numpy(V)
-    logits = (out @ head[:, 0, :-1, None])[..., 0] + head[:, 0, -1:]
-    loss = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
-    loss.mean(1).sum().backward()

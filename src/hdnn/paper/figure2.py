@@ -10,7 +10,8 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from hdnn.paper.experiment import Experiment, Group, Say, group, silent
 from hdnn.paper.render import write
 from hdnn.paper.store import Key, Store, parser
 from hdnn.training import TrainingConfig
+from hdnn.training.ensembles import EnsembleLoop
+from hdnn.training.trainer import LoopOf
 
 EPOCHS = 24
 """960 iterations of 125 samples."""
@@ -230,13 +233,14 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks
     begin = time.perf_counter()
     data, network = draw_data(seeds), case.build(seeds)
     looks = Looks(case, network, data.X)
+    loop: LoopOf = EnsembleLoop
+    strict = case.method == "adam"
     if case.method == "coupled":
-        from hdnn.paper import coupled
+        from hdnn.paper.coupled import CoupledLoop
 
-        V = coupled.descend(case, network, data, looks)
-    else:
-        V = planar.descend(network, data, case.config, looks, strict=True)
-    V = planar.final_outputs(network, V, data, case.config.alpha_c)
+        shared = replace(case, network="H1 invariant").build(seeds)
+        loop = partial(CoupledLoop, case.alpha, shared)
+    V = planar.descend(network, data, case.config, looks, strict, loop)
     train, _ = planar.measure(network, V, data.X, data.y)
     test, _ = planar.measure(network, V, data.X_test, data.y_test)
     seconds = round((time.perf_counter() - begin) / len(seeds), 3)

@@ -7,8 +7,7 @@ however seeds are grouped.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.data import Split, split, validation
-from hdnn.errors import HdnnError
 from hdnn.fields import Weights
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training import CompiledEnsemble, TrainingConfig
+from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.ensemble import Observer
+from hdnn.training.ensembles import Ensemble, EnsembleLoop, with_ones
+from hdnn.training.trainer import LoopOf
 
 WIDTH = 4
 ORDER_SEED = 1_000_000
@@ -60,13 +60,6 @@ class Data:
         X, y = self.X.repeat(times, 1, 1), self.y.repeat(times, 1)
         return replace(self, seeds=[*self.seeds] * times, X=X, y=y)
 
-    def orders(self, epochs: int) -> Iterator[Tensor]:
-        """The order of the training samples in every epoch, ``(seeds, samples)``."""
-        generators = [torch.Generator().manual_seed(ORDER_SEED + seed) for seed in self.seeds]
-        for _ in range(epochs):
-            count = self.y.shape[1]
-            yield torch.stack([torch.randperm(count, generator=g) for g in generators])
-
 
 def part(data: str, kind: str, seed: int, held_out: bool = False) -> Split:
     """The data that a seed draws.
@@ -91,6 +84,7 @@ def descend(
     config: TrainingConfig,
     observer: Observer | None = None,
     strict: bool = False,
+    loop: LoopOf = EnsembleLoop,
 ) -> np.ndarray:
     """Coordinate descent of all networks, as in appendix B.1.
 
@@ -100,60 +94,17 @@ def descend(
         config: of the training.
         observer: looks at iterations.
         strict: whether a network that diverges is an error.
+        loop: how an epoch is trained.
 
     Returns:
-        The output layers ``(seeds, 1, WIDTH + 1)``.
+        The output layers ``(seeds, 1, WIDTH + 1)``, fitted on all training data.
 
     Raises:
-        HdnnError: a network diverged.
+        DivergenceError: a network diverged.
     """
-    targets, weights = data.y.unsqueeze(-1), torch.ones(data.y.shape)
-    ensemble = CompiledEnsemble(
-        network, data.X, targets, weights, config, outputs=1, loss="logistic"
-    )
-    for number, order in enumerate(data.orders(config.epochs)):
-        losses = [epoch.loss for epoch in ensemble.epoch(order, number, observer)]
-        if strict and not all(map(math.isfinite, losses)):
-            raise HdnnError(
-                f"a network with {network.layers} layers diverged in epoch {number + 1}"
-            )
-    return ensemble.V
-
-
-def solve_outputs(
-    Z: np.ndarray, y: Tensor, V: np.ndarray, alpha_c: float, iterations: int, tolerance: float
-) -> None:
-    """Fit output layers in place; that of a network which diverged stays.
-
-    Args:
-        Z: ``(seeds, samples, WIDTH + 1)``, outputs of the networks and a column of ones.
-        y: ``(seeds, samples)``, classes.
-        V: ``(seeds, 1, WIDTH + 1)``.
-        alpha_c, iterations, tolerance: weight decay, and when to stop.
-    """
-    from hdnn.kernels import output_layer  # loads numba
-
-    solve, count = output_layer.kernel("newton"), y.shape[1]
-    weight = np.full(count, 1 / count)
-    for e in range(len(V)):
-        target = np.ascontiguousarray(y[e].double().numpy()[:, None])
-        if np.isfinite(Z[e]).all() and np.isfinite(V[e]).all():
-            solve(Z[e], target, weight, V[e], output_layer.LOGISTIC, alpha_c, iterations, tolerance)
-
-
-def with_ones(states: Tensor) -> np.ndarray:
-    """States in float64 and a column of ones, ``(seeds, samples, WIDTH + 1)``."""
-    out = states.detach().double().numpy()
-    return np.concatenate([out, np.ones((*out.shape[:2], 1))], axis=2)
-
-
-@torch.no_grad()
-def final_outputs(
-    network: HamiltonianNetwork, V: np.ndarray, data: Data, alpha_c: float
-) -> np.ndarray:
-    """The output layers, fitted on all training data."""
-    V = V.copy()
-    solve_outputs(with_ones(network(data.X)), data.y, V, alpha_c, 50, 1e-9)
+    ensemble = Ensemble(network, [ORDER_SEED + seed for seed in data.seeds], not strict)
+    Trainer(ensemble, config, observer=observer, ensemble_loop=loop).fit(data.X, data.y)
+    V: np.ndarray = ensemble.V.numpy()
     return V
 
 

@@ -175,7 +175,6 @@ def train(
         generator=[torch.Generator().manual_seed(seed) for seed in weight_seeds],
     )
     V = planar.descend(network, members, config)
-    V = planar.final_outputs(network, V, members, config.alpha_c)
     network, V = planar.keep_best(network, V, members, len(seeds))
     train_accuracy, _ = planar.measure(network, V, data.X, data.y)
     test_accuracy, test_loss = planar.measure(network, V, data.X_test, data.y_test)

@@ -9,12 +9,14 @@ from hdnn.errors import DivergenceError
 
 if TYPE_CHECKING:
     from hdnn.training.ensemble import CompiledEnsemble
+    from hdnn.training.ensembles import Ensemble
     from hdnn.training.settings import TrainingConfig
     from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
 
 _LAZY = {
     "Callback": "trainer",
     "CompiledEnsemble": "ensemble",
+    "Ensemble": "ensembles",
     "Entry": "trainer",
     "Snapshot": "trainer",
     "Trainer": "trainer",
@@ -25,6 +27,7 @@ __all__ = [
     "Callback",
     "CompiledEnsemble",
     "DivergenceError",
+    "Ensemble",
     "Entry",
     "Snapshot",
     "Trainer",

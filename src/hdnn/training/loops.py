@@ -56,6 +56,11 @@ class Batches:
     def __len__(self) -> int:
         return len(self.states)
 
+    @property
+    def samples(self) -> int:
+        """How many samples a network has, also of an ensemble, where states are ``(E, ...)``."""
+        return self.weight.shape[-1]
+
 
 class Loop(ABC):
     """Trains a model on batches, epoch by epoch; its state can be taken out and put back."""

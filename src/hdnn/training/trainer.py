@@ -15,10 +15,11 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.training.ensemble import Epoch
+from hdnn.training.ensemble import Epoch, Observer
+from hdnn.training.ensembles import Ensemble, EnsembleLoop
 from hdnn.training.evaluation import logits_of
 from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.loops import Batches, count_correct, make_loop, solve_output
+from hdnn.training.loops import Batches, Loop, count_correct, make_loop, solve_output
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
 from hdnn.training.settings import TrainingConfig
@@ -55,6 +56,8 @@ class Entry:
 
 
 Callback = Callable[["Trainer", Entry], None]
+LoopOf = Callable[[Ensemble, Batches, TrainingConfig], Loop]
+"""Makes the loop of an ensemble."""
 
 
 @dataclass
@@ -78,7 +81,7 @@ class Snapshot:
 
 
 class Trainer:
-    """Trains a model on data in memory.
+    """Trains a model, or an ensemble of networks, on data in memory.
 
     Args:
         model: what is trained, in place.
@@ -88,6 +91,8 @@ class Trainer:
         recorder: looks at gradients on the way; it changes nothing.
         group: the processes that train together, see docs/distributed.md; callbacks and recorder
             are those of rank 0.
+        observer: looks at iterations of an ensemble; it changes nothing.
+        ensemble_loop: how an ensemble goes through an epoch.
 
     >>> import hdnn
     >>> from hdnn.data import split
@@ -101,19 +106,28 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Ensemble,
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
         recorder: Recorder | None = None,
         group: Group = SINGLE_PROCESS,
+        observer: Observer | None = None,
+        ensemble_loop: LoopOf = EnsembleLoop,
     ) -> None:
-        self.model, self.recorder, self.group = model, recorder, group
+        self.trained, self.recorder, self.group = model, recorder, group
+        self.observer, self.ensemble_loop = observer, ensemble_loop
         self.config = TrainingConfig() if config is None else config
         self.callbacks = list(callbacks)
         self.history: list[Entry] = []
         self.stopped = False
         self.snapshot: Snapshot | None = None
         self._best: tuple[float, int, dict[str, Tensor]] | None = None
+
+    @property
+    def model(self) -> Model:
+        """What is trained, where it is one model."""
+        assert isinstance(self.trained, Model)
+        return self.trained
 
     def fit(
         self,
@@ -126,14 +140,72 @@ class Trainer:
         """Train; returns the history, an entry for every epoch.
 
         Args:
-            X: ``(samples, features)``, or images ``(samples, C, H, W)``.
-            target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
+            X: ``(samples, features)``, or images ``(samples, C, H, W)``; of an ensemble
+                ``(E, samples, n)``.
+            target: class numbers ``(samples,)``, or values ``(samples[, outputs])``; of an
+                ensemble ``(E, samples)``.
             sample_weight: ``(samples,)``.
             validation: data to watch, instead of a part held out by the config.
             resume: go on from here.
+
+        Returns:
+            The history.
+
+        Raises:
+            DivergenceError: the loss is no longer finite.
+            HdnnError: model, data and settings do not fit together.
         """
-        self._check(X, target)
         self.history, self.stopped, self.snapshot, self._best = [], False, None, None
+        if isinstance(self.trained, Ensemble):
+            self._check_ensemble(sample_weight, validation)
+            data, watched, seeds = self.trained.batches(X, target), None, self.trained.seeds
+        else:
+            data, watched = self._parts(X, target, sample_weight, validation)
+            seeds = [self.config.seed]
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.loop = self._make_loop(data)
+        if resume is not None:
+            self._restore(resume)
+        with self.group.guard():
+            self._run(data, watched, resume)
+        self._set_final_weights(data)
+        return self.history
+
+    def _check_ensemble(self, *unused: object) -> None:
+        """Raise for what is there for single models only."""
+        config = self.config
+        options = (config.class_weight, config.early_stopping, config.validation or None)
+        if any(part is not None for part in (*unused, *options, self.recorder)):
+            raise HdnnError(
+                "an ensemble is trained without sample or class weights, validation, early "
+                "stopping and recorder; train its networks one by one"
+            )
+
+    def _make_loop(self, data: Batches) -> Loop:
+        # A batch is at most all samples, and the loop makes room for a whole one.
+        config = replace(self.config, batch_size=min(self.config.batch_size, data.samples))
+        if isinstance(self.trained, Ensemble):
+            self.group.check(config)
+            loop = self.ensemble_loop(self.trained, data, config)
+            loop.observer = self.observer
+            return loop
+        loop = make_loop(self.trained, data, config, self.group)
+        if self.recorder is not None:
+            if self.model.stem.takes_images:
+                raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
+            self.recorder.start(self.model.network, data.states)
+            loop.observer = self.recorder
+        return loop
+
+    def _parts(
+        self,
+        X: Tensor,
+        target: Tensor,
+        sample_weight: Tensor | None,
+        validation: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Batches, Batches | None]:
+        """What a model is trained on, and what is watched."""
+        self._check(X, target)
         weight = self._weights(X, target, sample_weight)
         if not bool((weight > 0).all()):  # a sample of weight 0 is no sample
             X, target, weight = X[weight > 0], target[weight > 0], weight[weight > 0]
@@ -145,21 +217,7 @@ class Trainer:
             X, target, weight = X[train], target[train], weight[train]
         data = self._batches(X, target, weight)
         watched = None if validation is None else self._batches(*validation, watched_weight)
-        self.generator = torch.Generator().manual_seed(self.config.seed)
-        # A batch is at most all samples, and the loop makes room for a whole one.
-        config = replace(self.config, batch_size=min(self.config.batch_size, len(data)))
-        self.loop = make_loop(self.model, data, config, self.group)
-        if self.recorder is not None:
-            if self.model.stem.takes_images:
-                raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
-            self.recorder.start(self.model.network, data.states)
-            self.loop.observer = self.recorder
-        if resume is not None:
-            self._restore(resume)
-        with self.group.guard():
-            self._run(data, watched, resume)
-        self._set_final_weights(data)
-        return self.history
+        return data, watched
 
     def _run(self, data: Batches, watched: Batches | None, resume: Snapshot | None) -> None:
         begin = time.perf_counter() - (0.0 if resume is None else resume.seconds)
@@ -169,15 +227,14 @@ class Trainer:
         for number in range(first, self.config.epochs):
             if self._patience_is_over(number):
                 break
-            order = torch.randperm(len(data), generator=self.generator)
-            found = self.loop.epoch(order, number)
-            if not _finite(found) or not self._finite_weights():
+            epoch = self.loop.epoch(self._order(data.samples), number)
+            if not self._may_go_on(epoch):
                 raise DivergenceError(self._diagnosis(data, number))
             entry = Entry(
                 number + 1,
-                found.loss,
-                found.penalized,
-                found.accuracy,
+                epoch.loss,
+                epoch.penalized,
+                epoch.accuracy,
                 self.config.learning_rate_at(number),
                 time.perf_counter() - begin,
                 *(self._watch(watched) if watched is not None else (None, None)),
@@ -189,6 +246,11 @@ class Trainer:
             self.stopped = self.group.rank_zero(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
             if self.stopped:
                 break
+
+    def _order(self, samples: int) -> Tensor:
+        """In which order an epoch takes the samples: ``(samples,)``, or ``(E, samples)``."""
+        orders = [torch.randperm(samples, generator=source) for source in self.generators]
+        return torch.stack(orders) if isinstance(self.trained, Ensemble) else orders[0]
 
     def _tell(self, entry: Entry) -> bool:
         """Call the callbacks; whether one of them ends the training."""
@@ -321,18 +383,28 @@ class Trainer:
         patience, best = self.config.early_stopping, self._best
         return patience is not None and best is not None and epochs - best[1] >= patience
 
-    def _finite_weights(self) -> bool:
-        return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
+    def _may_go_on(self, epoch: Epoch) -> bool:
+        """Whether loss and weights are finite, where they must be."""
+        if isinstance(self.trained, Ensemble):
+            return self.trained.may_diverge or math.isfinite(epoch.loss)
+        finite = epoch.penalized - epoch.penalized == 0.0
+        return finite and all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
     @torch.no_grad()
     def _fit_output(self, data: Batches) -> None:
         """The final output layer, on all training data."""
         if self.config.epochs == 0:
             return
+        if isinstance(self.trained, Ensemble):
+            self.trained.fit_outputs(data.states, data.target, self.config.alpha_c)
+            return
         out = self.model.network(data.states)
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:
+        if isinstance(self.trained, Ensemble):
+            layers = self.trained.network.layers
+            return f"a network with {layers} layers diverged in epoch {number + 1}"
         advice = (
             f"a smaller learning rate (now {self.config.learning_rate_at(number):.3g}), or clip=1.0"
         )
@@ -380,9 +452,9 @@ class Trainer:
         entry: Entry | None = None,
         recordings: Sequence[Recording] = (),
     ) -> Snapshot:
-        tensors = {f"model.{k}": v.detach().clone() for k, v in self.model.state_dict().items()}
+        tensors = {f"model.{k}": v.detach().clone() for k, v in self.trained.state_dict().items()}
         tensors |= {f"loop.{k}": v for k, v in self.loop.state().items()}
-        tensors["generator"] = self.generator.get_state()
+        tensors["generator"] = torch.cat([source.get_state() for source in self.generators])
         if self._best is not None:
             tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
             tensors["best.epoch"] = torch.tensor(self._best[1])
@@ -398,7 +470,9 @@ class Trainer:
         try:
             self._load(part("model."))
             self.loop.restore(part("loop."))
-            self.generator.set_state(snapshot.tensors["generator"])
+            states = snapshot.tensors["generator"].reshape(len(self.generators), -1)
+            for source, state in zip(self.generators, states, strict=True):
+                source.set_state(state.clone())
             if "best.loss" in snapshot.tensors:
                 best = snapshot.tensors
                 self._best = float(best["best.loss"]), int(best["best.epoch"]), part("best.model.")
@@ -416,8 +490,4 @@ class Trainer:
         self.snapshot = snapshot
 
     def _load(self, state: dict[str, Tensor]) -> None:
-        self.model.load_state_dict(state)
-
-
-def _finite(found: Epoch) -> bool:
-    return found.penalized - found.penalized == 0.0
+        self.trained.load_state_dict(state)

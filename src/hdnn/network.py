@@ -295,7 +295,7 @@ class HamiltonianNetwork(nn.Module):
         return self.program().invertible
 
     def check_state(self, y: Tensor) -> None:
-        """Refuse a state of another shape or dtype than the network's."""
+        """Raise for a state of another shape or dtype than the network's."""
         field = self.field
         field.layout.check(y)
         dtype = field.weights.theta.dtype if isinstance(field, WeightedField) else field.dtype
@@ -313,7 +313,7 @@ class HamiltonianNetwork(nn.Module):
             self.check_state(y)
         return backends.run(program, y, self.backend, self.memory)
 
-    def explain_backend(self, y: Tensor) -> backends.Choice:
+    def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why."""
         self.check_state(y)
         return backends.choose(self.program(), y, self.backend, self.memory)

@@ -105,8 +105,8 @@ class Program:
     stages: tuple[Stage, ...] | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(step for step in self.steps if isinstance(step, Stage))
-        object.__setattr__(self, "stages", found if len(found) == len(self.steps) else None)
+        stages = tuple(step for step in self.steps if isinstance(step, Stage))
+        object.__setattr__(self, "stages", stages if len(stages) == len(self.steps) else None)
 
     @property
     def dtype(self) -> torch.dtype | None:

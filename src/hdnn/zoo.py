@@ -113,10 +113,10 @@ def architecture(name: str | Architecture) -> Architecture:
     """
     if isinstance(name, Architecture):
         return name
-    found = {known.lower(): row for known, row in ARCHITECTURES.items()}
-    if not isinstance(name, str) or name.lower() not in found:
+    by_name = {known.lower(): row for known, row in ARCHITECTURES.items()}
+    if not isinstance(name, str) or name.lower() not in by_name:
         raise unknown_name("architecture", name, ARCHITECTURES)
-    return found[name.lower()]
+    return by_name[name.lower()]
 
 
 def network(

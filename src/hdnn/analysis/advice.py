@@ -24,10 +24,10 @@ from torch import Tensor
 
 from hdnn.analysis.gradient_norms import singular_values
 from hdnn.analysis.sensitivity import (
+    check_no_convolution,
     forward_sensitivities,
     jacobians,
     layer_factors,
-    refuse_convolution,
 )
 from hdnn.analysis.spectra import spectral_radius, velocity_jacobians_at
 from hdnn.backends import reference
@@ -158,7 +158,7 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     False
     """
     net.check_state(y)
-    refuse_convolution(net)
+    check_no_convolution(net)
     if net.ensemble is not None:
         raise HdnnError("an ensemble holds several networks; ask for one of them")
     if not net.layers or not y.numel():

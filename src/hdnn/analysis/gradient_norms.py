@@ -41,8 +41,8 @@ def singular_values(M: Tensor) -> Tensor:
     """``(..., n)``, descending, in float64; NaN where a matrix is not finite."""
     wide = M.detach().to(torch.float64)
     finite = torch.isfinite(wide).all(-1).all(-1)
-    found = torch.linalg.svdvals(torch.where(finite[..., None, None], wide, 0.0))
-    return torch.where(finite[..., None], found, torch.nan)
+    values = torch.linalg.svdvals(torch.where(finite[..., None, None], wide, 0.0))
+    return torch.where(finite[..., None], values, torch.nan)
 
 
 def norms(M: Tensor) -> Norms:
@@ -53,8 +53,8 @@ def norms(M: Tensor) -> Norms:
 
     >>> import hdnn, torch
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0, dtype=torch.float64)
-    >>> found = norms(hdnn.analysis.sensitivities(net, torch.randn(20, 4, dtype=torch.float64)))
-    >>> found.minimum.shape, bool((found.minimum > 1 - 1e-12).all())
+    >>> N = norms(hdnn.analysis.sensitivities(net, torch.randn(20, 4, dtype=torch.float64)))
+    >>> N.minimum.shape, bool((N.minimum > 1 - 1e-12).all())
     (torch.Size([9]), True)
     """
     if M.ndim < 2 or M.shape[-1] != M.shape[-2]:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.selection import BACKENDS, MEMORY, Choice, choose
+from hdnn.backends.selection import BACKENDS, MEMORY, BackendChoice, choose
 from hdnn.program import Program
 
-__all__ = ["BACKENDS", "MEMORY", "Choice", "choose", "reference", "run"]
+__all__ = ["BACKENDS", "MEMORY", "BackendChoice", "choose", "reference", "run"]
 
 
 def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fast") -> Tensor:

@@ -45,7 +45,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) ->
 
 
 def check_figure_path(path: str | os.PathLike[str]) -> None:
-    """Refuse an ending that is no format, or a folder that does not exist."""
+    """Raise for an ending that is no format, or a folder that does not exist."""
     ending = Path(path).suffix.lstrip(".").lower() or "png"
     if ending not in FORMATS:
         raise HdnnError(f"{str(path)!r} is no figure: its name must end in {', '.join(FORMATS)}")

@@ -112,7 +112,11 @@ class Advice:
         return "; ".join(parts) or "nothing to change"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers, strings, lists and dictionaries only.
+        """
         plain = {
             name: value.tolist() if isinstance(value, Tensor) else value
             for name, value in vars(self).items()
@@ -151,6 +155,9 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
 
     Raises:
         HdnnError: the network or the states cannot be examined.
+
+    Returns:
+        Ranges of T and of the step, a number of layers, and where gradients break.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=16, T=20.0)

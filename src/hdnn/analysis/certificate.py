@@ -49,7 +49,11 @@ class Certificate:
         raise unknown_name("check", name, [check.name for check in self.checks])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers, strings, lists and dictionaries only.
+        """
         return {
             "network": self.network,
             "samples": self.samples,
@@ -99,6 +103,12 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
         y: states ``(..., n)`` or ``(B, n, *spatial)`` to examine it on.
         tolerance: relative tolerance of equations; None: from rounding, the size of the matrices
             and the condition of their eigenvectors.
+
+    Returns:
+        One check for every statement, in the order of `CHECKS`.
+
+    Raises:
+        HdnnError: an ensemble, a convolution, or no layers or samples to examine.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("MS3", features=4, layers=8, T=0.5, time_invariant=True)

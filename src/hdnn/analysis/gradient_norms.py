@@ -51,6 +51,12 @@ def norms(M: Tensor) -> Norms:
     Args:
         M: ``(layers, ..., n, n)``, such as `sensitivities` gives; the axes between are samples.
 
+    Returns:
+        One entry for every layer.
+
+    Raises:
+        HdnnError: M is not a stack of square matrices, or has no samples.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0, dtype=torch.float64)
     >>> N = norms(hdnn.analysis.sensitivities(net, torch.randn(20, 4, dtype=torch.float64)))
@@ -87,6 +93,9 @@ def product_bound(net: HamiltonianNetwork) -> Tensor:
 
     Returns:
         ``(layers + 1,)``, for an ensemble ``(layers + 1, E)``, in float64; the last is 1.
+
+    Args:
+        net: a network whose layers are stages.
 
     >>> import hdnn
     >>> product_bound(hdnn.network("H1", features=4, layers=8, T=1.0)).shape

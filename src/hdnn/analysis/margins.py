@@ -69,6 +69,12 @@ def margins(model: nn.Module, X: Tensor, reach: float | None = None) -> Margins:
         X: ``(samples, features)``.
         reach: radius of the search; None: the diagonal of the box around X.
 
+    Returns:
+        Distances ``(samples,)`` and the points where the class changes.
+
+    Raises:
+        HdnnError: X is not ``(samples, features)``, or reach is not positive.
+
     >>> line = nn.Linear(2, 1, dtype=torch.float64)
     >>> _ = line.weight.data.copy_(torch.tensor([[3.0, 4.0]])), line.bias.data.zero_()
     >>> margins(line, torch.tensor([[1.0, 0.0], [0.0, 5.0]], dtype=torch.float64)).distance
@@ -105,6 +111,12 @@ def robustness(
         radii: lengths of perturbations.
         draws: random directions for every sample.
         seed: of these.
+
+    Returns:
+        One accuracy for every radius, and the signed margins ``(samples,)``.
+
+    Raises:
+        HdnnError: as `margins`.
 
     >>> line = nn.Linear(1, 1, dtype=torch.float64)
     >>> _ = line.weight.data.fill_(1.0), line.bias.data.zero_()

@@ -67,6 +67,12 @@ def profile(
         depths: increasing, in 0 .. N; None is all of them.
         energy: whether to compute it.
 
+    Returns:
+        Arrays ``([E,] D, samples)`` over D depths.
+
+    Raises:
+        HdnnError: a network over channels, or depths that do not increase within 0 .. N.
+
     >>> import hdnn
     >>> net = hdnn.network("MS3", features=4, layers=64, T=1.0, dtype=torch.float64)
     >>> bool((profile(net, torch.zeros(5, 4, dtype=torch.float64)).largest > 1 - 1e-12).all())

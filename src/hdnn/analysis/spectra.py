@@ -81,6 +81,12 @@ class Spectrum:
 def spectrum(A: Tensor) -> Spectrum:
     """Eigenvalues of matrices ``(..., n, n)`` and how far they are from defective.
 
+    Args:
+        A: ``(..., n, n)``.
+
+    Returns:
+        Eigenvalues ``(..., n)``, and numbers ``(...)`` for every matrix.
+
     >>> nilpotent = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     >>> float(spectrum(nilpotent).condition)
     inf

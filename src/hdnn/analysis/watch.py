@@ -60,6 +60,9 @@ class Watch:
         with watch(model, ["encoder.0", "encoder.5"]) as watcher:
             model(tokens, mask)
         print(watcher.measure())
+
+    Args:
+        module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep: as in `watch`.
     """
 
     def __init__(
@@ -124,7 +127,14 @@ class Watch:
     # --- measuring --------------------------------------------------------------------------------
 
     def measure(self) -> Watched:
-        """Norms of d h_N / d h_l of what was kept."""
+        """Norms of d h_N / d h_l of what was kept.
+
+        Returns:
+            One entry for every watched layer.
+
+        Raises:
+            HdnnError: fewer than two states were kept, or samples mix.
+        """
         if len(self._states) < 2:
             raise HdnnError(
                 "nothing was watched: run the module inside the context, with gradients"
@@ -174,8 +184,8 @@ def watch(
 
     The whole Jacobian is computed where a sample of h_N has at most ``limit`` numbers: then the
     norms are exact. Beyond, they are estimated by power iteration on M M' (a vector-Jacobian and
-    a Jacobian-vector product each), a lower bound that grows to the norm; it stops where it grows by
-    less than ``tolerance``, relatively, for every sample.
+    a Jacobian-vector product each), a lower bound that grows to the norm; it stops where it
+    grows by less than ``tolerance``, relatively, for every sample.
 
     Samples must not mix. Batch normalization in training mode mixes them: use ``module.eval()``,
     or ``per_sample=False``, which takes the whole batch as one sample. Mixing is
@@ -191,6 +201,12 @@ def watch(
         per_sample: False takes the batch as one state.
         iterations, tolerance: of the power iteration.
         keep: return the Jacobians too, where exact.
+
+    Returns:
+        A callable: give it the arguments of the model, and it returns `Watched`.
+
+    Raises:
+        HdnnError: no such layers; on measuring, samples mix.
 
     >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
     >>> watched = watch(model)(torch.randn(10, 6))

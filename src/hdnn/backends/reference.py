@@ -68,7 +68,8 @@ def layer_map(program: Program) -> Callable[[int, Tensor], Tensor]:
 def sensitivities(program: Program, x: Tensor) -> Tensor:
     """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep.
 
-    The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are computed side by side, layer by layer, as vector-Jacobian products.
+    The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are computed side by side, layer by layer, as
+    vector-Jacobian products.
     """
     x, _ = program.layout.flatten(x.detach())
     axis, n = program.layout.axis, program.layout.width

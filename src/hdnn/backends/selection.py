@@ -35,7 +35,12 @@ docs/performance.md; chosen so that float32 and float64 both win.
 
 @dataclass(frozen=True)
 class BackendChoice:
-    """A backend, and why."""
+    """A backend, and why.
+
+    Args:
+        backend: "reference", "fused" or "checkpointed".
+        reason: in words.
+    """
 
     backend: str
     reason: str
@@ -76,6 +81,12 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
         program, x: what is to be computed.
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
+
+    Returns:
+        The backend, and why.
+
+    Raises:
+        IncompatibleError: what is asked for cannot serve.
     """
     transform, place = active_transform(), "cpu" if x.is_cpu else x.device
     # Whoever traces must not see a batch compared with numbers: its size may be a symbol.

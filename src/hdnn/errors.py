@@ -39,14 +39,14 @@ class FetchError(HdnnError):
     """A data set could not be fetched from any of its sources."""
 
 
-def unknown_name(kind: str, given: object, known: Iterable[str]) -> HdnnError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
     """The error for a name that is in no catalogue, with the known names and the nearest one.
 
     >>> print(unknown_name("architecture", "MS0", ["H1", "H2", "MS1"]))
     unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?
     """
     names = list(known)
-    text = f"unknown {kind} {reprlib.repr(given)}: known are {', '.join(names)}"
+    text = f"unknown {kind} {reprlib.repr(name)}: known are {', '.join(names)}"
     lowered = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(str(given).lower()[:100], lowered, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(name).lower()[:100], lowered, n=1, cutoff=0.4)
     return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)

@@ -105,9 +105,9 @@ def _descriptor(path: str | os.PathLike[str]) -> int | None:
     """
     place, own = os.path.abspath(path), rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/(\d+)"
     for _ in range(40):  # as many links as the system follows
-        found = re.fullmatch(own, place)
-        if found:
-            return int(found[1])
+        match = re.fullmatch(own, place)
+        if match:
+            return int(match[1])
         if not os.path.islink(place):
             break
         place = os.path.normpath(os.path.join(os.path.dirname(place), os.readlink(place)))
@@ -194,8 +194,8 @@ def remove_stale(folder: Path) -> None:
     if not folder.is_dir():
         return
     for path in folder.iterdir():
-        found = _TEMPORARY.fullmatch(path.name)
-        if found and not _is_used(path.name, int(found[1])):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and not _is_used(path.name, int(match[1])):
             with suppress(OSError):  # another process was faster, or on Windows still writes it
                 path.unlink()
 
@@ -256,24 +256,24 @@ def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> JsonLin
     except OSError as error:
         raise FileFormatError(f"cannot read {path}: {error.strerror or error}") from error
     *lines, _ = content.split(b"\n")
-    found: JsonLines[T] = JsonLines([], [])
+    result: JsonLines[T] = JsonLines([], [])
     first = ""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            found.objects.append(parse(_object(line)))
+            result.objects.append(parse(_object(line)))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
             first = first or f"line {number}: {str(error)[:100]}"
-            found.damaged.append(line)
-    if found.damaged:
+            result.damaged.append(line)
+    if result.damaged:
         warnings.warn(
-            f"{path}: {len(found.damaged)} of {len(lines)} lines cannot be read and are left out "
+            f"{path}: {len(result.damaged)} of {len(lines)} lines cannot be read and are left out "
             f"({first})",
             DamagedFileWarning,
             stacklevel=3,
         )
-    return found
+    return result
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -294,8 +294,8 @@ def write_json_lines(
         aside = path.with_name(f"{path.name}.damaged")
         with atomic(aside) as temporary:
             before = aside.read_bytes().split(b"\n") if aside.is_file() else []
-            kept = dict.fromkeys(line for line in [*before, *damaged] if line)
-            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
+            unique = dict.fromkeys(line for line in [*before, *damaged] if line)
+            temporary.write_bytes(b"".join(line + b"\n" for line in unique))
     with atomic(path) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -32,6 +32,12 @@ def own_precision(function: OfState) -> OfState:
     """A function of a network and a state that computes in the network's dtype under autocast.
 
     Changes of the state add up from layer to layer, and lower precisions lose them.
+
+    Args:
+        function: ``(net, y) -> tensor``.
+
+    Returns:
+        The same function, outside autocast.
     """
 
     @functools.wraps(function)
@@ -226,7 +232,18 @@ class HamiltonianNetwork(nn.Module):
         return self._hamiltonian().J
 
     def field_at(self, layer: int) -> LayerField:
-        """The general (J, K, b) of a layer, y' = J K' sigma(K y + b)."""
+        """The general (J, K, b) of a layer, y' = J K' sigma(K y + b).
+
+        Args:
+            layer: its number; negative counts from the end.
+
+        Returns:
+            J ``(n, n)``, K ``(m, n)``, b ``(m,)`` and the activation.
+
+        Raises:
+            HdnnError: a baseline, an energy of one's own, a convolution, an ensemble, or no such
+                layer.
+        """
         field = self._hamiltonian()
         if not isinstance(field, HamiltonianField):
             raise HdnnError("field_at gives K and b, which an energy of one's own does not have")
@@ -263,6 +280,9 @@ class HamiltonianNetwork(nn.Module):
         Stages refer to the parameters themselves, so they are made anew only when some entry of a
         module (parameter, buffer, submodule) is another object; flows hold assembled weights, so
         they are made anew every time.
+
+        Returns:
+            The program that backends compute.
         """
         if torch.compiler.is_compiling():
             return self.scheme.lower(self.field, self.h, self.layers)
@@ -295,7 +315,14 @@ class HamiltonianNetwork(nn.Module):
         return self.program().invertible
 
     def check_state(self, y: Tensor) -> None:
-        """Refuse a state of another shape or dtype than the network's."""
+        """Raise for a state of another shape or dtype than the network's.
+
+        Args:
+            y: what `forward` would take.
+
+        Raises:
+            HdnnError: its shape or dtype is not the network's.
+        """
         field = self.field
         field.layout.check(y)
         dtype = field.weights.theta.dtype if isinstance(field, WeightedField) else field.dtype
@@ -307,26 +334,66 @@ class HamiltonianNetwork(nn.Module):
 
     @own_precision
     def forward(self, y: Tensor) -> Tensor:
-        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``."""
+        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
+
+        Args:
+            y: y_0, ``(..., n)`` or ``(B, n, *spatial)``; for an ensemble ``(E or 1, ...)``.
+
+        Returns:
+            y_N, in the shape of y.
+
+        Raises:
+            HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
+        """
         program = self.program()
         if y.dtype is not program.dtype:
             self.check_state(y)
         return backends.run(program, y, self.backend, self.memory)
 
-    def explain_backend(self, y: Tensor) -> backends.Choice:
-        """Which backend computes `forward` of y, and why."""
+    def explain_backend(self, y: Tensor) -> backends.BackendChoice:
+        """Which backend computes `forward` of y, and why.
+
+        Args:
+            y: a state, as `forward` takes it.
+
+        Returns:
+            The backend and the reason, in words.
+
+        Raises:
+            HdnnError: as `forward`.
+        """
         self.check_state(y)
         return backends.choose(self.program(), y, self.backend, self.memory)
 
     @own_precision
     def trajectory(self, y: Tensor) -> Tensor:
-        """``(layers + 1, ...)``: y_0 to y_N."""
+        """``(layers + 1, ...)``: y_0 to y_N.
+
+        Args:
+            y: y_0, as `forward` takes it.
+
+        Returns:
+            ``(layers + 1, *y.shape)``.
+
+        Raises:
+            HdnnError: the shape or dtype of y is not the network's.
+        """
         self.check_state(y)
         return reference.trajectory(self.program(), y)
 
     @own_precision
     def inverse(self, y: Tensor) -> Tensor:
-        """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts."""
+        """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts.
+
+        Args:
+            y: y_N, as `forward` returns it.
+
+        Returns:
+            y_0, in the shape of y.
+
+        Raises:
+            HdnnError: the scheme has no exact inverse.
+        """
         self.check_state(y)
         program = self.program()
         if not program.invertible:
@@ -337,13 +404,31 @@ class HamiltonianNetwork(nn.Module):
         return reference.inverse(program, y)
 
     def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
-        """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`."""
+        """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`.
+
+        Args:
+            shape: of a state, for solvers that flatten it; None where it is a vector.
+
+        Returns:
+            The right-hand side, and the times at which layers begin.
+
+        Raises:
+            HdnnError: the network has no step size (FCNN).
+        """
         if not self.scheme.uses_step:
             raise HdnnError(f"{self._title()} discretizes no ODE: it has no step size")
         return ODE(self.field, self.h, self.layers, shape)
 
     def reset_parameters(self, generator: Any = None, **options: Any) -> None:
-        """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`."""
+        """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`.
+
+        Args:
+            generator: source of random numbers; None is torch's default.
+            **options: ``scale`` and ``init``.
+
+        Raises:
+            HdnnError: the field has no weights.
+        """
         self._weighted("weights to draw").weights.reset_parameters(generator, **options)
 
     def _title(self) -> str:

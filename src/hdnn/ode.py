@@ -90,13 +90,13 @@ class ODE(nn.Module):
     def _evaluate(self, j: int, t: Any, y: Any) -> Any:
         if isinstance(y, Tensor):
             return self.field.velocity(y, j, t)
-        given = np.asarray(y, dtype=np.float64)
-        state = given.reshape(self._shape()) if given.ndim == 1 else given
+        array = np.asarray(y, dtype=np.float64)
+        state = array.reshape(self._shape()) if array.ndim == 1 else array
         weights = next(iter(self.field.parameters()), None)
         x = torch.as_tensor(state)
         with torch.no_grad():
-            found = self.field.velocity(x if weights is None else x.to(weights), j, float(t))
-        out: Array = found.cpu().numpy().reshape(given.shape).astype(np.float64, copy=False)
+            velocity = self.field.velocity(x if weights is None else x.to(weights), j, float(t))
+        out: Array = velocity.cpu().numpy().reshape(array.shape).astype(np.float64, copy=False)
         return out
 
     def _shape(self) -> tuple[int, ...]:

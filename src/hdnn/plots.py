@@ -45,7 +45,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) ->
 
 
 def check_figure_path(path: str | os.PathLike[str]) -> None:
-    """Refuse an ending that is no format, or a folder that does not exist."""
+    """Raise for an ending that is no format, or a folder that does not exist."""
     ending = Path(path).suffix.lstrip(".").lower() or "png"
     if ending not in FORMATS:
         raise HdnnError(f"{str(path)!r} is no figure: its name must end in {', '.join(FORMATS)}")
@@ -113,12 +113,12 @@ def decision_regions(
         for a, b in zip(low - margin, high + margin, strict=True)
     ]
     grid = torch.cartesian_prod(*sides).to(points.dtype)
-    found = model.predict(grid).reshape(resolution, resolution).T.cpu().numpy()
+    regions = model.predict(grid).reshape(resolution, resolution).T.cpu().numpy()
     classes = max(2, model.head.out_features)
     colors = ListedColormap([CLASS_COLORS[k % len(CLASS_COLORS)] for k in range(classes)])
     left, right, bottom, top = (float(side[k]) for side in sides for k in (0, -1))
     axis.imshow(
-        found,
+        regions,
         origin="lower",
         extent=(left, right, bottom, top),
         cmap=colors,

@@ -67,7 +67,15 @@ class Stage:
         return apart and self.carry == 1
 
     def gain(self, W: Tensor, layout: Layout) -> Step | Tensor:
-        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``, of convolutions a kernel of those."""
+        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``, of convolutions a kernel of those.
+
+        Args:
+            W: of all layers, ``([E,] L, m, r)``, as assembled.
+            layout: of the state.
+
+        Returns:
+            A, with h and sign in it.
+        """
         if not isinstance(self.A, Adjoint):
             return self.A
         scaled = self.A.S * self.A.step if isinstance(self.A.step, float) else self.A.S
@@ -79,7 +87,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Flow:
-    """x = advance(layer, x) on canonical states: anything that torch can compute."""
+    """x = advance(layer, x) on canonical states: anything that torch can compute.
+
+    Args:
+        advance: ``(layer, x) -> x``.
+        inverse: undoes it, or None.
+    """
 
     advance: Callable[[int, Tensor], Tensor]
     inverse: Callable[[int, Tensor], Tensor] | None = None
@@ -105,8 +118,8 @@ class Program:
     stages: tuple[Stage, ...] | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(step for step in self.steps if isinstance(step, Stage))
-        object.__setattr__(self, "stages", found if len(found) == len(self.steps) else None)
+        stages = tuple(step for step in self.steps if isinstance(step, Stage))
+        object.__setattr__(self, "stages", stages if len(stages) == len(self.steps) else None)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -123,7 +136,16 @@ class Program:
 
 
 def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
-    """The step size of a layer, shaped to multiply a canonical state with ``ndim`` axes."""
+    """The step size of a layer, shaped to multiply a canonical state with ``ndim`` axes.
+
+    Args:
+        step: one number, or ``([E,] L)``.
+        layer: its number.
+        ndim: axes of the state; 0 where there is no ensemble.
+
+    Returns:
+        A number, or a tensor that broadcasts over states.
+    """
     if not isinstance(step, Tensor):
         return step
     h = step[..., layer]
@@ -131,7 +153,15 @@ def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
 
 
 def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
-    """The time at which every layer begins."""
+    """The time at which every layer begins.
+
+    Args:
+        step: one number, or ``([E,] L)``.
+        layers: L.
+
+    Returns:
+        L times, the first of them 0.
+    """
     if not isinstance(step, Tensor):
         return [layer * step for layer in range(layers)]
     return (torch.cumsum(step, -1) - step).unbind(-1)

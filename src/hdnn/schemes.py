@@ -45,7 +45,14 @@ class Scheme(ABC):
         """The order of the method."""
 
     def check(self, field: Field) -> None:
-        """Refuse a field that does not fit, with a pair that would."""
+        """Raise for a field that does not fit.
+
+        Args:
+            field: the dynamics.
+
+        Raises:
+            IncompatibleError: the field does not fit; the message names a pair that would.
+        """
         if self.needs_separable and not field.separable:
             raise IncompatibleError(
                 f"{self} needs a separable field (y' depends on z only, z' on y only), which this "
@@ -61,6 +68,9 @@ class Scheme(ABC):
             field: the dynamics.
             h: the step size, one number or ``([E,] L)``.
             layers: L, where the field itself does not say.
+
+        Returns:
+            Stages where the field is one hidden layer, else one flow.
         """
 
 
@@ -233,22 +243,50 @@ def _word_coefficient(word: tuple[int, ...], coefficients: tuple[float, ...]) ->
 
 
 def SemiImplicitEuler(first: str = "y") -> Splitting:  # noqa: N802 (reads as the other schemes do)
-    """One half, then the other with the new value: order 1, structure-preserving."""
+    """One half, then the other with the new value: order 1, structure-preserving.
+
+    Args:
+        first: the half that moves first, "y" or "z".
+
+    Returns:
+        The scheme.
+    """
     return Splitting((1.0, 1.0), first, "SemiImplicitEuler")
 
 
 def Verlet(first: str = "y") -> Splitting:  # noqa: N802
-    """What the paper calls Verlet in MS1 (z first) and MS3 (y first): semi-implicit Euler."""
+    """What the paper calls Verlet in MS1 (z first) and MS3 (y first): semi-implicit Euler.
+
+    Args:
+        first: the half that moves first, "y" or "z".
+
+    Returns:
+        The scheme.
+    """
     return Splitting((1.0, 1.0), first, "Verlet")
 
 
 def Leapfrog(first: str = "y") -> Splitting:  # noqa: N802
-    """Stoermer-Verlet: half a step, a whole one, half a step; order 2."""
+    """Stoermer-Verlet: half a step, a whole one, half a step; order 2.
+
+    Args:
+        first: the half that moves first, "y" or "z".
+
+    Returns:
+        The scheme.
+    """
     return Splitting((0.5, 1.0, 0.5), first, "Leapfrog")
 
 
 def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
-    """Three leapfrogs with Yoshida's weights: order 4."""
+    """Three leapfrogs with Yoshida's weights: order 4.
+
+    Args:
+        first: the half that moves first, "y" or "z".
+
+    Returns:
+        The scheme.
+    """
     outer = 1 / (2 - 2 ** (1 / 3))
     weights = (outer, 1 - 2 * outer, outer)
     merged = [weights[0] / 2]

@@ -56,7 +56,14 @@ class Architecture:
     bias: Callable[[int], Pattern] | None = None
 
     def interconnection(self, n: int) -> str | Tensor | Interconnection:
-        """Its J for width n."""
+        """Its J for width n.
+
+        Args:
+            n: the width.
+
+        Returns:
+            A name, a matrix ``(n, n)``, or an interconnection.
+        """
         assert self.J is not None
         if callable(self.J):
             return Fixed(self.J(n), name=self.name)
@@ -68,7 +75,14 @@ ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def register(architecture: Architecture) -> Architecture:
-    """Add an architecture to the catalogue, for `hdnn.network` and every tool that walks it."""
+    """Add an architecture to the catalogue, for `hdnn.network` and every tool that walks it.
+
+    Args:
+        architecture: the new row; one of the same name is replaced.
+
+    Returns:
+        The same.
+    """
     ARCHITECTURES[architecture.name] = architecture
     return architecture
 
@@ -108,15 +122,24 @@ for _row in (
 def architecture(name: str | Architecture) -> Architecture:
     """The architecture of a name, whatever its case.
 
+    Args:
+        name: of the catalogue, or an architecture, which is returned as it is.
+
+    Returns:
+        The row of the catalogue.
+
+    Raises:
+        HdnnError: no architecture has that name.
+
     >>> architecture("h1").equation
     "y += h J1 K' tanh(K y + b)"
     """
     if isinstance(name, Architecture):
         return name
-    found = {known.lower(): row for known, row in ARCHITECTURES.items()}
-    if not isinstance(name, str) or name.lower() not in found:
+    by_name = {known.lower(): row for known, row in ARCHITECTURES.items()}
+    if not isinstance(name, str) or name.lower() not in by_name:
         raise unknown_name("architecture", name, ARCHITECTURES)
-    return found[name.lower()]
+    return by_name[name.lower()]
 
 
 def network(
@@ -159,6 +182,13 @@ def network(
         backend, memory: see `hdnn.HamiltonianNetwork`.
         generator, scale: initialization, see `hdnn.fields.Weights.reset_parameters`.
         dtype, device: as in torch.
+
+    Returns:
+        The network, with parameters drawn.
+
+    Raises:
+        HdnnError: an unknown name, a width that the structure cannot have, or not exactly one of T
+            and step.
 
     >>> net = network("H1", features=4, layers=64, T=1.2)
     >>> net.K.shape, net.h, net.J.shape

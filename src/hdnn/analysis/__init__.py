@@ -1,8 +1,8 @@
 """Looking at gradients: sensitivities, their norms, and the theory as checks."""
 
 from hdnn.analysis.advice import Advice, advise
-from hdnn.analysis.certificate import Certificate, Check
-from hdnn.analysis.certification import certify
+from hdnn.analysis.certificate import Certificate, certify
+from hdnn.analysis.check import Check
 from hdnn.analysis.gradient_norms import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
 from hdnn.analysis.perturbations import accuracy_under

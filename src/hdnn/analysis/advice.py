@@ -24,10 +24,10 @@ from torch import Tensor
 
 from hdnn.analysis.gradient_norms import singular_values
 from hdnn.analysis.sensitivity import (
+    check_no_convolution,
     forward_sensitivities,
     jacobians,
     layer_factors,
-    refuse_convolution,
 )
 from hdnn.analysis.spectra import spectral_radius, velocity_jacobians_at
 from hdnn.backends import reference
@@ -112,7 +112,11 @@ class Advice:
         return "; ".join(parts) or "nothing to change"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers, strings, lists and dictionaries only.
+        """
         plain = {
             name: value.tolist() if isinstance(value, Tensor) else value
             for name, value in vars(self).items()
@@ -152,13 +156,16 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     Raises:
         HdnnError: the network or the states cannot be examined.
 
+    Returns:
+        Ranges of T and of the step, a number of layers, and where gradients break.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=16, T=20.0)
     >>> advise(net, torch.randn(50, 4)).ok
     False
     """
     net.check_state(y)
-    refuse_convolution(net)
+    check_no_convolution(net)
     if net.ensemble is not None:
         raise HdnnError("an ensemble holds several networks; ask for one of them")
     if not net.layers or not y.numel():

@@ -1,59 +1,19 @@
-"""The certificate: what holds for a network, line by line, with numbers."""
+"""`certify`: the theory of the paper as checks of one network on given states, line by line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from hdnn.errors import unknown_name
+from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Check:
-    """One line: a statement, whether it holds, and what follows.
-
-    Args:
-        name: short, fixed.
-        holds: None where it does not apply to this network.
-        value, tolerance: what was measured, and what it is compared with.
-        statement: what should hold.
-        consequence: what follows where it holds, or what it means that it does not.
-        reference: where the paper says so.
-        relation: how value and tolerance are compared, "<=" or ">=".
-        detail: further numbers, such as the layer where the worst value is.
-    """
-
-    name: str
-    holds: bool | None
-    value: float
-    tolerance: float
-    statement: str
-    consequence: str
-    reference: str
-    relation: str = "<="
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def verdict(self) -> str:
-        """In one word: "holds", "FAILS" or "n/a"."""
-        return "n/a" if self.holds is None else "holds" if self.holds else "FAILS"
-
-    @property
-    def comparison(self) -> str:
-        """The value beside its tolerance, for people."""
-        if self.value != self.value:
-            return ""
-        if self.tolerance != self.tolerance:
-            return f"{self.value:.3g}"
-        opposite = ">" if self.relation == "<=" else "<"
-        sign = {True: self.relation, False: opposite, None: "/"}[self.holds]
-        return f"{self.value:.3g} {sign} {self.tolerance:.3g}"
-
-
-def follows(holds: bool | None, yes: str, no: str) -> str:
-    """What follows where a statement holds or does not apply, and where it fails."""
-    return no if holds is False else yes
+from hdnn.analysis import continuous_checks as continuous
+from hdnn.analysis import discrete_checks as discrete
+from hdnn.analysis.check import Check
+from hdnn.analysis.context import Context
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.networks import HamiltonianNetwork
 
 
 @dataclass(frozen=True)
@@ -89,7 +49,11 @@ class Certificate:
         raise unknown_name("check", name, [check.name for check in self.checks])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers, strings, lists and dictionaries only.
+        """
         return {
             "network": self.network,
             "samples": self.samples,
@@ -107,3 +71,57 @@ class Certificate:
         notes = [f"{check.name}: {check.consequence}" for check in self.failed]
         verdict = "everything that applies holds" if self.ok else "what fails, and what it means:"
         return "\n".join([head, *rows, verdict, *notes])
+
+
+CHECKS: tuple[Callable[[Context, float | None], Check], ...] = (
+    continuous.interconnection,
+    continuous.full_rank,
+    continuous.positive_slope,
+    continuous.imaginary,
+    continuous.diagonalisable,
+    continuous.gradient_dynamics,
+    continuous.smooth_weights,
+    continuous.marginal_growth,
+    discrete.structure,
+    discrete.reciprocal,
+    discrete.norm_at_least_one,
+    discrete.upper_bound,
+    discrete.bounded_states,
+    discrete.scheme_drift,
+)
+"""What is examined, in order, after the states were found to be finite."""
+
+
+def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = None) -> Certificate:
+    """What the theory says of a network, checked on states: each line with number and consequence.
+
+    Everything is computed from the actual Jacobians of a copy in float64, so premises that the
+    paper uses silently (K of full column rank, no saturated units) are checked, not assumed.
+
+    Args:
+        net: one network over features, or over channels without convolution.
+        y: states ``(..., n)`` or ``(B, n, *spatial)`` to examine it on.
+        tolerance: relative tolerance of equations; None: from rounding, the size of the matrices
+            and the condition of their eigenvectors.
+
+    Returns:
+        One check for every statement, in the order of `CHECKS`.
+
+    Raises:
+        HdnnError: an ensemble, a convolution, or no layers or samples to examine.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("MS3", features=4, layers=8, T=0.5, time_invariant=True)
+    >>> certificate = certify(net, torch.randn(20, 4))
+    >>> certificate["structure"].holds, certificate["norm-at-least-one"].holds
+    (True, True)
+    """
+    if tolerance is not None and not 0 <= tolerance < float("inf"):
+        raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")
+    context = Context(net, y)
+    checks = [discrete.finite(context, tolerance)]
+    if context.finite:
+        checks += [check(context, tolerance) for check in CHECKS]
+    title = " ".join(net.extra_repr().split())
+    dtype = str(context.dtype).removeprefix("torch.")
+    return Certificate(title, context.states.shape[1], dtype, tuple(checks))

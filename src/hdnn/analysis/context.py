@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hdnn.analysis.continuous import Solution, solve
 from hdnn.analysis.gradient_norms import singular_values
-from hdnn.analysis.sensitivity import layer_factors, refuse_convolution, sensitivities
+from hdnn.analysis.sensitivity import check_no_convolution, layer_factors, sensitivities
 from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, StateDependent
@@ -31,7 +31,7 @@ class Context:
 
     def __init__(self, net: HamiltonianNetwork, y: Tensor) -> None:
         net.check_state(y)
-        refuse_convolution(net)
+        check_no_convolution(net)
         if net.ensemble is not None:
             raise HdnnError("an ensemble holds several networks; examine them one by one")
         if not net.layers or not y.numel():

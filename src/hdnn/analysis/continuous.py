@@ -135,13 +135,13 @@ def backward_dynamics(net: HamiltonianNetwork, end: Tensor, substeps: int) -> Te
     axis = net.field.layout.axis
     eye = torch.eye(end.shape[-1], dtype=end.dtype)
     state: State = (end if axis == -1 else end.unsqueeze(-1), eye.expand(*end.shape, len(eye)))
-    found = [state[1]]
+    matrices = [state[1]]
     for j in reversed(range(net.layers)):
         back = partial(_back, partial(velocity, j, t[j]), axis)
         for _ in range(substeps):
             state = _rk4(back, state, at_layer(net.h, j) / substeps)
-        found.append(state[1])
-    return torch.stack(found[::-1])
+        matrices.append(state[1])
+    return torch.stack(matrices[::-1])
 
 
 def _back(f: Callable[[Tensor], Tensor], axis: int, state: State) -> State:

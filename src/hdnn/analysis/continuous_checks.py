@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.analysis.certificate import Check, follows
+from hdnn.analysis.check import Check, follows
 from hdnn.analysis.context import Context
 from hdnn.analysis.continuous import backward_dynamics
 from hdnn.analysis.sensitivity import jacobians
@@ -117,8 +117,8 @@ def slopes(context: Context) -> Tensor | None:
     if not isinstance(field, HamiltonianField):
         return None
     z = context.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
-    found: Tensor = torch.func.grad(lambda v: field.activation.function(v).sum())(z)
-    return found
+    derivative: Tensor = torch.func.grad(lambda v: field.activation.function(v).sum())(z)
+    return derivative
 
 
 def positive_slope(context: Context, tolerance: float | None) -> Check:
@@ -148,11 +148,13 @@ def imaginary(context: Context, tolerance: float | None) -> Check:
     """Lemma 2, from the actual Jacobian."""
     value, allowed, holds, detail = NAN, NAN, None, {}
     if context.stepped:
-        found = context.spectrum
-        limit = found.rounding if tolerance is None else torch.full_like(found.real, tolerance)
-        detail = worst_place(found.real / limit.clamp_min(1e-300))
+        spectrum = context.spectrum
+        limit = (
+            spectrum.rounding if tolerance is None else torch.full_like(spectrum.real, tolerance)
+        )
+        detail = worst_place(spectrum.real / limit.clamp_min(1e-300))
         at = detail["layer"], detail["sample"]
-        value, allowed = float(found.real[at]), float(limit[at])
+        value, allowed = float(spectrum.real[at]), float(limit[at])
         holds = value <= allowed
     return Check(
         "imaginary-spectrum",

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hdnn.analysis.certificate import Check
+from hdnn.analysis.check import Check
 from hdnn.analysis.context import Context
 from hdnn.analysis.continuous import refined, states_and_sensitivities
 from hdnn.analysis.continuous_checks import NAN, worst_place

@@ -41,8 +41,8 @@ def singular_values(M: Tensor) -> Tensor:
     """``(..., n)``, descending, in float64; NaN where a matrix is not finite."""
     wide = M.detach().to(torch.float64)
     finite = torch.isfinite(wide).all(-1).all(-1)
-    found = torch.linalg.svdvals(torch.where(finite[..., None, None], wide, 0.0))
-    return torch.where(finite[..., None], found, torch.nan)
+    values = torch.linalg.svdvals(torch.where(finite[..., None, None], wide, 0.0))
+    return torch.where(finite[..., None], values, torch.nan)
 
 
 def norms(M: Tensor) -> Norms:
@@ -51,10 +51,16 @@ def norms(M: Tensor) -> Norms:
     Args:
         M: ``(layers, ..., n, n)``, such as `sensitivities` gives; the axes between are samples.
 
+    Returns:
+        One entry for every layer.
+
+    Raises:
+        HdnnError: M is not a stack of square matrices, or has no samples.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0, dtype=torch.float64)
-    >>> found = norms(hdnn.analysis.sensitivities(net, torch.randn(20, 4, dtype=torch.float64)))
-    >>> found.minimum.shape, bool((found.minimum > 1 - 1e-12).all())
+    >>> N = norms(hdnn.analysis.sensitivities(net, torch.randn(20, 4, dtype=torch.float64)))
+    >>> N.minimum.shape, bool((N.minimum > 1 - 1e-12).all())
     (torch.Size([9]), True)
     """
     if M.ndim < 2 or M.shape[-1] != M.shape[-2]:
@@ -87,6 +93,9 @@ def product_bound(net: HamiltonianNetwork) -> Tensor:
 
     Returns:
         ``(layers + 1,)``, for an ensemble ``(layers + 1, E)``, in float64; the last is 1.
+
+    Args:
+        net: a network whose layers are stages.
 
     >>> import hdnn
     >>> product_bound(hdnn.network("H1", features=4, layers=8, T=1.0)).shape

@@ -69,6 +69,12 @@ def margins(model: nn.Module, X: Tensor, reach: float | None = None) -> Margins:
         X: ``(samples, features)``.
         reach: radius of the search; None: the diagonal of the box around X.
 
+    Returns:
+        Distances ``(samples,)`` and the points where the class changes.
+
+    Raises:
+        HdnnError: X is not ``(samples, features)``, or reach is not positive.
+
     >>> line = nn.Linear(2, 1, dtype=torch.float64)
     >>> _ = line.weight.data.copy_(torch.tensor([[3.0, 4.0]])), line.bias.data.zero_()
     >>> margins(line, torch.tensor([[1.0, 0.0], [0.0, 5.0]], dtype=torch.float64)).distance
@@ -87,10 +93,10 @@ def margins(model: nn.Module, X: Tensor, reach: float | None = None) -> Margins:
     hits = _rings(gap, X, classes, directions, radii)
     best, point = X.new_full((len(X),), math.inf), X.clone()
     if len(hits[0]):
-        sample, found, radius = _refined(gap, X, classes, directions, *hits)
+        sample, nearest, radius = _refined(gap, X, classes, directions, *hits)
         order = radius.argsort(descending=True)  # of several, the last one written is the nearest
         best[sample[order]] = radius[order]
-        point[sample[order]] = found[order]
+        point[sample[order]] = nearest[order]
     return Margins(best, point, reach)
 
 
@@ -106,15 +112,21 @@ def robustness(
         draws: random directions for every sample.
         seed: of these.
 
+    Returns:
+        One accuracy for every radius, and the signed margins ``(samples,)``.
+
+    Raises:
+        HdnnError: as `margins`.
+
     >>> line = nn.Linear(1, 1, dtype=torch.float64)
     >>> _ = line.weight.data.fill_(1.0), line.bias.data.zero_()
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]], dtype=torch.float64)
     >>> robustness(line, x, torch.tensor([0, 0, 1, 1]), [0.5, 1.5]).worst
     (1.0, 0.5)
     """
-    found = margins(model, X, reach=None)
+    search = margins(model, X, reach=None)
     wide, classes = X.detach().double(), _classes(model, X.detach().double())
-    signed = torch.where(classes == y, found.distance, -found.distance)
+    signed = torch.where(classes == y, search.distance, -search.distance)
     generator = torch.Generator().manual_seed(seed)
     random = []
     for radius in radii:
@@ -245,9 +257,9 @@ def _refined(
         # Far projections leave the neighborhood of the crossing: stay within its radius.
         length = (x - p).norm(dim=1).clamp_min(1e-300)
         x = p + (x - p) * (torch.minimum(length, radius) / length)[:, None]
-    found = (x - p).norm(dim=1)
-    v = (x - p) / found.clamp_min(1e-300)[:, None]
-    edge = found * (1 + 1e-9) + 1e-12
+    distance = (x - p).norm(dim=1)
+    v = (x - p) / distance.clamp_min(1e-300)[:, None]
+    edge = distance * (1 + 1e-9) + 1e-12
     with torch.no_grad():
         flips = gap(p + edge[:, None] * v, c) <= 0
     better = flips & (edge < radius)

@@ -22,7 +22,7 @@ from hdnn.kernels.stage_table import Parameters
 from hdnn.networks import HamiltonianNetwork
 
 WIDEST = 32
-"""Up to which width the compiled walk finds singular values faster than `extremes` does."""
+"""Up to which width the compiled kernel finds singular values faster than `extremes` does."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ def profile(
         depths: increasing, in 0 .. N; None is all of them.
         energy: whether to compute it.
 
+    Returns:
+        Arrays ``([E,] D, samples)`` over D depths.
+
+    Raises:
+        HdnnError: a network over channels, or depths that do not increase within 0 .. N.
+
     >>> import hdnn
     >>> net = hdnn.network("MS3", features=4, layers=64, T=1.0, dtype=torch.float64)
     >>> bool((profile(net, torch.zeros(5, 4, dtype=torch.float64)).largest > 1 - 1e-12).all())
@@ -79,15 +85,15 @@ def profile(
     wanted = _depths(net.layers, depths)
     single = layout.ensemble is None
     x = y.detach().reshape(-1, layout.width)[None] if single else y.detach()
-    found = (_fused if _walks(net, y) else _reference)(net, x, wanted)
-    largest, smallest, of_mean, states = (a[0] if single else a for a in found)
+    arrays = (_fused if _is_compiled(net, y) else _reference)(net, x, wanted)
+    largest, smallest, of_mean, states = (a[0] if single else a for a in arrays)
     field = net.field
     H = _energy(field, states, wanted) if energy and isinstance(field, HamiltonianField) else None
     return Profile(wanted, largest, smallest, of_mean, H)
 
 
-def _walks(net: HamiltonianNetwork, y: Tensor) -> bool:
-    """Whether the compiled walk serves; up to `WIDEST` that does not depend on the batch."""
+def _is_compiled(net: HamiltonianNetwork, y: Tensor) -> bool:
+    """Whether the compiled kernel serves; up to `WIDEST` that does not depend on the batch."""
     narrow = net.field.layout.width <= WIDEST
     return narrow and choose(net.program(), y, net.backend).backend == "fused"
 
@@ -169,7 +175,7 @@ class Snapshots:
         Where they are the parameters themselves, trained in place, they are good for later too.
         """
         program, states = self.net.program(), torch.from_numpy(y)
-        if not _walks(self.net, states):
+        if not _is_compiled(self.net, states):
             return None
         compiled = compile_program(program, states.dtype, states.device)
         theta, beta, steps, dense, _ = compiled.parameters()
@@ -183,7 +189,7 @@ class Snapshots:
 
         Snapshots of as many samples that follow each other are together.
         """
-        done, self._live = [_alone(found) for found in self._done], None
+        done, self._live = [_alone(profile) for profile in self._done], None
         weights, states, self._done, self._weights, self._states = (
             self._weights,
             self._states,
@@ -192,8 +198,8 @@ class Snapshots:
             [],
         )
         for _, group in itertools.groupby(range(len(states)), key=lambda k: states[k].shape):
-            chosen = list(group)
-            done.append(self._together([weights[k] for k in chosen], [states[k] for k in chosen]))
+            indices = list(group)
+            done.append(self._together([weights[k] for k in indices], [states[k] for k in indices]))
         return done
 
     def _together(self, weights: list[tuple[np.ndarray, ...]], states: list[np.ndarray]) -> Profile:
@@ -211,11 +217,11 @@ class Snapshots:
         return Profile(self.depths, largest, smallest, of_mean, H)
 
 
-def _alone(found: Profile) -> Profile:
+def _alone(profile: Profile) -> Profile:
     """A profile as an ensemble of one."""
-    energy = None if found.energy is None else found.energy[None]
+    energy = None if profile.energy is None else profile.energy[None]
     return Profile(
-        found.depths, found.largest[None], found.smallest[None], found.of_mean[None], energy
+        profile.depths, profile.largest[None], profile.smallest[None], profile.of_mean[None], energy
     )
 
 
@@ -261,8 +267,8 @@ def _energy(
     stacks = [field.weights.stack(), field.weights.bias_stack()]
     if theta is not None and beta is not None:
         stacks = [
-            Stack(torch.from_numpy(values), kept.pattern, kept.layers, kept.gather)
-            for kept, values in zip(stacks, (theta, beta), strict=True)
+            Stack(torch.from_numpy(values), stack.pattern, stack.layers, stack.gather)
+            for stack, values in zip(stacks, (theta, beta), strict=True)
         ]
     axis = stacks[0].theta.ndim - 2
     K, b = (stack.tensor().cpu().index_select(axis, layers) for stack in stacks)

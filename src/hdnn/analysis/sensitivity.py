@@ -36,15 +36,15 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([9, 5, 4, 4])
     """
     net.check_state(y)
-    refuse_convolution(net)
+    check_no_convolution(net)
     program = net.program()
     if choose(program, y, net.backend).backend == "fused":
         from hdnn.backends import fused  # loads numba
 
-        found = fused.sensitivities(program, y)
+        matrices = fused.sensitivities(program, y)
     else:
-        found = reference.sensitivities(program, y)
-    return _shaped(net, y, found)
+        matrices = reference.sensitivities(program, y)
+    return _shaped(net, y, matrices)
 
 
 @own_precision
@@ -64,7 +64,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([8, 5, 4, 4])
     """
     net.check_state(y)
-    refuse_convolution(net)
+    check_no_convolution(net)
     x, _ = net.field.layout.flatten(y.detach())
     return _shaped(net, y, program_factors(net.program(), x)[1])
 
@@ -87,10 +87,12 @@ def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([9, 5, 4, 4])
     """
     factors = layer_factors(net, y)
-    found = [torch.eye(factors.shape[-1], dtype=y.dtype, device=y.device).expand(factors.shape[1:])]
+    matrices = [
+        torch.eye(factors.shape[-1], dtype=y.dtype, device=y.device).expand(factors.shape[1:])
+    ]
     for factor in factors:
-        found.append(factor @ found[-1])
-    return torch.stack(found)
+        matrices.append(factor @ matrices[-1])
+    return torch.stack(matrices)
 
 
 def jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
@@ -107,34 +109,34 @@ def jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Ten
     with torch.enable_grad():
         value = function(many)
         if not value.requires_grad:  # a constant
-            pulled = torch.zeros_like(many)
+            vjps = torch.zeros_like(many)
         else:
-            (pulled,) = torch.autograd.grad(value, many, rows, materialize_grads=True)
-    pulled = pulled.unflatten(batch, shape[batch : batch + 2]).movedim(axis, -1)
-    pulled = pulled.movedim(batch, -2)
-    return pulled.flatten(batch, -3) if axis == -2 else pulled
+            (vjps,) = torch.autograd.grad(value, many, rows, materialize_grads=True)
+    vjps = vjps.unflatten(batch, shape[batch : batch + 2]).movedim(axis, -1)
+    vjps = vjps.movedim(batch, -2)
+    return vjps.flatten(batch, -3) if axis == -2 else vjps
 
 
 def program_factors(program: Program, x: Tensor) -> tuple[Tensor, Tensor]:
     """Canonical states y_0 ... y_N of a program, and d y_{l+1} / d y_l."""
-    advance, states, found = reference.layer_map(program), [x], []
+    advance, states, factors = reference.layer_map(program), [x], []
     with torch.no_grad():
         for layer in range(program.layers):
-            found.append(jacobians(partial(advance, layer), x, program.layout.axis))
+            factors.append(jacobians(partial(advance, layer), x, program.layout.axis))
             x = advance(layer, x)
             states.append(x)
-    return torch.stack(states), torch.stack(found) if found else x.new_empty(0)
+    return torch.stack(states), torch.stack(factors) if factors else x.new_empty(0)
 
 
 def products(factors: Tensor) -> Tensor:
     """d y_N / d y_l for every l, from the factors of the layers."""
-    found = [torch.eye(factors.shape[-1]).to(factors).expand(factors.shape[1:])]
+    matrices = [torch.eye(factors.shape[-1]).to(factors).expand(factors.shape[1:])]
     for factor in factors.flip(0):
-        found.append(found[-1] @ factor)
-    return torch.stack(found[::-1])
+        matrices.append(matrices[-1] @ factor)
+    return torch.stack(matrices[::-1])
 
 
-def refuse_convolution(net: HamiltonianNetwork) -> None:
+def check_no_convolution(net: HamiltonianNetwork) -> None:
     """An error where the Jacobian of a sample couples all pixels."""
     if net.kernel > 1:
         raise HdnnError(
@@ -143,9 +145,9 @@ def refuse_convolution(net: HamiltonianNetwork) -> None:
         )
 
 
-def _shaped(net: HamiltonianNetwork, y: Tensor, found: Tensor) -> Tensor:
+def _shaped(net: HamiltonianNetwork, y: Tensor, matrices: Tensor) -> Tensor:
     layout = net.field.layout
     lead = () if layout.ensemble is None else (layout.ensemble,)
     rest = y.shape[len(lead) :]
     samples = rest[:1] + rest[2:] if layout.channels else rest[:-1]
-    return found.reshape(found.shape[0], *lead, *samples, layout.width, layout.width)
+    return matrices.reshape(matrices.shape[0], *lead, *samples, layout.width, layout.width)

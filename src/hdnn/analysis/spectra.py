@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hdnn.analysis.sensitivity import jacobians, refuse_convolution
+from hdnn.analysis.sensitivity import check_no_convolution, jacobians
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import times
@@ -45,7 +45,7 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """
     if not net.scheme.uses_step:
         raise HdnnError(f"{net.name or 'this network'} discretizes no ODE: it has no step size")
-    refuse_convolution(net)
+    check_no_convolution(net)
     states = [net.field.layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
     return velocity_jacobians_at(net, states)
 
@@ -80,6 +80,12 @@ class Spectrum:
 
 def spectrum(A: Tensor) -> Spectrum:
     """Eigenvalues of matrices ``(..., n, n)`` and how far they are from defective.
+
+    Args:
+        A: ``(..., n, n)``.
+
+    Returns:
+        Eigenvalues ``(..., n)``, and numbers ``(...)`` for every matrix.
 
     >>> nilpotent = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     >>> float(spectrum(nilpotent).condition)

@@ -8,11 +8,11 @@ from torch import Tensor
 from hdnn.analysis.gradient_norms import LEVELS, Norms, singular_values
 from hdnn.errors import HdnnError
 
-ROOM = 2**25
+MAX_NUMBERS = 2**25
 """Numbers that batched vector-Jacobian products may hold at once."""
 
 
-class Row:
+class FlatState:
     """A state as rows ``(samples, size)``, while gradients are taken of the state itself."""
 
     def __init__(self, state: Tensor, axis: int | None) -> None:
@@ -38,15 +38,15 @@ class Row:
         return rows.reshape(*lead, self.samples, *rest).movedim(len(lead), len(lead) + axis)
 
 
-def check_mixing(rows: list[Row], names: tuple[str, ...]) -> None:
-    """Pull one direction of the first sample back: no other sample may feel it."""
+def check_mixing(rows: list[FlatState], names: tuple[str, ...]) -> None:
+    """The vjp of one direction of the first sample must be zero for all other samples."""
     last = rows[-1]
     direction = torch.zeros(
         last.samples, last.size, dtype=last.state.dtype, device=last.state.device
     )
     direction[0] = torch.linspace(0.5, 1.5, last.size)
-    pulled = _pull(rows[:-1], last.state, last.full(direction))
-    for row, name, g in zip(rows, names, pulled, strict=False):
+    cotangents = _vjp(rows[:-1], last.state, last.full(direction))
+    for row, name, g in zip(rows, names, cotangents, strict=False):
         if bool((row.flat(g)[1:] != 0).any()):
             raise HdnnError(
                 f"samples mix after {name!r}: batch normalization in training mode (use "
@@ -55,9 +55,11 @@ def check_mixing(rows: list[Row], names: tuple[str, ...]) -> None:
             )
 
 
-def _pull(rows: list[Row], out: Tensor, cotangent: Tensor, batched: bool = False) -> list[Tensor]:
+def _vjp(
+    rows: list[FlatState], out: Tensor, cotangent: Tensor, batched: bool = False
+) -> list[Tensor]:
     """Vector-Jacobian products with all states; zeros where ``out`` does not depend on one."""
-    found = torch.autograd.grad(
+    grads = torch.autograd.grad(
         out,
         [row.state for row in rows],
         cotangent,
@@ -68,38 +70,40 @@ def _pull(rows: list[Row], out: Tensor, cotangent: Tensor, batched: bool = False
     lead = cotangent.shape[: cotangent.ndim - out.ndim]
     return [
         row.state.new_zeros(*lead, *row.state.shape) if g is None else g
-        for row, g in zip(rows, found, strict=True)
+        for row, g in zip(rows, grads, strict=True)
     ]
 
 
-def jacobians(rows: list[Row]) -> list[Tensor]:
+def jacobians(rows: list[FlatState]) -> list[Tensor]:
     """M_l ``(samples, m_N, m_l)`` for every state, a few directions of h_N at a time."""
     last = rows[-1]
     n, samples = last.size, last.samples
-    found = [row.state.new_empty(n, samples, row.size) for row in rows[:-1]]
-    room = ROOM // max(1, samples * sum(row.size for row in rows))
-    chunk = max(1, min(n, room))
+    matrices = [row.state.new_empty(n, samples, row.size) for row in rows[:-1]]
+    most = MAX_NUMBERS // max(1, samples * sum(row.size for row in rows))
+    chunk = max(1, min(n, most))
     eye = torch.eye(n, dtype=last.state.dtype, device=last.state.device)
     for start in range(0, n, chunk):
         stop = min(n, start + chunk)
         directions = last.full(eye[start:stop, None].expand(stop - start, samples, n))
-        pulled = _pull_all(rows[:-1], last.state, directions)
-        for M, g, row in zip(found, pulled, rows[:-1], strict=True):
+        vjps = _batched_vjp(rows[:-1], last.state, directions)
+        for M, g, row in zip(matrices, vjps, rows[:-1], strict=True):
             M[start:stop] = row.flat(g)
     identity = eye.expand(samples, n, n)
-    return [*(M.movedim(0, 1) for M in found), identity]
+    return [*(M.movedim(0, 1) for M in matrices), identity]
 
 
-def _pull_all(rows: list[Row], out: Tensor, directions: Tensor) -> list[Tensor]:
+def _batched_vjp(rows: list[FlatState], out: Tensor, directions: Tensor) -> list[Tensor]:
     """Products with a stack of directions: at once, or one by one where a layer cannot do that."""
     try:
-        return _pull(rows, out, directions, batched=True)
+        return _vjp(rows, out, directions, batched=True)
     except (RuntimeError, HdnnError):
-        each = [_pull(rows, out, direction) for direction in directions]
+        each = [_vjp(rows, out, direction) for direction in directions]
         return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
-def power(row: Row, last: Row, iterations: int, tolerance: float, shared: bool) -> Tensor:
+def power(
+    row: FlatState, last: FlatState, iterations: int, tolerance: float, shared: bool
+) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
     u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm. M v is the derivative of
@@ -109,7 +113,7 @@ def power(row: Row, last: Row, iterations: int, tolerance: float, shared: bool) 
     count = 1 if shared else last.samples
     u = torch.randn(count, last.size, generator=generator, dtype=torch.float64).to(last.state)
     u = u / u.norm(dim=1, keepdim=True)
-    found = u.new_zeros(count)
+    norms = u.new_zeros(count)
     for _ in range(iterations):
         slack = last.full(u.expand(last.samples, -1)).requires_grad_()
         (g,) = torch.autograd.grad(
@@ -117,19 +121,19 @@ def power(row: Row, last: Row, iterations: int, tolerance: float, shared: bool) 
         )
         if g is None:
             return torch.zeros(count, dtype=torch.float64)
-        pulled = row.flat(g)
-        v = pulled.detach().mean(0, keepdim=True) if shared else pulled.detach()
+        vjp = row.flat(g)
+        v = vjp.detach().mean(0, keepdim=True) if shared else vjp.detach()
         v = v / v.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
         (image,) = torch.autograd.grad(
-            pulled, slack, v.expand_as(pulled), retain_graph=True, allow_unused=True
+            vjp, slack, v.expand_as(vjp), retain_graph=True, allow_unused=True
         )
         image = last.flat(image)
         u = image.mean(0, keepdim=True) if shared else image
-        before, found = found, u.norm(dim=1)
-        u = u / found[:, None].clamp_min(torch.finfo(u.dtype).tiny)
-        if bool((found <= before * (1 + tolerance)).all()):
+        before, norms = norms, u.norm(dim=1)
+        u = u / norms[:, None].clamp_min(torch.finfo(u.dtype).tiny)
+        if bool((norms <= before * (1 + tolerance)).all()):
             break
-    return found.detach().double().cpu()
+    return norms.detach().double().cpu()
 
 
 def norms_of(M: Tensor) -> Norms:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.analysis.gradient_norms import Norms
-from hdnn.analysis.vjp import Row, check_mixing, jacobians, norms_of, power, stack, summary
+from hdnn.analysis.vjp import FlatState, check_mixing, jacobians, norms_of, power, stack, summary
 from hdnn.errors import HdnnError
 
 
@@ -60,6 +60,9 @@ class Watch:
         with watch(model, ["encoder.0", "encoder.5"]) as watcher:
             model(tokens, mask)
         print(watcher.measure())
+
+    Args:
+        module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep: as in `watch`.
     """
 
     def __init__(
@@ -117,21 +120,28 @@ class Watch:
                 return None
             raise HdnnError(f"layer {name!r} gives {type(first).__name__}, not a tensor of numbers")
         state = first if first.requires_grad else first.detach().requires_grad_()
-        times = sum(kept.split(":")[0] == name for kept, _ in self._states)
+        times = sum(seen.split(":")[0] == name for seen, _ in self._states)
         self._states.append((f"{name}:{times + 1}" if times else name, state))
         return (state.clone(), *rest) if isinstance(value, tuple) else state.clone()
 
     # --- measuring --------------------------------------------------------------------------------
 
     def measure(self) -> Watched:
-        """Norms of d h_N / d h_l of what was kept."""
+        """Norms of d h_N / d h_l of what was kept.
+
+        Returns:
+            One entry for every watched layer.
+
+        Raises:
+            HdnnError: fewer than two states were kept, or samples mix.
+        """
         if len(self._states) < 2:
             raise HdnnError(
                 "nothing was watched: run the module inside the context, with gradients"
             )
         (names, states), self._states = zip(*self._states, strict=True), []
         axis = self.axis if self.per_sample else None
-        rows = [Row(state, axis) for state in states]
+        rows = [FlatState(state, axis) for state in states]
         if len({row.samples for row in rows}) > 1:
             raise HdnnError(
                 f"the watched states have {[row.samples for row in rows]} samples along axis "
@@ -142,12 +152,12 @@ class Watch:
         sizes = tuple(row.size for row in rows)
         exact = sizes[-1] <= self.limit
         if exact:
-            found = jacobians(rows)
-            norms = stack([norms_of(M) for M in found])
-            return Watched(names, norms, True, sizes, tuple(found) if self.keep else None)
+            matrices = jacobians(rows)
+            norms = stack([norms_of(M) for M in matrices])
+            return Watched(names, norms, True, sizes, tuple(matrices) if self.keep else None)
         return Watched(names, self._estimates(rows), False, sizes)
 
-    def _estimates(self, rows: list[Row]) -> Norms:
+    def _estimates(self, rows: list[FlatState]) -> Norms:
         parts = []
         for row in rows[:-1]:
             by_sample = power(row, rows[-1], self.iterations, self.tolerance, shared=False)
@@ -172,15 +182,15 @@ def watch(
 
         M_l = d h_N / d h_l,    h_l the output of layer l, h_N that of the last watched layer
 
-    All directions of h_N are pulled back where a sample of it has at most ``limit`` numbers: then
-    the norms are exact. Beyond, they are found by power iteration on M M' (a vector-Jacobian and a
-    Jacobian-vector product each), a lower bound that grows to the norm; it stops where it grows by
-    less than ``tolerance``, relatively, for every sample.
+    The whole Jacobian is computed where a sample of h_N has at most ``limit`` numbers: then the
+    norms are exact. Beyond, they are estimated by power iteration on M M' (a vector-Jacobian and
+    a Jacobian-vector product each), a lower bound that grows to the norm; it stops where it
+    grows by less than ``tolerance``, relatively, for every sample.
 
     Samples must not mix. Batch normalization in training mode mixes them: use ``module.eval()``,
-    or ``per_sample=False``, which takes the whole batch as one sample. Mixing is found out and
-    refused. Dropout in training mode is measured as it fell. The ``.grad`` of parameters is not
-    touched.
+    or ``per_sample=False``, which takes the whole batch as one sample. Mixing is
+    detected and raises. Dropout in training mode is measured with the sampled mask. The ``.grad``
+    of parameters is not touched.
 
     Args:
         module: any model.
@@ -192,9 +202,15 @@ def watch(
         iterations, tolerance: of the power iteration.
         keep: return the Jacobians too, where exact.
 
+    Returns:
+        A callable: give it the arguments of the model, and it returns `Watched`.
+
+    Raises:
+        HdnnError: no such layers; on measuring, samples mix.
+
     >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
-    >>> found = watch(model)(torch.randn(10, 6))
-    >>> found.names, found.exact, float(found.norms.mean[-1])
+    >>> watched = watch(model)(torch.randn(10, 6))
+    >>> watched.names, watched.exact, float(watched.norms.mean[-1])
     (('input', '0', '1', '2', '3'), True, 1.0)
     """
     return Watch(module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep)
@@ -210,14 +226,14 @@ def _chosen(module: nn.Module, layers: Sequence[str | nn.Module] | None) -> dict
             )
         return dict(module.named_children())
     names = {id(part): name for name, part in known.items()}
-    found = {}
+    modules = {}
     for layer in layers:
         name = names.get(id(layer)) if isinstance(layer, nn.Module) else layer
         if name is None or name not in known:
             raise HdnnError(
                 f"{layer!r} is no submodule; names are {', '.join(list(known)[1:9])}, ..."
             )
-        found[name or type(module).__name__] = known[name]
-    if not found:
+        modules[name or type(module).__name__] = known[name]
+    if not modules:
         raise HdnnError("layers is empty: name at least one submodule")
-    return found
+    return modules

@@ -12,14 +12,27 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.selection import BACKENDS, MEMORY, Choice, choose
+from hdnn.backends.selection import BACKENDS, MEMORY, BackendChoice, choose
 from hdnn.program import Program
 
-__all__ = ["BACKENDS", "MEMORY", "Choice", "choose", "reference", "run"]
+__all__ = ["BACKENDS", "MEMORY", "BackendChoice", "choose", "reference", "run"]
 
 
 def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fast") -> Tensor:
-    """The state after the last layer, by the backend that `choose` gives."""
+    """The state after the last layer, by the backend that `choose` gives.
+
+    Args:
+        program: what is computed.
+        x: y_0, ``(..., n)`` or ``(B, n, *spatial)``.
+        requested: "auto", "reference" or "fused".
+        memory: "fast" or "lean".
+
+    Returns:
+        y_N, in the shape of x.
+
+    Raises:
+        IncompatibleError: the backend or the memory asked for cannot serve.
+    """
     backend = choose(program, x, requested, memory).backend
     if backend == "reference":
         return reference.run(program, x)

@@ -1,12 +1,12 @@
 """Memory that does not grow with depth, in plain torch: for widths at which matrix products win.
 
-The forward pass keeps nothing. The backward pass walks back in segments of a few layers: it undoes
+The forward pass keeps nothing. The backward pass goes back in segments of a few layers: it undoes
 a segment where the stages read and write disjoint parts, and else recomputes it from the nearest of
 a fixed number of saved states; then it differentiates that segment alone.
 
 Undoing is exact but for rounding, which growing states amplify: y_N may hold no digit of y_0 any
-more. So a walk by undoing must end at the y_0 that was given, which is kept anyway. Where it does
-not, up to `tolerance`, its gradients are dropped, and a second walk recomputes.
+more. So undoing must end at the y_0 that was given, which is kept anyway. Where it does
+not, up to `tolerance`, its gradients are dropped, and a second backward pass recomputes.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def _gradients(
     """The gradients of <gout, y_N>, by undoing where that is accurate."""
     if compiled.program.invertible:
         undo = _Undo(compiled, inputs, out)
-        found = _walk_back(compiled, inputs, undo, gout)
+        grads = _backward_by_segments(compiled, inputs, undo, gout)
         if undo.ends_at(x):
-            return found
-        del undo, found
-    return _walk_back(compiled, inputs, _Saved(compiled, inputs, x), gout)
+            return grads
+        del undo, grads
+    return _backward_by_segments(compiled, inputs, _Saved(compiled, inputs, x), gout)
 
 
-def _walk_back(
+def _backward_by_segments(
     compiled: CompiledProgram, inputs: Inputs, states: _Undo | _Saved, gout: Tensor
 ) -> list[Tensor]:
     """The gradients of <gout, y_N>, segment by segment from the last."""
@@ -103,8 +103,8 @@ def _walk_back(
         with torch.enable_grad():
             begin = start.detach().requires_grad_()
             end = reference.run(compiled.rebuild(part, last - first), begin)
-        gout, *found = torch.autograd.grad(end, [begin, *part], gout, materialize_grads=True)
-        for total, g in zip(totals.of_layers(first, last), found, strict=True):
+        gout, *grads = torch.autograd.grad(end, [begin, *part], gout, materialize_grads=True)
+        for total, g in zip(totals.of_layers(first, last), grads, strict=True):
             total += g
     return [gout, *totals]
 

@@ -28,7 +28,7 @@ from hdnn.backends.selection import ACTIVATIONS
 from hdnn.errors import IncompatibleError
 from hdnn.fields.patterns import Pattern
 from hdnn.fields.weights import Block, Stack
-from hdnn.kernels.stage_table import ADJOINT, AT_B, AT_W, DENSE, SCALAR, M, Parameters, Stages
+from hdnn.kernels.stage_table import ADJOINT, AT_B, AT_W, DENSE, SCALAR, M, Parameters, StageTable
 from hdnn.program import Adjoint, Program, Stage
 
 
@@ -75,7 +75,7 @@ class CompiledProgram:
     stages: tuple[Stage, ...]
     kinds: tuple[int, ...]
     inputs: Inputs
-    tables: Stages
+    tables: StageTable
     moving: int
     mixers: tuple[Tensor, ...]
     shapes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -102,8 +102,8 @@ class CompiledProgram:
         return self._views[0].parameters
 
     def _mixers(self) -> list[tuple[Tensor, int, np.ndarray, bytes]]:
-        found = [(S, S.data_ptr(), S.detach().numpy()) for S in self.mixers]
-        return [(*one, one[-1].tobytes()) for one in found]
+        mixers = [(S, S.data_ptr(), S.detach().numpy()) for S in self.mixers]
+        return [(*one, one[-1].tobytes()) for one in mixers]
 
     def _arrays(self) -> Parameters:
         theta, beta, steps, dense = (t.detach().numpy() for t in self.inputs)
@@ -128,7 +128,7 @@ class CompiledProgram:
         """The program of other values of the tensors, possibly with fewer layers."""
         layers = self.program.layers if layers is None else layers
         stages: list[Stage] = []
-        given = 0
+        dense_at = 0
         for s, (stage, kind) in enumerate(zip(self.stages, self.kinds, strict=True)):
             W, b = _patterns(self, s)
             step = inputs.steps[s].expand(*inputs.steps.shape[1:-1], layers)
@@ -138,9 +138,9 @@ class CompiledProgram:
             elif kind == DENSE:
                 shape = stage.write[1] - stage.write[0], W.shape[0], *W.shape[2:]
                 A = inputs.dense.expand(*inputs.dense.shape[:-2], layers, -1)[
-                    ..., given : given + math.prod(shape)
+                    ..., dense_at : dense_at + math.prod(shape)
                 ].unflatten(-1, shape)
-                given += math.prod(shape)
+                dense_at += math.prod(shape)
             blocks = [_block(t, p, layers) for t, p in ((inputs.theta, W), (inputs.beta, b))]
             stages.append(replace(stage, W=blocks[0], b=blocks[1], A=A))
         return replace(self.program, layers=layers, steps=tuple(stages), memo={})
@@ -158,11 +158,11 @@ class CompiledProgram:
     ) -> list[Tensor | None]:
         """The gradients of <gout, y_N> as a graph of their own, for differentiating twice."""
         # Aliases: the inputs may depend on each other, and each wants its own share only.
-        given = [t.view_as(t) for t in (x, *inputs)]
-        wanted = [t for t, need in zip(given, needed, strict=False) if need]
-        out = reference.run(self.rebuild(Inputs(*given[1:])), given[0])
-        found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True, allow_unused=True))
-        return [next(found) if need else None for need in needed[: len(given)]]
+        aliases = [t.view_as(t) for t in (x, *inputs)]
+        wanted = [t for t, need in zip(aliases, needed, strict=False) if need]
+        out = reference.run(self.rebuild(Inputs(*aliases[1:])), aliases[0])
+        grads = iter(torch.autograd.grad(out, wanted, gout, create_graph=True, allow_unused=True))
+        return [next(grads) if need else None for need in needed[: len(aliases)]]
 
 
 def is_batched(gout: Tensor) -> bool:
@@ -224,8 +224,8 @@ def compile_program(program: Program, dtype: torch.dtype, device: torch.device) 
         for stage, kind in zip(stages, kinds, strict=True)
         if kind == DENSE and isinstance(A := stage.gain(stage.W.tensor(), program.layout), Tensor)
     ]
-    given = torch.cat(dense, -1) if dense else nothing
-    inputs = Inputs(theta, beta, steps, given)
+    joined = torch.cat(dense, -1) if dense else nothing
+    inputs = Inputs(theta, beta, steps, joined)
     moving = 4 if dense or steps.requires_grad else 2
     mixers = tuple(
         stage.A.S
@@ -236,7 +236,7 @@ def compile_program(program: Program, dtype: torch.dtype, device: torch.device) 
     activation = (
         ACTIVATIONS.index(name) if (name := stages[0].activation.name) in ACTIVATIONS else -1
     )
-    tables = Stages(table, wire, activation, program.layers)
+    tables = StageTable(table, wire, activation, program.layers)
     compiled = CompiledProgram(program, stages, kinds, inputs, tables, moving, mixers)
     if not dense and theta is stages[0].W.stack.theta and beta is stages[0].b.stack.theta:
         program.memo["compiled"] = compiled
@@ -311,7 +311,7 @@ class _StageKey(NamedTuple):
 
 @functools.lru_cache(maxsize=512)
 def _tables(stages: tuple[_StageKey, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The table and the wire of stages, see `hdnn.kernels.stage_table.Stages`."""
+    """The table and the wire of stages, see `hdnn.kernels.stage_table.StageTable`."""
     rows, wires, at = [], [], 0
     for read, write, W, W_offset, b, b_offset, kind, carry in stages:
         m, r, w = W.shape[0], read[1] - read[0], write[1] - write[0]

@@ -55,9 +55,9 @@ def sensitivities(program: Program, x: Tensor) -> Tensor:
     x, _ = program.layout.flatten(x.detach())
     compiled = compile_program(program, x.dtype, x.device)
     depths = np.arange(program.layers + 1)
-    found = torch.from_numpy(jacobians(compiled, compiled.parameters(), _plain(x), depths))
-    found = found.movedim(2, 0)
-    return found.squeeze(1) if program.layout.ensemble is None else found
+    matrices = torch.from_numpy(jacobians(compiled, compiled.parameters(), _plain(x), depths))
+    matrices = matrices.movedim(2, 0)
+    return matrices.squeeze(1) if program.layout.ensemble is None else matrices
 
 
 class _Fused(torch.autograd.Function):
@@ -77,16 +77,16 @@ class _Fused(torch.autograd.Function):
         need_x, _, _, *needed = ctx.needs_input_grad
         batched = is_batched(gout)
         if not batched and not torch.is_grad_enabled():
-            gx, found = call.backward(gout, needed)
-            return (gx if need_x else None, None, None, *found)
+            gx, grads = call.backward(gout, needed)
+            return (gx if need_x else None, None, None, *grads)
         if call.compiled.parameters().mixing.tobytes() != call.parameters.mixing.tobytes():
             raise RuntimeError("J was modified by an inplace operation; go forward again")
         inputs = Inputs(*tensors, *call.compiled.inputs[len(needed) :])
         if batched:
-            gx, *found = call.compiled.vjp(x, inputs, gout)
+            gx, *grads = call.compiled.vjp(x, inputs, gout)
         else:
-            gx, *found = call.compiled.gradients(x, inputs, gout, (need_x, *needed))
-        return (gx, None, None, *found[: len(needed)])
+            gx, *grads = call.compiled.gradients(x, inputs, gout, (need_x, *needed))
+        return (gx, None, None, *grads[: len(needed)])
 
 
 # `Function.apply` looks for transforms of torch.func, which `selection` has done, and for what they
@@ -300,12 +300,12 @@ def _add(others: Array, ends: list[int], sums: list[Tensor]) -> None:
                 total += other[first:last]
 
 
-def _summed(found: Tensor, place: int, shape: tuple[int, ...]) -> Tensor:
+def _summed(grads: Tensor, place: int, shape: tuple[int, ...]) -> Tensor:
     """Gradients of every network and layer, summed over what these share."""
     if place == STEPS:  # (E, S, L)
-        found = found.transpose(0, 1)
-    shared = tuple(axis for axis, size in enumerate(shape) if size < found.shape[axis])
-    return found.sum(shared, keepdim=True) if shared else found
+        grads = grads.transpose(0, 1)
+    shared = tuple(axis for axis, size in enumerate(shape) if size < grads.shape[axis])
+    return grads.sum(shared, keepdim=True) if shared else grads
 
 
 def _plain(x: Tensor) -> Tensor:
@@ -327,8 +327,8 @@ _local = threading.local()
 
 def _room(shape: _CallShape) -> tuple[Team, Workspace]:
     """A team of one, and the workspace of this thread."""
-    kept = _local.__dict__
-    of, room = kept.get("room", (None, None))
+    cache = _local.__dict__
+    of, room = cache.get("room", (None, None))
     if of is not shape:
         plan, dtype = shape.plan, shape.dtype
         workspace = Workspace(
@@ -338,7 +338,7 @@ def _room(shape: _CallShape) -> tuple[Team, Workspace]:
             _scratch(plan.scratch, dtype, "scratch"),
         )
         room = new_team(shape.chunks), workspace
-        kept["room"] = shape, room  # in one step: an exception may come before it or after it
+        cache["room"] = shape, room  # in one step: an exception may come before it or after it
     return room
 
 
@@ -360,8 +360,8 @@ _NONE = {dtype: np.empty((0, 0), dtype) for dtype in ("float32", "float64")}
 
 
 def _scratch(length: int, dtype: str, purpose: str) -> Array:
-    kept: dict[str, Array] = _local.__dict__
+    cache: dict[str, Array] = _local.__dict__
     key = purpose + dtype
-    if key not in kept or kept[key].size < length:
-        kept[key] = aligned(length, dtype)
-    return kept[key][:length]
+    if key not in cache or cache[key].size < length:
+        cache[key] = aligned(length, dtype)
+    return cache[key][:length]

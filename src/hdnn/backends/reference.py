@@ -68,7 +68,8 @@ def layer_map(program: Program) -> Callable[[int, Tensor], Tensor]:
 def sensitivities(program: Program, x: Tensor) -> Tensor:
     """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep.
 
-    The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are pulled back side by side, layer by layer.
+    The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are computed side by side, layer by layer, as
+    vector-Jacobian products.
     """
     x, _ = program.layout.flatten(x.detach())
     axis, n = program.layout.axis, program.layout.width
@@ -80,12 +81,12 @@ def sensitivities(program: Program, x: Tensor) -> Tensor:
         rows = torch.eye(n, dtype=x.dtype, device=x.device)
         shape = [n, *(1,) * x.ndim]
         shape[axis] = n
-        pulled = [rows.reshape(shape).expand(n, *x.shape)]
+        vjps = [rows.reshape(shape).expand(n, *x.shape)]
         for layer in reversed(range(program.layers)):
             back = torch.func.vjp(lambda y, j=layer: advance(j, y), states[layer])[1]
-            pulled.append(torch.func.vmap(lambda g, pull=back: pull(g)[0])(pulled[-1]))
+            vjps.append(torch.func.vmap(lambda g, vjp=back: vjp(g)[0])(vjps[-1]))
     # (n, [E,] B, n) or (n, [E,] B, n, S): rows first, then columns on the axis of the width.
-    stacked = torch.stack(pulled[::-1]).movedim(axis, -1).movedim(1, -2)
+    stacked = torch.stack(vjps[::-1]).movedim(axis, -1).movedim(1, -2)
     lead = 1 if program.layout.ensemble is None else 2
     return stacked.flatten(lead, -3)
 

@@ -34,8 +34,13 @@ docs/performance.md; chosen so that float32 and float64 both win.
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A backend, and why."""
+class BackendChoice:
+    """A backend, and why.
+
+    Args:
+        backend: "reference", "fused" or "checkpointed".
+        reason: in words.
+    """
 
     backend: str
     reason: str
@@ -69,20 +74,26 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     return None
 
 
-def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") -> Choice:
+def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") -> BackendChoice:
     """The backend for a program and a state.
 
     Args:
         program, x: what is to be computed.
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
+
+    Returns:
+        The backend, and why.
+
+    Raises:
+        IncompatibleError: what is asked for cannot serve.
     """
     transform, place = active_transform(), "cpu" if x.is_cpu else x.device
     # Whoever traces must not see a batch compared with numbers: its size may be a symbol.
     by_size = requested == "auto" and transform is None
     size = _row(program, x) if by_size else x.numel() == 0
     key = ("choice", requested, type(x), x.dtype, place, size, transform)
-    choice: Choice | None = program.memo.get(key)
+    choice: BackendChoice | None = program.memo.get(key)
     if choice is None:
         choice = program.memo[key] = _by_speed(program, x, requested)
     if choice.backend == "fused" or memory == "fast" or transform is not None:
@@ -92,21 +103,21 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
             "memory='lean' needs a program of stages, and this scheme or field lowers to a flow; "
             "use memory='fast', or forward Euler or a splitting scheme"
         )
-    return Choice("checkpointed", f"memory that does not grow with depth; {choice.reason}")
+    return BackendChoice("checkpointed", f"memory that does not grow with depth; {choice.reason}")
 
 
-def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
+def _by_speed(program: Program, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
-        return Choice("reference", "asked for")
+        return BackendChoice("reference", "asked for")
     reason = obstacle(program, x)
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return Choice("fused", "asked for")
+        return BackendChoice("fused", "asked for")
     if reason is not None:
-        return Choice("reference", f"the fused backend cannot serve: {reason}")
+        return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
     width = max(stage.W.pattern.shape[0] for stage in program.stages or ())
     width = max(width, program.layout.width)
     samples, widest, full = CROSSOVERS[_row(program, x)]
@@ -114,8 +125,10 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> Choice:
     if full < width <= widest and _mixes(program):
         widest, such = full, " (full J)"
     if width > widest:
-        return Choice("reference", f"width {width} is above {widest}{such}: matrix products win")
-    return Choice("fused", f"width {width} is at most {widest}{such}")
+        return BackendChoice(
+            "reference", f"width {width} is above {widest}{such}: matrix products win"
+        )
+    return BackendChoice("fused", f"width {width} is at most {widest}{such}")
 
 
 def _row(program: Program, x: Tensor) -> int:

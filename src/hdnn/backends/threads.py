@@ -29,12 +29,12 @@ Work = Callable[[np.ndarray, bool], None]
 
 def thread_count() -> int:
     """`HDNN_NUM_THREADS`, or else as many threads as torch uses."""
-    given = os.environ.get("HDNN_NUM_THREADS")
-    if given is None:
+    text = os.environ.get("HDNN_NUM_THREADS")
+    if text is None:
         return torch.get_num_threads()
-    if not given.isdigit() or int(given) < 1:
-        raise HdnnError(f"HDNN_NUM_THREADS must be a positive integer, got {given!r}")
-    return int(given)
+    if not text.isdigit() or int(text) < 1:
+        raise HdnnError(f"HDNN_NUM_THREADS must be a positive integer, got {text!r}")
+    return int(text)
 
 
 def parallel_for(work: Work, pieces: int, threads: int) -> None:

@@ -52,10 +52,10 @@ def demo(
             data.X_train, data.y_train
         )
         for name, layers in CELLS:
-            given, paper = _published(config, name, layers)
-            model = build(given, data)
+            cell_config, paper = _published(config, name, layers)
+            model = build(cell_config, data)
             start = time.perf_counter()
-            Trainer(model, given.training).fit(data.X_train, data.y_train)
+            Trainer(model, cell_config.training).fit(data.X_train, data.y_train)
             seconds = time.perf_counter() - start
             accuracy = float((model.predict(data.X_test) == data.y_test).double().mean())
             with torch.no_grad():
@@ -96,8 +96,8 @@ def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, fl
     cell = next((c for c in cells() if (c.data, c.architecture, c.layers) == place), None)
     training, model, paper = tuned.training, ModelConfig(name, layers, seed=seed), None
     if cell is not None:
-        chosen, paper = settings("tuned", cell), cell.published
-        training = replace(training, learning_rate=chosen.learning_rate)
-        model = replace(model, T=chosen.T, augmentation=chosen.augmentation)
+        tuned_cell, paper = settings("tuned", cell), cell.published
+        training = replace(training, learning_rate=tuned_cell.learning_rate)
+        model = replace(model, T=tuned_cell.T, augmentation=tuned_cell.augmentation)
     training = replace(training, seed=seed, epochs=epochs)
     return replace(config, model=model, training=training), paper

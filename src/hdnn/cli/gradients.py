@@ -136,9 +136,9 @@ def margins(
     model, X, y = _held_out(Run.open(run), samples)
     if model.task != "classification":
         raise HdnnError("margins are for classification: a regression has no decision boundary")
-    found = robustness(model, X, y, radius or (0.02, 0.05, 0.1), draws)
+    result = robustness(model, X, y, radius or (0.02, 0.05, 0.1), draws)
     levels = (0.01, 0.05, 0.5, 0.95)
-    quantiles = found.margins.quantile(torch.tensor(levels, dtype=torch.float64)).tolist()
+    quantiles = result.margins.quantile(torch.tensor(levels, dtype=torch.float64)).tolist()
     if as_json:
         by_level = dict(zip(map(str, levels), quantiles, strict=True))
         emit(
@@ -146,9 +146,9 @@ def margins(
                 "run": str(run),
                 "samples": len(X),
                 "quantiles": by_level,
-                "radii": found.radii,
-                "random": found.random,
-                "worst": found.worst,
+                "radii": result.radii,
+                "random": result.random,
+                "worst": result.worst,
             }
         )
         return
@@ -156,5 +156,5 @@ def margins(
     for level, value in zip(levels, quantiles, strict=True):
         say(f"  {100 * level:3.0f} % quantile  {value:.4g}")
     say("accuracy under perturbations of length")
-    for r, random, worst in zip(found.radii, found.random, found.worst, strict=True):
+    for r, random, worst in zip(result.radii, result.random, result.worst, strict=True):
         say(f"  {r:<8g} random {random:.4f}   worst {worst:.4f}")

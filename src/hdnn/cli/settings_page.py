@@ -28,7 +28,7 @@ def fill(page: str) -> str:
     """
     return re.sub(
         r"(<!-- settings: (\w+) -->\n).*?(<!-- end -->)",
-        lambda found: f"{found[1]}{_table(found[2])}{found[3]}",
+        lambda match: f"{match[1]}{_table(match[2])}{match[3]}",
         page,
         flags=re.DOTALL,
     )

@@ -46,14 +46,14 @@ def certify_command(
         raise HdnnError(f"--samples is a positive integer, got {samples}")
     with torch.no_grad():
         pairs = _blocks(run, data, samples)
-    found = [certify(network, y, tolerance=tolerance) for network, y in pairs]
+    certificates = [certify(network, y, tolerance=tolerance) for network, y in pairs]
     if as_json:
-        records = [certificate.to_dict() for certificate in found]
+        records = [certificate.to_dict() for certificate in certificates]
         emit(records[0] if len(records) == 1 else {"blocks": records})
     else:
-        for certificate in found:
+        for certificate in certificates:
             _show(certificate)
-    if not all(certificate.ok for certificate in found):
+    if not all(certificate.ok for certificate in certificates):
         raise typer.Exit(FAILED)
 
 
@@ -72,11 +72,11 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
         dtype = next(model.parameters()).dtype
         return [(model, torch.randn(samples, model.features, generator=draw).to(dtype))]
     X = _data(model, data) if data is not None else _training_data(run)
-    chosen = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
+    subset = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
     if model.stem.takes_images:
-        pixels = chosen.shape[-1] * chosen.shape[-2]
-        chosen = chosen[: max(1, ROWS // pixels)]
-    blocks = model.block_inputs(model.prepare(chosen))
+        pixels = subset.shape[-1] * subset.shape[-2]
+        subset = subset[: max(1, ROWS // pixels)]
+    blocks = model.block_inputs(model.prepare(subset))
     if not blocks:
         raise HdnnError("the model has no Hamiltonian block")
     return blocks
@@ -143,7 +143,7 @@ def advise_command(
     """Suggest T, step and depth for a network on your data."""
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
-    given: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         "data": {"source": source, "target": target, "seed": seed},
         "model": {
             "architecture": architecture,
@@ -156,14 +156,14 @@ def advise_command(
             "seed": seed,
         },
     }
-    tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in given.items()}
+    tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in options.items()}
     config = RunConfig.from_tables(tables, "the command line")
     prepared = prepare(config)
     model = build(config, prepared)
     if model.stem.takes_images:
         raise HdnnError("advise serves planar data sets and tables, not images")
     X = prepared.X_train
-    chosen = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
+    subset = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
     with torch.no_grad():
-        found = advise(model.network, model.preprocess(chosen))
-    emit(found.to_dict()) if as_json else say(str(found))
+        advice = advise(model.network, model.preprocess(subset))
+    emit(advice.to_dict()) if as_json else say(str(advice))

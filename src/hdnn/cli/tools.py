@@ -20,11 +20,11 @@ def _caches() -> list[Path]:
     from numba.core import config
 
     package = Path(hdnn.__file__).parent
-    found = [path for folder in package.rglob("__pycache__") for path in folder.glob("*.nb[ic]")]
+    files = [path for folder in package.rglob("__pycache__") for path in folder.glob("*.nb[ic]")]
     for folder in (config.CACHE_DIR, platformdirs_numba()):
         if folder and Path(folder).is_dir():
-            found += [p for p in Path(folder).rglob("*.nb[ic]") if "hdnn" in str(p)]
-    return found
+            files += [p for p in Path(folder).rglob("*.nb[ic]") if "hdnn" in str(p)]
+    return files
 
 
 def platformdirs_numba() -> str:

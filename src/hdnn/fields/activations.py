@@ -93,10 +93,10 @@ ACTIVATIONS: dict[str, Activation] = {
 """The catalogue; a new activation is one more line."""
 
 
-def activation(given: str | Activation) -> Activation:
-    """The activation of a name, or the given one itself."""
-    if isinstance(given, Activation):
-        return given
-    if not isinstance(given, str) or given not in ACTIVATIONS:
-        raise unknown_name("activation", given, ACTIVATIONS)
-    return ACTIVATIONS[given]
+def activation(name: str | Activation) -> Activation:
+    """The activation of a name, or the activation itself."""
+    if isinstance(name, Activation):
+        return name
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise unknown_name("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]

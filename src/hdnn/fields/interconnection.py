@@ -109,21 +109,21 @@ class Fixed(Interconnection):
     ) -> None:
         super().__init__()
         try:
-            given = torch.as_tensor(J)
+            matrix = torch.as_tensor(J)
         except (TypeError, ValueError) as error:
             raise HdnnError(f"J must be a matrix of numbers, got {J!r}") from error
-        if given.ndim not in (2, 3) or given.shape[-1] != given.shape[-2]:
-            raise HdnnError(f"J must be (n, n), or (L, n, n) for J(t), got {tuple(given.shape)}")
-        if not given.is_floating_point():
-            given = given.to(torch.get_default_dtype())
-        check_skew("J", given, 1e-6)
-        self.name, self.width = name, given.shape[-1]
-        self.constant = given.ndim == 2
-        self.layers = None if self.constant else len(given)
+        if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2]:
+            raise HdnnError(f"J must be (n, n), or (L, n, n) for J(t), got {tuple(matrix.shape)}")
+        if not matrix.is_floating_point():
+            matrix = matrix.to(torch.get_default_dtype())
+        check_skew("J", matrix, 1e-6)
+        self.name, self.width = name, matrix.shape[-1]
+        self.constant = matrix.ndim == 2
+        self.layers = None if self.constant else len(matrix)
         if support is None:
-            support = np.asarray((given != 0).reshape(-1, *given.shape[-2:]).any(0).cpu())
+            support = np.asarray((matrix != 0).reshape(-1, *matrix.shape[-2:]).any(0).cpu())
         self._support = support
-        self.register_buffer("J", (given - given.mT) / 2)
+        self.register_buffer("J", (matrix - matrix.mT) / 2)
 
     def matrix(self) -> Tensor:
         return self.J
@@ -224,7 +224,7 @@ class StateDependent(Interconnection):
         try:
             if not isinstance(J, Tensor) or J.shape[-2:] != (n, n):
                 raise TypeError
-            found = J.detach().expand(*finite.shape, n, n)
+            values = J.detach().expand(*finite.shape, n, n)
         except (TypeError, RuntimeError):
             shape = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
             raise HdnnError(
@@ -233,7 +233,7 @@ class StateDependent(Interconnection):
             ) from None
         if not bool(finite.any()):  # of other states nothing can be said
             return
-        check_skew("J(y, t)", found[finite], max(1e-6, 8 * n * torch.finfo(found.dtype).eps))
+        check_skew("J(y, t)", values[finite], max(1e-6, 8 * n * torch.finfo(values.dtype).eps))
         self.checked = True
 
     def matrix(self) -> Tensor:

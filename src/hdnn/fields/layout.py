@@ -99,7 +99,7 @@ class Layout(ABC):
             return x
         return x.expand(self.ensemble or 1, *x.shape[1:])
 
-    def _refuse(self, shape: str, x: Tensor) -> HdnnError:
+    def _shape_error(self, shape: str, x: Tensor) -> HdnnError:
         if self.ensemble is not None:
             shape = f"({self.ensemble} or 1, {shape[1:]}"
         return HdnnError(f"the state must have shape {shape}, got {tuple(x.shape)}")
@@ -133,7 +133,7 @@ class Features(Matrices):
     def check(self, x: Tensor) -> None:
         needed = 1 if self.ensemble is None else 2
         if x.ndim < needed or x.shape[-1] != self.width:
-            raise self._refuse(f"(..., {self.width})", x)
+            raise self._shape_error(f"(..., {self.width})", x)
         self._check_ensemble(x)
 
     def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
@@ -181,7 +181,7 @@ class Channels(Matrices):
     def check(self, x: Tensor) -> None:
         place = 1 if self.ensemble is None else 2
         if x.ndim <= place or x.shape[place] != self.width:
-            raise self._refuse(f"(B, {self.width}, *spatial)", x)
+            raise self._shape_error(f"(B, {self.width}, *spatial)", x)
         self._check_ensemble(x)
 
     def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
@@ -240,7 +240,7 @@ class Convolution(Layout):
 
     def check(self, x: Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != self.width:
-            raise self._refuse(f"(B, {self.width}, height, width)", x)
+            raise self._shape_error(f"(B, {self.width}, height, width)", x)
 
     def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
         self.check(x)

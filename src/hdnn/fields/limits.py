@@ -33,13 +33,13 @@ def memory() -> int:
 def number(name: str, value: object, *, positive: bool = False) -> float:
     """A finite number, as a float; an integer of hundreds of digits is none."""
     try:
-        found = float(value) if isinstance(value, Real) else math.nan
+        converted = float(value) if isinstance(value, Real) else math.nan
     except OverflowError:
-        found = math.inf
-    if isinstance(value, bool) or not math.isfinite(found) or (positive and found <= 0):
+        converted = math.inf
+    if isinstance(value, bool) or not math.isfinite(converted) or (positive and converted <= 0):
         kind = "positive and finite" if positive else "a finite number"
         raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
-    return found
+    return converted
 
 
 def check(what: str, size: int, limit: int | None = None) -> None:

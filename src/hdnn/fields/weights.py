@@ -35,12 +35,12 @@ Span = tuple[int, int] | Tensor
 """Chosen rows or columns: a range ``(start, stop)``, or a list of indices."""
 
 
-def span(chosen: Codes) -> Span:
+def span(indices: Codes) -> Span:
     """The shortest form of a list of indices."""
-    first = int(chosen[0]) if len(chosen) else 0
-    if np.array_equal(chosen, np.arange(first, first + len(chosen))):
-        return first, first + len(chosen)
-    return torch.from_numpy(chosen)
+    first = int(indices[0]) if len(indices) else 0
+    if np.array_equal(indices, np.arange(first, first + len(indices))):
+        return first, first + len(indices)
+    return torch.from_numpy(indices)
 
 
 class Stack:
@@ -110,16 +110,16 @@ class Block:
         """``([E,] L, *block)``, from the assembled stack where that is at hand."""
         full = self.stack.tensor() if assembled is None else assembled
         first = self.stack.theta.ndim - 1
-        for axis, chosen in ((first, self.rows), (first + 1, self.columns)):
-            if chosen is not None:
-                full = _take(full, axis, chosen)
+        for axis, indices in ((first, self.rows), (first + 1, self.columns)):
+            if indices is not None:
+                full = _take(full, axis, indices)
         return full
 
 
-def _take(x: Tensor, axis: int, chosen: Span) -> Tensor:
-    if isinstance(chosen, Tensor):
-        return x.index_select(axis, chosen.to(x.device))
-    return x.narrow(axis, chosen[0], chosen[1] - chosen[0])
+def _take(x: Tensor, axis: int, indices: Span) -> Tensor:
+    if isinstance(indices, Tensor):
+        return x.index_select(axis, indices.to(x.device))
+    return x.narrow(axis, indices[0], indices[1] - indices[0])
 
 
 class Weights(nn.Module):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hdnn.kernels.activations import activate, apply_derivative, copy, fill
 from hdnn.kernels.products import ADD, BIAS, FRESH, gram, product, scale
-from hdnn.kernels.rows import Source, assemble
+from hdnn.kernels.rows import RowSource, assemble
 from hdnn.kernels.stage_table import AT_A, AT_B, AT_W, CARRY, COLUMNS, GAIN, R0, SCALAR, W0, M, R, W
 from hdnn.kernels.vectors import (
     Array,
@@ -34,12 +34,12 @@ Shape = tuple[int, int, int, int]
 """Of a state: (E, groups, n, samples)."""
 
 
-class Walk(NamedTuple):
+class PassContext(NamedTuple):
     """What stays the same while a block goes through the layers of a network."""
 
-    source: Source
+    source: RowSource
     rows: Pointer  # the assembled rows of the layers that are loaded
-    room: int  # for how many layers there is room
+    capacity: int  # how many layers `rows` can hold
     loaded: Pointer  # the first layer loaded, the one after the last, then the slots of `restore`
     buffer: Pointer
     activation: int
@@ -60,7 +60,7 @@ def chunk_range(shape: Shape, block: int, pieces: int, chunk: int) -> tuple[int,
     return chunk // pieces, piece * blocks // pieces, (piece + 1) * blocks // pieces
 
 
-class Block(NamedTuple):
+class SampleBlock(NamedTuple):
     """Where a block is: its network, its group, its first sample and how many there are."""
 
     e: int
@@ -71,12 +71,12 @@ class Block(NamedTuple):
 
 
 @always_inline
-def block_at(shape: Shape, block: int, e: int, index: int, pair: int) -> Block:
-    """Block `index` of network e; `pair` is the number of samples in two vectors."""
+def block_at(shape: Shape, block: int, e: int, index: int, pair: int) -> SampleBlock:
+    """SampleBlock `index` of network e; `pair` is the number of samples in two vectors."""
     runs = -(-shape[3] // block)
     start = index % runs * block
     count = min(block, shape[3] - start)
-    return Block(e, index // runs, start, count, -(-count // pair) * pair)
+    return SampleBlock(e, index // runs, start, count, -(-count // pair) * pair)
 
 
 @always_inline
@@ -86,7 +86,9 @@ def number_of(shape: Shape, block: int, e: int, index: int) -> int:
 
 
 @compiled
-def read_block(state: Place, n: int, block: Block, buffer: Pointer, o: int, pad: bool) -> None:
+def read_block(
+    state: Place, n: int, block: SampleBlock, buffer: Pointer, o: int, pad: bool
+) -> None:
     """The samples of a block -> buffer (n, width).
 
     Idle lanes repeat the last sample if `pad` (and it is finite), else hold 0: with a real state
@@ -107,7 +109,7 @@ def read_block(state: Place, n: int, block: Block, buffer: Pointer, o: int, pad:
 
 
 @compiled
-def write_block(buffer: Pointer, o: int, state: Place, n: int, block: Block) -> None:
+def write_block(buffer: Pointer, o: int, state: Place, n: int, block: SampleBlock) -> None:
     """Buffer (n, width) -> the samples of a block."""
     data, vector = pointer_to(state[0], buffer), lanes(buffer)
     whole = block.samples // vector * vector if state[4] == 1 else 0
@@ -124,25 +126,25 @@ def write_block(buffer: Pointer, o: int, state: Place, n: int, block: Block) -> 
 
 
 @always_inline
-def row_of(walk: Walk, layer: int) -> int:
+def row_of(ctx: PassContext, layer: int) -> int:
     """Where the row of a layer starts; it is loaded first, with its neighbors, if need be."""
-    if layer < walk.loaded[0] or layer >= walk.loaded[1]:
-        load_rows(walk.source, walk.rows, walk.room, walk.loaded, layer)
-    return (layer - walk.loaded[0]) * walk.source.size
+    if layer < ctx.loaded[0] or layer >= ctx.loaded[1]:
+        load_rows(ctx.source, ctx.rows, ctx.capacity, ctx.loaded, layer)
+    return (layer - ctx.loaded[0]) * ctx.source.size
 
 
 @compiled
-def load_rows(source: Source, rows: Pointer, room: int, loaded: Pointer, layer: int) -> None:
+def load_rows(source: RowSource, rows: Pointer, capacity: int, loaded: Pointer, layer: int) -> None:
     """Fill the rows of the run of layers that this one belongs to."""
-    loaded[0] = layer // room * room
-    loaded[1] = min(loaded[0] + room, source.layers)
+    loaded[0] = layer // capacity * capacity
+    loaded[1] = min(loaded[0] + capacity, source.layers)
     assemble(source, loaded[0], loaded[1], rows)
 
 
 @always_inline
-def stage_forward(walk: Walk, k: int, row: int, x: int, s: int) -> None:
+def stage_forward(ctx: PassContext, k: int, row: int, x: int, s: int) -> None:
     """s = sigma(W x[read] + b); x[write] = c x[write] + A s, for the stage whose table is at k."""
-    table, rows, buffer, width = walk.source.table, walk.rows, walk.buffer, walk.width
+    table, rows, buffer, width = ctx.source.table, ctx.rows, ctx.buffer, ctx.width
     r, w, m, at_a = table[k + R], table[k + W], table[k + M], row + table[k + AT_A]
     x_read, x_write = x + table[k + R0] * width, x + table[k + W0] * width
     start = ADD if table[k + CARRY] else FRESH
@@ -160,7 +162,7 @@ def stage_forward(walk: Walk, k: int, row: int, x: int, s: int) -> None:
         BIAS,
         row + table[k + AT_B],
     )
-    activate(buffer, s, m * width, walk.activation)
+    activate(buffer, s, m * width, ctx.activation)
     if table[k + GAIN] == SCALAR:
         scale(rows, at_a, buffer, s, x_write, w * width, start)
     else:
@@ -169,16 +171,24 @@ def stage_forward(walk: Walk, k: int, row: int, x: int, s: int) -> None:
 
 @always_inline
 def stage_backward(
-    walk: Walk, k: int, row: int, g: int, d: int, kept: int, grads: Pointer, at: int, gains: bool
+    ctx: PassContext,
+    k: int,
+    row: int,
+    g: int,
+    d: int,
+    acts: int,
+    grads: Pointer,
+    at: int,
+    gains: bool,
 ) -> None:
     """d = sigma' * A' g[write]; g[write] = c g[write]; g[read] += W' d.
 
     And unless at < 0: dA += g[write] s', db += sum of d, dW += d x[read]', in the row of `grads` at
-    `at`; the activations of the stage are at `kept`.
+    `at`; the activations of the stage are at `acts`.
     """
-    table, rows, buffer, width = walk.source.table, walk.rows, walk.buffer, walk.width
+    table, rows, buffer, width = ctx.source.table, ctx.rows, ctx.buffer, ctx.width
     r, w, m = table[k + R], table[k + W], table[k + M]
-    at_w, at_a, s = row + table[k + AT_W], row + table[k + AT_A], kept + r * width
+    at_w, at_a, s = row + table[k + AT_W], row + table[k + AT_A], acts + r * width
     g_read, g_write = g + table[k + R0] * width, g + table[k + W0] * width
     if table[k + GAIN] == SCALAR:
         if gains and at >= 0:  # row by row: shorter sums are rounded less
@@ -190,35 +200,35 @@ def stage_backward(
             gram(buffer, g_write, w, s, m, width, grads, at + table[k + AT_A])
         product(rows, at_a, 1, m, m, w, buffer, g_write, d, width, FRESH, 0)
     apply_derivative(
-        buffer, s, d, m, width, walk.activation, grads, at + table[k + AT_B] if at >= 0 else -1
+        buffer, s, d, m, width, ctx.activation, grads, at + table[k + AT_B] if at >= 0 else -1
     )
     if at >= 0:
-        gram(buffer, d, m, kept, r, width, grads, at + table[k + AT_W])
+        gram(buffer, d, m, acts, r, width, grads, at + table[k + AT_W])
     if not table[k + CARRY]:
         fill(buffer, g_write, w * width, 0)
     product(rows, at_w, 1, r, r, m, buffer, d, g_read, width, ADD, 0)
 
 
 @always_inline
-def layers_forward(walk: Walk, first: int, last: int, x: int, s: int) -> None:
+def layers_forward(ctx: PassContext, first: int, last: int, x: int, s: int) -> None:
     """The state at x through layers first <= layer < last; s is room for one hidden block."""
     for layer in range(first, last):
-        row = row_of(walk, layer)
-        for k in range(0, walk.source.stages * COLUMNS, COLUMNS):
-            stage_forward(walk, k, row, x, s)
+        row = row_of(ctx, layer)
+        for k in range(0, ctx.source.stages * COLUMNS, COLUMNS):
+            stage_forward(ctx, k, row, x, s)
 
 
 @always_inline
-def record(walk: Walk, first: int, last: int, x: int, tape: int) -> int:
-    """As `layers_forward`, keeping the activations from `tape` on; returns where they end."""
+def record(ctx: PassContext, first: int, last: int, x: int, acts: int) -> int:
+    """As `layers_forward`, keeping the activations from `acts` on; returns where they end."""
     for layer in range(first, last):
-        row = row_of(walk, layer)
-        for k in range(0, walk.source.stages * COLUMNS, COLUMNS):
-            read = walk.source.table[k + R] * walk.width
-            copy(walk.buffer, x + walk.source.table[k + R0] * walk.width, tape, read)
-            stage_forward(walk, k, row, x, tape + read)
-            tape += read + walk.source.table[k + M] * walk.width
-    return tape
+        row = row_of(ctx, layer)
+        for k in range(0, ctx.source.stages * COLUMNS, COLUMNS):
+            read = ctx.source.table[k + R] * ctx.width
+            copy(ctx.buffer, x + ctx.source.table[k + R0] * ctx.width, acts, read)
+            stage_forward(ctx, k, row, x, acts + read)
+            acts += read + ctx.source.table[k + M] * ctx.width
+    return acts
 
 
 class Restart(NamedTuple):
@@ -226,7 +236,7 @@ class Restart(NamedTuple):
 
     Attributes:
         segment: layers whose activations are kept at once.
-        slots: for how many states there is room.
+        slots: how many states can be saved.
         saved: where the first is; it holds the state before the first layer.
         size: numbers of a state.
     """
@@ -238,28 +248,28 @@ class Restart(NamedTuple):
 
 
 @always_inline
-def restore(walk: Walk, restart: Restart, goal: int, top: int, x: int, s: int) -> int:
+def restore(ctx: PassContext, restart: Restart, goal: int, top: int, x: int, s: int) -> int:
     """Bring the state at the start of segment `goal` into x, from the nearest saved state before.
 
-    Behind the layers loaded, walk.loaded has the segments whose starting states are saved (the
+    Behind the layers loaded, ctx.loaded has the segments whose starting states are saved (the
     first `top` + 1; returns the new `top`). On the way, free slots are spread evenly over the
     segments still to be visited: so depth costs one more forward pass while slots suffice, then
     two, ..., and never memory. s is room for one hidden block.
     """
     segment, slots, saved, size = restart
     if top == 0:
-        walk.loaded[2] = 0
-    while walk.loaded[2 + top] > goal:
+        ctx.loaded[2] = 0
+    while ctx.loaded[2 + top] > goal:
         top -= 1
-    at = walk.loaded[2 + top]
-    copy(walk.buffer, saved + top * size, x, size)
+    at = ctx.loaded[2 + top]
+    copy(ctx.buffer, saved + top * size, x, size)
     while at < goal:
         free = slots - 1 - top
         target = min(goal, at + (goal - at + 1 + free) // (free + 1)) if free else goal
-        layers_forward(walk, at * segment, target * segment, x, s)
+        layers_forward(ctx, at * segment, target * segment, x, s)
         at = target
         if free:
             top += 1
-            walk.loaded[2 + top] = at
-            copy(walk.buffer, x, saved + top * size, size)
+            ctx.loaded[2 + top] = at
+            copy(ctx.buffer, x, saved + top * size, size)
     return top

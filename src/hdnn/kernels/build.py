@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from hdnn.kernels.stage_table import Parameters, Stages
+from hdnn.kernels.stage_table import Parameters, StageTable
 
 Kernel = Callable[..., None]
 
@@ -35,7 +35,7 @@ def parameters(number: types.Float, layout: str = "A") -> types.Type:
     return named(Parameters, stack, stack, steps, stack, flat(number))
 
 
-stages = named(Stages, table, integers, types.int64, types.int64)
+stages = named(StageTable, table, integers, types.int64, types.int64)
 
 
 @functools.cache
@@ -58,8 +58,8 @@ def kernel(function: Kernel, dtype: str, signature: Callable[[types.Float], Any]
     dispatcher = njit(
         types.void(*arguments), nogil=True, cache=True, fastmath={"contract"}, error_model="numpy"
     )(function)
-    found: Kernel = dispatcher.overloads[arguments].entry_point
-    return found
+    entry_point: Kernel = dispatcher.overloads[arguments].entry_point
+    return entry_point
 
 
 def _announce(function: Kernel) -> None:

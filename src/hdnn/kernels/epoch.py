@@ -12,7 +12,7 @@ import numpy as np
 from numba import boolean, types
 
 from hdnn.kernels import build
-from hdnn.kernels.blocks import Walk, record, row_of, stage_backward
+from hdnn.kernels.blocks import PassContext, record, row_of, stage_backward
 from hdnn.kernels.output_layer import (
     LOGISTIC,
     NEWTON,
@@ -22,8 +22,8 @@ from hdnn.kernels.output_layer import (
     residuals,
     squared_norm,
 )
-from hdnn.kernels.rows import Gradients, extent, scatter_gradients, source_of, stack_of
-from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, Stages
+from hdnn.kernels.rows import Gradients, extent, scatter_gradients, source_of, view_of
+from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, StageTable
 from hdnn.kernels.team import Team, first_piece, next_piece
 from hdnn.kernels.vectors import (
     VECTOR_BYTES,
@@ -244,7 +244,7 @@ def _count_correct(Z: Array, V: Array, T: Array, loss: int) -> int:
 
 
 @always_inline
-def _backward(walk: Walk, g: int, d: int, kept: int, grads: Pointer) -> None:
+def _backward(walk: PassContext, g: int, d: int, kept: int, grads: Pointer) -> None:
     """Gradients of all rows, added to `grads`; activations end at `kept`."""
     for layer in range(walk.source.layers - 1, -1, -1):
         row = row_of(walk, layer)
@@ -263,7 +263,7 @@ def epoch(
     data: Data,
     trained: Trained,
     fixed: Fixed,
-    stages: Stages,
+    stages: StageTable,
     options: Options,
     told: Record,
     scratch: Array,
@@ -309,7 +309,7 @@ def epoch(
             width = -(-count // pair) * pair
             _read_in(_member(data.states, e), chosen, scratch, width)
             loaded[1] = 0  # the parameters have moved
-            walk = Walk(
+            walk = PassContext(
                 source,
                 pointer(rows),
                 depth,
@@ -339,7 +339,7 @@ def epoch(
             g_theta[:] = 0
             g_beta[:] = 0
             found = Gradients(
-                stack_of(all_theta, 0), stack_of(all_beta, 0), source.steps, source.dense
+                view_of(all_theta, 0), view_of(all_beta, 0), source.steps, source.dense
             )
             scatter_gradients(
                 source, 0, depth, pointer(rows), pointer(grads), found, boolean(False)

@@ -24,11 +24,11 @@ from numba import boolean, types
 from hdnn.kernels import build
 from hdnn.kernels.activations import fill
 from hdnn.kernels.blocks import (
-    Block,
+    PassContext,
     Place,
     Restart,
+    SampleBlock,
     Shape,
-    Walk,
     block_at,
     chunk_range,
     read_block,
@@ -40,7 +40,7 @@ from hdnn.kernels.blocks import (
 )
 from hdnn.kernels.passes import Workspace, common_types
 from hdnn.kernels.rows import extent, source_of
-from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, Stages
+from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, StageTable
 from hdnn.kernels.svd import jacobi
 from hdnn.kernels.team import Team, first_piece, next_piece
 from hdnn.kernels.tiling import Tiling
@@ -95,27 +95,27 @@ def _repeat(buffer: Pointer, x: int, n: int, width: int, count: int) -> None:
 
 
 @compiled
-def _layer_backward(walk: Walk, rows: Rows, layer: int, parts: int, d: int, kept: int) -> int:
+def _layer_backward(ctx: PassContext, rows: Rows, layer: int, parts: int, d: int, acts: int) -> int:
     """All rows through a layer, backward; returns where its activations begin."""
-    row = row_of(walk, layer)
-    for k in range((walk.source.stages - 1) * COLUMNS, -1, -COLUMNS):
-        kept -= (walk.source.table[k + R] + walk.source.table[k + M]) * walk.width
+    row = row_of(ctx, layer)
+    for k in range((ctx.source.stages - 1) * COLUMNS, -1, -COLUMNS):
+        acts -= (ctx.source.table[k + R] + ctx.source.table[k + M]) * ctx.width
         for i in range(parts):
             g = rows.matrix + i * rows.size
-            stage_backward(walk, k, row, g, d, kept, walk.buffer, -1, boolean(False))
-    return kept
+            stage_backward(ctx, k, row, g, d, acts, ctx.buffer, -1, boolean(False))
+    return acts
 
 
 @compiled
 def _segment_forward(
-    walk: Walk,
+    ctx: PassContext,
     low: int,
     high: int,
     x: int,
-    kept: int,
+    acts: int,
     depths: Array,
     states: Array,
-    block: Block,
+    block: SampleBlock,
     start: int,
 ) -> int:
     """`record` layers low .. high - 1, and write out the states that are asked for on the way."""
@@ -125,13 +125,13 @@ def _segment_forward(
             at += 1
         last = layer == high
         wanted = states.size > 0 and at < depths.size and depths[at] == layer
-        if wanted and (not last or layer == walk.source.layers):
+        if wanted and (not last or layer == ctx.source.layers):
             for p in range(block.samples):
                 for f in range(n):
-                    states[block.e, at, start + p, f] = walk.buffer[x + f * block.width + p]
+                    states[block.e, at, start + p, f] = ctx.buffer[x + f * block.width + p]
         if not last:
-            kept = record(walk, layer, layer + 1, x, kept)
-    return kept
+            acts = record(ctx, layer, layer + 1, x, acts)
+    return acts
 
 
 @compiled
@@ -164,12 +164,12 @@ def _reduce(
 ) -> None:
     """Singular values of the matrices of depths top, top - 1, ..., one slot of A each."""
     filled = A[:, :, : slots * count].copy() if slots * count < A.shape[2] else A
-    work, found = np.empty((4, slots * count)), np.empty((2, slots * count))
-    jacobi(filled, work, found[0], found[1])
+    work, values = np.empty((4, slots * count)), np.empty((2, slots * count))
+    jacobi(filled, work, values[0], values[1])
     for slot in range(slots):
         for p in range(count):
-            extremes.largest[e, top - slot, start + p] = found[0, slot * count + p]
-            extremes.smallest[e, top - slot, start + p] = found[1, slot * count + p]
+            extremes.largest[e, top - slot, start + p] = values[0, slot * count + p]
+            extremes.smallest[e, top - slot, start + p] = values[1, slot * count + p]
 
 
 def jacobians(
@@ -180,7 +180,7 @@ def jacobians(
     matrices: Array,
     extremes: Extremes,
     parameters: Parameters,
-    stages: Stages,
+    stages: StageTable,
     tiling: Tiling,
     workspace: Workspace,
     team: Team,
@@ -193,7 +193,7 @@ def jacobians(
     restart from, activations of a segment.
     """
     rows, loaded, scratch = workspace.rows, workspace.loaded, workspace.scratch
-    n, room, layers = shape[2], rows.size // stages.wire.size, stages.layers
+    n, capacity, layers = shape[2], rows.size // stages.wire.size, stages.layers
     hidden, _ = extent(stages.table)
     of, buffer, segment, samples = -1, pointer(scratch), tiling.segment, shape[1] * shape[3]
     mean = np.zeros((n, n, depths.size))
@@ -207,8 +207,8 @@ def jacobians(
         for index in range(lowest, highest):
             block = block_at(shape, tiling.block, e, index, 2 * lanes(scratch))
             width, size, count = block.width, n * block.width, block.samples
-            walk = Walk(
-                source, pointer(rows), room, pointer(loaded), buffer, stages.activation, width
+            ctx = PassContext(
+                source, pointer(rows), capacity, pointer(loaded), buffer, stages.activation, width
             )
             x, d, matrix, top = 0, size, size + hidden * width, 0
             saved, start = matrix + n * size, block.group * shape[3] + block.first
@@ -224,13 +224,13 @@ def jacobians(
             at, slots = depths.size - 1, 0
             for goal in range((layers - 1) // segment, -1, -1):
                 low, high = goal * segment, min(layers, (goal + 1) * segment)
-                top = restore(walk, restart, goal, top, x, d)
-                kept = _segment_forward(
-                    walk, low, high, x, saved + tiling.slots * size, depths, states, block, start
+                top = restore(ctx, restart, goal, top, x, d)
+                acts = _segment_forward(
+                    ctx, low, high, x, saved + tiling.slots * size, depths, states, block, start
                 )
                 for layer in range(high, low - 1, -1):
                     if layer < high:
-                        kept = _layer_backward(walk, lines, layer, n // together, d, kept)
+                        acts = _layer_backward(ctx, lines, layer, n // together, d, acts)
                     elif layer < layers:  # the matrix of this depth was seen in the segment behind
                         continue
                     if at >= 0 and depths[at] == layer:

@@ -54,14 +54,14 @@ def _loss(z: Array, target: Array, loss: int) -> float:
         top = z[0]
         for o in range(1, z.size):
             top = max(top, z[o])
-        total, chosen = 0.0, z[label]
+        total, own = 0.0, z[label]
         for o in range(z.size):
             z[o] = math.exp(z[o] - top)
             total += z[o]
         for o in range(z.size):
             z[o] /= total
         z[label] -= 1.0
-        return math.log(total) + top - chosen
+        return math.log(total) + top - own
     value = 0.0
     for o in range(z.size):
         z[o] -= target[o]
@@ -241,8 +241,8 @@ def kernel(name: str) -> Callable[..., int]:
     vector, matrix = (types.Array(types.float64, d, "C") for d in (1, 2))
     data = (matrix, matrix, vector, matrix, types.int64, types.float64, types.int64)
     functions: dict[str, tuple[Callable[..., int], int]] = {
-        "newton": (_newton, 1),
-        "adam": (_adam, 3),
+        "newton": (newton.py_func, 1),
+        "adam": (adam.py_func, 3),
     }
     function, numbers = functions[name]
     signature = types.int64(*data, *(types.float64,) * numbers)
@@ -250,31 +250,3 @@ def kernel(name: str) -> Callable[..., int]:
         signature, nogil=True, cache=True, fastmath={"contract"}
     )
     return compile_for(function)
-
-
-def _newton(
-    Z: Array,
-    target: Array,
-    weight: Array,
-    V: Array,
-    loss: int,
-    alpha_c: float,
-    iterations: int,
-    tolerance: float,
-) -> int:
-    return newton(Z, target, weight, V, loss, alpha_c, iterations, tolerance)
-
-
-def _adam(
-    Z: Array,
-    target: Array,
-    weight: Array,
-    V: Array,
-    loss: int,
-    alpha_c: float,
-    iterations: int,
-    rate: float,
-    beta1: float,
-    beta2: float,
-) -> int:
-    return adam(Z, target, weight, V, loss, alpha_c, iterations, rate, beta1, beta2)

@@ -10,7 +10,7 @@ What both take:
     states      addresses and strides of states, so that any layout is read and written in place
     parameters  and `stages`: what the rows W, A, b of every layer are filled from
     tiling      how the call is cut up
-    workspace   room of this thread, which it keeps from call to call
+    workspace   scratch memory of this thread, which it keeps from call to call
     keep        0, or how many numbers of the scratch a block has to itself, see `forward`
     team        with `caller`: how threads share the chunks, see `hdnn.kernels.team`
 """
@@ -22,10 +22,10 @@ from numba import boolean, types
 from hdnn.kernels import build
 from hdnn.kernels.activations import fill
 from hdnn.kernels.blocks import (
+    PassContext,
     Place,
     Restart,
     Shape,
-    Walk,
     block_at,
     chunk_range,
     layers_forward,
@@ -38,8 +38,8 @@ from hdnn.kernels.blocks import (
     unload,
     write_block,
 )
-from hdnn.kernels.rows import Gradients, Stack, extent, scatter_gradients, source_of
-from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, Stages
+from hdnn.kernels.rows import Gradients, StridedView, extent, scatter_gradients, source_of
+from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, StageTable
 from hdnn.kernels.team import Team, first_piece, next_piece
 from hdnn.kernels.tiling import Tiling
 from hdnn.kernels.vectors import (
@@ -54,7 +54,7 @@ from hdnn.kernels.vectors import (
 
 
 class Workspace(NamedTuple):
-    """Room of one thread.
+    """Scratch memory of one thread.
 
     Attributes:
         grads: of the rows that are loaded.
@@ -89,7 +89,7 @@ def forward(
     state: Place,
     out: Place,
     parameters: Parameters,
-    stages: Stages,
+    stages: StageTable,
     tiling: Tiling,
     workspace: Workspace,
     keep: int,
@@ -103,27 +103,29 @@ def forward(
     its rows.
     """
     rows, loaded, scratch = workspace.rows, workspace.loaded, workspace.scratch
-    n, room, layers = shape[2], rows.size // stages.wire.size, stages.layers
+    n, capacity, layers = shape[2], rows.size // stages.wire.size, stages.layers
     hidden, _ = extent(stages.table)
-    of, buffer, held = -1, pointer(scratch), pointer(rows)
+    of, buffer, row_data = -1, pointer(scratch), pointer(rows)
     chunk = first_piece(team, caller)
     while chunk >= 0:
         e, lowest, highest = chunk_range(shape, tiling.block, tiling.pieces, chunk)
         if keep:
-            held, of = shifted(buffer, _kept_rows(shape, tiling, keep, chunk, rows.size)), -1
+            row_data, of = shifted(buffer, _saved_rows(shape, tiling, keep, chunk, rows.size)), -1
         if e != of:
             of = unload(loaded, e)
         source = source_of(parameters, stages, e)
         for index in range(lowest, highest):
             at = block_at(shape, tiling.block, e, index, 2 * lanes(scratch))
             width, size = at.width, n * at.width
-            walk = Walk(source, held, room, pointer(loaded), buffer, stages.activation, width)
+            ctx = PassContext(
+                source, row_data, capacity, pointer(loaded), buffer, stages.activation, width
+            )
             x = number_of(shape, tiling.block, e, index) * keep
             read_block(state, n, at, buffer, x, boolean(True))
             if keep:
-                record(walk, 0, layers, x, x + 3 * size + hidden * width)
+                record(ctx, 0, layers, x, x + 3 * size + hidden * width)
             else:
-                layers_forward(walk, 0, layers, x, x + size)
+                layers_forward(ctx, 0, layers, x, x + size)
             write_block(buffer, x, out, n, at)
         chunk = next_piece(team, caller)
 
@@ -135,7 +137,7 @@ def backward(
     gstate: Place,
     sums: Sums,
     parameters: Parameters,
-    stages: Stages,
+    stages: StageTable,
     tiling: Tiling,
     workspace: Workspace,
     keep: int,
@@ -152,16 +154,16 @@ def backward(
     one hidden layer, saved states to restart from, activations of a segment.
     """
     rows, loaded, scratch = workspace.rows, workspace.loaded, workspace.scratch
-    n, room, layers = shape[2], rows.size // stages.wire.size, stages.layers
-    hidden, tape = extent(stages.table)
-    of, buffer, held, grads = -1, pointer(scratch), pointer(rows), pointer(workspace.grads)
+    n, capacity, layers = shape[2], rows.size // stages.wire.size, stages.layers
+    hidden, per_layer = extent(stages.table)
+    of, buffer, row_data, grads = -1, pointer(scratch), pointer(rows), pointer(workspace.grads)
     segment = tiling.segment
     fill(grads, 0, workspace.grads.size, 0)
     chunk = first_piece(team, caller)
     while chunk >= 0:
         e, lowest, highest = chunk_range(shape, tiling.block, tiling.pieces, chunk)
         if keep:
-            held = shifted(buffer, _kept_rows(shape, tiling, keep, chunk, rows.size))
+            row_data = shifted(buffer, _saved_rows(shape, tiling, keep, chunk, rows.size))
             loaded[0], loaded[1] = 0, layers
         elif e != of:
             of = unload(loaded, e)
@@ -170,7 +172,9 @@ def backward(
         for index in range(lowest, highest):
             at = block_at(shape, tiling.block, e, index, 2 * lanes(scratch))
             width, size = at.width, n * at.width
-            walk = Walk(source, held, room, pointer(loaded), buffer, stages.activation, width)
+            ctx = PassContext(
+                source, row_data, capacity, pointer(loaded), buffer, stages.activation, width
+            )
             x = number_of(shape, tiling.block, e, index) * keep
             g, d, saved, top = x + size, x + 2 * size, x + 2 * size + hidden * width, 0
             restart = Restart(segment, tiling.slots, saved, size)
@@ -180,25 +184,25 @@ def backward(
             for goal in range((layers - 1) // segment, -1, -1):
                 low, high = goal * segment, min(layers, (goal + 1) * segment)
                 if keep:
-                    kept = saved + size + layers * tape * width
+                    acts = saved + size + layers * per_layer * width
                 else:
-                    top = restore(walk, restart, goal, top, x, d)
-                    kept = record(walk, low, high, x, saved + tiling.slots * size)
+                    top = restore(ctx, restart, goal, top, x, d)
+                    acts = record(ctx, low, high, x, saved + tiling.slots * size)
                 for layer in range(high - 1, low - 1, -1):
-                    row = row_of(walk, layer)
+                    row = row_of(ctx, layer)
                     for k in range((source.stages - 1) * COLUMNS, -1, -COLUMNS):
-                        kept -= (source.table[k + R] + source.table[k + M]) * width
-                        stage_backward(walk, k, row, g, d, kept, grads, row, gains)
-                if room < layers:  # then the rows loaded are those of this segment
-                    scatter_gradients(source, low, high, held, grads, out, gains)
+                        acts -= (source.table[k + R] + source.table[k + M]) * width
+                        stage_backward(ctx, k, row, g, d, acts, grads, row, gains)
+                if capacity < layers:  # then the rows loaded are those of this segment
+                    scatter_gradients(source, low, high, row_data, grads, out, gains)
             write_block(buffer, g, gstate, n, at)
-        if room >= layers:
-            scatter_gradients(source, 0, layers, held, grads, out, gains)
+        if capacity >= layers:
+            scatter_gradients(source, 0, layers, row_data, grads, out, gains)
         chunk = next_piece(team, caller)
 
 
 @always_inline
-def _kept_rows(shape: Shape, tiling: Tiling, keep: int, chunk: int, size: int) -> int:
+def _saved_rows(shape: Shape, tiling: Tiling, keep: int, chunk: int, size: int) -> int:
     """Where a chunk leaves its rows, behind the blocks of all networks."""
     return number_of(shape, tiling.block, shape[0], 0) * keep + chunk * size
 
@@ -217,7 +221,7 @@ def _gradients(
     return Gradients(
         _part(sums.theta, sums.others, piece, 0, e, theta.shape[1], theta.shape[2]),
         _part(sums.beta, sums.others, piece, to_beta, e, beta.shape[1], beta.shape[2]),
-        Stack(steps.data, steps.start, 1, layers),
+        StridedView(steps.data, steps.start, 1, layers),
         _part(sums.dense, sums.others, piece, to_dense, e, dense.shape[1], dense.shape[2]),
     )
 
@@ -225,14 +229,14 @@ def _gradients(
 @compiled
 def _part(
     address: int, others: Array, piece: int, at: int, e: int, rows: int, columns: int
-) -> Stack:
+) -> StridedView:
     """The part of network e, (rows, columns): at an address, or for piece > 0 in `others`."""
     data, start, size = pointer_to(address, others), e * rows * columns, rows * columns
     if piece > 0:
         data, start = pointer(others), start + (piece - 1) * others.shape[1] + at
     for k in range(start, start + size):
         data[k] = 0
-    return Stack(data, start, columns if rows > 1 else 0, 1)
+    return StridedView(data, start, columns if rows > 1 else 0, 1)
 
 
 _shape = types.UniTuple(types.int64, 4)

@@ -25,13 +25,13 @@ from hdnn.kernels.stage_table import (
     M,
     Parameters,
     R,
-    Stages,
+    StageTable,
     W,
 )
 from hdnn.kernels.vectors import Array, Pointer, compiled, inlined, pointer, pointer_to
 
 
-class Stack(NamedTuple):
+class StridedView(NamedTuple):
     """The part of one network in an array (E, L, .).
 
     Entry k of a layer is data[start + layer * by_layer + k * by_entry].
@@ -43,13 +43,13 @@ class Stack(NamedTuple):
     by_entry: int
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """What the rows of one network are filled from: places in memory, see `source_of`."""
 
-    theta: Stack
-    beta: Stack
-    steps: Stack
-    dense: Stack
+    theta: StridedView
+    beta: StridedView
+    steps: StridedView
+    dense: StridedView
     mixing: Pointer
     wire: Pointer
     table: Pointer
@@ -61,10 +61,10 @@ class Source(NamedTuple):
 class Gradients(NamedTuple):
     """Where those of one network are added up: of theta, beta, steps (by stage) and dense."""
 
-    theta: Stack
-    beta: Stack
-    steps: Stack
-    dense: Stack
+    theta: StridedView
+    beta: StridedView
+    steps: StridedView
+    dense: StridedView
 
 
 class Entries(NamedTuple):
@@ -76,28 +76,28 @@ class Entries(NamedTuple):
 
 
 @compiled
-def stack_of(array: Array, e: int) -> Stack:
+def view_of(array: Array, e: int) -> StridedView:
     """The part of network e in (E, L, .); axes that all share have size 1."""
-    return _stack(array, e, 0, 1, 2)
+    return _view(array, e, 0, 1, 2)
 
 
 @compiled
-def _stack(array: Array, e: int, networks: int, layers: int, entries: int) -> Stack:
+def _view(array: Array, e: int, networks: int, layers: int, entries: int) -> StridedView:
     """The same of an array whose axes are in another order."""
     strides, shape, size = array.strides, array.shape, array.itemsize
     start = e * strides[networks] // size if shape[networks] > 1 else 0
     by_layer = strides[layers] // size if shape[layers] > 1 else 0
-    return Stack(pointer(array), start, by_layer, strides[entries] // size)
+    return StridedView(pointer(array), start, by_layer, strides[entries] // size)
 
 
 @compiled
-def source_of(parameters: Parameters, stages: Stages, e: int) -> Source:
+def source_of(parameters: Parameters, stages: StageTable, e: int) -> RowSource:
     """What the rows of network e are filled from."""
-    return Source(
-        stack_of(parameters.theta, e),
-        stack_of(parameters.beta, e),
-        _stack(parameters.steps, e, 1, 2, 0),
-        stack_of(parameters.dense, e),
+    return RowSource(
+        view_of(parameters.theta, e),
+        view_of(parameters.beta, e),
+        _view(parameters.steps, e, 1, 2, 0),
+        view_of(parameters.dense, e),
         pointer(parameters.mixing),
         pointer(stages.wire),
         pointer(stages.table),
@@ -110,25 +110,25 @@ def source_of(parameters: Parameters, stages: Stages, e: int) -> Source:
 @compiled
 def extent(table: Array) -> tuple[int, int]:
     """The widest hidden layer, and how many numbers of a sample a layer keeps for going back."""
-    hidden, kept = 0, 0
+    hidden, activations = 0, 0
     for s in range(table.shape[0]):
         hidden = max(hidden, table[s, M])
-        kept += table[s, R] + table[s, M]
-    return hidden, kept
+        activations += table[s, R] + table[s, M]
+    return hidden, activations
 
 
 @compiled
-def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
+def assemble(source: RowSource, first: int, last: int, rows: Pointer) -> None:
     """Fill the rows of layers first <= layer < last.
 
     Entry k of W or b is +-theta[|wire[k]| - 1] (or beta), 0 where wire[k] = 0. A is a number of
     `steps`, or the next entries of `dense`, or a S W' with S next in `mixing`.
     """
     table, mixing, dense = source.table, source.mixing, source.dense
-    room = _columns(source)
-    columns = pointer_to(room.ctypes.data, rows)
+    workspace = _columns(source)
+    columns = pointer_to(workspace.ctypes.data, rows)
     for layer in range(first, last):
-        row, given, mix = (layer - first) * source.size, 0, 0
+        row, dense_at, mix = (layer - first) * source.size, 0, 0
         for s in range(source.stages):
             at = s * COLUMNS
             r, w, m = table[at + R], table[at + W], table[at + M]
@@ -138,16 +138,16 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
             _gather(source.theta, layer, source.wire, W_entries, rows, row)
             _gather(source.beta, layer, source.wire, b_entries, rows, row)
             if table[at + GAIN] == DENSE:
-                begin = dense.start + layer * dense.by_layer + given * dense.by_entry
+                begin = dense.start + layer * dense.by_layer + dense_at * dense.by_entry
                 for k in range(w * m):
                     rows[at_a + k] = dense.data[begin + k * dense.by_entry]
-                given += w * m
+                dense_at += w * m
                 continue
             a = _step(source.steps, layer, s)
             if table[at + GAIN] == SCALAR:
                 rows[at_a] = a
                 continue
-            turned = False  # whether `columns` has those of W yet
+            transposed = False  # whether `columns` has those of W yet
             for to in range(at_a, at_a + w * m, m):
                 count = int(mixing[mix])
                 mix += 1
@@ -157,21 +157,21 @@ def assemble(source: Source, first: int, last: int, rows: Pointer) -> None:
                         rows[to + j] = factor * rows[k + j * r]
                     mix += 2
                     continue
-                if not turned:
+                if not transposed:
                     for j in range(m):
                         for k in range(r):
                             columns[k * m + j] = rows[at_w + j * r + k]
-                    turned = True
+                    transposed = True
                 for j in range(m):
                     rows[to + j] = 0
                 for _ in range(count):
                     _add(rows, to, columns, int(mixing[mix]) * m, m, a * mixing[mix + 1])
                     mix += 2
-    room[0] = 0  # numba would free it after its last use, and `columns` is only an address
+    workspace[0] = 0  # numba would free it after its last use, and `columns` is only an address
 
 
 @inlined
-def _columns(source: Source) -> Array:
+def _columns(source: RowSource) -> Array:
     """Room for the columns of the largest W, one after the other."""
     size = 1
     for at in range(0, source.stages * COLUMNS, COLUMNS):
@@ -188,13 +188,13 @@ def _add(to: Pointer, start: int, what: Pointer, begin: int, count: int, factor:
 
 
 @inlined
-def _step(steps: Stack, layer: int, s: int) -> float:
+def _step(steps: StridedView, layer: int, s: int) -> float:
     return steps.data[steps.start + layer * steps.by_layer + s * steps.by_entry]
 
 
 @inlined
 def _gather(
-    stack: Stack, layer: int, wire: Pointer, entries: Entries, rows: Pointer, row: int
+    stack: StridedView, layer: int, wire: Pointer, entries: Entries, rows: Pointer, row: int
 ) -> None:
     """Fill entries of the row at `row` from the parameters of a layer."""
     start, count, run = entries
@@ -215,7 +215,7 @@ def _gather(
 
 @inlined
 def _scatter(
-    grads: Pointer, row: int, wire: Pointer, entries: Entries, out: Stack, layer: int
+    grads: Pointer, row: int, wire: Pointer, entries: Entries, out: StridedView, layer: int
 ) -> None:
     """Add the gradients of entries of the row at `row` to those of the parameters of a layer."""
     start, count, run = entries
@@ -234,7 +234,7 @@ def _scatter(
 
 @compiled
 def scatter_gradients(
-    source: Source,
+    source: RowSource,
     first: int,
     last: int,
     rows: Pointer,
@@ -248,20 +248,20 @@ def scatter_gradients(
     that share parameters add up.
     """
     table, mixing, steps, dense = source.table, source.mixing, out.steps, out.dense
-    room = _columns(source)
-    columns = pointer_to(room.ctypes.data, rows)
+    workspace = _columns(source)
+    columns = pointer_to(workspace.ctypes.data, rows)
     for layer in range(first, last):
-        row, given, mix = (layer - first) * source.size, 0, 0
+        row, dense_at, mix = (layer - first) * source.size, 0, 0
         for s in range(source.stages):
             at = s * COLUMNS
             r, w, m = table[at + R], table[at + W], table[at + M]
             at_w, at_a = row + table[at + AT_W], row + table[at + AT_A]
             of_step = rows[row] * 0
             if table[at + GAIN] == DENSE:
-                begin = dense.start + layer * dense.by_layer + given
+                begin = dense.start + layer * dense.by_layer + dense_at
                 for k in range(w * m):
                     dense.data[begin + k] += grads[at_a + k]
-                given += w * m
+                dense_at += w * m
             elif table[at + GAIN] == SCALAR:
                 of_step = grads[at_a]
             else:
@@ -297,4 +297,4 @@ def scatter_gradients(
             _scatter(grads, row, source.wire, b_entries, out.beta, layer)
         for k in range(row, row + source.size):
             grads[k] = 0
-    room[0] = 0  # as in `assemble`
+    workspace[0] = 0  # as in `assemble`

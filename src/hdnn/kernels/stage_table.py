@@ -18,7 +18,7 @@ SCALAR, DENSE, ADJOINT = range(3)
 """Kinds of gain: A = a;  A given;  A = a S W' with a constant matrix S."""
 
 
-class Stages(NamedTuple):
+class StageTable(NamedTuple):
     """The stages of all layers.
 
     Attributes:

@@ -133,7 +133,7 @@ def extremes(M: Array) -> tuple[Array, Array]:
     for start in range(0, len(flat), 256):  # what stays in the cache
         part = flat[start : start + 256]
         A = np.ascontiguousarray(part.transpose(1, 2, 0), dtype=np.float64)
-        found = np.empty((2, len(part)))
-        kernel(A.copy() if A.base is not None else A, np.empty((4, len(part))), *found)
-        largest[start : start + 256], smallest[start : start + 256] = found
+        extremes_of_part = np.empty((2, len(part)))
+        kernel(A.copy() if A.base is not None else A, np.empty((4, len(part))), *extremes_of_part)
+        largest[start : start + 256], smallest[start : start + 256] = extremes_of_part
     return largest.reshape(shape), smallest.reshape(shape)

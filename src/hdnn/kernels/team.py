@@ -29,8 +29,8 @@ from numba.extending import intrinsic
 
 NEXT, COUNT, ACTIVE, GATE, LATCH, JOINED = range(6)
 NOT_YET, OPEN, CLOSED = range(3)
-PATIENCE = 500  # looks at the gate before a helper goes away: the caller may need its core
-SPINS = 5_000  # looks at the last helpers, about 5 us, before the caller goes to sleep
+PATIENCE = 500  # polls of the gate before a helper goes away: the caller may need its core
+SPINS = 5_000  # polls of the last helpers, about 5 us, before the caller goes to sleep
 
 Team = np.ndarray
 
@@ -108,9 +108,9 @@ def first_piece(team: Team, caller: bool) -> int:
         active = _load(team, ACTIVE)
     if active == 0:  # the call is over
         return -1
-    looks = 0
-    while _load(team, GATE) == NOT_YET and looks < PATIENCE:
-        looks += 1
+    spins = 0
+    while _load(team, GATE) == NOT_YET and spins < PATIENCE:
+        spins += 1
     if _load(team, GATE) != OPEN:
         leave(team, caller)
         return -1
@@ -143,7 +143,7 @@ def leave(team: Team, caller: bool) -> None:
         if not caller:
             _release(team[LATCH])
     elif caller:
-        looks = 0
-        while _load(team, ACTIVE) > 0 and looks < SPINS:
-            looks += 1
+        spins = 0
+        while _load(team, ACTIVE) > 0 and spins < SPINS:
+            spins += 1
         _acquire(team[LATCH], 1)

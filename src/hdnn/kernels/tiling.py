@@ -29,7 +29,7 @@ class Tiling(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How one call is cut up, and the room that it takes."""
+    """How one call is cut up, and the memory that it takes."""
 
     tiling: Tiling
     window: int  # layers whose rows are loaded at once: all, or a segment
@@ -58,25 +58,27 @@ def plan(
     """
     networks, groups, n, samples = shape
     lanes = 2 * VECTOR_BYTES // itemsize
-    tape = int((table[:, R] + table[:, M]).sum())  # rows kept per layer
+    per_layer = int((table[:, R] + table[:, M]).sum())  # rows kept per layer
     fixed = (1 + covectors) * n + int(table[:, M].max())  # x, covectors, one stage's hidden rows
-    deep = max(1, math.isqrt(layers * n // tape))  # segments and saved states smallest together
+    deep = max(
+        1, math.isqrt(layers * n // per_layer)
+    )  # segments and saved states smallest together
     # Best first: all activations at once, also with a smaller block; else save states, and go
     # forward twice.
     for vectors, segment in ((4, layers), (2, layers), (3, deep), (2, deep), (1, deep)):
         block = min(vectors, -(-samples // lanes)) * lanes
         slots = -(-layers // segment)
-        if (fixed + segment * tape + slots * n) * block * itemsize <= BUDGET:
+        if (fixed + segment * per_layer + slots * n) * block * itemsize <= BUDGET:
             break
     else:  # deeper still: fewer saved states than segments, more passes (or n is very large)
         rows = BUDGET // (itemsize * block) - fixed
-        segment = max(1, rows // 2 // tape)
-        slots = min(-(-layers // segment), max(8, (rows - segment * tape) // n))
+        segment = max(1, rows // 2 // per_layer)
+        slots = min(-(-layers // segment), max(8, (rows - segment * per_layer) // n))
     size = int((table[:, AT_B] + table[:, M]).max())
     window = layers if layers * size * itemsize <= WINDOW * filling else segment
     parameters = int((table[:, M] * (table[:, R] + 1)).sum()) * layers * networks * itemsize
     blocks = groups * -(-samples // block)
     pieces = min(blocks, -(-CHUNKS // networks), 1 + max(1, PARTIAL // parameters))
-    scratch = (fixed + segment * tape + slots * n) * block
+    scratch = (fixed + segment * per_layer + slots * n) * block
     keep = scratch if slots == 1 else 0
     return Plan(Tiling(block, segment, slots, pieces), window, scratch, blocks, keep)

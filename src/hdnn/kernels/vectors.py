@@ -250,8 +250,8 @@ def _lane_sums(builder: ir.IRBuilder, vectors: list[ir.Value], columns: int) -> 
     lanes = vectors[0].type.count
 
     def shuffle(a: ir.Value, b: ir.Value, indices: range) -> ir.Value:
-        chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
-        return builder.shuffle_vector(a, b, chosen)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), list(indices))
+        return builder.shuffle_vector(a, b, mask)
 
     even, odd, level = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2), vectors
     for _ in range(lanes.bit_length() - 1):

@@ -13,7 +13,7 @@ import pytest
 COMPLETE = (
     "hdnn.analysis",
     "hdnn.backends",
-    "hdnn.network",
+    "hdnn.networks",
     "hdnn.program",
     "hdnn.schemes",
     "hdnn.zoo",

@@ -864,6 +864,6 @@ def test_interrupted_it_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(train_module._Progress, "__call__", interrupt)
     result = command("train", *ROLL, "--out", "run")
-    assert result.exit_code == base.FAILED == 1
+    assert result.exit_code == base.INTERRUPTED == 130
     assert "interrupted; go on with: hdnn train --resume run" in result.stderr
     assert Run("run").checkpoint.exists()

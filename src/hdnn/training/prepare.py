@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.data import PROBLEMS, Table, holdout, problem, read_table, split
+from hdnn.data import BUNDLED, PROBLEMS, Table, bundled, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
-from hdnn.data.images import load
+from hdnn.data.images import IMAGE_SETS, load
 from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
@@ -173,8 +173,12 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
 
 def _read_table(data: DataConfig) -> tuple[DataConfig, Table]:
     """Open the file of a table, hash it and parse it: one and the same content, opened once."""
+    name = data.source.lower().replace("_", "-")
+    if name in BUNDLED:
+        return data, bundled(name)
     if not os.path.exists(os.path.expanduser(data.source)):  # unlike Path, for any text
-        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
+        known = dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS))
+        raise unknown_name("data set (and there is no such file)", data.source[:200], known)
     if data.target is None:
         raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
     place = Path(os.path.expanduser(data.source)).resolve()

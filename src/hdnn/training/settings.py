@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import BeforeValidator
 
-from hdnn.data import KINDS, PROBLEMS
+from hdnn.data import BUNDLED, KINDS, PROBLEMS
 from hdnn.data.images import IMAGE_SETS
 from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
@@ -55,9 +55,12 @@ ClassWeights = Annotated[tuple[Annotated[float, Ge(0)], ...], MinLen(2), LISTED]
 
 
 def is_image(source: str) -> bool:
-    """Whether a source names a data set of images, or is a folder."""
-    if source.lower().replace("_", "-") in IMAGE_SETS:
+    """Whether a source names a data set of images, or is a folder; ./name is a file or folder."""
+    name = source.lower().replace("_", "-")
+    if name in IMAGE_SETS:
         return True
+    if name in PROBLEMS or name in BUNDLED:
+        return False
     try:
         return bool(source) and Path(source).expanduser().is_dir()
     except (OSError, RuntimeError, ValueError):  # no text that a path can have

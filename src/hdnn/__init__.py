@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from hdnn.models.export import export_onnx
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _LAZY = {
     "ImageConfig": "models",
     "Model": "models",
     "Scaler": "models",
+    "export_onnx": "models.export",
     "load": "models",
     "save": "models",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "ImageConfig",
     "Model",
     "Scaler",
+    "export_onnx",
     "fields",
     "load",
     "network",

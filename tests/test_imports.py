@@ -26,6 +26,7 @@ ORDER = [
     "zoo",
     "data",
     "models",
+    "refinement",
     "analysis",
     "training",
     "estimators",

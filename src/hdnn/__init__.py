@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         save,
     )
     from hdnn.models.export import export_onnx
+    from hdnn.refinement import coarsen, refine
 
 __version__ = "0.1.0"
 
@@ -41,8 +42,10 @@ _LAZY = {
     "ImageConfig": "models",
     "Model": "models",
     "Scaler": "models",
+    "coarsen": "refinement",
     "export_onnx": "models.export",
     "load": "models",
+    "refine": "refinement",
     "save": "models",
 }
 _MODULES = (
@@ -53,6 +56,7 @@ _MODULES = (
     "models",
     "plots",
     "program",
+    "refinement",
     "training",
 )
 
@@ -66,10 +70,12 @@ __all__ = [
     "ImageConfig",
     "Model",
     "Scaler",
+    "coarsen",
     "export_onnx",
     "fields",
     "load",
     "network",
+    "refine",
     "save",
     "schemes",
     "zoo",

@@ -227,6 +227,12 @@ def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
 # --- what has no ONNX form ------------------------------------------------------------------------
 
 
+def strange_stem() -> hdnn.Model:
+    model = table_model("regression", 1, "append", 2)
+    model.stem.another = torch.nn.Tanh()
+    return model
+
+
 def refused() -> dict[str, tuple[Any, str]]:
     pendulum = EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
@@ -241,6 +247,7 @@ def refused() -> dict[str, tuple[Any, str]]:
         "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
         "activation": (build("H1", activation=own), "'mine'"),
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
+        "unknown part": (strange_stem(), r"Tanh\(\)"),
         "module": (torch.nn.Linear(2, 2), "network or a model"),
         "double convolution": (build("H1", channels=2, kernel=3), "float32"),
     }
@@ -266,6 +273,15 @@ def test_a_file_that_computes_something_else_is_not_written(
     assert not list(tmp_path.iterdir())
     assert hdnn.export_onnx(net, tmp_path / "net.onnx", check=False).deviation is None
     assert (tmp_path / "net.onnx").is_file()
+
+
+def test_a_network_that_magnifies_rounding_is_exported(tmp_path: Path) -> None:
+    net = build("H1", features=64, layers=128, T=10.0, dtype=torch.float32)
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    assert export.deviation is not None
+    assert export.deviation > torch.finfo(torch.float32).eps ** 0.5
+    net.double()
+    assert (hdnn.export_onnx(net, tmp_path / "net.onnx").deviation or 1) < 1e-8
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,11 @@ def _augmentation(part: Augmentation, graph: Graph, x: str) -> str:
 
 @add_part.register
 def _table_stem(part: TableStem, graph: Graph, x: str) -> str:
-    for step in (part.scaler, part.augmentation):
-        x = x if step is None else add_part(step, graph, x)
+    steps = [step for step in (part.scaler, part.augmentation) if step is not None]
+    if forgotten := set(part.children()) - set(steps):
+        raise HdnnError(f"{forgotten.pop()} in the stem of a table has no place in its ONNX form")
+    for step in steps:
+        x = add_part(step, graph, x)
     return x
 
 

@@ -57,7 +57,7 @@ def flow(name: str, shared: bool) -> Tensor:
 def test_refined_networks_converge_to_the_same_flow(name: str, scheme: str, shared: bool) -> None:
     net = net_of(name, scheme, shared)
     order = net.scheme.order
-    depths = {1: (256, 512), 2: (32, 64)}.get(order, (16, 32))
+    depths = {1: (256, 512), 2: (16, 32)}.get(order, (12, 24))
     with torch.no_grad():
         errors = [float((hdnn.refine(net, N)(Y) - flow(name, shared)).norm()) for N in depths]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.15)

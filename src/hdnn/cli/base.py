@@ -10,7 +10,14 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from hdnn.errors import ConvergenceError, FetchError, FileFormatError, HdnnError, StorageError
+from hdnn.errors import (
+    ConvergenceError,
+    FetchError,
+    FileFormatError,
+    HdnnError,
+    StorageError,
+    as_flag,
+)
 from hdnn.training.evaluation import finite
 from hdnn.training.group import LostRankError, is_distributed, refuse_distributed
 from hdnn.training.trainer import DivergenceError
@@ -45,7 +52,7 @@ class _Group(typer.core.TyperGroup):
         except HdnnError as error:
             if isinstance(error, LostRankError):  # rank 0 may be the one that is gone
                 errors.quiet = False
-            warn(f"error: {error}", "red")
+            warn(f"error: {error.text(as_flag)}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.data import PROBLEMS, holdout, problem, read_table, split
+from hdnn.data import PROBLEMS, ColumnEncoder, holdout, problem, read_table, split
 from hdnn.data.folders import folder_digest
 from hdnn.data.images import load
 from hdnn.errors import HdnnError, unknown_name
@@ -57,6 +57,7 @@ class Prepared:
     classes: list[Any] | None
     feature_names: list[str] | None
     notes: list[str]
+    encoder: ColumnEncoder | None = None
 
 
 def prepare(config: RunConfig) -> Prepared:
@@ -92,14 +93,23 @@ def prepare(config: RunConfig) -> Prepared:
         raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
     if data.target is None:
         raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
-    table = read_table(data.source, data.target, task=data.task, drop=data.drop)
+    table = read_table(
+        data.source,
+        data.target,
+        task=data.task,
+        drop=data.drop,
+        categorical=data.categorical,
+        numeric=data.numeric,
+    )
     targets = torch.from_numpy(table.targets)
     labels = targets if table.task == "classification" else None
-    X = torch.from_numpy(table.X).to(dtype)
     y = targets if labels is not None else targets.to(dtype)
-    train, test = torch.arange(len(X)), torch.arange(0)
+    train, test = torch.arange(len(table)), torch.arange(0)
     if data.test > 0:
-        train, test = holdout(len(X), data.test, data.seed, labels)
+        train, test = holdout(len(table), data.test, data.seed, labels)
+    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(seen, table.types, keep=(*data.categorical, *data.numeric))
+    X = torch.from_numpy(encoder.transform(table.columns)).to(dtype)
     assert table.task is not None
     return Prepared(
         X[train],
@@ -108,8 +118,9 @@ def prepare(config: RunConfig) -> Prepared:
         y[test],
         table.task,
         None if table.classes is None else list(table.classes),
-        list(table.feature_names),
-        list(table.notes),
+        encoder.feature_names,
+        [*table.notes, *encoder.notes],
+        encoder,
     )
 
 
@@ -184,6 +195,8 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         task=data.task,
         classes=data.classes,
         feature_names=data.feature_names,
+        # Files of purely numeric models stay as they always were.
+        encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
     )
 
 

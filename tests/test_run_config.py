@@ -39,6 +39,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "size": 400,
         "target": "naïve 'label'",
         "drop": ("a", 'b"', "c\\"),
+        "categorical": ("d",),
+        "numeric": ("e", "é"),
         "task": "regression",
         "test": 0.35,
         "pixels": 32,

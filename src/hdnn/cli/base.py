@@ -21,6 +21,7 @@ from hdnn.errors import (
     HdnnError,
     LostRankError,
     StorageError,
+    as_flag,
 )
 from hdnn.files import finite
 from hdnn.training.group import is_distributed, refuse_distributed
@@ -136,7 +137,7 @@ class _Main(CommandGroup):
         except HdnnError as error:
             if isinstance(error, LostRankError):  # rank 0 may be the one that is gone
                 errors.quiet = False
-            warn(f"error: {error}", "red")
+            warn(f"error: {error.text(as_flag)}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdnn.data.sources import optional
+from hdnn.data.reading import optional
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import unknown_name
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
 from hdnn.models.stages import Stages, image_stages
@@ -31,6 +32,7 @@ class Model(nn.Module):
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
         feature_names: the columns of a table that the model takes, in order.
+        encoder: makes these of a table as people have it; None where all columns are numbers.
         stem: instead of augmentation and scaler, where the data are no table.
 
     Raises:
@@ -52,6 +54,7 @@ class Model(nn.Module):
         task: str = "classification",
         classes: Sequence[Label] | None = None,
         feature_names: Sequence[str] | None = None,
+        encoder: ColumnEncoder | None = None,
         stem: Stem | None = None,
     ) -> None:
         super().__init__()
@@ -65,7 +68,9 @@ class Model(nn.Module):
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
         if task == "classification":
             _check_labels(classes, max(2, outputs))
-        self.stem = TableStem(network.features, augmentation, scaler) if stem is None else stem
+        self.stem = stem or TableStem(network.features, augmentation, scaler, encoder)
+        if encoder is not None and feature_names is None:
+            feature_names = encoder.feature_names
         self.stages = (
             network if isinstance(network, Stages) else Stages([network], features=network.features)
         )
@@ -115,6 +120,17 @@ class Model(nn.Module):
     def scaler(self) -> Scaler | None:
         """What standardizes the columns of a table, if anything does."""
         return self.stem.scaler if isinstance(self.stem, TableStem) else None
+
+    @property
+    def encoder(self) -> ColumnEncoder | None:
+        """What makes numbers of the columns of a table; None where they are numbers."""
+        return self.stem.encoder if isinstance(self.stem, TableStem) else None
+
+    @property
+    def columns(self) -> ColumnEncoder:
+        """The columns of a table that the model takes, and how they become its features."""
+        names = self.feature_names or [f"x{k}" for k in range(self.features)]
+        return self.encoder or ColumnEncoder.numeric(names)
 
     @property
     def config(self) -> ImageConfig | None:

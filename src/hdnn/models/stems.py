@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
 
@@ -150,6 +151,7 @@ class TableStem(Stem):
         width: width of the network.
         augmentation: widens the data to that width; None where they agree.
         scaler: standardizes the data; None for none.
+        encoder: made numbers of the columns of the table; None where they were numbers.
 
     Raises:
         HdnnError: the widths do not fit.
@@ -160,7 +162,11 @@ class TableStem(Stem):
     expansion = 1
 
     def __init__(
-        self, width: int, augmentation: Augmentation | None = None, scaler: Scaler | None = None
+        self,
+        width: int,
+        augmentation: Augmentation | None = None,
+        scaler: Scaler | None = None,
+        encoder: ColumnEncoder | None = None,
     ) -> None:
         if augmentation is not None and augmentation.width != width:
             raise HdnnError(
@@ -170,8 +176,12 @@ class TableStem(Stem):
         features = width if augmentation is None else augmentation.features
         if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
             raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
+        if encoder is not None and len(encoder.feature_names) != features:
+            raise HdnnError(
+                f"the encoder gives {len(encoder.feature_names)} features, the data have {features}"
+            )
         super().__init__((features,))
-        self.augmentation, self.scaler = augmentation, scaler
+        self.augmentation, self.scaler, self.encoder = augmentation, scaler, encoder
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
         if x.ndim != 2 or x.shape[1:] != self.shape:

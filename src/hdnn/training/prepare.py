@@ -11,7 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.data import BUNDLED, PROBLEMS, Table, bundled, holdout, problem, read_table, split
+from hdnn.data import (
+    BUNDLED,
+    PROBLEMS,
+    ColumnEncoder,
+    Table,
+    bundled,
+    holdout,
+    problem,
+    read_table,
+    split,
+)
 from hdnn.data.folders import folder_digest
 from hdnn.data.images import IMAGE_SETS, load
 from hdnn.data.reading import reading
@@ -60,6 +70,7 @@ class Prepared:
     classes: list[Any] | None
     feature_names: list[str] | None = None
     notes: tuple[str, ...] = ()
+    encoder: ColumnEncoder | None = None
 
 
 @dataclass(frozen=True)
@@ -152,11 +163,13 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
     data, table = _read_table(data)
     targets = torch.from_numpy(table.targets)
     labels = targets if table.task == "classification" else None
-    X = torch.from_numpy(table.X).to(dtype)
     y = targets if labels is not None else targets.to(dtype)
-    train, test = torch.arange(len(X)), torch.arange(0)
+    train, test = torch.arange(len(table)), torch.arange(0)
     if data.test > 0:
-        train, test = holdout(len(X), data.test, data.seed, labels)
+        train, test = holdout(len(table), data.test, data.seed, labels)
+    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(seen, table.types, keep=(*data.categorical, *data.numeric))
+    X = torch.from_numpy(encoder.transform(table.columns)).to(dtype)
     assert table.task is not None
     return Prepared(
         data,
@@ -166,8 +179,9 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
         y[test],
         table.task,
         None if table.classes is None else list(table.classes),
-        list(table.feature_names),
-        table.notes,
+        encoder.feature_names,
+        (*table.notes, *encoder.notes),
+        encoder,
     )
 
 
@@ -185,7 +199,15 @@ def _read_table(data: DataConfig) -> tuple[DataConfig, Table]:
     with reading(place, "a table"), open(place, "rb") as file:
         before = _version(os.fstat(file.fileno()))
         data = _pinned(data, place, hashlib.file_digest(file, "sha256").hexdigest())
-        table = read_table(place, data.target, task=data.task, drop=data.drop, file=file)
+        table = read_table(
+            place,
+            data.target,
+            task=data.task,
+            drop=data.drop,
+            categorical=data.categorical,
+            numeric=data.numeric,
+            file=file,
+        )
         if _version(os.stat(place)) != before:  # then the digest may be of another content
             raise HdnnError(f"{place} has changed while it was read; begin again")
     return data, table
@@ -261,6 +283,8 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         task=data.task,
         classes=data.classes,
         feature_names=data.feature_names,
+        # Files of purely numeric models stay as they always were.
+        encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
     )
 
 

@@ -87,6 +87,12 @@ class DataConfig:
     drop: Annotated[tuple[str, ...], LISTED] = setting(
         (), "Tables: a column to leave out; repeats.", "Data", allowed="a list of texts"
     )
+    categorical: Annotated[tuple[str, ...], LISTED] = setting(
+        (), "Tables: a column of categories; repeats.", "Data", allowed="a list of texts"
+    )
+    numeric: Annotated[tuple[str, ...], LISTED] = setting(
+        (), "Tables: a column of numbers; repeats.", "Data", allowed="a list of texts"
+    )
     task: Annotated[str, OneOf(TASKS)] | None = setting(
         None, "Tables: classification or regression, where the guess is wrong.", "Data"
     )

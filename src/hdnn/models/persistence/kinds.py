@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hdnn import schemes
+from hdnn.data import ColumnEncoder
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import (
     ACTIVATIONS,
@@ -265,14 +266,19 @@ NETWORK = Schema(
 
 
 def _make_model(
-    tensors: Tensors, *, network: HamiltonianNetwork, outputs: int, **given: Any
+    tensors: Tensors,
+    *,
+    network: HamiltonianNetwork,
+    outputs: int,
+    columns: ColumnEncoder | None = None,
+    **given: Any,
 ) -> Model:
     expect(tensors, "head.weight", (outputs, network.field.layout.width), "the head")
     scaler = None
     if "scaler.mean" in tensors:
         mean, scale = (floating(tensors[f"scaler.{k}"], "the scaler") for k in ("mean", "scale"))
         scaler = Scaler(mean.clone(), scale.clone())
-    return Model(network, outputs, scaler=scaler, **given).eval()
+    return Model(network, outputs, scaler=scaler, encoder=columns, **given).eval()
 
 
 def _make_image_classifier(
@@ -296,6 +302,11 @@ _TABLE_MODEL = Schema(
         "classes": attribute("classes"),
         "feature_names": attribute("feature_names"),
         "augmentation": attribute("augmentation", part=_AUGMENTATION),
+        "columns": Argument(
+            lambda model: None if model.encoder is None else model.encoder.to_list(),
+            lambda described, _: ColumnEncoder.from_list(described),
+            optional=True,
+        ),
     },
 )
 _IMAGE_MODEL = Schema(

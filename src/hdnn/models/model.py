@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
+from hdnn.models.projection import Projection
 from hdnn.models.stages import Stages, image_stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 from hdnn.network import HamiltonianNetwork
@@ -31,7 +32,8 @@ class Model(nn.Module):
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
         feature_names: the columns of a table that the model takes, in order.
-        stem: instead of augmentation and scaler, where the data are no table.
+        projection: brings the data to the network's width instead, by a learned linear map.
+        stem: instead of augmentation, scaler and projection, where the data are no table.
 
     Raises:
         HdnnError: the parts do not fit together.
@@ -52,6 +54,7 @@ class Model(nn.Module):
         task: str = "classification",
         classes: Sequence[Label] | None = None,
         feature_names: Sequence[str] | None = None,
+        projection: Projection | None = None,
         stem: Stem | None = None,
     ) -> None:
         super().__init__()
@@ -59,13 +62,14 @@ class Model(nn.Module):
             raise unknown_name("task", task, TASKS)
         if network.features is None:
             raise HdnnError("a model for tables needs a network over features, not channels")
-        if stem is not None and not (augmentation is None and scaler is None):
-            raise HdnnError("give a stem, or augmentation and scaler, not both")
+        parts = augmentation, scaler, projection
+        if stem is not None and parts != (None, None, None):
+            raise HdnnError("give a stem, or augmentation, scaler and projection, not both")
         if outputs < 1:
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
         if task == "classification":
             _check_labels(classes, max(2, outputs))
-        self.stem = TableStem(network.features, augmentation, scaler) if stem is None else stem
+        self.stem = TableStem(network.features, *parts) if stem is None else stem
         self.stages = (
             network if isinstance(network, Stages) else Stages([network], features=network.features)
         )
@@ -115,6 +119,11 @@ class Model(nn.Module):
     def scaler(self) -> Scaler | None:
         """What standardizes the columns of a table, if anything does."""
         return self.stem.scaler if isinstance(self.stem, TableStem) else None
+
+    @property
+    def projection(self) -> Projection | None:
+        """What projects the columns of a table, if anything does."""
+        return self.stem.projection if isinstance(self.stem, TableStem) else None
 
     @property
     def config(self) -> ImageConfig | None:

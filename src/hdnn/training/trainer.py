@@ -156,7 +156,7 @@ class Trainer:
         if self.recorder is not None:
             if self.model.stem.takes_images:
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
-            self.recorder.start(self.model.network, data.states)
+            self.recorder.start(self.model.network, data.states, self.model.stem)
             self.loop.observer = self.recorder
         if resume is not None:
             self._restore(resume)
@@ -308,7 +308,7 @@ class Trainer:
         """The final output layer, on all training data."""
         if self.config.epochs == 0:
             return
-        out = self.model.network(data.states)
+        out = self.model.stages(self.model.stem(data.states))
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:

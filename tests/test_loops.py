@@ -18,7 +18,7 @@ from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
-from hdnn.kernels.steps import done, finish, new_progress, next_shared, publish, take, wait
+from hdnn.kernels.steps import done, fail, finish, new_progress, next_shared, publish, take, wait
 from hdnn.models import Model, Projection
 from hdnn.schemes import Leapfrog
 from hdnn.training import CompiledEnsemble, TrainingConfig, joint
@@ -478,9 +478,11 @@ def test_helpers_take_part_in_joint_descent_or_come_too_late() -> None:
     assert [take(progress) for _ in range(3)] == [0, 1, -1]
     done(progress)
     done(progress)
-    wait(progress)
+    assert wait(progress)
     publish(progress, 1)
     assert next_shared(progress) == 2
+    fail(progress)
+    assert not wait(progress)
     finish(progress)
     assert next_shared(progress) == -1
 

@@ -520,7 +520,8 @@ def joint_steps(
                 fresh = False
                 done(progress)
                 piece = take(progress)
-            wait(progress)
+            if not wait(progress):
+                break
             if not _advance(samples, shared, weights, constants, options):
                 break
         finish(progress)

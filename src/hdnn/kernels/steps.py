@@ -12,7 +12,7 @@ up, moving the weights) by the caller alone. So a kernel is written as
                 ...                                             piece = next_shared(progress)
                 done(progress)                              leave(team, False)
                 piece = take(progress)
-            wait(progress)
+            if not wait(progress): break
             ...                                     # what comes between two steps
         finish(progress)
         leave(team, True)
@@ -29,8 +29,8 @@ from numba import njit
 from hdnn.kernels.team import _add, _load, _replace, _swap
 
 # Places in `progress`, each in a cache line of its own: pieces taken, published and computed since
-# the start of the call; whether it is over.
-TAKEN, PUBLISHED, COMPUTED, OVER = 0, 8, 16, 24
+# the start of the call; whether it is over; whether a helper has failed.
+TAKEN, PUBLISHED, COMPUTED, OVER, FAILED = 0, 8, 16, 24, 32
 PATIENCE = 100_000  # looks of a helper that finds nothing, about 0.2 ms
 
 Progress = np.ndarray
@@ -38,7 +38,7 @@ Progress = np.ndarray
 
 def new_progress() -> Progress:
     """That of one call."""
-    return np.zeros(32, np.int64)
+    return np.zeros(40, np.int64)
 
 
 @njit(nogil=True, cache=True)
@@ -75,10 +75,18 @@ def done(progress: Progress) -> None:
 
 
 @njit(nogil=True, cache=True)
-def wait(progress: Progress) -> None:
-    """For the caller: until all pieces published have been computed."""
+def wait(progress: Progress) -> bool:
+    """For the caller: until all pieces published have been computed; False if one never will be."""
     while _load(progress, COMPUTED) < progress[PUBLISHED]:
-        pass
+        if _load(progress, FAILED):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def fail(progress: Progress) -> None:
+    """A piece that was taken will not be computed: there was no memory."""
+    _swap(progress, FAILED, 1)
 
 
 @njit(nogil=True, cache=True)

@@ -166,7 +166,7 @@ class CompiledJointLoop(Loop):
     def _steps(self, samples: Any, shared: Any, count: int) -> None:
         """So many steps, in one call."""
         from hdnn.kernels import joint as kernels
-        from hdnn.kernels.steps import new_progress
+        from hdnn.kernels.steps import fail, new_progress
 
         config, kernel = self.config, kernels.joint_kernel(self.number)
         options = kernels.Options(
@@ -179,10 +179,15 @@ class CompiledJointLoop(Loop):
             config.alpha_c,
             config.clip or 0.0,
         )
-        given = samples, shared._replace(progress=new_progress()), self.layout, self.constants
+        progress = new_progress()
+        given = samples, shared._replace(progress=progress), self.layout, self.constants
 
         def work(team: np.ndarray, caller: bool) -> None:
-            kernel(*given, self.tables, options, self._room(), count, team, caller)
+            try:
+                kernel(*given, self.tables, options, self._room(), count, team, caller)
+            except BaseException:
+                fail(progress)  # else the caller would wait for a piece that never comes
+                raise
 
         threads = min(self.threads, len(self.gradients))
         parallel_for(work, threads, threads)

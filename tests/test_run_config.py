@@ -54,6 +54,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "step": 1e-07,
         "width": 8,
         "augmentation": "spread",
+        "projection": "on",
         "activation": "relu",
         "time_invariant": True,
         "standardize": False,

@@ -22,7 +22,8 @@ from hdnn.data import ColumnEncoder, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, Model, Projection, Scaler
+from hdnn.models.projection import needs_projection
 from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig
 
 Array = np.ndarray
@@ -156,33 +157,35 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Model:
         rows, features = X.shape
         width = settings.choose_width(self.width, features)
-        widened = Augmentation(features, width, self.augmentation)
+        width += width % 2
+        projected = needs_projection("auto", features, width)
         scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
         dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
         row = zoo.architecture(self.architecture)
         time = "T" if self.step is None else "step"
         network = zoo.network(
             row,
-            features=widened.width,
+            features=width,
             layers=settings.checked("layers", self.layers),
             activation=self.activation,
             time_invariant=bool(self.time_invariant),
-            generator=torch.Generator().manual_seed(seed),
+            generator=(generator := torch.Generator().manual_seed(seed)),
             dtype=dtype,
             **({time: settings.checked(time, getattr(self, time))} if row.scheme.uses_step else {}),
         )
         assert isinstance(network.field, WeightedField)
         with torch.no_grad():
-            scale = settings.choose_scale(self.init_scale, widened.width)
+            scale = settings.choose_scale(self.init_scale, width)
             network.field.weights.theta.mul_(scale)
         names = getattr(self, "feature_names_in_", None)
         return Model(
             network,
             outputs,
-            widened,
+            None if projected else Augmentation(features, width, self.augmentation),
             scaler.to(dtype) if self.standardize else None,
             feature_names=None if names is None or self._encoder else list(names),
             encoder=self._encoder,
+            projection=Projection(features, width, generator, dtype) if projected else None,
             **description,
         )
 

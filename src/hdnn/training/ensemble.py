@@ -99,8 +99,8 @@ class CompiledEnsemble:
         single = network.ensemble is None
         steps = compiled.inputs.steps.detach().numpy()
         self.steps = steps[:, None] if single else steps
-        self.h = self._smoothing_steps(network)
-        self.repeats = [_repeats(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
+        self.h = smoothing_steps(network)
+        self.repeats = [repeats_of(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
         members = network.ensemble or 1
         self.moments = [
             np.zeros((2, members, *t.shape[-2:]), self.number)
@@ -116,13 +116,6 @@ class CompiledEnsemble:
             config.batch_size,
             self.X.itemsize,
         )
-
-    def _smoothing_steps(self, network: HamiltonianNetwork) -> np.ndarray:
-        """h_j as the smoothness penalty weighs them: 0 for networks without a step."""
-        h = network.h
-        if isinstance(h, Tensor):
-            return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
-        return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
 
     def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
         """One epoch of every network; ``order`` is ``(E or 1, samples)``.
@@ -215,7 +208,15 @@ class CompiledEnsemble:
         self.taken = int(state["taken"])
 
 
-def _repeats(pattern: Pattern) -> np.ndarray:
+def smoothing_steps(network: HamiltonianNetwork) -> np.ndarray:
+    """``(E or 1, L)``: h_j as the smoothness penalty weighs them, 0 for networks without a step."""
+    h = network.h
+    if isinstance(h, Tensor):
+        return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
+    return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
+
+
+def repeats_of(pattern: Pattern) -> np.ndarray:
     """How often every parameter stands in the assembled array."""
     counts = np.bincount(np.abs(pattern.code.ravel()), minlength=pattern.size + 1)
     return counts[1:].astype(np.float64)

@@ -26,7 +26,8 @@ from hdnn.data.folders import folder_digest
 from hdnn.data.images import IMAGE_SETS, load
 from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
+from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
+from hdnn.models.projection import default_width, needs_projection
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig
@@ -252,21 +253,26 @@ def _check_images(given: ImageModelConfig) -> None:
 
 def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
     features = data.X_train.shape[1]
-    width = features + min(features, 32) if given.width is None else given.width
+    width = given.width or default_width(features, given.projection)
     _check_weights(given.layers * width**2)
-    augmentation = Augmentation(features, width, given.augmentation)
+    generator, dtype = torch.Generator().manual_seed(given.seed), DTYPES[given.dtype]
+    augmentation = projection = None
+    if not needs_projection(given.projection, features, width):
+        augmentation = Augmentation(features, width, given.augmentation)
     net = network(
         given.architecture,
-        features=augmentation.width,
+        features=width + width % 2,
         layers=given.layers,
         T=given.T,
         step=given.step,
         activation=given.activation,
         time_invariant=given.time_invariant,
-        dtype=DTYPES[given.dtype],
-        generator=torch.Generator().manual_seed(given.seed),
+        dtype=dtype,
+        generator=generator,
         scale=given.scale,
     )
+    if augmentation is None:
+        projection = Projection(features, width, generator, dtype)
     standardize = is_table if given.standardize is None else given.standardize
     if not standardize and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardize")
@@ -285,6 +291,7 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         feature_names=data.feature_names,
         # Files of purely numeric models stay as they always were.
         encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
+        projection=projection,
     )
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hdnn.analysis.profiles import Snapshots, spread
 from hdnn.errors import FileFormatError, HdnnError
@@ -217,10 +218,13 @@ class Recorder:
         depths = spread(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
         return Header(self.every, tuple(depths), self.samples)  # type: ignore[arg-type]
 
-    def start(self, network: HamiltonianNetwork, states: Tensor) -> None:
-        """Watch a network that is trained on ``states``, ``(samples, n)``."""
+    def start(
+        self, network: HamiltonianNetwork, states: Tensor, stem: nn.Module | None = None
+    ) -> None:
+        """Watch a network that is trained on ``states``, of which the stem makes y_0."""
+        self._stem = nn.Identity() if stem is None else stem
         self._snapshots = Snapshots(network, self.header(network).depths)
-        self._states = states.numpy()
+        self._states = states
         self.recordings = []
         self._looks: list[int] = []
         self._gradients_seen: list[np.ndarray | None] = []
@@ -234,7 +238,7 @@ class Recorder:
     def before(self, iteration: int, chosen: Tensor) -> None:
         """Take a snapshot of the weights and of some samples of the batch."""
         self._looks.append(iteration)
-        self._snapshots.take(self._states[chosen.numpy().reshape(-1)[: self.samples]])
+        self._snapshots.take(self._entering(chosen.reshape(-1)))
         self._gradients_seen.append(None)
 
     def after(self, gradients: np.ndarray) -> None:
@@ -252,8 +256,14 @@ class Recorder:
         """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
         self._looks += iterations
         self._gradients_seen += list(gradients[0])
-        states = [self._states[batch[0, : self.samples]] for batch in chosen]
+        states = [self._entering(torch.from_numpy(batch[0])) for batch in chosen]
         self._snapshots.keep(states, theta[0], beta[0])
+
+    @torch.no_grad()
+    def _entering(self, chosen: Tensor) -> np.ndarray:
+        """y_0 of some samples of a batch."""
+        found: np.ndarray = self._stem(self._states[chosen[: self.samples]]).numpy()
+        return found
 
     def finish(self, epoch: int) -> list[Recording]:
         """Make the recordings of an epoch that has ended."""

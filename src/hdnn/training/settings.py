@@ -22,6 +22,7 @@ from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
 from hdnn.models import ImageOptions
 from hdnn.models.image_config import BLOCKS, CONNECTORS, HEADS, NORMS
+from hdnn.models.projection import CHOICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
@@ -139,6 +140,11 @@ class ModelConfig:
         "Network",
         ge=1,
         le=MOST_WIDTH,
+    )
+    projection: Annotated[str, OneOf(CHOICES)] = setting(
+        "auto",
+        "A learned linear map to the width: auto (where the features exceed it), on or off.",
+        "Network",
     )
     augmentation: str = setting("append", "Where the zeros go: append or spread.", "Network")
     activation: str = setting("tanh", "A name in hdnn.fields.ACTIVATIONS.", "Network")

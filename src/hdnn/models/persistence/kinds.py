@@ -41,6 +41,7 @@ from hdnn.models.persistence.checks import (
     whole,
 )
 from hdnn.models.persistence.schema import Argument, Choice, Schema, attribute, of_dataclass
+from hdnn.models.projection import Projection
 from hdnn.models.stems import Augmentation, Scaler
 from hdnn.networks import HamiltonianNetwork
 
@@ -278,7 +279,14 @@ def _make_model(
     if "scaler.mean" in tensors:
         mean, scale = (floating(tensors[f"scaler.{k}"], "the scaler") for k in ("mean", "scale"))
         scaler = Scaler(mean.clone(), scale.clone())
-    return Model(network, outputs, scaler=scaler, encoder=columns, **given).eval()
+    projection = None
+    if "projection.weight" in tensors:
+        P = floating(tensors["projection.weight"], "the projection")
+        shape = network.field.layout.width, P.shape[-1]
+        expect(tensors, "projection.weight", shape, "the projection")
+        projection = Projection(shape[1], shape[0], dtype=P.dtype)
+    made = Model(network, outputs, scaler=scaler, encoder=columns, projection=projection, **given)
+    return made.eval()
 
 
 def _make_image_classifier(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import setting_flags
 from hdnn.cli.settings_page import RECORDS, fill

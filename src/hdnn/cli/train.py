@@ -94,7 +94,7 @@ def train(
             nonlocal prepared
             if resume is not None:
                 return _reopened(resume, data, group)
-            prepared = _prepared(_run_config(config, settings), group)
+            prepared = _prepared(*_run_config(config, settings), group)
             folder = out or _default_folder(prepared.config)
             return Run.create(folder, prepared.config, overwrite), prepared.config
 
@@ -122,18 +122,19 @@ def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunCo
     return run, config
 
 
-def _prepared(config: RunConfig, group: Group) -> PreparedRun:
+def _prepared(config: RunConfig, given: dict[str, Any], group: Group) -> PreparedRun:
     """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
     if config.record is not None and config.data.is_image:
         raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
-    group.check(config.training)
-    prepared = PreparedRun.of(config)
+    prepared = PreparedRun.of(config, given)
+    group.check(prepared.config.training)
     for note in prepared.data.notes:
         warn(f"note: {note}")
     return prepared
 
 
-def _run_config(config: Path | None, flags: Tables) -> RunConfig:
+def _run_config(config: Path | None, flags: Tables) -> tuple[RunConfig, dict[str, Any]]:
+    """The run config, and the settings that were asked for: flags, and those of a config file."""
     tables: dict[str, Any] = {}
     if config is not None:
         if not config.is_file():
@@ -149,7 +150,8 @@ def _run_config(config: Path | None, flags: Tables) -> RunConfig:
             tables[name] = merged
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    return RunConfig.from_tables(tables, "the command line" if config is None else str(config))
+    where = "the command line" if config is None else str(config)
+    return RunConfig.from_tables(tables, where), tables
 
 
 def _default_folder(config: RunConfig) -> Path:

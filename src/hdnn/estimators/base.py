@@ -191,8 +191,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _config(self, model: Model, rows: int, seed: int, partial: bool) -> TrainingConfig:
         """The training; `partial_fit` is joint, since solving for a part would forget the rest."""
-        width, outputs = model.head.in_features, model.head.out_features
-        method = settings.choose_method(self.method, width, outputs)
+        width = model.head.in_features
+        method = settings.choose_method(self.method)
         method = "joint" if partial else method
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}

@@ -56,7 +56,7 @@ PARAMETERS = {
     "init_scale": Parameter("scale", Narrowed, True, "of K only, chosen from the width"),
     "standardize": Parameter("standardize", ModelConfig, why="a run does so for tables too"),
     "dtype": Parameter("dtype", ModelConfig, True, "chosen from the rows"),
-    "method": Parameter("method", auto=True, why="chosen from the width"),
+    "method": Parameter("method", auto=True, why="chosen for tables"),
     "solver": Parameter("solver"),
     "max_iter": Parameter("epochs", Narrowed),
     "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
@@ -100,10 +100,10 @@ def choose_width(width: Any, features: int) -> int:
     return defaults.width(features)
 
 
-def choose_method(method: Any, width: int, outputs: int) -> str:
+def choose_method(method: Any) -> str:
     """How the network is trained."""
     given: str = checked("method", method)
-    return defaults.method(width, outputs) if given == "auto" else given
+    return defaults.METHOD if given == "auto" else given
 
 
 def choose_batch(batch_size: Any, rows: int, method: str) -> int:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from hdnn.models import Scaler
 from hdnn.models.projection import MOST_PADDED, default_width
-from hdnn.training.loops import MOST_UNKNOWNS
 
-LAYERS = 8
+LAYERS = 4
 ALPHA, ALPHA_C = 1e-3, 3e-3
 """Penalties: of the smoothness of the weights in time, and of the output layer."""
 
@@ -28,18 +27,13 @@ BATCH = 200
 """... and beyond in batches of so many."""
 
 RATES = {"constant": 0.2, "cosine": 0.3}
-NARROW = 32
+METHOD = "joint"
+"""Solving the output layer for every batch, as the paper does, overfits small noisy tables."""
 
 
 def width(features: int) -> int:
     """Twice the features, but at least 8; where there are many, 64, to which they are projected."""
     return max(8, 2 * features) if features <= MOST_PADDED else MOST_PADDED
-
-
-def method(width: int, outputs: int) -> str:
-    """Coordinate descent for narrow networks; beyond, solving for a batch would overfit it."""
-    narrow = width <= NARROW and outputs * (width + 1) <= MOST_UNKNOWNS
-    return "coordinate" if narrow else "joint"
 
 
 def batch_size(rows: int, method: str) -> int:
@@ -94,7 +88,7 @@ def filled(
     model = {"layers": LAYERS, "width": usual, **model}
     wide = model["width"] + model["width"] % 2
     model = {"scale": scale(wide), "dtype": dtype(shape.rows, [columns]), **model}
-    training = {"method": method(wide, shape.outputs), **training}
+    training = {"method": METHOD, **training}
     training = {"schedule": schedule(training["method"]), **training}
     chosen = {
         "batch_size": batch_size(shape.rows, training["method"]),

@@ -35,10 +35,12 @@ from hdnn.training.journal import Journal
 from hdnn.training.prepare import Prepared, build, data_digest, prepare
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig
-from hdnn.training.trainer import Callback, Snapshot, Trainer
+from hdnn.training.trainer import Callback, DivergenceError, Snapshot, Trainer
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
+FAILURE = "failure.txt"
+"""Why a training diverged; the next one removes it."""
 
 
 class Run:
@@ -70,6 +72,12 @@ class Run:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.json"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last training of an unfinished run stopped by itself, if it did."""
+        path = self.folder / FAILURE
+        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else None
 
     @property
     def finished(self) -> bool:
@@ -172,7 +180,9 @@ class Run:
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-        for path in (self.model_file, self.metrics, self.gradients, self.history, self.config):
+        failure = self.folder / FAILURE
+        files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
+        for path in files:
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -243,12 +253,15 @@ class Run:
                 writes = group.is_rank_zero and not isinstance(error, StorageError)
                 if writes and trainer.snapshot is not None:
                     journal.save(trainer.snapshot)
+                if writes and isinstance(error, DivergenceError):
+                    (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
                 raise
 
     def _claim(self, held: ExitStack) -> RunConfig:
         """Lock the folder for as long as the stack lives; the run config in it."""
         held.enter_context(self.locked())
         self.clean()
+        (self.folder / FAILURE).unlink(missing_ok=True)
         return self.read_config()
 
     def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hdnn.errors import unknown_name
+from hdnn.notebook import table
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ class Certificate:
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
         }
+
+    def _repr_html_(self) -> str:
+        rows = [(c.verdict, c.statement, c.comparison, c.consequence) for c in self.checks]
+        return table(self.network, rows, ("verdict", "statement", "measured", "so"))
 
     def __str__(self) -> str:
         head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"

@@ -27,6 +27,14 @@ def report(
     say(f"report: {path}")
 
 
+def say_report(run: Path, quiet: bool = False) -> None:
+    """Write the page of a run into its folder and name it."""
+    with errors.status("making the report"):
+        path = write_report(run)
+    if not quiet:
+        say(f"report: {path}")
+
+
 def write_report(run: Path, out: Path | None = None) -> Path:
     """Write the page of a run, by default into its folder; returns its path."""
     from hdnn.report.build import check_page_path, report_of_run

@@ -13,7 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hdnn.cli.base import FAILED, app, console, emit, say, warn
 from hdnn.cli.flags import Tables, with_settings
+from hdnn.cli.report import say_report
 from hdnn.errors import HdnnError
+from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
@@ -68,6 +70,9 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
+    report: Annotated[
+        bool, typer.Option(help="Also write report.html into the run.", rich_help_panel=RUN)
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
     ] = False,
@@ -103,6 +108,8 @@ def train(
     with joined() as group:
         run = group.rank_zero(lambda: opened(group))
         _train(run, csv, tensorboard, checkpoint_seconds, as_json, group)
+        if report:
+            group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
 
 
 def _run_config(config: Path | None, flags: Tables) -> RunConfig:
@@ -148,7 +155,8 @@ def _train(
         else:
             say(f"{run.folder} is finished; nothing to do")
         return
-    callbacks: list[Callback] = []
+    charts = Charts()
+    callbacks: list[Callback] = [charts]
     group.rank_zero(lambda: callbacks.extend(_loggers(csv, tensorboard)))
     config = group.rank_zero(run.read_config)
     if group.size > 1 and not as_json:
@@ -172,6 +180,7 @@ def _train(
             f"{name} {value:.4f}" for name, value in found.items() if isinstance(value, float)
         )
         say(f"{part:5}  {shown}  ({found['samples']} samples)")
+    charts.show(run.history, console)
     say(f"run: {run.folder}")
 
 

@@ -96,14 +96,16 @@ def layer_states(
     frame: int,
     size: float = 2.0,
     colors: Theme | None = None,
+    box: Box | None = None,
 ) -> Axes:
     """The data at one depth of a flow; at the last, the plane that separates two classes.
 
-    Where all points have fallen onto one, a ring says so.
+    Where all points have fallen onto one, a ring says so. The part of the plane that is shown is
+    ``box``, or that of the flow.
     """
     points = moving.points[frame]
     scatter(axis, points, labels, size, colors)
-    left, right, bottom, top = moving.box()
+    left, right, bottom, top = moving.box() if box is None else box
     if collapsed(points, right - left):
         x, y = np.nanmean(points, 0)
         theme = theme_of(axis)
@@ -113,7 +115,7 @@ def layer_states(
             (x, y),
             xytext=(0, 10 if y < (bottom + top) / 2 else -17),
             textcoords="offset points",
-            ha="left" if x < left + (right - left) / 4 else "center",
+            ha=_side((x - left) / (right - left)),
             fontsize=SMALL - 1,
             color=theme.muted,
         )
@@ -123,6 +125,11 @@ def layer_states(
     axis.set_ylim(bottom, top)
     axis.set_box_aspect(1)
     return axis
+
+
+def _side(share: float) -> str:
+    """How a label is aligned so that it stays inside, at a share of the width."""
+    return "left" if share < 0.25 else "right" if share > 0.75 else "center"
 
 
 def collapsed(points: np.ndarray, side: float) -> bool:

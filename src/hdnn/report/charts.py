@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 WIDE, NARROW, HEIGHT = 640, 470, 290
 """Sizes in units of which a line of text has about 14."""
-LEFT, RIGHT, TOP, BOTTOM = 58, 96, 14, 42
+LEFT, RIGHT, TOP, BOTTOM = 70, 96, 14, 42
 FLOOR = 1e-30
 """The smallest number of a logarithmic axis."""
 
@@ -102,7 +102,7 @@ def line_chart(
         x_label, y_label: of the axes.
         log: a logarithmic vertical axis.
         width: `WIDE` or `NARROW`.
-        converge: all lines end in one point, so they are labeled where they begin.
+        converge: all lines end in one point, so they are labeled on their way.
     """
     right = width - (RIGHT if any(s.label for s in series) and not converge else 16)
     x = _Scale(_finite(*(s.x for s in series)), LEFT, right, False)
@@ -113,7 +113,7 @@ def line_chart(
     parts = [_axes(x, y, x_label, y_label)]
     for line in series:
         parts += [_band(line, x, y), _line(line, x, y)]
-    parts += _first_labels(series, x, y) if converge else _labels(series, x, y)
+    parts += _inner_labels(series, x, y) if converge else _labels(series, x, y)
     return _svg(title, parts, width)
 
 
@@ -223,18 +223,21 @@ def _labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
     ]
 
 
-def _first_labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
-    """Labels at the beginnings of the lines: above the upper half's, below the lower half's."""
+def _inner_labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
+    """Labels at a third of the way: above their line, or below it where that is too high."""
     found = []
+    place = x.start + (x.end - x.start) / 3
     for line in series:
-        runs = _runs(line, x, y)
-        if line.label and runs:
-            place = runs[0][0][1]
-            down = place < TOP + 30
-            found.append(
-                f'<text class="label f{line.color % 10}" x="{x.start + 6:.1f}" '
-                f'y="{place + (24 if down else -14):.1f}">{escape(line.label)}</text>'
-            )
+        points = [point for run in _runs(line, x, y) for point in run]
+        near = [b for a, b in points if place - 10 <= a <= place + 9 * len(line.label)]
+        if not line.label or not near:
+            continue
+        up = min(near) - 12
+        height = up if up > TOP + 20 else max(near) + 26
+        found.append(
+            f'<text class="label f{line.color % 10}" x="{place:.1f}" y="{height:.1f}">'
+            f"{escape(line.label)}</text>"
+        )
     return found
 
 

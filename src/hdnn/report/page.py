@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hdnn.plots import DARK, LIGHT
-from hdnn.plots.planar import frames_figure
+from hdnn.plots.planar import collapsed, frames_figure
 from hdnn.report import measure, words
 from hdnn.report.charts import NARROW, Series, line_chart, scatter_chart
 from hdnn.report.collect import Material
@@ -201,12 +201,17 @@ def _flow(material: Material) -> dict[str, Any] | None:
 
 
 def _flow_sentence(shown: Scene) -> str:
+    text = "Move the slider, or press an arrow key on it, to follow the data through the layers."
     if len(shown.flows) > 1:
-        return (
-            "Move the slider through the depth: the Hamiltonian network carries the data along a "
-            "flow; the plain one, trained alike, is beside it."
+        beside = shown.flows[1]
+        left, right, *_ = beside.box()
+        fate = (
+            "crushes all of them to a point"
+            if collapsed(beside.points[-1], right - left)
+            else ("is below")
         )
-    return "Move the slider through the depth to see what the layers do to the data."
+        text += f" The Hamiltonian network carries them along a flow; the plain one {fate}."
+    return text
 
 
 def _name(material: Material) -> str:

@@ -74,15 +74,15 @@ class Scene:
         }
 
 
-def scene(models: dict[str, Model], X: Tensor, y: Tensor) -> Scene:
-    """What the slider shows of models, by title, on data."""
+def scene(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) -> Scene:
+    """What the slider shows of models, by title, on data; ``regions`` where the data allow it."""
     first = next(iter(models.values()))
     planar = first.features == 2 and not first.stem.takes_images
     kind = "planar" if planar else "image" if first.stem.takes_images else "table"
     rows = torch.linspace(0, len(X) - 1, min(SAMPLES[kind], len(X))).long()
     samples, target = X[rows], y[rows]
     numbers, labels, colors = _numbers(first, target)
-    with_regions = planar and first.task == "classification"
+    with_regions = regions and planar and first.task == "classification"
     box = box_around(samples) if planar else None
     areas: list[np.ndarray | None] = [None] * len(models)
     flows = [flow(model, samples) for model in models.values()]

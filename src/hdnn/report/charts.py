@@ -14,6 +14,8 @@ WIDE, NARROW, HEIGHT = 640, 470, 290
 LEFT, RIGHT, TOP, BOTTOM = 70, 96, 14, 42
 FLOOR = 1e-30
 """The smallest number of a logarithmic axis."""
+LARGEST = 1e300
+"""Values from here on, infinity and NaN have no place on an axis."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,17 @@ class Series:
 class _Scale:
     """Numbers to pixels."""
 
-    def __init__(self, values: np.ndarray, start: float, end: float, log: bool) -> None:
-        self.log = log
+    def __init__(
+        self, values: np.ndarray, start: float, end: float, log: bool = False, whole: bool = False
+    ) -> None:
+        self.log, self.whole = log, whole
         shown = np.log10(np.maximum(values, FLOOR)) if log else values
         low, high = float(shown.min()), float(shown.max())
         if log:
             low, high = math.floor(low * 2) / 2, math.ceil(high * 2) / 2
-        if high - low < 1e-12 * max(1.0, abs(high)):
-            low, high = low - 0.5, high + 0.5
+        if high - low < 1e-9 * max(1.0, abs(high)):
+            room = max(0.5, 1e-3 * abs(high))
+            low, high = low - room, high + room
         self.low, self.high, self.start, self.end = low, high, start, end
 
     def __call__(self, value: float) -> float:
@@ -57,9 +62,13 @@ class _Scale:
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
         if self.log:
             first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
+            if last - first < 2:  # too few powers of ten for an axis
+                found = [m * 10.0**k for k in range(first - 1, last + 1) for m in (1, 2, 5)]
+                inside = [v for v in found if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
+                return [(v, f"{v:.3g}") for v in inside]
             step = max(1, math.ceil((last - first) / most))
             return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
-        return _round_ticks(self.low, self.high, most)
+        return _round_ticks(self.low, self.high, most, 1.0 if self.whole else 0.0)
 
 
 def _power(exponent: int) -> str:
@@ -68,8 +77,9 @@ def _power(exponent: int) -> str:
     return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
-def _round_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
-    raw = (high - low) / most
+def _round_ticks(low: float, high: float, most: int, least: float) -> list[tuple[float, str]]:
+    """Round numbers between two, at most so many, at least so far from each other."""
+    raw = max((high - low) / most, least)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
@@ -80,7 +90,7 @@ def _round_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
 def _finite(*columns: Sequence[float] | np.ndarray | None) -> np.ndarray:
     parts = [np.asarray(c, dtype=float).ravel() for c in columns if c is not None]
     values = np.concatenate(parts) if parts else np.zeros(1)
-    values = values[np.isfinite(values)]
+    values = values[np.abs(values) < LARGEST]
     return values if len(values) else np.zeros(1)
 
 
@@ -105,7 +115,7 @@ def line_chart(
         converge: all lines end in one point, so they are labeled on their way.
     """
     right = width - (RIGHT if any(s.label for s in series) and not converge else 16)
-    x = _Scale(_finite(*(s.x for s in series)), LEFT, right, False)
+    x = _Scale(_finite(*(s.x for s in series)), LEFT, right, whole=True)
     values = _finite(*(column for s in series for column in (s.y, s.low, s.high)))
     y = _Scale(
         values[values > 0] if log and (values > 0).any() else values, HEIGHT - BOTTOM, TOP, log
@@ -122,8 +132,8 @@ def scatter_chart(
 ) -> Markup:
     """Points, and the diagonal on which both coordinates agree."""
     values = _finite(x, y)
-    across = _Scale(values, LEFT, NARROW - 16, False)
-    up = _Scale(values, HEIGHT - BOTTOM, TOP, False)
+    across = _Scale(values, LEFT, NARROW - 16)
+    up = _Scale(values, HEIGHT - BOTTOM, TOP)
     ends = [(across(v), up(v)) for v in (across.low, across.high)]
     (x1, y1), (x2, y2) = ends
     dots = [
@@ -174,7 +184,7 @@ def _runs(line: Series, x: _Scale, y: _Scale) -> list[list[tuple[float, float]]]
     """Stretches of finite values, as pixels."""
     found: list[list[tuple[float, float]]] = [[]]
     for a, b in zip(line.x, line.y, strict=True):
-        if b is None or not math.isfinite(b):
+        if not abs(float(b)) < LARGEST:
             found.append([])
         else:
             found[-1].append((x(a), y(b)))
@@ -196,10 +206,10 @@ def _line(line: Series, x: _Scale, y: _Scale) -> str:
 def _band(line: Series, x: _Scale, y: _Scale) -> str:
     if line.low is None or line.high is None:
         return ""
-    known = np.isfinite(line.low) & np.isfinite(line.high)
-    across = [x(a) for a, k in zip(line.x, known, strict=True) if k]
-    upper = [f"{a:.1f},{y(b):.1f}" for a, b in zip(across, line.high[known], strict=True)]
-    lower = [f"{a:.1f},{y(b):.1f}" for a, b in zip(across, line.low[known], strict=True)]
+    edges = zip(line.x, line.low.tolist(), line.high.tolist(), strict=True)
+    known = [(x(a), y(b), y(c)) for a, b, c in edges if abs(b) < LARGEST and abs(c) < LARGEST]
+    upper = [f"{a:.1f},{c:.1f}" for a, _, c in known]
+    lower = [f"{a:.1f},{b:.1f}" for a, b, _ in known]
     return f'<polygon class="band f{line.color % 10}" points="{" ".join(upper + lower[::-1])}"/>'
 
 

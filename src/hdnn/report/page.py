@@ -205,12 +205,11 @@ def _flow_sentence(shown: Scene) -> str:
     if len(shown.flows) > 1:
         beside = shown.flows[1]
         left, right, *_ = beside.box()
-        fate = (
-            "crushes all of them to a point"
-            if collapsed(beside.points[-1], right - left)
-            else ("is below")
-        )
-        text += f" The Hamiltonian network carries them along a flow; the plain one {fate}."
+        text += " The Hamiltonian network carries them along a flow; "
+        if collapsed(beside.points[-1], right - left):
+            text += "the plain one, below, crushes all of them to a point."
+        else:
+            text += "below it is a plain network of the same size."
     return text
 
 

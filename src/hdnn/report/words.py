@@ -54,7 +54,9 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
     if found.get("accuracy") is not None:
         return f"{100 * found['accuracy']:.1f} %", f"of {samples} are classified correctly"
     if found.get("r2") is not None:
-        return f"R² {found['r2']:.3f}", f"of the variance in {samples} is explained"
+        if found["r2"] < 0:
+            return f"R² {found['r2']:.2f}", f"on {samples}: worse than their mean"
+        return f"{100 * found['r2']:.1f} %", f"of the variance of {samples} is explained (R²)"
     return (number(found["loss"]), f"is the loss on {samples}") if found.get("loss") else None
 
 

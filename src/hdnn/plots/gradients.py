@@ -30,12 +30,14 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
     norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
     band = norms.min(-1), norms.mean(-1), norms.max(-1)
     plot_band(axis, depths, *band, color=color, style="-")
-    # At the last layer all norms are 1: the label goes to the input, above the line.
+    # At the last layer all norms are 1: the label goes to the middle, to the side that is free.
+    middle, rising = len(depths) // 2, band[1][0] < 0.1 * band[1][-1]
     axis.annotate(
         label,
-        (depths[0], float(band[2][0])),
-        xytext=(4, 4),
+        (depths[middle], float(band[1 if rising else 2][middle])),
+        xytext=(8, -14) if rising else (0, 5),
         textcoords="offset points",
+        ha="left" if rising else "center",
         color=color,
         fontsize=NORMAL,
     )

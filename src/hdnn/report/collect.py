@@ -21,7 +21,7 @@ from hdnn.training.settings import ModelConfig
 from hdnn.training.trainer import Trainer
 from hdnn.zoo import network
 
-BUDGET = 1e10
+BUDGET = 3e9
 """Multiplications up to which a plain network is trained for comparison: a few seconds."""
 
 

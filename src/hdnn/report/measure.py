@@ -22,7 +22,7 @@ from hdnn.training.evaluation import logits_of
 DEPTHS = 65
 EXAMINED = 200
 """Samples whose gradients are measured."""
-WORK = 200_000
+WORK = 50_000
 """Entries of Jacobians that a certificate looks at, about: a second or two."""
 PIXELS = 2000
 """States of images, one for every pixel, that are examined at most."""
@@ -198,7 +198,7 @@ def certificates(model: Model, X: Tensor) -> list[Certificate]:
         blocks = model.block_inputs(model.prepare(samples))
     for net, y in blocks:
         width = net.features or 1
-        few = y[: max(8, WORK // max(1, net.layers * width**2))] if net.features else y
+        few = y[: max(2, WORK // max(1, net.layers * width**2))] if net.features else y
         try:
             found.append(certify(net, few))
         except HdnnError:  # a convolution has no certificate

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from hdnn.report.build import report as report
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ _MODULES = (
     "models",
     "plots",
     "program",
+    "report",  # also a function: hdnn.report(model, X, y)
     "training",
 )
 

@@ -81,7 +81,7 @@
     context.beginPath();
     context.arc(x, y, side / 32, 0, 2 * Math.PI);
     context.stroke();
-    context.font = `${Math.round(side / 24)}px system-ui, sans-serif`;
+    context.font = `${Math.max(Math.round(side / 26), 11 * (devicePixelRatio || 1))}px system-ui, sans-serif`;
     context.textAlign = x < side / 4 ? "left" : x > 0.75 * side ? "right" : "center";
     context.fillText(`all ${scene.samples} points`, x, y < side / 8 ? y + side / 11 : y - side / 20);
   };

@@ -71,7 +71,7 @@ def train(
         float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
     report: Annotated[
-        bool, typer.Option(help="Also write report.html into the run.", rich_help_panel=RUN)
+        bool, typer.Option("--report", help="Also write a page about it.", rich_help_panel=RUN)
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)

@@ -214,7 +214,7 @@ def test_a_diverged_run_says_why(tmp_path: Path) -> None:
         run.train()
     assert run.failure == str(caught.value)
     words_ = " ".join(page_of(run.folder).words.split())
-    assert re.search(r"The training diverged after [12] of 3 epochs\.", words_)
+    assert re.search(r"The training diverged after [12] of 3 epochs:", words_)
     assert " ".join(str(caught.value).split())[:80] in words_
     run.clear()
     assert list(run.folder.iterdir()) == []
@@ -373,7 +373,13 @@ def test_a_chart_is_an_image_with_words_and_gaps() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (12.345, "12.3"), (1.2e-21, "1.2·10⁻²¹"), (float("nan"), "not a number")],
+    [
+        (0.0, "0"),
+        (12.345, "12.3"),
+        (1612.0, "1,612"),
+        (1.2e-21, "1.2·10⁻²¹"),
+        (float("nan"), "not a number"),
+    ],
 )
 def test_numbers_are_written_as_people_write_them(value: float, text: str) -> None:
     assert words.number(value) == text

@@ -152,7 +152,7 @@ def _quoted(text: str) -> str:
 def _unfinished(run: Run, known: dict[str, Any]) -> tuple[str, ...]:
     done, total = len(known["history"]), known["epochs"]
     if known["failure"]:
-        return (f"The training diverged after {done} of {total} epochs. {known['failure']}",)
+        return (f"The training diverged after {done} of {total} epochs: {known['failure']}",)
     go_on = f"hdnn train --resume {_quoted(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Go on with: {go_on}",)
 

@@ -28,7 +28,7 @@ def number(value: float) -> str:
     if value != value:
         return "not a number"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{mantissa}·10{power}"

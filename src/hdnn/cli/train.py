@@ -15,7 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
 from hdnn.cli.figures import show_references
 from hdnn.cli.flags import Tables, with_settings
+from hdnn.cli.report import say_report
 from hdnn.errors import HdnnError
+from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
@@ -71,6 +73,9 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write a page about it.", rich_help_panel=RUN)
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
     ] = False,
@@ -103,13 +108,16 @@ def train(
             group.rank_zero(run.tidy)
             _say_finished(run, as_json)
             return
-        loggers: list[Callback] = []
+        charts = Charts()
+        loggers: list[Callback] = [charts]
         group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         if group.size > 1 and not as_json:
             say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
         with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
             metrics = run.train([*loggers, progress], checkpoint_seconds, group, prepared)
-        _report(run, metrics, as_json, group)
+        _report(run, metrics, charts, as_json, group)
+        if report:
+            group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
 
 
 def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunConfig]:
@@ -184,7 +192,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(run: Run, metrics: dict[str, Any], as_json: bool, group: Group) -> None:
+def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool, group: Group) -> None:
     assert run.trained is not None
     trained = run.trained
     references, warnings = group.rank_zero(lambda: compare_with_references(*trained))
@@ -198,6 +206,7 @@ def _report(run: Run, metrics: dict[str, Any], as_json: bool, group: Group) -> N
         )
         say(f"{part:5}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
+    charts.show(run.history, console)
     say(f"run: {run.folder}")
 
 

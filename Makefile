@@ -43,8 +43,8 @@ types: $(VENV)/.dev  ## check the types
 bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench extra
 	$(PY) benchmarks/bench.py
 
-docs: $(VENV)/.dev  ## run the examples in docs and README
-	$(PY) -m pytest -q docs README.md
+docs: $(VENV)/.docs  ## build the site into build/docs; a warning is an error
+	$(PY) -m sphinx -q -W --keep-going -j auto -b html docs build/docs
 
 clean:  ## remove caches and build products; keeps .venv (rm -r .venv to start afresh)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
@@ -72,6 +72,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.attack: $(VENV)/.dev
 	$(PIP) --no-build-isolation --editable '.[dev,attack]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) --no-build-isolation --editable '.[dev,docs]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -22,10 +22,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     the output layer exactly: a ridge regression on the last hidden state.
 
     Args:
-        architecture, layers, width, T, step, augmentation, activation, time_invariant, init_scale,
-            method, solver, max_iter, batch_size, learning_rate, schedule, alpha, alpha_c,
-            early_stopping, validation_fraction, n_iter_no_change, standardize, warm_start, dtype,
-            random_state, verbose: as for `hdnn.HDNNClassifier`.
+        architecture: the network, as all other parameters of `hdnn.HDNNClassifier` but
+            ``class_weight``.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.

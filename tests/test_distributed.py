@@ -23,7 +23,7 @@ from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
-from hdnn.training import CompiledEnsemble, Trainer, TrainingConfig, distributed
+from hdnn.training import Ensemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import SINGLE_PROCESS, Group, joined
 from hdnn.training.loops import Batches, JointLoop
@@ -196,6 +196,7 @@ def failures(group: Group) -> dict[str, str]:
     """What processes raise when one of them fails."""
     lost = RuntimeError("[third_party/gloo/buffer.cc:78] Timed out waiting 1000ms for recv")
     model, data = table(torch.float64, 1, "classification")
+    networks = hdnn.network("H1", features=data.states.shape[1], layers=2, T=1.0, ensemble=2)
 
     def guarded(error: Exception) -> None:
         with group.guard():
@@ -212,14 +213,8 @@ def failures(group: Group) -> dict[str, str]:
         "defect": refused(lambda: guarded(RuntimeError("shapes"))),
         "coordinate": refused(lambda: Trainer(model, group=group).fit(data.states, data.target)),
         "ensemble": refused(
-            lambda: CompiledEnsemble(
-                model.network,
-                data.states[None],
-                data.target[None, :, None],
-                data.weight[None],
-                TrainingConfig(),
-                outputs=1,
-                loss="logistic",
+            lambda: Trainer(Ensemble(networks, range(2))).fit(
+                data.states.expand(2, -1, -1), data.target.expand(2, -1)
             )
         ),
         "alone": refused(lambda: Trainer(model, JOINT).fit(data.states, data.target)),

@@ -20,10 +20,10 @@ from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
 from hdnn.models import Model
 from hdnn.schemes import Leapfrog
-from hdnn.training import CompiledEnsemble, TrainingConfig
+from hdnn.training import TrainingConfig
+from hdnn.training.ensemble import CompiledLoop, _CompiledEpochs
 from hdnn.training.loops import (
     Batches,
-    CompiledLoop,
     CoordinateLoop,
     Epoch,
     JointLoop,
@@ -222,7 +222,7 @@ def test_the_head_holds_what_the_kernels_solved() -> None:
     loop = CompiledLoop(net, batches("softmax"), CONFIG)
     run(loop, 1)
     V = torch.cat([net.head.weight, net.head.bias[:, None]], 1).detach()
-    assert torch.equal(V, torch.from_numpy(loop.ensemble.V[0]))
+    assert torch.equal(V, torch.from_numpy(loop.compiled.V[0]))
 
 
 def test_a_warm_head_is_where_newton_begins() -> None:
@@ -260,9 +260,9 @@ def _train_together(
     loss: str,
     config: TrainingConfig,
     epochs: int = 2,
-) -> tuple[CompiledEnsemble, list[list[Epoch]]]:
+) -> tuple[_CompiledEpochs, list[list[Epoch]]]:
     targets = [part.target.double().reshape(SAMPLES, -1) for part in parts]
-    ensemble = CompiledEnsemble(
+    ensemble = _CompiledEpochs(
         network,
         torch.stack([p.states for p in parts]),
         torch.stack(targets),
@@ -299,7 +299,7 @@ def test_members_are_single_trainings_bit_for_bit(
         assert [epoch[e] for epoch in found] == exact
         assert torch.equal(network.K[e], alone.K)
         assert torch.equal(network.b[e], alone.b)
-        assert np.array_equal(ensemble.V[e], loop.ensemble.V[0])
+        assert np.array_equal(ensemble.V[e], loop.compiled.V[0])
 
 
 def test_single_precision_members_too() -> None:

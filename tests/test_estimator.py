@@ -73,6 +73,13 @@ def test_the_defaults_learn(load: Any, floor: float) -> None:
     assert cross_val_score(HDNNClassifier(random_state=0), X, y, cv=3).mean() > floor
 
 
+def test_a_width_below_the_features_is_projected_to() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    clf = HDNNClassifier(width=8, method="joint", random_state=0, max_iter=15).fit(X[::2], y[::2])
+    assert (clf.model_.projection.features, clf.model_.network.features) == (30, 8)
+    assert clf.score(X[1::2], y[1::2]) > 0.93
+
+
 def test_a_wide_problem_is_learned_jointly() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     clf = HDNNClassifier(random_state=0, max_iter=15).fit(X[::2], y[::2])
@@ -435,7 +442,6 @@ def test_what_the_estimators_narrow_is_a_setting_of_a_run(setting: str) -> None:
         ({"layers": 0}, "layers is an integer from 1 to 1000000, got 0"),
         ({"layers": 2.5}, "layers is an integer"),
         ({"width": "big"}, "width is an integer from 1 to 100000, got 'big'"),
-        ({"width": 2}, "width=2 is too small for 4 features; use at least 4"),
         ({"T": -1.0}, "T is a number above 0, got -1.0"),
         ({"step": 0.0}, "step is a number above 0, got 0.0"),
         ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),

@@ -29,6 +29,7 @@ ORDER = [
     "zoo",
     "data",
     "models",
+    "refinement",
     "analysis",
     "training",
     "estimators",

@@ -325,7 +325,7 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
         wait_for(run.history, lambda: process.poll() is None)
         process.send_signal(signal.SIGINT)
         _, message = process.communicate()
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert f"hdnn train --resume {folder}" in message
     assert "Traceback" not in message
     first = checkpoint_epoch(run)
@@ -335,7 +335,7 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
     child = forked(lambda: app(["train", "--resume", str(folder)]))
     wait_for(run.history, lambda: os.waitpid(child, os.WNOHANG)[0] == 0)
     os.kill(child, signal.SIGTERM)
-    assert ended(child) == 1
+    assert ended(child) == 130
     assert f"hdnn train --resume {folder}" in capfd.readouterr().err
     assert first < checkpoint_epoch(run) < 600
 

@@ -18,10 +18,12 @@ from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
-from hdnn.models import Model
+from hdnn.kernels.steps import done, fail, finish, new_progress, next_shared, publish, take, wait
+from hdnn.models import Model, Projection
 from hdnn.schemes import Leapfrog
-from hdnn.training import TrainingConfig
+from hdnn.training import TrainingConfig, joint
 from hdnn.training.ensemble import CompiledLoop, _CompiledEpochs
+from hdnn.training.joint import CompiledJointLoop
 from hdnn.training.loops import (
     Batches,
     CoordinateLoop,
@@ -342,6 +344,203 @@ def test_the_state_of_an_ensemble_goes_out_and_back_in() -> None:
     assert rest.taken == whole.taken == 12
 
 
+# --- joint descent in kernels ---------------------------------------------------------------------
+
+JOINT = replace(CONFIG, method="joint", batch_size=60, learning_rate=0.02, loop="compiled")
+MANY = 150  # in batches of 60, 60 and 30: several chunks, of which some are not full
+
+
+def joint_batches(
+    loss: str, width: int, dtype: torch.dtype = torch.float64, weighted: bool = False
+) -> Batches:
+    parts = [batches(loss, width, dtype, seed) for seed in (0, 10, 20)]
+    fields = zip(*((part.states, part.target, part.weight) for part in parts), strict=True)
+    states, target, weight = (torch.cat(list(field)) for field in fields)
+    share = torch.rand(MANY, generator=seeded(3), dtype=torch.float64).to(dtype)
+    return Batches(states, target, share if weighted else weight)
+
+
+def joint_run(loop: Loop, epochs: int = 2, first: int = 0) -> list[Epoch]:
+    turns = [torch.randperm(MANY, generator=seeded(k)) for k in range(first, first + epochs)]
+    return [loop.epoch(order, first + k) for k, order in enumerate(turns)]
+
+
+def joint_model(network: Any, loss: str, features: int | None = None, **options: Any) -> Model:
+    task = "regression" if loss == "squared" else "classification"
+    projection = None
+    if features is not None:
+        dtype = options.get("dtype", torch.float64)
+        projection = Projection(features, network.features, seeded(0), dtype)
+    made = Model(network, OUTPUTS[loss], task=task, projection=projection)
+    with torch.no_grad():  # else the hidden layers have no gradient in the first step
+        made.head.weight.normal_(generator=seeded(5))
+    return made
+
+
+def assert_joint_is_autograd(
+    net: Model, data: Batches, config: TrainingConfig, tolerance: float = 1e-10
+) -> None:
+    plain = copy.deepcopy(net)
+    plain.network.backend = "reference"
+    before = copy.deepcopy(net.state_dict())
+    found = joint_run(make_loop(net, data, config))
+    exact = joint_run(JointLoop(plain, data, config))
+    for ours, theirs in zip(found, exact, strict=True):
+        close(ours.loss, theirs.loss, tolerance)
+        close(ours.penalized, theirs.penalized, tolerance)
+        assert ours.accuracy == theirs.accuracy
+    for name, value in plain.state_dict().items():
+        close(net.state_dict()[name], value, tolerance)
+        if name.endswith(("theta", "beta", "weight", "bias")):
+            assert not torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_joint_descent_of_every_architecture_and_loss(name: str, loss: str) -> None:
+    net = joint_model(build(name), loss)
+    assert_joint_is_autograd(net, joint_batches(loss, 4), JOINT)
+
+
+@pytest.mark.parametrize("label", VARIANTS)
+def test_joint_descent_of_every_kind_of_network(label: str) -> None:
+    net = joint_model(VARIANTS[label](), "softmax")
+    assert_joint_is_autograd(net, joint_batches("softmax", 4), JOINT)
+
+
+JOINT_SETTINGS: dict[str, dict[str, Any]] = {
+    "AdamW": {"optimizer": "AdamW", "weight_decay": 0.1},
+    "weight decay": {"weight_decay": 0.1},
+    "clip": {"clip": 0.1},
+    "no penalties": {"alpha": 0.0, "alpha_c": 0.0},
+    "betas": {"betas": (0.5, 0.9)},
+    "one-cycle": {"schedule": "one-cycle", "warmup": 1.0},
+    "one batch": {"batch_size": 150},
+    "small batches": {"batch_size": 7},
+}
+
+
+@pytest.mark.parametrize("label", JOINT_SETTINGS)
+@pytest.mark.parametrize("features", [None, 9])
+def test_joint_descent_with_every_setting(label: str, features: int | None) -> None:
+    net = joint_model(build("MS2", features=6), "softmax", features)
+    data = joint_batches("softmax", features or 6, weighted=True)
+    assert_joint_is_autograd(net, data, replace(JOINT, **JOINT_SETTINGS[label]))
+
+
+def test_joint_descent_in_single_precision() -> None:
+    net = joint_model(build("H1", dtype=torch.float32), "softmax", 5, dtype=torch.float32)
+    assert_joint_is_autograd(net, joint_batches("softmax", 5, torch.float32), JOINT, 1e-3)
+
+
+def test_a_batch_without_weight_is_no_joint_step() -> None:
+    data = joint_batches("logistic", 4)
+    data = replace(data, weight=torch.zeros_like(data.weight))
+    net = joint_model(build("H1"), "logistic")
+    loop = make_loop(net, data, JOINT)
+    before = copy.deepcopy(net.state_dict())
+    assert joint_run(loop, 1)[0].penalized == 0
+    assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
+    assert int(loop.state()["taken"]) == 0
+
+
+@pytest.mark.parametrize("features", [None, 9])
+def test_threads_slices_and_resuming_change_no_bit_of_joint_descent(
+    features: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, net = (
+        joint_batches("softmax", features or 4),
+        joint_model(build("H1"), "softmax", features),
+    )
+    ends = []
+    for threads, seconds, stop in ((1, 10.0, False), (3, 10.0, False), (2, 0.0, True)):
+        monkeypatch.setattr(joint, "SLICE", seconds)
+        copied = copy.deepcopy(net)
+        loop = make_loop(copied, data, JOINT)
+        assert isinstance(loop, CompiledJointLoop)
+        loop.threads = threads
+        joint_run(loop, 1)
+        if stop:
+            state, copied = loop.state(), copy.deepcopy(copied)
+            loop = make_loop(copied, data, JOINT)
+            loop.restore(state)
+        joint_run(loop, 1, first=1)
+        ends.append(copied.state_dict())
+    for other in ends[1:]:
+        assert all(torch.equal(other[name], value) for name, value in ends[0].items())
+
+
+def test_helpers_take_part_in_joint_descent_or_come_too_late() -> None:
+    """The caller does what nobody else does, and a helper only what has begun."""
+    progress = new_progress()
+    assert take(progress) == -1
+    publish(progress, 2)
+    assert [take(progress) for _ in range(3)] == [0, 1, -1]
+    done(progress)
+    done(progress)
+    assert wait(progress)
+    publish(progress, 1)
+    assert next_shared(progress) == 2
+    fail(progress)
+    assert not wait(progress)
+    finish(progress)
+    assert next_shared(progress) == -1
+
+
+def test_joint_descent_that_diverges_says_so() -> None:
+    data = joint_batches("squared", 4)
+    data.target[0] = math.inf
+    net = joint_model(build("H1"), "squared")
+    assert math.isnan(joint_run(make_loop(net, data, JOINT), 1)[0].penalized)
+
+
+class _Looks:
+    """An observer of every second iteration."""
+
+    def __init__(self, net: Model) -> None:
+        self.net, self.seen = net, []  # type: ignore[var-annotated]
+
+    def due(self, iteration: int) -> bool:
+        return iteration % 2 == 0
+
+    def before(self, iteration: int, chosen: Tensor) -> None:
+        theta = self.net.network.field.weights.theta.detach().clone()
+        self.seen.append([iteration, chosen.clone(), theta])
+
+    def after(self, gradients: np.ndarray) -> None:
+        self.seen[-1].append(torch.from_numpy(gradients))
+
+    def saw(self, *_: Any) -> None:
+        raise AssertionError
+
+
+def test_an_observer_of_joint_descent_sees_what_that_of_autograd_sees() -> None:
+    data, net = joint_batches("softmax", 4), joint_model(build("H2"), "softmax")
+    plain, watched = copy.deepcopy(net), copy.deepcopy(net)
+    looks = []
+    for one, loop in ((watched, "compiled"), (plain, "autograd")):
+        made = make_loop(one, data, replace(JOINT, loop=loop))
+        made.observer = observer = _Looks(one)
+        joint_run(made)
+        looks.append(observer.seen)
+    joint_run(make_loop(net, data, JOINT))
+    assert all(torch.equal(watched.state_dict()[k], v) for k, v in net.state_dict().items())
+    assert [seen[0] for seen in looks[0]] == [0, 2, 4]
+    for ours, theirs in zip(*looks, strict=True):
+        assert torch.equal(ours[1], theirs[1])
+        close(ours[2], theirs[2], 1e-10)
+        close(ours[3], theirs[3], 1e-10)
+
+
+def test_coordinate_descent_trains_a_projection_too() -> None:
+    net, data = joint_model(build("H1"), "logistic", 9), batches("logistic", 9)
+    begin = [p.detach().clone() for p in net.parameters()]
+    loop = make_loop(net, data, CONFIG)
+    assert isinstance(loop, CoordinateLoop)
+    run(loop, 1)
+    assert not any(torch.equal(a, b) for a, b in zip(begin, net.parameters(), strict=True))
+
+
 # --- which loop -----------------------------------------------------------------------------------
 
 
@@ -373,7 +572,7 @@ def _energy() -> hdnn.HamiltonianNetwork:
 
 
 OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any], str]] = {
-    "another optimizer": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam, not SGD"),
+    "another optimizer": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam.* not SGD"),
     "an energy": (_energy, {}, "energy of its own"),
     "frozen biases": (_frozen, {}, "not all of them"),
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
@@ -390,15 +589,17 @@ def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
     make, options, reason = OBSTACLES[label]
     network, config = make(), replace(CONFIG, **options)
     data, net = batches("logistic", network.features or 4), model(network, "logistic")
-    loop = make_loop(net, data, config)
-    assert isinstance(loop, CoordinateLoop)
+    for method, kind in (("joint", JointLoop), ("coordinate", CoordinateLoop)):
+        asked = replace(config, method=method)
+        loop = make_loop(net, data, asked)
+        assert isinstance(loop, kind)
+        with pytest.raises(HdnnError, match=f"loop='compiled' cannot serve.*{reason}.*'auto'"):
+            make_loop(net, data, replace(asked, loop="compiled"))
     begin = [p.detach().clone() for p in network.parameters() if p.requires_grad]
     epochs = run(loop, 1)
     assert math.isfinite(epochs[0].penalized)
     trained = [p for p in network.parameters() if p.requires_grad]
     assert not any(torch.equal(a, b) for a, b in zip(begin, trained, strict=True))
-    with pytest.raises(HdnnError, match=f"loop='compiled' cannot serve.*{reason}.*loop='auto'"):
-        make_loop(net, data, replace(config, loop="compiled"))
 
 
 def test_large_output_layers_go_through_autograd() -> None:
@@ -414,9 +615,10 @@ def test_the_thing_asked_for_is_the_thing_built() -> None:
     assert isinstance(make_loop(net, data, CONFIG), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, loop="compiled")), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, loop="autograd")), CoordinateLoop)
-    assert isinstance(make_loop(net, data, replace(CONFIG, method="joint")), JointLoop)
-    with pytest.raises(HdnnError, match="joint descent goes through autograd"):
-        make_loop(net, data, replace(CONFIG, method="joint", loop="compiled"))
+    joint = replace(CONFIG, method="joint")
+    assert isinstance(make_loop(net, data, joint), CompiledJointLoop)
+    assert isinstance(make_loop(net, data, replace(joint, loop="compiled")), CompiledJointLoop)
+    assert isinstance(make_loop(net, data, replace(joint, loop="autograd")), JointLoop)
 
 
 # --- coordinate and joint descent, with a stub ----------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 import hdnn
 from hdnn import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
 from hdnn.errors import HdnnError
-from hdnn.models import ImageStem
+from hdnn.models import ImageStem, Projection
+from hdnn.training import prepare
+from hdnn.training.prepare import Prepared
+from hdnn.training.run_config import RunConfig
+from hdnn.training.settings import DataConfig, ModelConfig
 
 
 def test_the_two_ways_of_the_paper() -> None:
@@ -157,3 +162,67 @@ def test_parts_that_do_not_fit() -> None:
         table(stem=ImageStem(ImageConfig(), torch.float64))
     with pytest.raises(HdnnError, match="2 blocks"):
         _ = images().network
+
+
+# --- the input projection -------------------------------------------------------------------------
+
+
+def test_a_projection_starts_with_states_of_variance_one_and_an_even_width() -> None:
+    projection = Projection(2000, 15, torch.Generator().manual_seed(0))
+    y = projection(torch.randn(500, 2000, generator=torch.Generator().manual_seed(1)))
+    assert y.shape == (500, 16)
+    torch.testing.assert_close(y.std(), torch.ones(()), rtol=0.05, atol=0)
+    with pytest.raises(HdnnError, match=r"expected.*2000"):
+        projection(torch.ones(3, 4))
+    with pytest.raises(HdnnError, match="features is a positive integer, got 0"):
+        Projection(0, 4)
+
+
+def test_a_model_with_a_projection_is_saved_and_loaded(tmp_path: Path) -> None:
+    net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    scaler = Scaler(torch.ones(50), torch.full((50,), 2.0))
+    model = Model(net, 1, scaler=scaler, projection=Projection(50, 4)).eval()
+    torch.nn.init.normal_(model.head.weight)
+    assert {"projection.weight", "projection.bias"} <= set(model.state_dict())
+    hdnn.save(model, tmp_path / "model")
+    loaded = hdnn.load(tmp_path / "model")
+    x = torch.randn(5, 50)
+    assert torch.equal(loaded(x), model(x))
+    with pytest.raises(HdnnError, match="not both"):
+        Model(net, 1, Augmentation(2, 4), projection=Projection(50, 4))
+    with pytest.raises(HdnnError, match="the projection gives 6 features"):
+        Model(net, 1, projection=Projection(50, 6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "features", "width", "projected"),
+    [
+        ({}, 3, 6, False),
+        ({}, 500, 64, True),
+        ({"width": 16}, 50, 16, True),
+        ({"projection": "on"}, 3, 6, True),
+        ({"projection": "off"}, 100, 132, False),
+    ],
+)
+def test_a_network_has_a_sensible_width_for_any_number_of_features(
+    settings: dict[str, Any], features: int, width: int, projected: bool
+) -> None:
+    data = Prepared(
+        torch.randn(8, features, dtype=torch.float32),
+        torch.arange(8) % 2,
+        *(torch.empty(0),) * 2,
+        "classification",
+        [0, 1],
+        None,
+        [],
+    )
+    config = RunConfig(data=DataConfig(source="table.csv"), model=ModelConfig(**settings))
+    model = prepare.build(config, data)
+    assert model.network.features == width
+    assert (model.projection is not None) == projected
+    assert model(data.X_train).shape == (8, 1)
+
+
+def test_without_a_projection_a_small_width_is_an_error() -> None:
+    with pytest.raises(HdnnError, match="width=16 is too small for 50 features"):
+        hdnn.Augmentation(50, 16)

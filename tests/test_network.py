@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 import hdnn
 from catalogue import BACKENDS, OWN, PAIRS, build, every_name, every_pair, jacobian
@@ -233,3 +234,32 @@ def test_fits_into_a_sequence_and_learns(name: str) -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.7 * losses[0]
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+COUNTED = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
+
+
+@pytest.mark.parametrize("layout", [{}, {"channels": 4}, {"channels": 4, "kernel": 3}], ids=str)
+@every_pair(COUNTED)
+def test_flops_are_those_that_torch_counts(name: str, scheme: str, layout: dict[str, int]) -> None:
+    net = build(name, scheme, **layout)
+    y = torch.randn(5, 4, *((3, 6) if layout else ()))
+    with FlopCounterMode(display=False) as counter:
+        net(y)
+    assert net.flops(*y.shape) == counter.get_total_flops() > 0
+
+
+def test_flops_are_two_for_every_multiply_add() -> None:
+    B, n, L = 7, 6, 5
+    cost = {
+        name: build(name, features=n, layers=L, backend="fused").flops(B, n)
+        for name in ("FCNN", "MS1", "H1")
+    }
+    assert cost["FCNN"] == 2 * L * B * n**2
+    assert cost["MS1"] == 2 * L * B * 2 * (n // 2) ** 2
+    assert cost["H1"] == 2 * L * (2 * B * n**2 + n**3)  # K y, (J K') s, and J K' once
+    assert build("FCNN", channels=n, kernel=3, layers=L).flops(B, n, 4, 5) == (
+        2 * L * B * n**2 * 9 * 20
+    )

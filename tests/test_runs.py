@@ -267,7 +267,7 @@ def test_a_damaged_config_is_refused(text: bytes, tmp_path: Path) -> None:
 
 UNBUILDABLE = [
     ("--T", 1, "--step", 0.1),
-    ("--width", 1),
+    ("--width", 1, "--projection", "off"),
     ("--width", 0),
     ("--optimizer", "Adamm"),
     ("--T", -1),

@@ -28,14 +28,21 @@ from hdnn.training import (
     TrainingConfig,
 )
 from hdnn.training.ensemble import CompiledLoop
+from hdnn.training.joint import CompiledJointLoop
 from hdnn.training.loops import CoordinateLoop, JointLoop, solve_output
 
 LOOPS: dict[str, dict[str, Any]] = {
     "compiled": {"loop": "compiled"},
     "autograd": {"loop": "autograd"},
     "joint": {"method": "joint", "schedule": "exponential", "decay": 0.8},
+    "joint, autograd": {"method": "joint", "loop": "autograd", "weight_decay": 0.01},
 }
-KINDS = {"compiled": CompiledLoop, "autograd": CoordinateLoop, "joint": JointLoop}
+KINDS = {
+    "compiled": CompiledLoop,
+    "autograd": CoordinateLoop,
+    "joint": CompiledJointLoop,
+    "joint, autograd": JointLoop,
+}
 every_loop = pytest.mark.parametrize("loop", LOOPS)
 
 

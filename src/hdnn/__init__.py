@@ -26,7 +26,9 @@ if TYPE_CHECKING:
         load,
         save,
     )
+    from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
+    from hdnn.refinement import coarsen, refine
     from hdnn.zoo import network
 
 __version__ = "0.1.0"
@@ -41,8 +43,11 @@ _LAZY = {
     "ImageConfig": "models",
     "Model": "models",
     "Scaler": "models",
+    "coarsen": "refinement",
+    "export_onnx": "models.export",
     "load": "models",
     "network": "zoo",
+    "refine": "refinement",
     "save": "models",
 }
 _MODULES = (
@@ -55,6 +60,7 @@ _MODULES = (
     "plots",
     "program",
     "schemes",
+    "refinement",
     "training",
     "zoo",
 )
@@ -69,9 +75,12 @@ __all__ = [
     "ImageConfig",
     "Model",
     "Scaler",
+    "coarsen",
+    "export_onnx",
     "fields",
     "load",
     "network",
+    "refine",
     "save",
     "schemes",
     "zoo",

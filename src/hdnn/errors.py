@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 import reprlib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Callable, Iterable
+
+_SETTING = re.compile("\ufdd0(.*?)\ufdd1", re.DOTALL)  # two code points that no text has
+
+
+def setting(name: str, value: str | list[str]) -> str:
+    """A setting in the message of an error, which each front end writes in its own syntax.
+
+    >>> error = HdnnError(f"leave it out: {setting('drop', ['city'])}")
+    >>> print(error)
+    leave it out: drop=['city']
+    >>> print(error.text(as_flag))
+    leave it out: --drop city
+    """
+    return f"\ufdd0{json.dumps([name, value])}\ufdd1"
+
+
+def as_argument(name: str, value: str | list[str]) -> str:
+    """A setting in the syntax of Python."""
+    return f"{name}={value!r}"
+
+
+def as_flag(name: str, value: str | list[str]) -> str:
+    """A setting in the syntax of the command line."""
+    values = [value] if isinstance(value, str) else value
+    return " ".join(f"--{name} {shlex.quote(each)}" for each in values)
 
 
 class HdnnError(ValueError):
     """Something was asked for that cannot be done as given."""
+
+    def text(self, write: Callable[[str, str | list[str]], str] = as_argument) -> str:
+        """The message, its settings written by a function of name and value."""
+        return _SETTING.sub(lambda found: write(*json.loads(found[1])), super().__str__())
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 class IncompatibleError(HdnnError):

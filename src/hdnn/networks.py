@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import reprlib
 from collections.abc import Callable, Sequence
@@ -418,6 +419,26 @@ class HamiltonianNetwork(nn.Module):
         if not self.scheme.uses_step:
             raise HdnnError(f"{self._title()} discretizes no ODE: it has no step size")
         return ODE(self.field, self.h, self.layers, shape)
+
+    @torch.no_grad()
+    def flops(self, *shape: int) -> int:
+        """Floating-point operations of `forward` on states of a shape, as torch counts them.
+
+        A multiply-add is two; products and convolutions count, activations and sums do not. The
+        products J K' of the layers are among them, once for a batch of any size. Of an implicit
+        scheme, whose iterations depend on the state, it is that of nine iterations a layer.
+
+        >>> import hdnn
+        >>> hdnn.network("ResNet", features=4, layers=10, T=1.0).flops(100, 4)  # 10 * 2 * 4^2 * 100
+        32000
+        """
+        from torch.utils.flop_counter import FlopCounterMode
+
+        y = torch.empty(shape, dtype=self.field.dtype, device="meta")
+        shapes = copy.deepcopy(self).to("meta")  # nothing is computed
+        with FlopCounterMode(display=False) as counter:
+            reference.run(shapes.program(), y)
+        return counter.get_total_flops()
 
     def reset_parameters(self, generator: Any = None, **options: Any) -> None:
         """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`.

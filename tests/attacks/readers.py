@@ -24,8 +24,8 @@ from attacks import mutate, samples
 from attacks.children import judged
 from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
+from hdnn.data import ColumnEncoder, iter_rows, read_table
 from hdnn.data import images as image_sets
-from hdnn.data import iter_rows, read_table
 from hdnn.data.idx import read_idx
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.store import Store
@@ -94,8 +94,9 @@ def _load(path: Path) -> None:
 
 def _csv(path: Path) -> None:
     table = read_table(path, "y")
-    for _ in iter_rows(path, list(table.feature_names)):
-        pass
+    encoder = ColumnEncoder.fit(table.columns, table.types)
+    for _, values in iter_rows(path, encoder.columns):
+        encoder.transform(values)
 
 
 def _image(path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdnn.data import iter_rows, read_table
+from hdnn.data import ColumnEncoder, iter_rows, read_table
 from hdnn.data.idx import read_idx
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import DamagedFileWarning
@@ -160,7 +160,8 @@ def read_any_table(path: Path) -> None:
     """With a target that may be there, without one, and as a stream."""
     for target in ("y", None):
         try:
-            read_table(path, target)
+            table = read_table(path, target)
+            ColumnEncoder.fit(table.columns, table.types).transform(table.columns)
         except HdnnError as error:
             last = error
         else:
@@ -414,8 +415,8 @@ def test_parquet_reads_only_what_is_asked_for(tmp_path: Path) -> None:
         (f"a,y\n1,{'7' * 5000}\n2,3\n", "infinite"),
         (f"a,y\n{'7' * 5000},1\n2,3\n", "infinite"),
         (f"a,y\n1,{'x' * 100_000}\n" + "1,u\n1,v\n" * 10_000, "labels are short"),
-        ("a,y\n1,\0\n\0,3\n", "not numeric"),
-        (f"{'x' * 100_000},y\nz,3\n", "not numeric"),
+        ("a,y\n1,\0\n\0,3\n", "NUL character"),
+        (f"{'x' * 100_000},y\nz,3\n1,4\n", "not numeric"),
         (f"{'x' * 100_000},b\n1,3\n", "unknown column"),
         ("a,y" + ",b" * 200_000 + "\n1,2\n", "at most 100000"),
         (",".join(map(str, range(90_000))) + ",y,y\n1\n", "2 columns are named 'y'"),
@@ -426,9 +427,9 @@ def test_parquet_reads_only_what_is_asked_for(tmp_path: Path) -> None:
 def test_a_csv_file_with_huge_parts(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text(text)
-    assert not survives(lambda path: read_table(path, "y"), path)
+    assert not survives(lambda path: read_table(path, "y").X, path)
     with pytest.raises(HdnnError, match=message):
-        read_table(path, "y")
+        _ = read_table(path, "y").X
 
 
 def test_nothing_waits_for_a_fifo(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hdnn.errors import (
     HdnnError,
     LostRankError,
     StorageError,
+    as_flag,
 )
 from hdnn.files import finite
 from hdnn.training.group import is_distributed, refuse_distributed
@@ -96,6 +97,7 @@ COMMANDS = {
     "advise": Listed("theory", CHECK, "Suggest T, step and depth for a network on your data."),
     "data": Listed("data", MORE, "List and fetch data sets."),
     "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
+    "export": Listed("export", MORE, "Write a trained model as ONNX."),
     "info": Listed("tools", MORE, "Show versions, threads and the cache of compiled kernels."),
 }
 """Every command, in the order and the groups of the help; its module registers it with `app`."""
@@ -135,7 +137,7 @@ class _Main(CommandGroup):
         except HdnnError as error:
             if isinstance(error, LostRankError):  # rank 0 may be the one that is gone
                 errors.quiet = False
-            warn(f"error: {error}", "red")
+            warn(f"error: {error.text(as_flag)}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 

@@ -95,8 +95,8 @@ def _data(model: Model, source: str) -> Tensor:
     if source.lower().replace("_", "-") in PROBLEMS:
         X: Tensor = split(source.lower().replace("_", "-")).X_train.to(dtype)
     else:
-        names = model.feature_names or [f"x{k}" for k in range(model.features)]
-        parts = [torch.from_numpy(X) for _, X in iter_rows(Path(source), names)]
+        rows = iter_rows(Path(source), model.columns.columns)
+        parts = [torch.from_numpy(model.columns.transform(values)) for _, values in rows]
         X = torch.cat(parts).to(dtype) if parts else torch.zeros(0, model.features)
     if not len(X) or X.shape[1] != model.features:
         raise HdnnError(f"the model takes {model.features} features, {source} has {X.shape[1]}")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hdnn.cli.base import FAILED, app, console, emit, say, warn
+from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
 from hdnn.cli.figures import show_references
 from hdnn.cli.flags import Tables, with_settings
 from hdnn.errors import HdnnError
@@ -177,7 +177,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

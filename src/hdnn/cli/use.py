@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +17,7 @@ from hdnn.cli.base import app, emit, say, warn
 from hdnn.cli.figures import show_evaluation
 from hdnn.cli.images import labeled, read_unlabeled
 from hdnn.data import iter_rows, read_table
+from hdnn.data.parquet import ParquetWriter
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
@@ -31,11 +35,17 @@ def predict(
     data: Annotated[
         Path,
         typer.Argument(
-            help="CSV with the columns that the model was trained on; for images, a folder of "
-            "them or an IDX file."
+            help="CSV or Parquet with the columns that the model was trained on; for images, a "
+            "folder of them or an IDX file."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="CSV to write: the rows with predictions appended.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet to write: the rows with predictions appended; else they go to "
+            "standard output as CSV."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Append predictions to a table, or list those of images."""
@@ -43,36 +53,53 @@ def predict(
     if model.stem.takes_images:
         _predict_images(model, data, out, as_json)
         return
-    names = model.feature_names or [f"x{k}" for k in range(model.features)]
-    rows = iter_rows(data, names)
+    columns = model.columns
+    rows = iter_rows(data, columns.columns)
     titles = _titles(model)
     count = 0
-    with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow([*rows.header, *titles])
-        for raw, X in rows:
-            writer.writerows([*a, *b] for a, b in zip(raw, _predictions(model, X), strict=True))
+    with _written(out, [*rows.header, *titles]) as write:
+        for raw, values in rows:
+            found = _predictions(model, columns.transform(values))
+            write([[*a, *b] for a, b in zip(raw, found, strict=True)])
             count += len(raw)
+    _told(count, "rows", titles, out, as_json)
+
+
+@contextmanager
+def _written(out: Path | None, header: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
+    """Writes rows to a file, CSV or by its ending Parquet, or without one to standard output."""
+    if out is None:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(header)
+        yield writer.writerows
+    elif out.suffix.lower() in (".parquet", ".pq"):
+        with atomic(out) as temporary, ParquetWriter(temporary, header) as parquet:
+            yield parquet.write
+    else:
+        with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            yield writer.writerows
+
+
+def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: bool) -> None:
+    if out is None:
+        return
     if as_json:
         emit({"rows": count, "out": str(out), "columns": titles})
     else:
-        say(f"{count} rows with {', '.join(titles)}: {out}")
+        say(f"{count} {what} with {', '.join(titles)}: {out}")
 
 
-def _predict_images(model: Model, data: Path, out: Path, as_json: bool) -> None:
+def _predict_images(model: Model, data: Path, out: Path | None, as_json: bool) -> None:
     channels, height, width = model.stem.shape
     names, images = read_unlabeled(data, channels, (height, width))
     titles = _titles(model)
-    with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image", *titles])
+    with _written(out, ["image", *titles]) as write:
         for first in range(0, len(images), 500):
             found = _chances(model, images[first : first + 500])
-            writer.writerows([names[first + k], *row] for k, row in enumerate(found))
-    if as_json:
-        emit({"rows": len(images), "out": str(out), "columns": ["image", *titles]})
-    else:
-        say(f"{len(images)} images with {', '.join(titles)}: {out}")
+            write([[names[first + k], *row] for k, row in enumerate(found)])
+    _told(len(images), "images", ["image", *titles] if as_json else titles, out, as_json)
 
 
 def _titles(model: Model) -> list[str]:
@@ -155,8 +182,7 @@ def _labeled_data(run: Run, model: Model, data: Path) -> tuple[torch.Tensor, tor
     name = run.read_config().data.target
     if name is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")
-    table = read_table(
-        data, name, task=model.task, features=model.feature_names, classes=model.classes
-    )
-    X = torch.from_numpy(table.X).to(model.head.weight.dtype)
+    columns = model.columns
+    table = read_table(data, name, task=model.task, classes=model.classes, types=columns.columns)
+    X = torch.from_numpy(columns.transform(table.columns)).to(model.head.weight.dtype)
     return X, torch.from_numpy(table.targets)

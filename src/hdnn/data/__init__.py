@@ -2,10 +2,11 @@
 
 from hdnn.data import images
 from hdnn.data.bundled import BUNDLED, bundled
-from hdnn.data.csv_reader import NamedRows, iter_rows
+from hdnn.data.columns import ColumnType
+from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.labels import Label, decode, encode, guess_task
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
-from hdnn.data.tables import Table, read_table
+from hdnn.data.tables import NamedRows, Table, iter_rows, read_table
 from hdnn.data.toy import (
     PROBLEMS,
     Problem,
@@ -21,6 +22,8 @@ __all__ = [
     "BUNDLED",
     "KINDS",
     "PROBLEMS",
+    "ColumnEncoder",
+    "ColumnType",
     "Label",
     "NamedRows",
     "Problem",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdnn.data.sources import optional
+from hdnn.data.reading import optional
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import unknown_name
 
@@ -13,6 +13,7 @@ BUNDLED: dict[str, str] = {
     "wine": "load_wine",
     "breast-cancer": "load_breast_cancer",
     "digits": "load_digits",
+    "diabetes": "load_diabetes",
 }
 """The names of the data sets, and scikit-learn's functions."""
 
@@ -21,7 +22,7 @@ def bundled(name: str) -> Table:
     """A data set of scikit-learn, with its names of features and classes; needs no network.
 
     Args:
-        name: "iris", "wine", "breast-cancer" or "digits", in any case, with - or _.
+        name: "iris", "wine", "breast-cancer", "digits" or "diabetes", in any case, with - or _.
 
     >>> bundled("iris")
     Table(150 rows, 4 features, 3 classes in 'target')
@@ -33,5 +34,7 @@ def bundled(name: str) -> Table:
         raise unknown_name("bundled data set", name, BUNDLED)
     data = getattr(optional("sklearn.datasets"), BUNDLED[key])()
     columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
+    if "target_names" not in data:
+        return read_table({**columns, "target": data.target}, "target", task="regression")
     labels = np.asarray(data.target_names)[data.target]
     return read_table({**columns, "target": labels}, "target", task="classification")

@@ -1,214 +1,214 @@
-"""CSV files: opened, checked and read block by block, in constant memory."""
+"""CSV files as a source of tables: read by pandas, block by block, behind a guard."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import itertools
-import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from hdnn.data.cells import number, numbers
-from hdnn.data.names import find, refuse_many
-from hdnn.data.reading import reading
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.data.columns import MISSING, Block, as_number, plain
+from hdnn.data.reading import reading, reason_of, refuse_many
+from hdnn.errors import FileFormatError
 
 DELIMITERS = (",", ";", "\t")
 SUFFIXES = (".csv", ".tsv", ".txt")
-BLOCK, BLOCK_CELLS = 10_000, 250_000
+BLOCK, BLOCK_CELLS = 20_000, 250_000
 """Rows and cells that are in memory at once: a cell takes 60 bytes or more as a text."""
 
-Rows = list[list[str]]
-Block = tuple[Sequence[int], Rows]
-"""Line numbers in the file, and the rows that end there, as texts."""
+_HEAD = 2**20
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
+_EXACT = {"float_precision": "round_trip"} if _PANDAS < (3, 1) else {}
+"""From 3.1 on, pandas reads every float as Python does; before, only when it is told to."""
+
+Record = tuple[int, list[str], str]
+"""A row: the number of the line it ends on, its cells, and its text."""
 
 
-@dataclass(frozen=True)
-class CsvFile:
-    """A CSV file: UTF-8, a header, fields between commas, semicolons or tabs, quotes as needed.
+class CsvSource:
+    """A CSV file: a header, fields between commas, semicolons or tabs, quotes as needed.
+
+    The file is opened once, and read from its start by every call of `blocks`.
 
     Args:
-        path: the file.
-        delimiter: what separates its fields.
-        header: the first row, as it is in the file.
-        file: the same, if it is open already; it is read instead of opening the path again.
+        path: the file; UTF-8, UTF-16 with a byte order mark, or else Latin-1.
+        file: the same, if it is open already; it is read instead, and stays open.
+
+    Raises:
+        FileFormatError: it has no header, or is no text.
     """
 
-    path: Path
-    delimiter: str
-    header: tuple[str, ...]
-    file: BinaryIO | None = None
+    own_target: str | None = None
+    unit = "line"
 
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], file: BinaryIO | None = None) -> CsvFile:
-        """Find the delimiter and read the header; a file that is opened here is closed again."""
-        path = Path(path)
-        delimiter = _sniff(path, file)
-        with closing(_records(path, delimiter, file)) as records:
-            header = next(records, None)
-        if header is None:
-            raise FileFormatError(
-                f"{path} is empty; expected a line of column names, then one line for every row"
-            )
-        refuse_many(str(path), len(header[1]))
-        return cls(path, delimiter, tuple(header[1]), file)
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        self.path, self.where, self._mine = path, str(path), file is None
+        with reading(path, "CSV"):
+            self._file = open(path, "rb") if file is None else file  # noqa: SIM115 (see `close`)
+        try:
+            with reading(path, "CSV"):
+                self._file.seek(0)
+                self.encoding = _encoding(self._file)
+            self.delimiter = max(DELIMITERS, key=self._rank)
+            header = next(self._records(), None)
+            if header is None:
+                raise FileFormatError(
+                    f"{path} is empty; expected a line of column names, then one line for every row"
+                )
+            self.header = tuple(header[1])
+            refuse_many(self.where, len(self.header))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        if self._mine:
+            self._file.close()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The column names: the header without spaces around them."""
         return tuple(name.strip() for name in self.header)
 
-    def blocks(self, size: int = BLOCK) -> Iterator[Block]:
-        """The rows below the header, at most ``size`` at a time; blank lines are skipped."""
-        size = max(1, min(size, BLOCK_CELLS // len(self.header)))
-        with closing(_records(self.path, self.delimiter, self.file)) as records:
-            next(records)
-            rows = map(self._checked, records)
-            while block := list(itertools.islice(rows, size)):
-                yield [line for line, _ in block], [row for _, row in block]
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks on the file as a whole."""
+        if self.encoding == "latin-1":
+            return ["the file is not UTF-8 and was read as Latin-1; check letters with accents"]
+        return []
 
-    def _checked(self, record: tuple[int, list[str]]) -> tuple[int, list[str]]:
-        line, row = record
-        if len(row) != len(self.header):
-            raise FileFormatError(
-                f"{self.path}, line {line}: {len(row)} fields, but the header has "
-                f"{len(self.header)}; put quotes around text that holds {self.delimiter!r}, and "
-                "write nothing between delimiters for a missing value"
-            )
-        return record
+    def blocks(
+        self, columns: Sequence[str], texts: Sequence[str] = (), size: int = BLOCK
+    ) -> Iterator[Block]:
+        """The rows below the header, at most ``size`` at a time; blank lines are skipped.
+
+        Args:
+            columns: which ones to read, by name.
+            texts: those of them whose cells stay texts, even if they look like numbers.
+            size: rows in a block.
+        """
+        place = {name: j for j, name in enumerate(self.names)}
+        positions = {place[name]: name for name in columns}
+        strings = dict.fromkeys((place[name] for name in texts), object)
+        size = max(1, min(size, BLOCK_CELLS // len(self.header)))
+        records = self._records()
+        next(records)
+        while block := list(itertools.islice(records, size)):
+            lines, rows, raw = (list(part) for part in zip(*block, strict=True))
+            if set(map(len, rows)) != {len(self.header)}:
+                for line, row in zip(lines, rows, strict=True):
+                    self._check_width(line, row)
+            with reading(self.path, "CSV"):
+                frame = pd.read_csv(
+                    io.StringIO("".join(raw)),
+                    sep=self.delimiter,
+                    header=None,
+                    names=range(len(self.header)),
+                    usecols=list(positions),
+                    index_col=False,
+                    dtype=strings,
+                    na_values=sorted(MISSING),
+                    keep_default_na=False,
+                    skipinitialspace=True,
+                    skip_blank_lines=False,
+                    low_memory=False,
+                    **_EXACT,
+                )
+            values = {name: plain(frame[j]) for j, name in positions.items()}
+            yield Block(values, lines, rows)
 
     def looks_headless(self) -> bool:
         """Whether the first line holds numbers only; 0, 1, 2, ..., as pandas numbers, are names."""
         if self.names == tuple(map(str, range(len(self.names)))):
             return False
         try:
-            return not all(np.isnan([number(name) for name in self.names]))
+            return not all(np.isnan([as_number(name) for name in self.names]))
         except ValueError:
             return False
 
+    # pandas fills short rows with missing values, takes "1"x for 1x, has no limit for a field and
+    # counts rows, not lines. So the csv module reads every row first; it is faster than pandas.
 
-@dataclass(frozen=True)
-class NamedRows:
-    """The rows of a CSV file with the columns of a model, block by block; see `iter_rows`.
+    def _records(self) -> Iterator[Record]:
+        """Every row that is not blank."""
+        pending: list[str] = []
 
-    Args:
-        file: the file, with its raw `header` and its `delimiter`.
-        feature_names: the columns of X.
-        positions: where they are in the file.
-        chunk: rows in a block.
-    """
+        def lines() -> Iterator[str]:
+            for line in text:
+                pending.append(line)
+                yield line
 
-    file: CsvFile
-    feature_names: tuple[str, ...]
-    positions: tuple[int, ...]
-    chunk: int = BLOCK
-
-    @property
-    def header(self) -> tuple[str, ...]:
-        """The first row of the file."""
-        return self.file.header
-
-    def __iter__(self) -> Iterator[tuple[Rows, NDArray[np.float64]]]:
-        for lines, rows in self.file.blocks(self.chunk):
-            yield rows, features(rows, lines, self.feature_names, self.positions)
-
-
-def iter_rows(
-    path: str | os.PathLike[str], feature_names: Sequence[str], chunk: int = BLOCK
-) -> NamedRows:
-    r"""Read a CSV file for prediction: its raw rows, and X, block by block in constant memory.
-
-    Columns are found by name, in any order; others are ignored. Missing values are NaN. The header
-    is checked at once, the rows as they are read; iterating again reads the file again.
-
-    Args:
-        path: a CSV file with a header.
-        feature_names: the columns of X, in this order.
-        chunk: rows in a block.
-
-    Returns:
-        Something to iterate over, which gives ``(rows, X)``: up to ``chunk`` rows as lists of
-        texts, as they are in the file, and X ``(rows, len(feature_names))``. Its ``header`` is the
-        file's first row.
-
-    >>> path = getfixture("tmp_path") / "new.csv"
-    >>> _ = path.write_text("id,b,a\nfirst,2,1\nsecond,,3\n")
-    >>> for rows, X in iter_rows(path, ["a", "b"]):
-    ...     print(rows[1], X.tolist())
-    ['second', '', '3'] [[1.0, 2.0], [3.0, nan]]
-    """
-    if chunk < 1:
-        raise HdnnError(f"chunk is a positive number of rows, got {chunk}")
-    suffix = Path(path).suffix.lower()
-    if suffix in (".parquet", ".pq", ".npz"):
-        raise HdnnError(f"{path}: only CSV files are read row by row, not {suffix}; save it as CSV")
-    file = CsvFile.open(path)
-    positions = tuple(find(file.names, name, str(file.path)) for name in feature_names)
-    return NamedRows(file, tuple(feature_names), positions, chunk)
-
-
-def features(
-    rows: Rows, lines: Sequence[int], names: Sequence[str], positions: Sequence[int]
-) -> NDArray[np.float64]:
-    """``(rows, len(names))``: the columns at these positions as numbers."""
-    X = np.empty((len(rows), len(names)))
-    for j, (name, position) in enumerate(zip(names, positions, strict=True)):
-        X[:, j] = numbers(name, [row[position] for row in rows], lines, "line")
-    return X
-
-
-def _sniff(path: Path, file: BinaryIO | None) -> str:
-    """The delimiter that splits header and first row alike, into the most fields."""
-
-    def rank(delimiter: str) -> tuple[bool, int]:
+        self._file.seek(0)
+        text = io.TextIOWrapper(self._file, encoding=self.encoding, newline="")
+        reader = csv.reader(lines(), delimiter=self.delimiter, strict=True, skipinitialspace=True)
         try:
-            with closing(_records(path, delimiter, file)) as records:
-                widths = [len(row) for _, row in itertools.islice(records, 2)]
+            for row in reader:
+                if row:
+                    yield reader.line_num, row, self._checked(reader.line_num, "".join(pending))
+                pending.clear()
+        except csv.Error as error:
+            raise FileFormatError(
+                f"{self.path}, line {reader.line_num}: {error}; check the quotes of this line"
+            ) from error
+        except UnicodeError as error:  # of UTF-16
+            raise FileFormatError(
+                f"{self.path}, line {reader.line_num + 1} or below, is no text in {self.encoding} "
+                f"({reason_of(error)}); save it again with the encoding UTF-8"
+            ) from error
+        finally:
+            if not self._file.closed:  # else there is nothing left to be kept open
+                text.detach()
+
+    def _checked(self, line: int, text: str) -> str:
+        if "\0" in text:  # where a text ends, for pandas
+            raise FileFormatError(
+                f"{self.path}, line {line}: it holds a NUL character, so it is no text; save it "
+                "again with the encoding UTF-8"
+            )
+        return text
+
+    def _check_width(self, line: int, row: list[str]) -> None:
+        if len(row) != len(self.header):
+            raise FileFormatError(
+                f"{self.path}, line {line}: {len(row)} fields, but the header has "
+                f"{len(self.header)}; put quotes around text that holds {self.delimiter!r}, and "
+                "write nothing between delimiters for a missing value"
+            )
+
+    def _rank(self, delimiter: str) -> tuple[bool, int]:
+        """A delimiter should split header and first row alike, into many fields."""
+        self.delimiter = delimiter
+        try:
+            widths = [len(row) for _, row, _ in itertools.islice(self._records(), 2)]
         except FileFormatError:
             return False, 0
         return len(widths) == 2 and widths[0] == widths[1] > 1, widths[0] if widths else 0
 
-    return max(DELIMITERS, key=rank)
 
-
-@contextmanager
-def _text(path: Path, file: BinaryIO | None) -> Generator[TextIO, None, None]:
-    """The text of a file from its start; one that was open before stays open."""
-    if file is None:
-        with open(path, encoding="utf-8-sig", newline="") as text:
-            yield text
-        return
-    file.seek(0)
-    wrapper = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+def _encoding(file: Any) -> str:
+    """The encoding of a file: by its mark, else UTF-8 if all of it is, else Latin-1."""
+    head = file.read(_HEAD)
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return name
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        yield wrapper
-    finally:
-        wrapper.detach()
-
-
-def _records(
-    path: Path, delimiter: str, file: BinaryIO | None
-) -> Generator[tuple[int, list[str]], None, None]:
-    """Every row that is not blank, with the number of the line it ends on."""
-    with reading(path, "CSV"), _text(path, file) as text:
-        reader = csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=True)
-        try:
-            for row in reader:
-                if row:
-                    yield reader.line_num, row
-        except csv.Error as error:
-            raise FileFormatError(
-                f"{path}, line {reader.line_num}: {error}; check the quotes of this line"
-            ) from error
-        except UnicodeDecodeError as error:
-            raise FileFormatError(
-                f"{path}, line {reader.line_num + 1} or below, is not UTF-8 text ({error.reason}); "
-                "save it again with the encoding UTF-8"
-            ) from error
+        while head:
+            decoder.decode(head)
+            head = file.read(_HEAD)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"

@@ -18,8 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urljoin
 
-from hdnn.data.reading import cut, read_at_most, reading, unpack_limit
-from hdnn.data.sources import optional
+from hdnn.data.reading import cut, optional, read_at_most, reading, unpack_limit
 from hdnn.errors import FetchError
 
 T = TypeVar("T")

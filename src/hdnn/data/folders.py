@@ -17,8 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data.reading import check_unpacked, reading
-from hdnn.data.sources import optional
+from hdnn.data.reading import check_unpacked, optional, reading
 from hdnn.errors import FileFormatError, HdnnError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")

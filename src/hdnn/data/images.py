@@ -15,7 +15,7 @@ from hdnn.data.downloads import Progress
 from hdnn.data.fetch import REMOTES, obtain
 from hdnn.data.folders import read_folder
 from hdnn.data.idx import parse_idx, read_bytes
-from hdnn.data.sources import optional
+from hdnn.data.reading import optional
 from hdnn.data.splits import holdout
 from hdnn.errors import FileFormatError, HdnnError, unknown_name
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hdnn.data.cells import is_missing, number
+from hdnn.data.columns import as_number, is_missing
 from hdnn.data.reading import short
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, setting
 
 Label = str | int | float | bool
 
@@ -48,6 +48,20 @@ def typed(cells: Sequence[str]) -> list[Label]:
         return [float(text) for text in texts]
     except ValueError:
         return list(texts)
+
+
+def typed_with_gaps(cells: Sequence[Any], texts: bool) -> list[Any]:
+    """The values of a column to predict, None where missing.
+
+    Args:
+        cells: of a file of texts, or as they are.
+        texts: whether they are of a file of texts, so that they have no types yet.
+    """
+    gaps = [is_missing(cell) for cell in cells]
+    values = [cell for cell, gap in zip(cells, gaps, strict=True) if not gap]
+    known = iter(typed(values) if texts else values)
+    filled = [None if gap else next(known) for gap in gaps]
+    return [None if is_missing(value) else value for value in filled]
 
 
 def as_array(name: str, values: Sequence[Any]) -> NDArray[Any]:
@@ -121,13 +135,14 @@ def regression_target(
     values = np.empty(len(y))
     for i, value in enumerate(y.tolist()):
         try:
-            values[i] = number(value)
+            values[i] = as_number(value)
         except (ValueError, OverflowError):
             values[i] = np.nan
         if not np.isfinite(values[i]):
             raise HdnnError(
                 f"the target {short(name)} holds {short(value)} ({unit} {rows[i]}), but regression "
-                "needs finite numbers; correct it, or use task='classification' for labels"
+                f"needs finite numbers; correct it, or use {setting('task', 'classification')} for "
+                "labels"
             )
     return values
 
@@ -144,7 +159,7 @@ def refuse_stray_text(name: str, y: NDArray[Any], rows: Sequence[int], unit: str
         raise HdnnError(
             f"the target {short(name)} holds numbers, except {unit} {rows[bad[0]]}: "
             f"{short(y.tolist()[bad[0]])}; correct it, or, if these are labels, say "
-            "task='classification'"
+            f"{setting('task', 'classification')}"
         )
 
 

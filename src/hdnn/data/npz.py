@@ -11,8 +11,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from hdnn.data.names import refuse_duplicates, refuse_many
-from hdnn.data.reading import check_unpacked, reading, short
+from hdnn.data.reading import check_unpacked, reading, refuse_duplicates, refuse_many, short
 
 _MAGIC = b"\x93NUMPY"
 _HEADERS: dict[tuple[int, int], Any] = {

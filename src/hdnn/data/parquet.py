@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from hdnn.data.cells import is_missing
-from hdnn.data.names import refuse_duplicates, refuse_many
+from hdnn.data.columns import Block, objects, plain
+from hdnn.data.csv_reader import BLOCK
 from hdnn.data.parquet_pages import inspect_columns
-from hdnn.data.reading import check_unpacked, reading, short, unpack_limit
-from hdnn.data.sources import TableRows, as_numbers, as_objects, optional
-from hdnn.errors import HdnnError
+from hdnn.data.reading import (
+    check_unpacked,
+    optional,
+    reading,
+    refuse_duplicates,
+    refuse_many,
+    short,
+    unpack_limit,
+)
+from hdnn.errors import HdnnError, setting
 
 _NUMBERS, _OBJECTS, _HEADER_VALUE = 64, 192, 200
 """Bytes of memory: of a row, for the column that is being read and the target (as numbers or as
@@ -26,6 +33,8 @@ class ParquetSource:
     """A Parquet file, of which only the wanted columns are read, one after the other."""
 
     own_target: str | None = None
+    unit = "row"
+    notes: tuple[str, ...] = ()
 
     def __init__(self, path: Path) -> None:
         self.path, self.where = path, str(path)
@@ -35,22 +44,29 @@ class ParquetSource:
         refuse_many(self.where, len(self.names))
         refuse_duplicates(self.where, self.names)
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
-        """Read these columns."""
-        wanted = [*feature_names, *([] if target is None else [target])]
+    def blocks(
+        self, columns: Sequence[str], texts: Sequence[str] = (), size: int = BLOCK
+    ) -> Iterator[Block]:
+        """The rows, at most ``size`` at a time."""
         types = optional("pyarrow").types
+        wanted = list(dict.fromkeys(columns))
         with reading(self.path, "Parquet"):
-            count, texts = self._inspect(wanted, types)
-        rows = range(1, count + 1)
-        with self._opened(read_dictionary=texts) as file:
-            X = np.empty((len(rows), len(feature_names)))
-            for j, name in enumerate(feature_names):
-                X[:, j] = as_numbers(name, self._column(file, types, name), rows)
-            values = None
-            if target is not None:
-                column = self._column(file, types, target).tolist()
-                values = [None if is_missing(value) else value for value in column]
-        return TableRows(X, values, rows, "row")
+            dictionaries = self._inspect(wanted, types)
+        first, letters = 1, 0
+        with self._opened(read_dictionary=dictionaries) as file:
+            batches = file.iter_batches(batch_size=size, columns=wanted, use_threads=False)
+            for batch in batches:
+                values = {}
+                for name in wanted:
+                    cells, length = _cells(batch.column(name))
+                    letters += length
+                    check_unpacked(self.path, letters)
+                    values[name] = (objects if name in texts else plain)(cells)
+                yield Block(values, range(first, first + len(batch)))
+                first += len(batch)
+
+    def close(self) -> None:
+        """Nothing is open between two blocks."""
 
     @contextmanager
     def _opened(self, **options: Any) -> Iterator[Any]:
@@ -75,33 +91,63 @@ class ParquetSource:
             return "other"
         raise HdnnError(
             f"{self.where}: column {short(name)} holds {short(str(declared))}, which are neither "
-            f"numbers nor texts; drop the column (drop=[{short(name)}])"
+            f"numbers, dates nor texts; drop the column ({setting('drop', [name[:60]])})"
         )
 
-    def _inspect(self, wanted: Sequence[str], types: Any) -> tuple[int, list[str]]:
-        """The number of rows, if there is memory for them, and the texts with a dictionary."""
+    def _inspect(self, wanted: Sequence[str], types: Any) -> list[str]:
+        """The texts with a dictionary, if there is memory for all columns."""
         kinds = {name: self._kind(types, name) for name in wanted}
         most_values = unpack_limit(self.path) // _HEADER_VALUE
         rows, pages = inspect_columns(self.path, wanted, most_values)
         cost = _NUMBERS if set(kinds.values()) <= {"plain"} else _OBJECTS
         largest = max((column.unpacked for column in pages.values()), default=0)
         check_unpacked(self.path, rows * (8 * len(wanted) + cost) + largest)
-        texts = [name for name in wanted if kinds[name] == "text" and pages[name].has_dictionary]
-        return rows, texts
+        return [name for name in wanted if kinds[name] == "text" and pages[name].has_dictionary]
 
-    def _column(self, file: Any, types: Any, name: str) -> NDArray[Any]:
-        column = file.read(columns=[name], use_threads=False).column(name)
-        if types.is_dictionary(column.type):
-            return as_objects(self._repeated(column))
-        if self._kind(types, name) == "plain" and column.null_count == 0:
-            return np.asarray(column.to_numpy())
-        return as_objects(column.to_pylist())
 
-    def _repeated(self, column: Any) -> list[Any]:
-        """The values of a column with a dictionary; those that are equal are one in memory."""
-        cells: list[Any] = []
-        for chunk in column.chunks:
-            values = [*chunk.dictionary.to_pylist(), None]
-            cells += [values[-1 if k is None else k] for k in chunk.indices.to_pylist()]
-        check_unpacked(self.path, sum(len(cell) for cell in cells if isinstance(cell, str)))
-        return cells
+def _cells(column: Any) -> tuple[Any, int]:
+    """Part of a column for pandas, and how many letters a dictionary repeats in it.
+
+    Texts of a dictionary that are equal are one in memory; pandas would copy each of them.
+    """
+    if not hasattr(column, "dictionary"):
+        return column.to_pandas(), 0
+    entries = [*column.dictionary.to_pylist(), None]
+    lengths = np.array([len(entry) if isinstance(entry, str) else 0 for entry in entries])
+    codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return pd.Series(entries, dtype=object).to_numpy()[codes], int(lengths[codes].sum())
+
+
+class ParquetWriter:
+    """Writes rows to a Parquet file, block by block; the first block decides the types.
+
+    Args:
+        path: the file.
+        names: of the columns.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.path, self.names = path, list(names)
+        self.writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        optional("pyarrow.parquet")
+        return self
+
+    def write(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Write some rows: texts, numbers and dates."""
+        pyarrow, parquet = optional("pyarrow"), optional("pyarrow.parquet")
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        types = [None] * len(columns) if self.writer is None else self.writer.schema.types
+        arrays = [
+            pyarrow.array(column, type=kind, from_pandas=True)
+            for column, kind in zip(columns, types, strict=True)
+        ]
+        table = pyarrow.Table.from_arrays(arrays, names=self.names)
+        if self.writer is None:
+            self.writer = parquet.ParquetWriter(self.path, table.schema)
+        self.writer.write_table(table)
+
+    def __exit__(self, *error: object) -> None:
+        if self.writer is not None:
+            self.writer.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, unknown_name
 
 UNPACK_RATIO, UNPACK_MEGABYTES = 10, 64
 """What a file unpacks to is at most this many times its size, plus this many megabytes."""
@@ -18,6 +21,9 @@ LARGE, LARGE_RATIO = 2**20, 100
 
 MOST_SHOWN = 200
 """Characters of a foreign error in a message."""
+
+MOST_NAMES, MOST_COLUMNS = 30, 100_000
+"""Column names in a message, and columns of a table."""
 
 
 class Readable(Protocol):
@@ -131,3 +137,59 @@ def read_at_most(file: Readable, limit: int) -> bytes | None:
         if total > limit:
             return None
     return b"".join(parts)
+
+
+# --- columns by name ------------------------------------------------------------------------------
+
+
+def find(names: Sequence[str], name: str, where: str) -> int:
+    """The position of a column, or an error that names the nearest one."""
+    count = names.count(name) if isinstance(name, str) else 0
+    if count == 1:
+        return names.index(name)
+    if count:
+        raise _repeated(where, name, count)
+    kind, known = f"column of {where}", list(names)
+    if len(known) > MOST_NAMES:
+        kind = f"{kind} ({len(known)} columns, of which the nearest are shown)"
+        known = difflib.get_close_matches(str(name), names, n=MOST_NAMES, cutoff=0.0)
+    raise unknown_name(kind, name, map(cut, known))
+
+
+def _repeated(where: str, name: str, count: int) -> HdnnError:
+    return HdnnError(f"{where}: {count} columns are named {short(name)}; rename all but one")
+
+
+def refuse_many(where: str, count: int) -> None:
+    """Raise an error where there are more columns than any network could read."""
+    if count > MOST_COLUMNS:
+        raise HdnnError(
+            f"{where} has {count} columns, and at most {MOST_COLUMNS} are read; remove some, or, "
+            "if its columns are samples, transpose it"
+        )
+
+
+def refuse_duplicates(where: str, names: Sequence[str]) -> None:
+    """Raise an error where a column has no name or the name of another."""
+    for position, name in enumerate(names):
+        if not name:
+            raise HdnnError(
+                f"{where}: column {position + 1} has no name; name it or remove it (pandas writes "
+                "such a column unless told to_csv(..., index=False))"
+            )
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise _repeated(where, name, count)
+
+
+# --- packages of extras ---------------------------------------------------------------------------
+
+
+def optional(module: str, extra: str = "data") -> Any:
+    """An optional module, or an error that names the extra to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(package, package)
+        raise HdnnError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error

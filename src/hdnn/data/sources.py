@@ -1,120 +1,96 @@
-"""Where tables come from: CSV, Parquet, NPZ, arrays and columns, all read alike."""
+"""Where tables come from: CSV, Parquet, NPZ, data frames, arrays and columns, all read alike."""
 
 from __future__ import annotations
 
-import importlib
 import os
-from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from hdnn.data.cells import is_missing, numbers, refuse_infinite
-from hdnn.data.csv_reader import SUFFIXES, CsvFile, features
-from hdnn.data.labels import typed
-from hdnn.data.names import refuse_duplicates, refuse_many
+from hdnn.data.columns import Block, objects, plain
+from hdnn.data.csv_reader import BLOCK, SUFFIXES, CsvSource
 from hdnn.data.npz import read_npz
-from hdnn.data.reading import short
+from hdnn.data.reading import refuse_duplicates, refuse_many, short
 from hdnn.errors import HdnnError
 
 KNOWN_SUFFIXES = (*SUFFIXES, ".parquet", ".pq", ".npz")
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """What was read of a table.
-
-    Args:
-        X: ``(rows, p)``, NaN where missing.
-        target: the values of the target, None where missing; None without a target.
-        rows: the number of every row, for messages.
-        unit: what these numbers count: "line" of a file or "row", from 1.
-    """
-
-    X: NDArray[np.float64]
-    target: list[Any] | None
-    rows: Sequence[int]
-    unit: str
-
-
 class Source(Protocol):
-    """Named columns, read when it is known which are wanted."""
+    """Named columns, read block by block when it is known which are wanted."""
 
     where: str
-    names: tuple[str, ...]
+    unit: str  # what the numbers of its rows count: "line" or "row", from 1
     own_target: str | None  # what came as y, beside X
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
-        """Read these columns, which are there, each once."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all columns."""
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks on the source as a whole."""
 
-class CsvSource:
-    """A CSV file, read in blocks, so that its texts are never all in memory."""
+    def blocks(
+        self, columns: Sequence[str], texts: Sequence[str] = (), size: int = BLOCK
+    ) -> Iterator[Block]:
+        """Read these columns, which are there; of ``texts`` the cells as they are."""
 
-    own_target: str | None = None
-
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        self.file = CsvFile.open(path, file)
-        self.where, self.names = str(path), self.file.names
-
-    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
-        """Read these columns."""
-        position = {name: j for j, name in enumerate(self.names)}
-        positions = [position[name] for name in feature_names]
-        parts = [np.empty((0, len(feature_names)))]
-        cells: list[str] = []
-        all_lines = array("q")  # a list of integers takes 36 bytes a row
-        for lines, rows in self.file.blocks():
-            parts.append(features(rows, lines, feature_names, positions))
-            all_lines.extend(lines)
-            if target is not None:
-                cells.extend(row[position[target]] for row in rows)
-        values = None if target is None else _typed_with_gaps(cells)
-        return TableRows(np.concatenate(parts), values, all_lines, "line")
+    def close(self) -> None:
+        """Close what is open."""
 
 
 class ColumnSource:
     """Columns in memory, each a sequence of the same length."""
 
+    unit = "row"
+    notes: tuple[str, ...] = ()
+
     def __init__(self, where: str, columns: Mapping[str, Any], own_target: str | None = None):
         self.where, self.own_target = where, own_target
-        self.columns = {name: _column(where, name, values) for name, values in columns.items()}
-        self.names = tuple(self.columns)
-        lengths = {}
-        for name, column in self.columns.items():
+        self.columns: dict[str, Any] = {}
+        for name, values in columns.items():
             if not isinstance(name, str):
                 raise HdnnError(f"{where}: a column's name is a text, got {short(name)}")
-            if column.ndim != 1:
-                raise HdnnError(
-                    f"{where}: column {short(name)} has shape {short(column.shape)}; a column is a "
-                    "sequence of single values, and a table is one 2-D array named X"
-                )
-            lengths[name] = len(column)
+            self.columns[name] = _column(where, name, values)
+        self.names = tuple(self.columns)
+        self.categorical = [
+            name
+            for name, column in self.columns.items()
+            if isinstance(column.dtype, pd.CategoricalDtype)
+        ]
+        lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise HdnnError(f"{where}: columns of different lengths: {short(lengths, 300)}")
 
-    def take(self, feature_names: Sequence[str], target: str | None) -> TableRows:
-        """Read these columns."""
-        size = len(next(iter(self.columns.values()), ()))
-        rows = range(1, size + 1)
-        X = np.empty((size, len(feature_names)))
-        for j, name in enumerate(feature_names):
-            X[:, j] = as_numbers(name, self.columns[name], rows)
-        values = None
-        if target is not None:
-            column = self.columns[target].tolist()
-            values = [None if is_missing(value) else value for value in column]
-        return TableRows(X, values, rows, "row")
+    def blocks(
+        self, columns: Sequence[str], texts: Sequence[str] = (), size: int = BLOCK
+    ) -> Iterator[Block]:
+        """The rows, at most ``size`` at a time."""
+        values = {n: (objects if n in texts else plain)(self.columns[n]) for n in columns}
+        count = len(next(iter(self.columns.values()), ()))
+        for first in range(0, count, size):
+            rows = range(first + 1, min(first + size, count) + 1)
+            yield Block({n: v[first : first + size] for n, v in values.items()}, rows)
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def open_source(source: Any, file: BinaryIO | None = None) -> Source:
-    """The source of a table: a path, named columns, a 2-D array, or a pair (X, y)."""
+    """The source of a table: a path, named columns, a 2-D array, or a pair (X, y).
+
+    Args:
+        source: what to read.
+        file: of a path, if it is open already.
+    """
     if isinstance(source, (str, os.PathLike)):
         return _from_path(Path(source), file)
+    if isinstance(source, pd.DataFrame):
+        return ColumnSource("the data frame", {str(n): c for n, c in source.items()})
     if isinstance(source, Mapping):
         return ColumnSource("the columns", source)
     if isinstance(source, tuple) and len(source) == 2:
@@ -122,20 +98,9 @@ def open_source(source: Any, file: BinaryIO | None = None) -> Source:
     if isinstance(source, np.ndarray):
         return _from_arrays("the array", source)
     raise HdnnError(
-        f"a table is read from a path, a 2-D numpy array, a pair (X, y) or a dict of columns, got "
-        f"{type(source).__name__}; turn a pandas DataFrame into columns by dict(frame)"
+        f"a table is read from a path, a pandas DataFrame, a 2-D numpy array, a pair (X, y) or a "
+        f"dict of columns, got {type(source).__name__}"
     )
-
-
-def optional(module: str, extra: str = "data") -> Any:
-    """An optional module, or an error that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(
-            module.partition(".")[0], module.partition(".")[0]
-        )
-        raise HdnnError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error
 
 
 def _from_path(path: Path, file: BinaryIO | None) -> Source:
@@ -191,36 +156,16 @@ def _from_arrays(where: str, X: Any, y: Any = None, feature_names: Any = None) -
     return ColumnSource(where, {**columns, "y": y}, own_target="y")
 
 
-def as_numbers(name: str, column: NDArray[Any], rows: Sequence[int]) -> NDArray[np.float64]:
-    """A column as float64, NaN where missing; or an error that names the first bad row."""
-    if column.dtype.kind not in "biuf":
-        return numbers(name, column.tolist(), rows, "row")
-    converted = column.astype(np.float64)
-    refuse_infinite(name, converted, rows, "row")
-    return converted
-
-
-def _typed_with_gaps(cells: list[str]) -> list[Any]:
-    gaps = [is_missing(cell) for cell in cells]
-    known = iter(typed([cell for cell, gap in zip(cells, gaps, strict=True) if not gap]))
-    values = [None if gap else next(known) for gap in gaps]
-    return [None if is_missing(value) else value for value in values]
-
-
-def _column(where: str, name: str, values: Any) -> NDArray[Any]:
+def _column(where: str, name: str, values: Any) -> Any:
     try:
-        column = np.asarray(values)
+        array = values if isinstance(values, pd.Series) else np.asarray(values)
     except ValueError:
         raise HdnnError(f"{where}: column {name!r} is not a sequence of single values") from None
-    if column.dtype.kind in "mM":  # numpy gives dates as integers, which would pass for numbers
-        return column.astype(str)
-    if column.dtype.kind == "U" and isinstance(values, (list, tuple)):
-        return as_objects(list(values))  # else numpy would turn the numbers among texts into texts
-    return column
-
-
-def as_objects(values: list[Any]) -> NDArray[Any]:
-    """A column of Python objects, whatever they are."""
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
+    if array.ndim != 1:
+        raise HdnnError(
+            f"{where}: column {short(name)} has shape {short(array.shape)}; a column is a "
+            "sequence of single values, and a table is one 2-D array named X"
+        )
+    if array.dtype.kind == "U" and isinstance(values, (list, tuple)):
+        array = pd.Series(values, dtype=object)  # numpy turns numbers among texts into texts
+    return array

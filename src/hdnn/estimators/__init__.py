@@ -1,6 +1,6 @@
 """Estimators for scikit-learn: pipelines, grid searches and cross-validation of these networks."""
 
-from hdnn.data.sources import optional
+from hdnn.data.reading import optional
 
 optional("sklearn")  # else an error that names the extra to install
 

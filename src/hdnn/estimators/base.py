@@ -10,13 +10,20 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from hdnn import zoo
+from hdnn.data import ColumnEncoder, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, Model, Scaler
+from hdnn.models import Augmentation, Model, Projection, Scaler
+from hdnn.models.projection import needs_projection
 from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig
 
 Array = np.ndarray
@@ -46,6 +53,15 @@ def takes_parts(estimator: Any) -> bool:
             "give class_weight as a dictionary"
         )
     return True
+
+
+def fit_encoder(X: Any) -> ColumnEncoder | None:
+    """The encoder of a data frame with texts or dates; None for anything that is numbers."""
+    dtypes = getattr(X, "dtypes", ())
+    if not hasattr(X, "iloc") or all(getattr(kind, "kind", "O") in "biuf" for kind in dtypes):
+        return None
+    table = read_table(X)
+    return ColumnEncoder.fit(table.columns, table.types)
 
 
 class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
@@ -105,20 +121,25 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, partial: bool, **options: Any
     ) -> tuple[Array, Array, Array]:
         """Checked rows and weights; a row of weight 0 is a row that is not there."""
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            ensure_all_finite=self._finite(),
-            reset=not self._continues(partial),
-            **options,
-        )
+        reset = not self._continues(partial)
+        checks = {"dtype": np.float64, "ensure_all_finite": self._finite(), **options}
+        if reset:
+            self._encoder = fit_encoder(X)
+        if self._encoder is None:
+            X, y = validate_data(self, X, y, reset=reset, **checks)
+        else:
+            X, y = check_X_y(self._encode(X, reset), y, **checks)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.any():
             raise HdnnError("all values of sample_weight are 0: give at least one row a weight")
         kept = weight > 0
         return X[kept], y[kept], weight[kept]
+
+    def _encode(self, X: Any, reset: bool = False) -> Array:
+        """The numbers of a data frame with texts or dates."""
+        assert self._encoder is not None
+        frame = validate_data(self, X, skip_check_array=True, reset=reset)
+        return self._encoder.transform(self._encoder.read_frame(frame))
 
     def _finite(self) -> bool | str:
         return "allow-nan" if self.standardize else True
@@ -136,32 +157,35 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Model:
         rows, features = X.shape
         width = settings.choose_width(self.width, features)
-        widened = Augmentation(features, width, self.augmentation)
+        width += width % 2
+        projected = needs_projection("auto", features, width)
         scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
         dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
         row = zoo.architecture(self.architecture)
         time = "T" if self.step is None else "step"
         network = zoo.network(
             row,
-            features=widened.width,
+            features=width,
             layers=settings.checked("layers", self.layers),
             activation=self.activation,
             time_invariant=bool(self.time_invariant),
-            generator=torch.Generator().manual_seed(seed),
+            generator=(generator := torch.Generator().manual_seed(seed)),
             dtype=dtype,
             **({time: settings.checked(time, getattr(self, time))} if row.scheme.uses_step else {}),
         )
         assert isinstance(network.field, WeightedField)
         with torch.no_grad():
-            scale = settings.choose_scale(self.init_scale, widened.width)
+            scale = settings.choose_scale(self.init_scale, width)
             network.field.weights.theta.mul_(scale)
         names = getattr(self, "feature_names_in_", None)
         return Model(
             network,
             outputs,
-            widened,
+            None if projected else Augmentation(features, width, self.augmentation),
             scaler.to(dtype) if self.standardize else None,
-            feature_names=None if names is None else list(names),
+            feature_names=None if names is None or self._encoder else list(names),
+            encoder=self._encoder,
+            projection=Projection(features, width, generator, dtype) if projected else None,
             **description,
         )
 
@@ -248,7 +272,10 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         """``(rows, outputs)``: the values of the output layer."""
         check_is_fitted(self, "model_")
         finite = "allow-nan" if self.model_.scaler is not None else True
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        if self._encoder is None:
+            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        else:
+            X = self._encode(X)
         data = torch.tensor(X, dtype=self.model_.head.weight.dtype)
         parts = [self.model_(part) for part in data.split(CHUNK)]
         return torch.cat(parts).double().numpy()

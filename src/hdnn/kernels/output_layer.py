@@ -32,14 +32,14 @@ def residuals(Z: Array, V: Array, target: Array, weight: Array, loss: int, R: Ar
             for k in range(V.shape[1]):
                 z += V[o, k] * Z[i, k]
             R[i, o] = z
-        total += weight[i] * _loss(R[i], target[i], loss)
+        total += weight[i] * sample_loss(R[i], target[i], loss)
         for o in range(outputs):
             R[i, o] *= weight[i]
     return total
 
 
 @compiled
-def _loss(z: Array, target: Array, loss: int) -> float:
+def sample_loss(z: Array, target: Array, loss: int) -> float:
     """The loss of one sample; z becomes its gradient."""
     if loss == LOGISTIC:
         sign = 2.0 * target[0] - 1.0

@@ -96,26 +96,32 @@ def _replace(typing, team, k, old, new):
 
 
 @njit(nogil=True, cache=True)
-def first_piece(team: Team, caller: bool) -> int:
-    """Enter a call: a piece of its work, or -1 where there is nothing to do."""
+def enter(team: Team, caller: bool) -> bool:
+    """Enter a call; False for a helper that is too early or too late, which then has left."""
     if caller:
         if team[LATCH] == 0:  # without helpers, an array may serve again
             team[NEXT], team[ACTIVE] = 0, 1
         _swap(team, GATE, OPEN)
-        return next_piece(team, caller)
+        return True
     active = _load(team, ACTIVE)
     while active > 0 and not _replace(team, ACTIVE, active, active + 1):
         active = _load(team, ACTIVE)
     if active == 0:  # the call is over
-        return -1
+        return False
     spins = 0
     while _load(team, GATE) == NOT_YET and spins < PATIENCE:
         spins += 1
     if _load(team, GATE) != OPEN:
         leave(team, caller)
-        return -1
+        return False
     _add(team, JOINED, 1)
-    return next_piece(team, caller)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def first_piece(team: Team, caller: bool) -> int:
+    """Enter a call: a piece of its work, or -1 where there is nothing to do."""
+    return next_piece(team, caller) if enter(team, caller) else -1
 
 
 @njit(nogil=True, cache=True)

@@ -3,6 +3,7 @@
 from hdnn.models.image_config import ImageConfig, ImageOptions
 from hdnn.models.model import ImageClassifier, Model
 from hdnn.models.persistence import load, save
+from hdnn.models.projection import Projection
 from hdnn.models.stages import Stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 
@@ -13,6 +14,7 @@ __all__ = [
     "ImageOptions",
     "ImageStem",
     "Model",
+    "Projection",
     "Scaler",
     "Stages",
     "Stem",

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
+from hdnn.models.projection import Projection
 from hdnn.models.stages import Stages, image_stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 from hdnn.networks import HamiltonianNetwork
@@ -31,7 +33,9 @@ class Model(nn.Module):
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
         feature_names: the columns of a table that the model takes, in order.
-        stem: instead of augmentation and scaler, where the data are no table.
+        encoder: makes these of a table as people have it; None where all columns are numbers.
+        projection: brings the data to the network's width instead, by a learned linear map.
+        stem: instead of augmentation, scaler and projection, where the data are no table.
 
     Raises:
         HdnnError: the parts do not fit together.
@@ -52,6 +56,8 @@ class Model(nn.Module):
         task: str = "classification",
         classes: Sequence[Label] | None = None,
         feature_names: Sequence[str] | None = None,
+        encoder: ColumnEncoder | None = None,
+        projection: Projection | None = None,
         stem: Stem | None = None,
     ) -> None:
         super().__init__()
@@ -59,13 +65,16 @@ class Model(nn.Module):
             raise unknown_name("task", task, TASKS)
         if network.features is None:
             raise HdnnError("a model for tables needs a network over features, not channels")
-        if stem is not None and not (augmentation is None and scaler is None):
-            raise HdnnError("give a stem, or augmentation and scaler, not both")
+        parts = augmentation, scaler, encoder, projection
+        if stem is not None and any(part is not None for part in parts):
+            raise HdnnError("give a stem, or augmentation, scaler and projection, not both")
         if outputs < 1:
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
         if task == "classification":
             _check_labels(classes, max(2, outputs))
-        self.stem = TableStem(network.features, augmentation, scaler) if stem is None else stem
+        self.stem = TableStem(network.features, *parts) if stem is None else stem
+        if encoder is not None and feature_names is None:
+            feature_names = encoder.feature_names
         self.stages = (
             network if isinstance(network, Stages) else Stages([network], features=network.features)
         )
@@ -115,6 +124,22 @@ class Model(nn.Module):
     def scaler(self) -> Scaler | None:
         """What standardizes the columns of a table, if anything does."""
         return self.stem.scaler if isinstance(self.stem, TableStem) else None
+
+    @property
+    def encoder(self) -> ColumnEncoder | None:
+        """What makes numbers of the columns of a table; None where they are numbers."""
+        return self.stem.encoder if isinstance(self.stem, TableStem) else None
+
+    @property
+    def columns(self) -> ColumnEncoder:
+        """The columns of a table that the model takes, and how they become its features."""
+        names = self.feature_names or [f"x{k}" for k in range(self.features)]
+        return self.encoder or ColumnEncoder.numeric(names)
+
+    @property
+    def projection(self) -> Projection | None:
+        """What projects the columns of a table, if anything does."""
+        return self.stem.projection if isinstance(self.stem, TableStem) else None
 
     @property
     def config(self) -> ImageConfig | None:

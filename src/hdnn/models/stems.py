@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.image_config import ImageConfig
+from hdnn.models.projection import Projection
 
 MODES = ("append", "spread")
 
@@ -144,34 +146,53 @@ class Stem(nn.Module, ABC):
 
 
 class TableStem(Stem):
-    """Columns of a table, standardized and augmented; nothing in it is trained.
+    """Columns of a table, standardized, and augmented or projected to the width of the network.
 
     Args:
         width: width of the network.
         augmentation: widens the data to that width; None where they agree.
         scaler: standardizes the data; None for none.
+        encoder: made numbers of the columns of the table; None where they were numbers.
+        projection: instead of the augmentation; it alone is trained.
 
     Raises:
         HdnnError: the widths do not fit.
     """
 
     takes_images = False
-    names: ClassVar[dict[str, str]] = {"scaler.": "stem.scaler.", "network.": "stages.blocks.0."}
+    names: ClassVar[dict[str, str]] = {
+        "scaler.": "stem.scaler.",
+        "projection.": "stem.projection.",
+        "network.": "stages.blocks.0.",
+    }
     expansion = 1
 
     def __init__(
-        self, width: int, augmentation: Augmentation | None = None, scaler: Scaler | None = None
+        self,
+        width: int,
+        augmentation: Augmentation | None = None,
+        scaler: Scaler | None = None,
+        encoder: ColumnEncoder | None = None,
+        projection: Projection | None = None,
     ) -> None:
-        if augmentation is not None and augmentation.width != width:
+        if augmentation is not None and projection is not None:
+            raise HdnnError("give an augmentation or a projection, not both")
+        widened = augmentation if projection is None else projection
+        if widened is not None and widened.width != width:
             raise HdnnError(
-                f"the augmentation gives {augmentation.width} features, but the network takes "
-                f"{width}"
+                f"the {type(widened).__name__.lower()} gives {widened.width} features, but the "
+                f"network takes {width}"
             )
-        features = width if augmentation is None else augmentation.features
+        features = width if widened is None else widened.features
         if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
             raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
+        if encoder is not None and len(encoder.feature_names) != features:
+            raise HdnnError(
+                f"the encoder gives {len(encoder.feature_names)} features, the data have {features}"
+            )
         super().__init__((features,))
         self.augmentation, self.scaler = augmentation, scaler
+        self.encoder, self.projection = encoder, projection
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
         if x.ndim != 2 or x.shape[1:] != self.shape:
@@ -187,7 +208,7 @@ class TableStem(Stem):
         return x if self.augmentation is None else self.augmentation(x)
 
     def forward(self, states: Tensor) -> Tensor:
-        return states
+        return states if self.projection is None else self.projection(states)
 
 
 class ImageStem(Stem):

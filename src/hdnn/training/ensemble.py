@@ -18,7 +18,7 @@ from hdnn.fields.patterns import Pattern
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.group import refuse_distributed
-from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer
+from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer, watched
 from hdnn.training.objective import LOSSES
 from hdnn.training.settings import SOLVERS, TrainingConfig
 
@@ -277,19 +277,19 @@ class _CompiledEpochs:
         size, kernel = config.batch_size, kernels.epoch_kernel(self.number)
         turns = np.ascontiguousarray(order.numpy())
         count = -(-turns.shape[1] // size)
-        watched = [] if observer is None else _watched(observer, number * count, count)
+        seen = watched(observer, number * count, count)
         theta, beta = (
             t.detach().numpy().reshape(networks, *t.shape[-2:])
             for t in (self.weights.theta, self.weights.beta)
         )
         losses = np.full((networks, count, 3), np.nan)
-        gradients = np.zeros((networks, count, theta.shape[1] if watched else 0))
-        shots = [np.empty((networks, len(watched), *t.shape[1:]), t.dtype) for t in (theta, beta)]
+        gradients = np.zeros((networks, count, theta.shape[1] if seen else 0))
+        shots = [np.empty((networks, len(seen), *t.shape[1:]), t.dtype) for t in (theta, beta)]
         data = kernels.Data(self.X, self.targets, self.sample_weight, turns)
         first, second = self.moments
         trained = kernels.Trained(theta, beta, first, second, self.V)
         fixed = kernels.Fixed(self.steps, self.mixing, self.h, *self.repeats)
-        told = kernels.Record(losses, gradients, np.array(watched, np.int64), *shots)
+        told = kernels.Record(losses, gradients, np.array(seen, np.int64), *shots)
         options = self._options(number)
 
         def work(team: np.ndarray, caller: bool) -> None:
@@ -298,10 +298,10 @@ class _CompiledEpochs:
 
         if count:
             parallel_for(work, networks, thread_count())
-        if observer is not None and watched:
-            batches = [turns[:, i * size : (i + 1) * size] for i in watched]
-            iterations = [number * count + i for i in watched]
-            norms = gradients[:, watched]
+        if observer is not None and seen:
+            batches = [turns[:, i * size : (i + 1) * size] for i in seen]
+            iterations = [number * count + i for i in seen]
+            norms = gradients[:, seen]
             observer.after_compiled_epoch(
                 Observations(iterations, batches, shots[0], shots[1], norms)
             )
@@ -370,8 +370,3 @@ def repeats_of(pattern: Pattern) -> np.ndarray:
     """How often every parameter stands in the assembled array."""
     counts = np.bincount(np.abs(pattern.code.ravel()), minlength=pattern.size + 1)
     return counts[1:].astype(np.float64)
-
-
-def _watched(observer: Observer, first: int, count: int) -> list[int]:
-    """Which of the iterations from ``first`` on are watched, counted from there."""
-    return [i for i in range(count) if observer.observes(first + i)]

@@ -87,6 +87,11 @@ class Observer(Protocol):
         """All that was watched in an epoch."""
 
 
+def watched(observer: Observer | None, first: int, count: int) -> list[int]:
+    """Which of ``count`` iterations from ``first`` on are watched, counted from there."""
+    return [i for i in range(count) if observer is not None and observer.observes(first + i)]
+
+
 @dataclass(frozen=True)
 class Batches:
     """The training data on the threshold of the network.
@@ -174,7 +179,8 @@ class CoordinateLoop(Loop):
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
-        self.optimizer = make_optimizer(model.network.parameters(), config, weight_decay=0.0)
+        self.hidden = [*model.stem.parameters(), *model.stages.parameters()]
+        self.optimizer = make_optimizer(self.hidden, config, weight_decay=0.0)
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
         for group in self.optimizer.param_groups:
@@ -196,7 +202,7 @@ class CoordinateLoop(Loop):
     def _step(self, chosen: Tensor) -> tuple[float, float, int]:
         config, head = self.config, self.model.head
         target, weight = self.data.target[chosen], self.data.weight[chosen]
-        out = self.model.network(self.data.states[chosen])
+        out = self.model.stages(self.model.stem(self.data.states[chosen]))
         if not bool(weight.sum() > 0):  # a batch of which nothing counts
             return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         solve_output(self.model, out.detach(), target, weight, config)
@@ -207,7 +213,7 @@ class CoordinateLoop(Loop):
         (plain + smooth).backward()
         self._report_gradients()
         if config.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.network.parameters(), config.clip)
+            nn.utils.clip_grad_norm_(self.hidden, config.clip)
         penalty = config.alpha_c * output_penalty(head.weight, head.bias)
         penalized = float((plain + smooth + penalty).detach())
         if np.isfinite(penalized):
@@ -332,10 +338,10 @@ def solve_output(
 
 def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why whole epochs cannot run in kernels, or None."""
-    if config.method != "coordinate":
-        return "joint descent goes through autograd"
     if config.optimizer.lower() != "adam":
         return f"the kernels know Adam, not {config.optimizer}"
+    if any(p.requires_grad for p in model.stem.parameters()):
+        return "the input projection is trained"
     network, field = model.network, model.network.field
     if not isinstance(field, WeightedField):
         return "the network has an energy of its own"
@@ -358,16 +364,26 @@ def make_loop(
     model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
 ) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    from hdnn.training.ensemble import CompiledLoop  # it builds on this module
+    # Both build on this module.
+    from hdnn.training.ensemble import CompiledLoop
+    from hdnn.training.joint import CompiledJointLoop, joint_obstacle
 
     _check_fit(model, config)
     group.check(config)
-    reason = direct_obstacle(model, data, config)
+    joint = config.method == "joint"
+    if joint:
+        reason = joint_obstacle(model, data, config, group)
+    else:
+        reason = direct_obstacle(model, data, config)
     if config.loop == "compiled" and reason is not None:
         raise HdnnError(f"loop='compiled' cannot serve: {reason}; use loop='auto'")
-    if config.method == "joint":
-        return JointLoop(model, data, config, group)
     compiled = config.loop != "autograd" and reason is None
+    if joint:
+        return (
+            CompiledJointLoop(model, data, config)
+            if compiled
+            else JointLoop(model, data, config, group)
+        )
     return CompiledLoop(model, data, config) if compiled else CoordinateLoop(model, data, config)
 
 

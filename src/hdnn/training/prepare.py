@@ -11,12 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.data import PROBLEMS, Table, holdout, problem, read_table, split
+from hdnn.data import (
+    BUNDLED,
+    PROBLEMS,
+    ColumnEncoder,
+    Table,
+    bundled,
+    holdout,
+    problem,
+    read_table,
+    split,
+)
 from hdnn.data.folders import folder_digest
-from hdnn.data.images import load
+from hdnn.data.images import IMAGE_SETS, load
 from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
+from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
+from hdnn.models.projection import default_width, needs_projection
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig
@@ -60,6 +71,7 @@ class Prepared:
     classes: list[Any] | None
     feature_names: list[str] | None = None
     notes: tuple[str, ...] = ()
+    encoder: ColumnEncoder | None = None
 
 
 @dataclass(frozen=True)
@@ -152,11 +164,13 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
     data, table = _read_table(data)
     targets = torch.from_numpy(table.targets)
     labels = targets if table.task == "classification" else None
-    X = torch.from_numpy(table.X).to(dtype)
     y = targets if labels is not None else targets.to(dtype)
-    train, test = torch.arange(len(X)), torch.arange(0)
+    train, test = torch.arange(len(table)), torch.arange(0)
     if data.test > 0:
-        train, test = holdout(len(X), data.test, data.seed, labels)
+        train, test = holdout(len(table), data.test, data.seed, labels)
+    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(seen, table.types, keep=(*data.categorical, *data.numeric))
+    X = torch.from_numpy(encoder.transform(table.columns)).to(dtype)
     assert table.task is not None
     return Prepared(
         data,
@@ -166,22 +180,35 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
         y[test],
         table.task,
         None if table.classes is None else list(table.classes),
-        list(table.feature_names),
-        table.notes,
+        encoder.feature_names,
+        (*table.notes, *encoder.notes),
+        encoder,
     )
 
 
 def _read_table(data: DataConfig) -> tuple[DataConfig, Table]:
     """Open the file of a table, hash it and parse it: one and the same content, opened once."""
+    name = data.source.lower().replace("_", "-")
+    if name in BUNDLED:
+        return data, bundled(name)
     if not os.path.exists(os.path.expanduser(data.source)):  # unlike Path, for any text
-        raise unknown_name("data set (and there is no such file)", data.source[:200], PROBLEMS)
+        known = dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS))
+        raise unknown_name("data set (and there is no such file)", data.source[:200], known)
     if data.target is None:
         raise HdnnError(f"{data.source} is a table: say which column to predict with --target")
     place = Path(os.path.expanduser(data.source)).resolve()
     with reading(place, "a table"), open(place, "rb") as file:
         before = _version(os.fstat(file.fileno()))
         data = _pinned(data, place, hashlib.file_digest(file, "sha256").hexdigest())
-        table = read_table(place, data.target, task=data.task, drop=data.drop, file=file)
+        table = read_table(
+            place,
+            data.target,
+            task=data.task,
+            drop=data.drop,
+            categorical=data.categorical,
+            numeric=data.numeric,
+            file=file,
+        )
         if _version(os.stat(place)) != before:  # then the digest may be of another content
             raise HdnnError(f"{place} has changed while it was read; begin again")
     return data, table
@@ -226,21 +253,26 @@ def _check_images(given: ImageModelConfig) -> None:
 
 def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
     features = data.X_train.shape[1]
-    width = features + min(features, 32) if given.width is None else given.width
+    width = given.width or default_width(features, given.projection)
     _check_weights(given.layers * width**2)
-    augmentation = Augmentation(features, width, given.augmentation)
+    generator, dtype = torch.Generator().manual_seed(given.seed), DTYPES[given.dtype]
+    augmentation = projection = None
+    if not needs_projection(given.projection, features, width):
+        augmentation = Augmentation(features, width, given.augmentation)
     net = network(
         given.architecture,
-        features=augmentation.width,
+        features=width + width % 2,
         layers=given.layers,
         T=given.T,
         step=given.step,
         activation=given.activation,
         time_invariant=given.time_invariant,
-        dtype=DTYPES[given.dtype],
-        generator=torch.Generator().manual_seed(given.seed),
+        dtype=dtype,
+        generator=generator,
         scale=given.scale,
     )
+    if augmentation is None:
+        projection = Projection(features, width, generator, dtype)
     standardize = is_table if given.standardize is None else given.standardize
     if not standardize and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardize")
@@ -257,6 +289,9 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         task=data.task,
         classes=data.classes,
         feature_names=data.feature_names,
+        # Files of purely numeric models stay as they always were.
+        encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
+        projection=projection,
     )
 
 

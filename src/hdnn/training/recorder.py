@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hdnn.analysis.profiles import Snapshots, spread
 from hdnn.errors import FileFormatError, HdnnError
@@ -218,10 +219,13 @@ class Recorder:
         depths = spread(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
         return Header(self.every, tuple(depths), self.samples)  # type: ignore[arg-type]
 
-    def start(self, network: HamiltonianNetwork, states: Tensor) -> None:
-        """Watch a network that is trained on ``states``, ``(samples, n)``."""
+    def start(
+        self, network: HamiltonianNetwork, states: Tensor, stem: nn.Module | None = None
+    ) -> None:
+        """Watch a network that is trained on ``states``, of which the stem makes y_0."""
+        self._stem = nn.Identity() if stem is None else stem
         self._snapshots = Snapshots(network, self.header(network).depths)
-        self._states = states.numpy()
+        self._states = states
         self.recordings = []
         self._iterations: list[int] = []
         self._gradient_norms: list[np.ndarray | None] = []
@@ -235,7 +239,7 @@ class Recorder:
     def before_step(self, iteration: int, samples: Tensor) -> None:
         """Take a snapshot of the weights and of some samples of the batch."""
         self._iterations.append(iteration)
-        self._snapshots.take(self._states[samples.numpy().reshape(-1)[: self.samples]])
+        self._snapshots.take(self._entering(samples.reshape(-1)))
         self._gradient_norms.append(None)
 
     def after_gradients(self, norms: np.ndarray) -> None:
@@ -246,8 +250,14 @@ class Recorder:
         """Keep the weights, batches and norms of the gradient of an epoch of one network."""
         self._iterations += seen.iterations
         self._gradient_norms += list(seen.gradient_norms[0])
-        states = [self._states[batch[0, : self.samples]] for batch in seen.batches]
+        states = [self._entering(torch.from_numpy(batch[0])) for batch in seen.batches]
         self._snapshots.keep(states, seen.theta[0], seen.beta[0])
+
+    @torch.no_grad()
+    def _entering(self, chosen: Tensor) -> np.ndarray:
+        """y_0 of some samples of a batch."""
+        found: np.ndarray = self._stem(self._states[chosen[: self.samples]]).numpy()
+        return found
 
     def finish(self, epoch: int) -> list[Recording]:
         """Make the recordings of an epoch that has ended."""

@@ -16,12 +16,13 @@ import torch
 from annotated_types import Ge, Le, Lt, MinLen
 from pydantic import BeforeValidator
 
-from hdnn.data import KINDS, PROBLEMS
+from hdnn.data import BUNDLED, KINDS, PROBLEMS
 from hdnn.data.images import IMAGE_SETS
 from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
 from hdnn.models import ImageOptions
 from hdnn.models.image_config import BLOCKS, CONNECTORS, HEADS, NORMS
+from hdnn.models.projection import CHOICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
@@ -55,9 +56,12 @@ ClassWeights = Annotated[tuple[Annotated[float, Ge(0)], ...], MinLen(2), LISTED]
 
 
 def is_image(source: str) -> bool:
-    """Whether a source names a data set of images, or is a folder."""
-    if source.lower().replace("_", "-") in IMAGE_SETS:
+    """Whether a source names a data set of images, or is a folder; ./name is a file or folder."""
+    name = source.lower().replace("_", "-")
+    if name in IMAGE_SETS:
         return True
+    if name in PROBLEMS or name in BUNDLED:
+        return False
     try:
         return bool(source) and Path(source).expanduser().is_dir()
     except (OSError, RuntimeError, ValueError):  # no text that a path can have
@@ -83,6 +87,12 @@ class DataConfig:
     target: str | None = setting(None, "Tables: the column to predict.", "Data")
     drop: Annotated[tuple[str, ...], LISTED] = setting(
         (), "Tables: a column to leave out; repeats.", "Data", allowed="a list of texts"
+    )
+    categorical: Annotated[tuple[str, ...], LISTED] = setting(
+        (), "Tables: a column of categories; repeats.", "Data", allowed="a list of texts"
+    )
+    numeric: Annotated[tuple[str, ...], LISTED] = setting(
+        (), "Tables: a column of numbers; repeats.", "Data", allowed="a list of texts"
     )
     task: Annotated[str, OneOf(TASKS)] | None = setting(
         None, "Tables: classification or regression, where the guess is wrong.", "Data"
@@ -130,6 +140,11 @@ class ModelConfig:
         "Network",
         ge=1,
         le=MOST_WIDTH,
+    )
+    projection: Annotated[str, OneOf(CHOICES)] = setting(
+        "auto",
+        "A learned linear map to the width: auto (where the features exceed it), on or off.",
+        "Network",
     )
     augmentation: str = setting("append", "Where the zeros go: append or spread.", "Network")
     activation: str = setting("tanh", "A name in hdnn.fields.ACTIVATIONS.", "Network")

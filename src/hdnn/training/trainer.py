@@ -200,7 +200,7 @@ class Trainer:
         if self.recorder is not None:
             if self.model.stem.takes_images:
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
-            self.recorder.start(self.model.network, data.states)
+            self.recorder.start(self.model.network, data.states, self.model.stem)
             loop.observer = self.recorder
         return loop
 
@@ -405,7 +405,7 @@ class Trainer:
         if isinstance(self.trained, Ensemble):
             self.trained.fit_outputs(data.states, data.target, self.config.alpha_c)
             return
-        out = self.model.network(data.states)
+        out = self.model.stages(self.model.stem(data.states))
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hdnn import schemes
+from hdnn.data import ColumnEncoder
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import (
     ACTIVATIONS,
@@ -40,6 +41,7 @@ from hdnn.models.persistence.checks import (
     whole,
 )
 from hdnn.models.persistence.schema import Argument, Choice, Schema, attribute, of_dataclass
+from hdnn.models.projection import Projection
 from hdnn.models.stems import Augmentation, Scaler
 from hdnn.networks import HamiltonianNetwork
 
@@ -265,14 +267,26 @@ NETWORK = Schema(
 
 
 def _make_model(
-    tensors: Tensors, *, network: HamiltonianNetwork, outputs: int, **given: Any
+    tensors: Tensors,
+    *,
+    network: HamiltonianNetwork,
+    outputs: int,
+    columns: ColumnEncoder | None = None,
+    **given: Any,
 ) -> Model:
     expect(tensors, "head.weight", (outputs, network.field.layout.width), "the head")
     scaler = None
     if "scaler.mean" in tensors:
         mean, scale = (floating(tensors[f"scaler.{k}"], "the scaler") for k in ("mean", "scale"))
         scaler = Scaler(mean.clone(), scale.clone())
-    return Model(network, outputs, scaler=scaler, **given).eval()
+    projection = None
+    if "projection.weight" in tensors:
+        P = floating(tensors["projection.weight"], "the projection")
+        shape = network.field.layout.width, P.shape[-1]
+        expect(tensors, "projection.weight", shape, "the projection")
+        projection = Projection(shape[1], shape[0], dtype=P.dtype)
+    made = Model(network, outputs, scaler=scaler, encoder=columns, projection=projection, **given)
+    return made.eval()
 
 
 def _make_image_classifier(
@@ -296,6 +310,11 @@ _TABLE_MODEL = Schema(
         "classes": attribute("classes"),
         "feature_names": attribute("feature_names"),
         "augmentation": attribute("augmentation", part=_AUGMENTATION),
+        "columns": Argument(
+            lambda model: None if model.encoder is None else model.encoder.to_list(),
+            lambda described, _: ColumnEncoder.from_list(described),
+            optional=True,
+        ),
     },
 )
 _IMAGE_MODEL = Schema(

@@ -1,0 +1,333 @@
+"""From columns as people have them to numbers, in a way that is saved with the model."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hdnn.data.columns import ColumnType, Values, raise_all
+from hdnn.data.reading import cut, find, short
+from hdnn.errors import HdnnError, setting, unknown_name
+
+MOST_LEVELS, HASHED = 32, 16
+"""Categories with a column of their own, and columns that any others share by their hash."""
+
+ID_ROWS, ID_SHARE = 20, 0.9
+"""A column of texts, of so many rows and such a share of different ones, is like an id."""
+
+GAP_ROWS, GAP_SHARE = 50, 0.01
+"""Missing values of so many rows, and of such a share, get an indicator column."""
+
+SCALINGS = ("standard", "robust", "quantile")
+PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
+"""What recurs in dates, in days."""
+
+_KNOTS = 101
+_ID = re.compile(r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$|^Unnamed: 0$")
+
+
+@dataclass(frozen=True)
+class EncodedColumn(ColumnType):
+    """How one column becomes numbers.
+
+    Args:
+        levels: the categories that have a column each, the most frequent first.
+        hashed: columns that the other categories share.
+        periods: of dates, the names of what recurs; each is a sine and a cosine.
+        origin: of dates, the earliest one, in days since 1970.
+        indicator: whether a column says where values are missing.
+        knots: of numbers, median and spread (robust), or quantiles; none for standard scaling.
+    """
+
+    levels: tuple[str, ...] = ()
+    hashed: int = 0
+    periods: tuple[str, ...] = ()
+    origin: float = 0.0
+    indicator: bool = False
+    knots: tuple[float, ...] = ()
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Of the numbers that it gives."""
+        if self.kind == "category":
+            names = [f"{self.name}={level}" for level in self.levels]
+            names += [f"{self.name}#{k}" for k in range(self.hashed)]
+        elif self.kind == "date":
+            waves = [f"{self.name}.{p}.{f}" for p in self.periods for f in ("sin", "cos")]
+            names = [f"{self.name}.days", *waves]
+        else:
+            names = [self.name]
+        return [*names, *([f"{self.name} is missing"] if self.indicator else [])]
+
+    def encode(self, values: Values, out: NDArray[np.float64]) -> None:
+        """Write the numbers of a column, NaN where missing, to ``(rows, len(feature_names))``."""
+        if self.kind == "category":
+            self._encode_category(values, out)
+        elif self.kind == "date":
+            days = as_days(values)
+            out[:, 0] = days - self.origin
+            for k, period in enumerate(self.periods):
+                angle = 2 * np.pi * days / PERIODS[period]
+                out[:, 1 + 2 * k], out[:, 2 + 2 * k] = np.sin(angle), np.cos(angle)
+        else:
+            out[:, 0] = self._scaled(values)
+        if self.indicator:
+            out[:, -1] = pd.isna(values)
+
+    def _encode_category(self, values: Values, out: NDArray[np.float64]) -> None:
+        out[:] = 0.0  # also where it is missing, or a category that training did not have
+        place = {level: k for k, level in enumerate(self.levels)}
+        codes, distinct = pd.factorize(values)
+        columns = np.array([*(self._column(text, place) for text in distinct), -1], np.int64)[codes]
+        known = np.flatnonzero(columns >= 0)
+        out[known, columns[known]] = 1.0
+
+    def _column(self, text: str, place: Mapping[str, int]) -> int:
+        if text in place or not self.hashed:
+            return place.get(text, -1)
+        return len(place) + zlib.crc32(text.encode()) % self.hashed
+
+    def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        if len(self.knots) == 2:
+            scaled = (values - self.knots[0]) / self.knots[1]
+            return scaled / np.sqrt(1 + np.square(scaled / 3))  # a smooth limit of +-3
+        if self.knots:
+            scores = [NormalDist().inv_cdf(q) for q in np.linspace(0.001, 0.999, len(self.knots))]
+            return np.interp(values, self.knots, scores)
+        return values
+
+
+@dataclass(frozen=True)
+class ColumnEncoder:
+    """All columns of a table to numbers.
+
+    Args:
+        columns: those that are used, in order.
+        notes: remarks for people: what was left out, and why.
+
+    >>> table = {
+    ...     "city": np.array(["Rome", "Bern", "Rome"], object),
+    ...     "age": np.array([31, 42, np.nan]),
+    ... }
+    >>> types = ColumnType("city", "category"), ColumnType("age", "number")
+    >>> encoder = ColumnEncoder.fit(table, types)
+    >>> encoder.feature_names
+    ['city=Rome', 'city=Bern', 'age']
+    >>> encoder.transform(table)
+    array([[ 1.,  0., 31.],
+           [ 0.,  1., 42.],
+           [ 1.,  0., nan]])
+    """
+
+    columns: tuple[EncodedColumn, ...]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(
+        cls,
+        values: Mapping[str, Values],
+        types: Sequence[ColumnType],
+        keep: Sequence[str] = (),
+        scaling: str = "standard",
+    ) -> ColumnEncoder:
+        """Choose how to encode columns from training data.
+
+        Args:
+            values: the columns by name, as `hdnn.data.Table` has them.
+            types: what they are.
+            keep: columns that are used even if they look like an id.
+            scaling: of numbers: "standard" leaves it to the model's scaler, "robust" divides by
+                the spread around the median and limits outliers, "quantile" makes them normal.
+
+        Raises:
+            HdnnError: no column is left.
+        """
+        if scaling not in SCALINGS:
+            raise unknown_name("scaling", scaling, SCALINGS)
+        columns: list[EncodedColumn] = []
+        notes: list[str] = []
+        left_out: dict[str, list[str]] = {}
+        for kind in types:
+            column = values[kind.name]
+            reason = _useless(kind, column, kind.name in keep)
+            if reason is None:
+                columns.append(_fit(kind, column, scaling))
+                notes += _remarks(columns[-1], column)
+            else:
+                left_out.setdefault(reason, []).append(kind.name)
+        notes = [*(f"left out, {why}: {_listed(names)}" for why, names in left_out.items()), *notes]
+        if not columns:
+            raise HdnnError(
+                f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
+                f"({setting('categorical', [types[0].name[:60]])})"
+            )
+        return cls(tuple(columns), tuple(notes))
+
+    @classmethod
+    def numeric(cls, names: Sequence[str]) -> ColumnEncoder:
+        """The encoder of a model that takes these columns of numbers as they are."""
+        return cls(tuple(EncodedColumn(name, "number") for name in names))
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Of the columns of X."""
+        return [name for column in self.columns for name in column.feature_names]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it gives numbers as they are."""
+        return all(column == EncodedColumn(column.name, "number") for column in self.columns)
+
+    def transform(self, values: Mapping[str, Values]) -> NDArray[np.float64]:
+        """``(rows, len(feature_names))``: the columns as numbers, NaN where missing."""
+        widths = [len(column.feature_names) for column in self.columns]
+        rows = len(next(iter(values.values()), ()))
+        X = np.empty((rows, sum(widths)))
+        for column, end, width in zip(self.columns, np.cumsum(widths), widths, strict=True):
+            column.encode(values[column.name], X[:, end - width : end])
+        return X
+
+    def read_frame(self, frame: pd.DataFrame) -> dict[str, Values]:
+        """The columns of a data frame, found by name.
+
+        Raises:
+            HdnnError: some are absent, or hold other things than the training data.
+        """
+        from hdnn.data.tables import read_table  # which makes tables of types
+
+        problems = []
+        names = tuple(map(str, frame.columns))
+        for column in self.columns:
+            try:
+                find(names, column.name, "the data frame")
+            except HdnnError as error:
+                problems.append(error)
+        raise_all(problems)
+        return read_table(frame, types=self.columns).columns
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Plain values, for JSON; what has its default is left out."""
+        default = asdict(EncodedColumn("", "number"))
+        return [
+            {k: v for k, v in asdict(column).items() if k in ("name", "kind") or v != default[k]}
+            for column in self.columns
+        ]
+
+    @classmethod
+    def from_list(cls, described: Any) -> ColumnEncoder:
+        """The encoder of plain values.
+
+        Raises:
+            HdnnError: they describe none.
+        """
+        if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
+            raise HdnnError(f"columns are a list of descriptions, got {short(described)}")
+        return cls(tuple(_column_of(each) for each in described))
+
+
+_CHECKS = {
+    "levels": (list, str),
+    "periods": (list, str),
+    "knots": (list, float),
+    "hashed": (int, None),
+    "origin": (float, None),
+    "indicator": (bool, None),
+}
+
+
+def _column_of(described: dict[str, Any]) -> EncodedColumn:
+    known = {field.name for field in fields(EncodedColumn)}
+    for name, value in described.items():
+        kind, item = _CHECKS.get(name, (str, None))
+        good = name in known and type(value) is kind
+        if not good or (item and any(type(each) is not item for each in value)):
+            raise HdnnError(f"{short(name)} of a column cannot be {short(value)}")
+    strange = {*described.get("periods", ())} - {*PERIODS}
+    if strange or not 0 <= described.get("hashed", 0) <= HASHED:
+        raise HdnnError(f"a column cannot be {short(described)}")
+    plain: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in described.items()
+    }
+    return EncodedColumn(**plain)
+
+
+# --- choices --------------------------------------------------------------------------------------
+
+
+def _useless(kind: ColumnType, values: Values, keep: bool) -> str | None:
+    """Why a column says nothing about other rows, if so."""
+    known = values[~pd.isna(values)]
+    if not len(known):
+        return "without any value"
+    distinct = pd.unique(known)
+    if len(distinct) == 1 and len(known) == len(values):
+        return "constant"
+    if keep or len(values) < ID_ROWS:
+        return None
+    if kind.kind == "category" and len(distinct) > ID_SHARE * len(values):
+        return "like an id (nearly every row has another text)"
+    whole = kind.kind == "number" and len(distinct) == len(values) and bool(_ID.search(kind.name))
+    if whole and np.array_equal(known, np.round(known)):
+        return "like an id (by its name, and every row has another number)"
+    return None
+
+
+def _fit(kind: ColumnType, values: Values, scaling: str) -> EncodedColumn:
+    missing = pd.isna(values)
+    count = int(missing.sum())
+    given = {**asdict(kind), "indicator": count >= max(GAP_ROWS, GAP_SHARE * len(values))}
+    known = values[~missing]
+    if kind.kind == "category":
+        counts = pd.Series(known, dtype=object).value_counts(sort=False)
+        order = sorted(counts.index, key=lambda text: (-counts[text], text))
+        hashed = HASHED if len(order) > MOST_LEVELS else 0
+        return EncodedColumn(**given, levels=tuple(order[:MOST_LEVELS]), hashed=hashed)
+    if kind.kind == "date":
+        days = as_days(known)
+        periods = [name for name, length in PERIODS.items() if _recurs(days, length)]
+        return EncodedColumn(**given, periods=tuple(periods), origin=float(days.min()))
+    return EncodedColumn(**given, knots=_knots(known, scaling))
+
+
+def _recurs(days: NDArray[np.float64], period: float) -> bool:
+    """Whether dates differ within a period, and cover more than one."""
+    return bool(np.ptp(days) > period and np.ptp(days % period) > 0)
+
+
+def _knots(known: NDArray[np.float64], scaling: str) -> tuple[float, ...]:
+    if scaling == "standard" or len(np.unique(known)) <= 2:
+        return ()
+    if scaling == "robust":
+        low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+        spread = (high - low) / 1.35 or np.ptp(known) / 2
+        return float(middle), float(spread)
+    return tuple(np.quantile(known, np.linspace(0, 1, _KNOTS)).tolist())
+
+
+def as_days(dates: Values) -> NDArray[np.float64]:
+    """Days since 1970, NaN where missing."""
+    days = dates.astype("M8[us]").astype(np.int64) / 86_400e6
+    return np.where(np.isnat(dates), np.nan, days)
+
+
+def _remarks(column: EncodedColumn, values: Values) -> list[str]:
+    if not column.hashed:
+        return []
+    count = len(pd.unique(values[~pd.isna(values)]))
+    return [
+        f"{cut(column.name)} has {count} categories: the {MOST_LEVELS} most frequent have a column "
+        f"each, the others share {HASHED} by their hash"
+    ]
+
+
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(cut, names[:most])) + more

@@ -1,0 +1,258 @@
+"""Export to ONNX: a network or a model as a file that runs without hdnn and without torch."""
+
+from __future__ import annotations
+
+import copy
+import importlib.metadata
+import importlib.util
+import json
+import math
+import os
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hdnn.errors import HdnnError
+from hdnn.files import atomic
+from hdnn.models.model import Model
+from hdnn.networks import HamiltonianNetwork
+
+if TYPE_CHECKING:
+    import onnx
+
+SAMPLES = 5
+"""How many samples an export is checked on."""
+PIXELS = (6, 5)
+"""Height and width of the states that a network over channels is checked on."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What `export_onnx` wrote.
+
+    Args:
+        path: the file.
+        size: its bytes.
+        inputs, outputs: names and shapes; a string stands for a size that may be any.
+        deviation: the largest difference between onnxruntime and hdnn on a batch, relative to the
+            largest output (at least 1); None where onnxruntime is not installed or not asked.
+    """
+
+    path: Path
+    size: int
+    inputs: Mapping[str, tuple[int | str, ...]]
+    outputs: Mapping[str, tuple[int | str, ...]]
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class _Interface:
+    """The input and output of what is exported, and an example of an input."""
+
+    input: tuple[str, tuple[int | str, ...]]
+    output: tuple[str, tuple[int | str, ...]]
+    example: Tensor
+
+
+@torch.no_grad()
+def export_onnx(
+    thing: HamiltonianNetwork | Model, path: str | os.PathLike[str], *, check: bool = True
+) -> Export:
+    """Write a network or a model as an ONNX file, in which depth is one `Scan` over layers.
+
+    A network takes a state ``state``, ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``,
+    and gives ``final_state`` of the same shape. A model takes what it was trained on, ``columns``
+    ``(batch, features)`` (NaN is a missing value) or ``images`` ``(batch, C, H, W)`` in uint8, and
+    gives ``probabilities`` ``(batch, classes)`` or, for regression, ``prediction``. Labels and
+    names of columns are in the file's metadata, as JSON.
+
+    Args:
+        thing: a network or a model, in float32 or float64; it is exported as in evaluation mode.
+        path: the file to write.
+        check: compare the file with hdnn on a batch, if onnxruntime is installed.
+
+    Returns:
+        Names, shapes and size of what was written, and the deviation that was measured.
+
+    Raises:
+        HdnnError: there is no ONNX form of it (an implicit scheme, J(y, t), an energy or an
+            activation of your own), onnx is not installed, or the file computes something else.
+
+    >>> import hdnn, tempfile
+    >>> net = hdnn.network("H1", features=4, layers=64, T=1.2)
+    >>> export = export_onnx(net, Path(tempfile.mkdtemp()) / "net.onnx")
+    >>> export.inputs, export.outputs
+    ({'state': ('batch', 4)}, {'final_state': ('batch', 4)})
+    """
+    if not isinstance(thing, HamiltonianNetwork | Model):
+        raise HdnnError(
+            f"export_onnx takes a network or a model, got {type(thing).__name__}; "
+            "of an estimator, its model_"
+        )
+    if importlib.util.find_spec("onnx") is None:
+        raise HdnnError("export needs the package onnx: pip install 'hdnn[onnx]'")
+    thing = copy.deepcopy(thing).cpu().eval()
+    interface = _interface(thing, _dtype(thing))
+    model = _model_proto(thing, interface)
+    content = _serialize(model)
+    deviation = None
+    if check and importlib.util.find_spec("onnxruntime") is not None:
+        deviation = _deviation(thing, interface, content)
+    with atomic(path) as temporary:
+        temporary.write_bytes(content)
+    inputs, outputs = dict([interface.input]), dict([interface.output])
+    return Export(Path(path), len(content), inputs, outputs, deviation)
+
+
+def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
+    part = thing.head if isinstance(thing, Model) else thing.field
+    dtype = next((p.dtype for p in part.parameters()), torch.get_default_dtype())
+    if dtype not in (torch.float32, torch.float64):
+        raise HdnnError(f"networks in float32 or float64 are exported, got {dtype}; use .float()")
+    return dtype
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def _interface(thing: HamiltonianNetwork | Model, dtype: torch.dtype) -> _Interface:
+    draw = torch.Generator().manual_seed(0)
+    if isinstance(thing, HamiltonianNetwork):
+        layout = thing.field.layout
+        lead = () if layout.ensemble is None else (layout.ensemble,)
+        space = ("height", "width") if layout.channels else ()
+        shape = (*lead, "batch", layout.width, *space)
+        sizes = (*lead, SAMPLES, layout.width, *(PIXELS if layout.channels else ()))
+        state = torch.randn(sizes, generator=draw, dtype=dtype)
+        return _Interface(("state", shape), ("final_state", shape), state)
+    outputs = thing.head.out_features
+    if thing.task == "regression":
+        output: tuple[str, tuple[int | str, ...]] = "prediction", ("batch", outputs)
+    else:
+        output = "probabilities", ("batch", max(2, outputs))
+    sizes = (SAMPLES, *thing.stem.shape)
+    if thing.stem.takes_images:
+        images = torch.randint(256, sizes, generator=draw, dtype=torch.uint8)
+        return _Interface(("images", ("batch", *thing.stem.shape)), output, images)
+    columns = torch.randn(sizes, generator=draw, dtype=dtype)
+    if thing.scaler is not None:
+        columns = columns * thing.scaler.scale + thing.scaler.mean
+        columns.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
+    return _Interface(("columns", ("batch", *thing.stem.shape)), output, columns)
+
+
+def _model_proto(thing: HamiltonianNetwork | Model, interface: _Interface) -> onnx.ModelProto:
+    import onnx
+    from onnx import helper
+
+    from hdnn.models.onnx.graph import IR_VERSION, OPSET, Graph
+    from hdnn.models.onnx.parts import add_part
+
+    graph = Graph(_dtype(thing))
+    (start, shape), (end, end_shape) = interface.input, interface.output
+    start, end = graph.name(start), graph.name(end)
+    result = add_part(thing, graph, start)
+    graph.nodes.append(helper.make_node("Identity", [result], [end]))
+    proto = graph.finish(
+        "hdnn",
+        [graph.value(start, shape, interface.example.dtype)],
+        [graph.value(end, end_shape)],
+    )
+    model = helper.make_model(
+        proto,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="hdnn",
+        producer_version=_version(),
+    )
+    helper.set_model_props(model, _metadata(thing))
+    onnx.checker.check_model(model)
+    return model
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("hdnn")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _metadata(thing: HamiltonianNetwork | Model) -> dict[str, str]:
+    """What a user of the file needs to know, as JSON under names."""
+    if isinstance(thing, HamiltonianNetwork):
+        return {"network": thing.extra_repr()}
+    facts: dict[str, Any] = {"task": thing.task, "columns": thing.feature_names}
+    if thing.task == "classification":
+        facts["labels"] = thing.labels
+    known = {name: json.dumps(value) for name, value in facts.items() if value is not None}
+    return {**known, "network": "; ".join(net.extra_repr() for net in thing.networks)}
+
+
+def _serialize(model: onnx.ModelProto) -> bytes:
+    try:
+        return model.SerializeToString()
+    except ValueError as error:  # of protobuf, which holds at most 2 GB
+        raise HdnnError(f"the network is too large for one ONNX file: {error!s:.100}") from error
+
+
+# --- the check ------------------------------------------------------------------------------------
+
+
+def _deviation(thing: HamiltonianNetwork | Model, interface: _Interface, content: bytes) -> float:
+    """The largest difference between onnxruntime and hdnn, on the example and on a sample of it."""
+    largest, tolerance = 0.0, 0.0
+    axis = interface.input[1].index("batch")
+    session, exact = _session(content), copy.deepcopy(thing).double()
+    for example in (interface.example, interface.example.narrow(axis, 0, 1)):
+        expected = _expected(thing, example)
+        (found,) = session.run(None, {interface.input[0]: example.numpy()})
+        if found.shape != expected.shape:
+            raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
+        largest = max(largest, _difference(torch.from_numpy(found), expected))
+        # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
+        wide = example if example.dtype == torch.uint8 else example.double()
+        rounding = _difference(_expected(exact, wide), expected)
+        tolerance = max(tolerance, torch.finfo(expected.dtype).eps ** 0.5, 10 * rounding)
+    if not largest <= tolerance:
+        raise HdnnError(
+            f"onnxruntime and hdnn differ by {largest:.2g} on a batch, more than {tolerance:.2g}, "
+            "so that nothing was written; check=False writes it all the same, and a report of "
+            "what was exported helps us to repair it"
+        )
+    return largest
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest expected number or 1."""
+    if not expected.numel():
+        return 0.0
+    scale = max(1.0, float(expected.abs().max()))
+    difference = float((found.double() - expected.double()).abs().max()) / scale
+    return difference if math.isfinite(difference) else math.inf
+
+
+def _expected(thing: HamiltonianNetwork | Model, x: Tensor) -> Tensor:
+    if isinstance(thing, Model) and thing.task == "classification":
+        return thing.probabilities(x)
+    out: Tensor = thing(x)
+    return out
+
+
+def _session(content: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own, without a type in common
+        raise HdnnError(
+            f"onnxruntime cannot run the exported file ({reprlib.repr(str(error))}); it has fewer "
+            "operators for float64: export in float32, or write it all the same with check=False"
+        ) from error

@@ -1,0 +1,1 @@
+"""Networks and models as ONNX graphs: one function for every part, found by its type."""

@@ -1,0 +1,291 @@
+"""What leaves hdnn as an ONNX file computes what hdnn computes, for any number of samples."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+import hdnn
+from catalogue import PAIRS, build, every_pair, skew
+from hdnn.cli import app
+from hdnn.errors import HdnnError
+from hdnn.fields import ACTIVATIONS, Activation, EnergyField, HamiltonianField, Learned, Weights
+from hdnn.schemes import RK4
+
+onnx = pytest.importorskip("onnx", reason="export needs onnx")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported")
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "features": {"features": 4},
+    "channels": {"channels": 4},
+    "convolution": {"channels": 4, "kernel": 3},
+    "ensemble": {"features": 4, "ensemble": 2},
+    "ensemble over channels": {"channels": 4, "ensemble": 2},
+    "time-invariant": {"features": 4, "time_invariant": True},
+    "no layers": {"features": 4, "layers": 0},
+    "one layer": {"features": 4, "layers": 1},
+}
+EXPLICIT = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
+
+
+def run(path: Path, x: Tensor) -> Tensor:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    return torch.from_numpy(found)
+
+
+def states(net: hdnn.HamiltonianNetwork, batch: int) -> Tensor:
+    lead = () if net.ensemble is None else (net.ensemble,)
+    space = () if net.channels is None else (7, 3)
+    dtype = next(net.parameters()).dtype
+    return torch.randn(*lead, batch, net.field.layout.width, *space, dtype=dtype)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@every_pair(EXPLICIT)
+def test_every_explicit_network_is_exported(
+    name: str, scheme: str, layout: str, tmp_path: Path
+) -> None:
+    dtype = torch.float32 if layout == "convolution" else torch.float64  # all that ORT convolves
+    net = build(name, scheme, dtype=dtype, **LAYOUTS[layout])
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+    assert export.deviation is not None
+    assert export.deviation <= tolerance
+    for batch in (1, 6):
+        y = states(net, batch)
+        found = run(export.path, y)
+        torch.testing.assert_close(found, net(y).detach(), rtol=tolerance, atol=tolerance)
+
+
+def special() -> dict[str, hdnn.HamiltonianNetwork]:
+    def weights(**options: Any) -> Weights:
+        return Weights(options.pop("structure", "dense"), **{"features": 4, "layers": 3} | options)
+
+    net, graph = hdnn.HamiltonianNetwork, torch.rand(4, 4) < 0.6
+    field = HamiltonianField
+    return {
+        "J(t)": net(field(skew(4, 3), weights()), step=0.1),
+        "J(t), weights shared": net(field(skew(4, 3), weights(time_invariant=True)), step=0.1),
+        "learned J": net(field(Learned(4, ensemble=2), weights(ensemble=2)), step=0.1),
+        "damped": net(field("J2", weights(), dissipation=torch.eye(4)), step=0.1),
+        "graph": net(field("J1", weights(structure=graph.tolist())), step=0.1),
+        "steps": build("MS1", step=[0.1, 0.2, 0.3]),
+        "steps of an ensemble": build("MS1", step=torch.rand(2, 3), ensemble=2),
+        "steps of RK4": build("H1", "RK4", step=torch.rand(2, 3), ensemble=2, channels=4),
+        "learned steps": build("H2", T=1.0, learn_steps=True, time_invariant=True),
+        "steps over channels": build("MS3", step=torch.rand(2, 3), ensemble=2, channels=4),
+    }
+
+
+@pytest.mark.parametrize("kind", special())
+def test_interconnections_graphs_and_steps_are_exported(kind: str, tmp_path: Path) -> None:
+    net = special()[kind]
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    y = states(net, 3)
+    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_of_the_catalogue_is_exported(activation: str, tmp_path: Path) -> None:
+    net = build("H1", activation=activation, dtype=torch.float32)
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    y = 3 * states(net, 20)
+    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
+    def nodes_and_size(layers: int, shared: bool) -> tuple[int, int]:
+        net = build("MS3", "Yoshida4", layers=layers, time_invariant=shared)
+        export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+        return len(onnx.load(export.path).graph.node), export.size
+
+    assert nodes_and_size(2, False)[0] == nodes_and_size(256, False)[0]
+    shallow, deep = nodes_and_size(2, True), nodes_and_size(256, True)
+    assert shallow[0] == deep[0]
+    assert deep[1] - shallow[1] < 256 * 8 + 100  # the array that counts, no weights
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def table_model(task: str, outputs: int, mode: str, features: int) -> hdnn.Model:
+    data = 3 * torch.randn(20, features) + 5
+    net = hdnn.network("H1", features=8, layers=5, T=1.0)
+    names = [f"column {k}" for k in range(features)]
+    augmentation = hdnn.Augmentation(features, 8, mode=mode)
+    scaler = hdnn.Scaler.fit(data)
+    labels = ["no", "yes", "maybe"][: max(2, outputs)]
+    model = hdnn.Model(
+        net,
+        outputs,
+        augmentation,
+        scaler,
+        task=task,
+        classes=labels if task == "classification" else None,
+        feature_names=names,
+    )
+    torch.nn.init.normal_(model.head.weight)
+    return model
+
+
+@pytest.mark.parametrize("mode", ["append", "spread"])
+@pytest.mark.parametrize(
+    ("task", "outputs", "features"),
+    [("classification", 1, 1), ("classification", 3, 5), ("regression", 2, 4)],
+)
+def test_a_table_model_goes_from_raw_columns_to_predictions(
+    task: str, outputs: int, features: int, mode: str, tmp_path: Path
+) -> None:
+    model = table_model(task, outputs, mode, features)
+    export = hdnn.export_onnx(model, tmp_path / "model.onnx")
+    x = 3 * torch.randn(7, features) + 5
+    x[2, 0] = x[4] = torch.nan
+    expected = model.probabilities(x) if task == "classification" else model(x)
+    torch.testing.assert_close(run(export.path, x), expected.detach(), rtol=1e-12, atol=1e-12)
+    facts = {entry.key: entry.value for entry in onnx.load(export.path).metadata_props}
+    assert json.loads(facts["columns"]) == model.feature_names
+    assert json.loads(facts.get("labels", "null")) == model.classes
+
+
+IMAGES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "colors": {"channels": 3, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "kernel": 3},
+    "batch": {"norm": "batch", "widths": (4, 8), "layers": (2, 3), "head": "pool"},
+    "group": {"norm": "group", "widths": (4, 8), "layers": (2, 0), "connector": "stride"},
+    "plain": {"block": "convolution", "kernel": 3},
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Path) -> None:
+    config = hdnn.ImageConfig(**{"size": (9, 7)} | IMAGES[kind])
+    model = hdnn.ImageClassifier(config, dtype=torch.float32)
+    images = torch.randint(256, (6, config.channels, 9, 7), dtype=torch.uint8)
+    with torch.no_grad():
+        model(images)  # in training mode, so that batch norm has statistics of its own
+    path = hdnn.export_onnx(model, tmp_path / "model.onnx").path
+    assert model.training
+    expected = model.eval().probabilities(images).detach()
+    torch.testing.assert_close(run(path, images), expected, rtol=1e-5, atol=1e-6)
+
+
+ALONE = """
+import json, sys
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+facts = session.get_modelmeta().custom_metadata_map
+x = np.load(sys.argv[2])
+chances, = session.run(None, {session.get_inputs()[0].name: x})
+labels = json.loads(facts["labels"])
+assert not {"torch", "hdnn"} & set(sys.modules)
+print(json.dumps({"labels": [labels[k] for k in chances.argmax(1)], "p": chances.tolist()}))
+"""
+
+
+def test_a_process_without_torch_predicts_the_same(tmp_path: Path) -> None:
+    model = table_model("classification", 3, "append", 4)
+    x = 3 * torch.randn(9, 4) + 5
+    x[::4] = torch.nan
+    np.save(tmp_path / "x.npy", x.numpy())
+    hdnn.save(model, tmp_path / "model.safetensors")
+    out = tmp_path / "model.onnx"
+    words = ["export", str(tmp_path / "model.safetensors"), "--out", str(out), "--json"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["deviation"] < 1e-12
+    call = [sys.executable, "-c", ALONE, str(out), str(tmp_path / "x.npy")]
+    alone = json.loads(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
+    assert alone["labels"] == [model.labels[k] for k in model.predict(x)]
+    chances = model.probabilities(x).detach()
+    torch.testing.assert_close(torch.tensor(alone["p"]), chances, rtol=1e-12, atol=1e-12)
+
+
+def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
+    folder, out = tmp_path / "run", tmp_path / "model.onnx"
+    words = ["train", "swiss-roll", "--layers", "4", "--T", "1", "--epochs", "1"]
+    assert CliRunner().invoke(app, [*words, "--out", str(folder)]).exit_code == 0
+    result = CliRunner().invoke(app, ["export", str(folder), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "probabilities (batch, 2)" in result.output
+    model = hdnn.load(folder / "model.safetensors")
+    x = torch.randn(5, 2, dtype=model.head.weight.dtype)
+    torch.testing.assert_close(run(out, x), model.probabilities(x).detach(), rtol=1e-5, atol=1e-6)
+
+
+# --- what has no ONNX form ------------------------------------------------------------------------
+
+
+def strange_stem() -> hdnn.Model:
+    model = table_model("regression", 1, "append", 2)
+    model.stem.another = torch.nn.Tanh()
+    return model
+
+
+def refused() -> dict[str, tuple[Any, str]]:
+    pendulum = EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
+    state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
+    own = Activation("mine", torch.tanh, torch.cosh)
+    return {
+        "implicit": (build("H1", "ImplicitMidpoint"), "solves an equation"),
+        "energy": (hdnn.HamiltonianNetwork(pendulum, layers=2, T=1.0), "function of yours"),
+        "energy, RK4": (
+            hdnn.HamiltonianNetwork(pendulum, RK4(), layers=2, T=1.0),
+            "function of yours",
+        ),
+        "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
+        "activation": (build("H1", activation=own), "'mine'"),
+        "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
+        "unknown part": (strange_stem(), r"Tanh\(\)"),
+        "module": (torch.nn.Linear(2, 2), "network or a model"),
+        "double convolution": (build("H1", channels=2, kernel=3), "float32"),
+    }
+
+
+@pytest.mark.parametrize("kind", refused())
+def test_what_has_no_form_raises_with_the_reason(kind: str, tmp_path: Path) -> None:
+    thing, reason = refused()[kind]
+    with pytest.raises(HdnnError, match=reason):
+        hdnn.export_onnx(thing, tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_computes_something_else_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hdnn.models.onnx import layers
+
+    monkeypatch.setitem(layers.ACTIVATIONS, "tanh", "Sigmoid")
+    net = build("H1")
+    with pytest.raises(HdnnError, match="differ"):
+        hdnn.export_onnx(net, tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
+    assert hdnn.export_onnx(net, tmp_path / "net.onnx", check=False).deviation is None
+    assert (tmp_path / "net.onnx").is_file()
+
+
+def test_a_network_that_magnifies_rounding_is_exported(tmp_path: Path) -> None:
+    net = build("H1", features=64, layers=128, T=10.0, dtype=torch.float32)
+    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
+    assert export.deviation is not None
+    assert export.deviation > torch.finfo(torch.float32).eps ** 0.5
+    net.double()
+    assert (hdnn.export_onnx(net, tmp_path / "net.onnx").deviation or 1) < 1e-8
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(HdnnError, match=r"hdnn\[onnx\]"):
+        hdnn.export_onnx(build("H1"), tmp_path / "net.onnx")

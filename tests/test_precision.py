@@ -1,0 +1,81 @@
+"""Mixed and low precision: what runs in which dtype, and that it trains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import hdnn
+from catalogue import PAIRS, build, every_pair
+
+LOW = (torch.bfloat16, torch.float16)
+EXPLICIT = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
+
+
+@pytest.mark.parametrize("lower", LOW, ids=str)
+def test_autocast_lowers_stem_and_head_but_not_the_blocks(lower: torch.dtype) -> None:
+    config = hdnn.ImageConfig(size=(6, 6), kernel=3, layers=4, norm="batch")
+    model = hdnn.ImageClassifier(config, dtype=torch.float32)
+    images = torch.randint(256, (4, 1, 6, 6), dtype=torch.uint8)
+    with torch.autocast("cpu", lower):
+        y = model.preprocess(images)
+        out = model.network(y)
+        logits = model(images)
+        loss = F.cross_entropy(logits, torch.zeros(4, dtype=torch.long))
+    assert (y.dtype, out.dtype, logits.dtype) == (lower, torch.float32, lower)
+    assert torch.equal(out, model.network(y.float()))  # every layer of it in float32
+    assert loss.dtype == torch.float32
+    loss.backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("lower", LOW, ids=str)
+@every_pair(EXPLICIT)
+def test_a_low_precision_network_computes_in_its_own_dtype(
+    name: str, scheme: str, lower: torch.dtype
+) -> None:
+    """Nothing in float32 behind one's back: result and gradients have the dtype asked for."""
+    net = build(name, scheme, dtype=torch.float32)
+    y = torch.randn(5, 4, dtype=torch.float32) / 2
+    exact = net(y).detach()
+    net.to(lower)
+    out = net(y.to(lower))
+    assert out.dtype == lower
+    assert not torch.equal(out.detach().float(), exact)
+    # At most three layers, each with a few roundings of its own.
+    error = (out.detach().float() - exact).norm() / exact.norm()
+    assert float(error) < 20 * torch.finfo(lower).eps
+    out.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == lower for p in net.parameters())
+    assert net.explain_backend(y.to(lower)).backend == "reference"
+
+
+def rings(samples: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(samples, 2, generator=draw, dtype=torch.float32)
+    return x, (x.norm(dim=1) > 1.18).to(torch.float32)
+
+
+def trained_accuracy(autocast: bool) -> float:
+    x, labels = rings(400)
+    draw = torch.Generator().manual_seed(2)
+    net = hdnn.network("H1", features=4, layers=8, T=1.0, generator=draw, dtype=torch.float32)
+    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(80):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.binary_cross_entropy_with_logits(model(x)[:, 0].float(), labels)
+        loss.backward()
+        optimizer.step()
+    x, labels = rings(2000)
+    return float((model.predict(x) == labels).double().mean())
+
+
+def test_training_under_autocast_reaches_the_accuracy_of_float32() -> None:
+    plain, mixed = trained_accuracy(False), trained_accuracy(True)
+    assert plain > 0.95
+    assert mixed > plain - 0.02

@@ -494,23 +494,23 @@ def test_joint_descent_that_diverges_says_so() -> None:
     assert math.isnan(joint_run(make_loop(net, data, JOINT), 1)[0].penalized)
 
 
-class _Looks:
+class _Watcher:
     """An observer of every second iteration."""
 
     def __init__(self, net: Model) -> None:
         self.net, self.seen = net, []  # type: ignore[var-annotated]
 
-    def due(self, iteration: int) -> bool:
+    def observes(self, iteration: int) -> bool:
         return iteration % 2 == 0
 
-    def before(self, iteration: int, chosen: Tensor) -> None:
+    def before_step(self, iteration: int, chosen: Tensor) -> None:
         theta = self.net.network.field.weights.theta.detach().clone()
         self.seen.append([iteration, chosen.clone(), theta])
 
-    def after(self, gradients: np.ndarray) -> None:
-        self.seen[-1].append(torch.from_numpy(gradients))
+    def after_gradients(self, norms: np.ndarray) -> None:
+        self.seen[-1].append(torch.from_numpy(norms))
 
-    def saw(self, *_: Any) -> None:
+    def after_compiled_epoch(self, *_: Any) -> None:
         raise AssertionError
 
 
@@ -520,7 +520,7 @@ def test_an_observer_of_joint_descent_sees_what_that_of_autograd_sees() -> None:
     looks = []
     for one, loop in ((watched, "compiled"), (plain, "autograd")):
         made = make_loop(one, data, replace(JOINT, loop=loop))
-        made.observer = observer = _Looks(one)
+        made.observer = observer = _Watcher(one)
         joint_run(made)
         looks.append(observer.seen)
     joint_run(make_loop(net, data, JOINT))

@@ -26,7 +26,7 @@ from hdnn.cli import app
 from hdnn.data import read_table
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig, journal
+from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig, checkpoint
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
     monkeypatch.setattr(Run, "write_checkpoint", lambda _, __, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)

@@ -21,7 +21,6 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
@@ -32,7 +31,7 @@ from hdnn.training.objective import (
     output_penalty,
     smoothness,
 )
-from hdnn.training.optimizers import flatten_optimizer, make_optimizer, restore_optimizer
+from hdnn.training.optimizers import Average, flatten_optimizer, make_optimizer, restore_optimizer
 from hdnn.training.settings import TrainingConfig
 
 MOST_UNKNOWNS = 160

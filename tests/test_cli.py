@@ -31,7 +31,7 @@ from hdnn.data import iter_rows
 from hdnn.errors import HdnnError
 from hdnn.training.runs import Run
 
-COMMANDS = ("train", "predict", "evaluate", "info", "demo")
+COMMANDS = ("train", "predict", "evaluate", "report", "animate", "info", "demo")
 QUICK = ("--layers", 3, "--epochs", 5, "--batch-size", 20)
 ROLL = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 4)
 
@@ -307,7 +307,10 @@ def test_plain_lines_when_piped() -> None:
     assert re.fullmatch(r"test   loss .*, accuracy .*  \(100 samples\)", lines[5])
     assert re.fullmatch(r"linear  loss \d\.\d{4}, accuracy \d\.\d{4}", lines[6])
     assert re.fullmatch(r"baseline  loss 0.6931, accuracy 0.5000", lines[7])
-    assert lines[8:] == ["run: run"]
+    assert re.fullmatch(r"loss by epoch +norm of d y_N / d y_l by layer l", lines[8])
+    assert [line.count("|") for line in lines[9:]] == [2, 2, 2, 2, 2, 0, 0]
+    assert lines[-2].split()[:2] == ["1", "4"]  # epochs
+    assert lines[-1] == "run: run"
 
 
 def test_progress_shows_what_would_be_returned() -> None:
@@ -820,6 +823,8 @@ def test_demo_prints_a_table_and_draws_a_figure() -> None:
     assert 600 <= height <= 3000
     assert 900 <= width <= 4000
     assert image.imread("demo.png").std() > 0.02
+    assert "report: demo.html" in result.stdout
+    assert Path("demo.html").read_text().startswith("<!doctype html>")
 
 
 def test_demo_refuses_a_figure_that_it_could_not_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,13 +208,12 @@ def test_a_network_has_a_sensible_width_for_any_number_of_features(
     settings: dict[str, Any], features: int, width: int, projected: bool
 ) -> None:
     data = Prepared(
+        DataConfig("table.csv"),
         torch.randn(8, features, dtype=torch.float32),
         torch.arange(8) % 2,
         *(torch.empty(0),) * 2,
         "classification",
         [0, 1],
-        None,
-        [],
     )
     config = RunConfig(data=DataConfig(source="table.csv"), model=ModelConfig(**settings))
     model = prepare.build(config, data)

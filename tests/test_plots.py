@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import io
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.image import imread
 
 import hdnn
 from hdnn import plots
 from hdnn.errors import HdnnError
 from hdnn.training.recorder import Header
-
-pytest.importorskip("matplotlib")
-from matplotlib.image import imread
 
 
 def model(outputs: int = 1, layers: int = 6) -> hdnn.Model:
@@ -49,8 +46,8 @@ def test_decision_regions_show_what_is_predicted(
     outputs: int, points: torch.Tensor, labels: torch.Tensor
 ) -> None:
     drawn = model(outputs)
-    figure = plots.regions_and_propagation({"one": drawn}, points, labels)
-    axis = figure.axes[0]
+    axis = plots.new_figure(3, 3).subplots()
+    assert plots.decision_regions(axis, drawn, points, labels) is axis
     image = axis.get_images()[0]
     left, right, bottom, top = image.get_extent()
     cells = image.get_array()
@@ -63,26 +60,99 @@ def test_decision_regions_show_what_is_predicted(
     assert float(points[:, 1].max()) < top
 
 
-def test_regions_and_propagation(points: torch.Tensor, labels: torch.Tensor) -> None:
-    models = {"a: 99 %": model(), "b": model(3, layers=9)}
-    figure = plots.regions_and_propagation(models, points, labels, samples=10)
-    assert len(figure.axes) == 8
-    assert figure.axes[0].get_title() == "a\n99 %"
-    assert [axis.get_xlabel() for axis in figure.axes[2::2]] == ["layer 2", "layer 4", "layer 6"]
-    for axis in figure.axes:
+def test_a_flow_is_the_trajectory_in_one_plane(points: torch.Tensor) -> None:
+    """For two classes of the plane, the first coordinate is the distance to the boundary."""
+    drawn = model()
+    torch.nn.init.normal_(drawn.head.bias)
+    moving = plots.flow(drawn, points)
+    assert moving.depths == tuple(range(7))
+    states = drawn.network.trajectory(drawn.preprocess(points)).detach()
+    logits = (drawn.head(states)[..., 0] / drawn.head.weight.norm()).detach().numpy()
+    np.testing.assert_allclose(moving.points[..., 0], logits, atol=1e-12)
+    left, right, bottom, top = moving.box()
+    assert right - left == pytest.approx(top - bottom)
+    assert left < moving.points[..., 0].min()
+    assert moving.points[..., 1].max() < top
+    axes = moving.plane.axes
+    np.testing.assert_allclose(axes @ axes.T, np.eye(2), atol=1e-12)
+
+
+def test_without_a_boundary_the_plane_shows_the_most_variance(points: torch.Tensor) -> None:
+    drawn = model(3)
+    moving = plots.flow(drawn, points)
+    states = drawn.network.trajectory(drawn.preprocess(points)).detach().numpy().reshape(-1, 4)
+    variances = np.sort(np.linalg.eigvalsh(np.cov(states.T)))[::-1]
+    assert moving.plane.shares == pytest.approx(tuple(variances[:2] / variances.sum()))
+
+
+@pytest.mark.parametrize("theme", plots.THEMES.values(), ids=plots.THEMES)
+def test_the_figure_of_flows(
+    points: torch.Tensor, labels: torch.Tensor, theme: plots.Theme
+) -> None:
+    models = {"a\n99 %": model(), "b": model(3, layers=9)}
+    figure = plots.flow_figure(models, points, labels, samples=10, title="So it is.", theme=theme)
+    *planes, norms = figure.axes
+    titles = [axis.get_title() for axis in planes]
+    assert titles[:5] == ["input", "layer 2", "layer 4", "layer 6", "what it decides"]
+    for axis in planes:
         assert len(axis.collections[0].get_offsets()) == 10
-    assert pixels(figure).std() > 0
+    assert [len(line.get_xdata()) for line in norms.get_lines()] == [7, 10]
+    image = pixels(figure)
+    assert image.std() > 0
+    assert (image.mean() > 0.5) == (theme is plots.LIGHT)
+    assert "So it is." in figure.get_suptitle()
+
+
+def test_points_that_fell_onto_one_are_ringed(labels: torch.Tensor) -> None:
+    collapsing = hdnn.network("FCNN", features=4, layers=40)
+    collapsing.field.weights.theta.data.mul_(0.1)
+    moving = plots.flow(hdnn.Model(collapsing, 3, hdnn.Augmentation(2, 4)), torch.randn(40, 2))
+    first, last = plots.new_figure(4, 2).subplots(1, 2)
+    plots.layer_states(first, moving, labels.numpy(), 0)
+    plots.layer_states(last, moving, labels.numpy(), 40)
+    assert [len(axis.texts) for axis in (first, last)] == [0, 1]
+    assert last.texts[0].get_text() == "all 40 points"
 
 
 def test_figures_of_float32_and_many_classes(points: torch.Tensor) -> None:
     net = hdnn.network("H1", features=4, layers=2, T=1.0, dtype=torch.float32)
     small = hdnn.Model(net, 7, hdnn.Augmentation(2, 4))
-    plots.regions_and_propagation({"small": small}, points.float(), torch.arange(40) % 7)
+    plots.flow_figure({"small": small}, points.float(), torch.arange(40) % 7)
 
 
 def test_a_model_of_the_plane_is_needed(labels: torch.Tensor) -> None:
-    with pytest.raises(HdnnError):
-        plots.regions_and_propagation({"one": model()}, torch.randn(40, 3), labels)
+    axis = plots.new_figure(3, 3).subplots()
+    with pytest.raises(HdnnError, match="plane"):
+        plots.decision_regions(axis, model(), torch.randn(40, 3), labels)
+
+
+def test_learning_curves_are_labeled_at_their_ends() -> None:
+    history = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25, "accuracy": 0.75}]
+    axis = plots.learning_curves(plots.new_figure(3, 3).subplots(), history, ["loss", "accuracy"])
+    assert [text.get_text() for text in axis.texts] == ["loss", "accuracy"]
+    assert axis.texts[1].xy == (2, 0.75)
+
+
+def _contrast(one: str, other: str) -> float:
+    """The ratio of luminances, as accessibility guidelines define it."""
+    from matplotlib.colors import to_rgb
+
+    def luminance(color: str) -> float:
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)
+        ]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", plots.THEMES.values(), ids=plots.THEMES)
+def test_colors_stand_out_from_the_paper(theme: plots.Theme) -> None:
+    assert _contrast(theme.ink, theme.paper) > 7
+    assert _contrast(theme.muted, theme.paper) > 4.5
+    assert all(_contrast(color, theme.paper) > 3 for color in theme.classes)
+    assert len(set(theme.classes)) == 10
 
 
 def test_a_record_is_drawn_by_depth_and_layer_with_its_energy() -> None:
@@ -123,7 +193,7 @@ def test_a_profile_is_drawn_with_the_range_of_its_samples() -> None:
 
 @pytest.fixture
 def figure(labels: torch.Tensor) -> Any:
-    return plots.regions_and_propagation({"H1": model(layers=2)}, torch.randn(40, 2), labels)
+    return plots.flow_figure({"H1": model(layers=2)}, torch.randn(40, 2), labels)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +240,3 @@ def test_a_failed_figure_leaves_the_old_file(
 def test_a_place_that_does_not_exist_is_named(figure: Any, tmp_path: Path) -> None:
     with pytest.raises(HdnnError, match="nowhere"):
         plots.save_figure(figure, tmp_path / "nowhere" / "f.png")
-
-
-def test_without_matplotlib_the_error_says_what_to_install(
-    labels: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    with pytest.raises(HdnnError, match=r"pip install 'hdnn\[plots\]'"):
-        plots.regions_and_propagation({"H1": model()}, torch.randn(40, 2), labels)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import setting_flags
 from hdnn.cli.settings_page import RECORDS, fill
@@ -79,8 +80,8 @@ FLAGS = """
 --decay --drop --numeric
 --dtype --early-stopping --epochs --erase --flip --head --json --kernel --label-smoothing --layers
 --learning-rate --lr --method --no-flip --no-overwrite --no-standardize --no-time-invariant --norm
---optimizer --out --overwrite --pixels --preset --projection --record --resume --rotate --scale
---schedule --seed --shift --size --solver --split --standardize --step --target --task
+--optimizer --out --overwrite --pixels --preset --projection --record --report --resume --rotate
+--scale --schedule --seed --shift --size --solver --split --standardize --step --target --task
 --tensorboard --test --time-invariant --validation --warmup --weight-decay --width --widths --zoom
 """
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
+    from hdnn.report.build import report as report
     from hdnn.zoo import network
 
 __version__ = "0.1.0"
@@ -61,6 +62,7 @@ _MODULES = (
     "program",
     "schemes",
     "refinement",
+    "report",  # also a function: hdnn.report(model, X, y)
     "training",
     "zoo",
 )

@@ -17,6 +17,7 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, limits
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.surroundings import without_autocast
+from hdnn.notebook import table
 from hdnn.ode import ODE
 from hdnn.program import Program
 from hdnn.schemes import ForwardEuler, Scheme
@@ -464,6 +465,20 @@ class HamiltonianNetwork(nn.Module):
             step += f", T={self.T:.6g}"
         shared = ", time-invariant" if self.time_invariant else ""
         return f"{title}{self.field.layout}, layers={self.layers}{step}, {self.scheme}{shared}"
+
+    def _repr_html_(self) -> str:
+        count = sum(parameter.numel() for parameter in self.parameters())
+        step = [("T", f"{self.T:.6g}")] if self.scheme.uses_step else []
+        rows = [
+            ("state", self.field.layout),
+            ("layers", self.layers),
+            *step,
+            ("scheme", self.scheme),
+            ("field", type(self.field).__name__),
+            ("M J M' = J", "yes" if self.structure_preserving else "not in general"),
+            ("parameters", f"{count:,}"),
+        ]
+        return table(self._title(), rows)
 
 
 def _layers(field: Field, layers: int | None) -> int:

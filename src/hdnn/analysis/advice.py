@@ -34,6 +34,7 @@ from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.networks import HamiltonianNetwork
+from hdnn.notebook import curve, table
 from hdnn.schemes import Scheme
 
 FACTOR = 2.0
@@ -122,6 +123,15 @@ class Advice:
             for name, value in vars(self).items()
         }
         return {**plain, "worst": self.worst, "ok": self.ok, "remedy": self.remedy}
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("what to do", self.remedy),
+            ("growth per layer", f"{_span(self.growth)}, largest in layer {self.worst}"),
+            ("norm of dy_l/dy_0", _span(self.cumulative)),
+        ]
+        chart = curve("largest norm of dy_l/dy_0 by layer", self.cumulative.tolist())
+        return chart + table(self.network, rows)
 
     def __str__(self) -> str:
         lines = [

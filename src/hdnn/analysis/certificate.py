@@ -14,6 +14,7 @@ from hdnn.analysis.check import Check
 from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork
+from hdnn.notebook import table
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Certificate:
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
         }
+
+    def _repr_html_(self) -> str:
+        rows = [(c.verdict, c.statement, c.comparison, c.consequence) for c in self.checks]
+        return table(self.network, rows, ("verdict", "statement", "measured", "so"))
 
     def __str__(self) -> str:
         head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"

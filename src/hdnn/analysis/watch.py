@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hdnn.analysis.gradient_norms import Norms
 from hdnn.analysis.vjp import FlatState, check_mixing, jacobians, norms_of, power, stack, summary
 from hdnn.errors import HdnnError
+from hdnn.notebook import curve, table
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,18 @@ class Watched:
             values = (n.mean[place], n.minimum[place], n.maximum[place], n.of_mean[place])
             rows.append(f"{name:{width}}  " + "  ".join(f"{float(v):<8.4g}" for v in values))
         return "\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        n = self.norms
+        columns = (n.mean, n.minimum, n.maximum, n.of_mean)
+        rows = [
+            (name, *(f"{float(column[k]):.4g}" for column in columns))
+            for k, name in enumerate(self.names)
+        ]
+        kind = "exact" if self.exact else "by power iteration"
+        header = ("layer", "mean", "minimum", "maximum", "of mean")
+        title = f"norms of d h_N / d h_l, {kind}"
+        return curve("mean norm by layer", n.mean.tolist()) + table(title, rows, header)
 
 
 class Watch:

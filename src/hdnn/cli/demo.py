@@ -14,12 +14,14 @@ from rich.table import Table
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.models import Model
 from hdnn.paper.table1 import PROTOCOLS, cells, settings
-from hdnn.training.prepare import build, prepare
+from hdnn.training.prepare import Prepared, build, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DataConfig, ModelConfig
 from hdnn.training.trainer import Trainer
 
 CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
+SHOWN = (("H1", 64), ("FCNN", 64))
+"""The two that figure and report show side by side."""
 
 
 @app.command()
@@ -30,63 +32,105 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train H1, MS1 and a plain network, and draw what they learn."""
-    from hdnn.analysis import sensitivities
-    from hdnn.plots import check_figure_path, regions_and_propagation, save_figure
+    from hdnn.plots import check_figure_path
+    from hdnn.report import report
 
     check_figure_path(out)
     config = RunConfig(DataConfig(seed=seed))
     config = replace(config, training=replace(config.training, epochs=epochs, seed=seed))
     data = prepare(config)
-    table = Table(
-        title=f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}, protocol tuned",
-        caption="gradient: range over layers l of the mean 2-norm of d y_N / d y_l",
-    )
-    table.add_column("network")
-    for heading in ("layers", "paper", "hdnn", "gradient", "seconds"):
-        table.add_column(heading, justify="right")
-    models: dict[str, Model] = {}
+    models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
     with errors.status("training; the first time also compiles kernels (about half a minute)"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
         )
-        for name, layers in CELLS:
-            cell_config, paper = _published(config, name, layers)
-            model = build(cell_config, data)
-            start = time.perf_counter()
-            Trainer(model, cell_config.training).fit(data.X_train, data.y_train)
-            seconds = time.perf_counter() - start
-            accuracy = float((model.predict(data.X_test) == data.y_test).double().mean())
-            with torch.no_grad():
-                M = sensitivities(model.network, model.preprocess(data.X_test[:500]))
-            norms = torch.linalg.matrix_norm(M, 2).mean(1)
-            table.add_row(
-                name,
-                str(layers),
-                "-" if paper is None else f"{paper:.1f} %",
-                f"{100 * accuracy:.1f} %",
-                f"{norms.min():.1e} .. {norms.max():.1e}",
-                f"{seconds:.2f}",
-            )
-            records.append(
-                {
-                    "architecture": name,
-                    "layers": layers,
-                    "paper": paper,
-                    "accuracy": accuracy,
-                    "gradients": [float(norms.min()), float(norms.max())],
-                    "seconds": seconds,
-                }
-            )
-            models[f"{name}, {layers} layers: {100 * accuracy:.1f} %"] = model
-    figure = regions_and_propagation(models, data.X_test, data.y_test)
-    save_figure(figure, out)
+        for cell in CELLS:
+            models[cell], record = _train(config, data, *cell)
+            records.append(record)
+    with errors.status("drawing"):
+        _draw(models, records, data, out)
+        page = report(
+            models[SHOWN[0]],
+            data.X_test,
+            data.y_test,
+            plain=models[SHOWN[1]],
+            name="the Swiss roll",
+        ).save(out.with_suffix(".html"))
     if as_json:
-        emit({"figure": str(out), "seed": seed, "epochs": epochs, "networks": records})
+        paths = {"figure": str(out), "report": str(page)}
+        emit({**paths, "seed": seed, "epochs": epochs, "networks": records})
         return
-    console.print(table)
-    say(f"Decision regions, and the way of the data through the layers: {out}")
+    title = f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}, protocol tuned"
+    console.print(_table(title, records))
+    say(f"figure: {out}")
+    say(f"report: {page}  (open it in a browser and move the slider)")
+
+
+def _train(
+    config: RunConfig, data: Prepared, name: str, layers: int
+) -> tuple[Model, dict[str, Any]]:
+    """A network of the demo, trained, and its figures."""
+    from hdnn.analysis import sensitivities
+
+    given, paper = _published(config, name, layers)
+    model = build(given, data)
+    start = time.perf_counter()
+    Trainer(model, given.training).fit(data.X_train, data.y_train)
+    seconds = time.perf_counter() - start
+    with torch.no_grad():
+        M = sensitivities(model.network, model.preprocess(data.X_test[:500]))
+    norms = torch.linalg.matrix_norm(M, 2).mean(1)
+    return model, {
+        "architecture": name,
+        "layers": layers,
+        "paper": paper,
+        "accuracy": float((model.predict(data.X_test) == data.y_test).double().mean()),
+        "gradients": [float(norms.min()), float(norms.max())],
+        "seconds": seconds,
+    }
+
+
+def _draw(
+    models: dict[tuple[str, int], Model], records: list[dict[str, Any]], data: Prepared, out: Path
+) -> None:
+    from hdnn.plots import flow_figure, save_figure
+
+    names = {"H1": "Hamiltonian (H1)", "FCNN": "plain network"}
+    accuracy = {
+        (record["architecture"], record["layers"]): record["accuracy"] for record in records
+    }
+    shown = {
+        f"{names[cell[0]]}\n{100 * accuracy[cell]:.0f} % right": models[cell] for cell in SHOWN
+    }
+    good, bad = (accuracy[cell] for cell in SHOWN)
+    title = "The Swiss roll on its way through 64 layers"
+    if good > 0.95 and bad < 0.6:
+        title += (
+            ": the Hamiltonian network pulls the spirals apart, "
+            "the plain one crushes them to a point"
+        )
+    save_figure(flow_figure(shown, data.X_test, data.y_test, title=title), out, dpi=150)
+
+
+def _table(title: str, records: list[dict[str, Any]]) -> Table:
+    caption = "gradient: range over layers l of the mean 2-norm of d y_N / d y_l"
+    table = Table(title=title, caption=caption)
+    table.add_column("network")
+    for heading in ("layers", "paper", "hdnn", "gradient", "seconds"):
+        table.add_column(heading, justify="right")
+    for record in records:
+        low, high = record["gradients"]
+        table.add_row(
+            record["architecture"],
+            str(record["layers"]),
+            "-" if record["paper"] is None else f"{record['paper']:.1f} %",
+            f"{100 * record['accuracy']:.1f} %",
+            f"{low:.1e} .. {high:.1e}",
+            f"{record['seconds']:.2f}",
+        )
+    return table
 
 
 def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:

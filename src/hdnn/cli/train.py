@@ -15,7 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
 from hdnn.cli.figures import show_references
 from hdnn.cli.flags import Tables, with_settings
+from hdnn.cli.report import say_report
 from hdnn.errors import HdnnError
+from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
@@ -71,6 +73,9 @@ def train(
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write a page about it.", rich_help_panel=RUN)
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
     ] = False,
@@ -94,7 +99,7 @@ def train(
             nonlocal prepared
             if resume is not None:
                 return _reopened(resume, data, group)
-            prepared = _prepared(_run_config(config, settings), group)
+            prepared = _prepared(*_run_config(config, settings), group)
             folder = out or _default_folder(prepared.config)
             return Run.create(folder, prepared.config, overwrite), prepared.config
 
@@ -103,13 +108,16 @@ def train(
             group.rank_zero(run.tidy)
             _say_finished(run, as_json)
             return
-        loggers: list[Callback] = []
+        charts = Charts()
+        loggers: list[Callback] = [charts]
         group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         if group.size > 1 and not as_json:
             say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
         with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
             metrics = run.train([*loggers, progress], checkpoint_seconds, group, prepared)
-        _report(run, metrics, as_json, group)
+        _report(run, metrics, charts, as_json, group)
+        if report:
+            group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
 
 
 def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunConfig]:
@@ -122,18 +130,19 @@ def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunCo
     return run, config
 
 
-def _prepared(config: RunConfig, group: Group) -> PreparedRun:
+def _prepared(config: RunConfig, given: dict[str, Any], group: Group) -> PreparedRun:
     """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
     if config.record is not None and config.data.is_image:
         raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
-    group.check(config.training)
-    prepared = PreparedRun.of(config)
+    prepared = PreparedRun.of(config, given)
+    group.check(prepared.config.training)
     for note in prepared.data.notes:
         warn(f"note: {note}")
     return prepared
 
 
-def _run_config(config: Path | None, flags: Tables) -> RunConfig:
+def _run_config(config: Path | None, flags: Tables) -> tuple[RunConfig, dict[str, Any]]:
+    """The run config, and the settings that were asked for: flags, and those of a config file."""
     tables: dict[str, Any] = {}
     if config is not None:
         if not config.is_file():
@@ -149,7 +158,8 @@ def _run_config(config: Path | None, flags: Tables) -> RunConfig:
             tables[name] = merged
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    return RunConfig.from_tables(tables, "the command line" if config is None else str(config))
+    where = "the command line" if config is None else str(config)
+    return RunConfig.from_tables(tables, where), tables
 
 
 def _default_folder(config: RunConfig) -> Path:
@@ -182,7 +192,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(run: Run, metrics: dict[str, Any], as_json: bool, group: Group) -> None:
+def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool, group: Group) -> None:
     assert run.trained is not None
     trained = run.trained
     references, warnings = group.rank_zero(lambda: compare_with_references(*trained))
@@ -196,6 +206,7 @@ def _report(run: Run, metrics: dict[str, Any], as_json: bool, group: Group) -> N
         )
         say(f"{part:5}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
+    charts.show(run.history, console)
     say(f"run: {run.folder}")
 
 

@@ -24,7 +24,7 @@ from hdnn.estimators import settings
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, Model, Projection, Scaler
 from hdnn.models.projection import needs_projection
-from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig
+from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults
 
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
@@ -71,7 +71,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
-        layers: int = 8,
+        layers: int = defaults.LAYERS,
         width: int | None = None,
         T: float = 1.2,
         step: float | None = None,
@@ -85,8 +85,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
-        alpha: float = 1e-3,
-        alpha_c: float = 3e-3,
+        alpha: float = defaults.ALPHA,
+        alpha_c: float = defaults.ALPHA_C,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
@@ -191,8 +191,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _config(self, model: Model, rows: int, seed: int, partial: bool) -> TrainingConfig:
         """The training; `partial_fit` is joint, since solving for a part would forget the rest."""
-        width, outputs = model.head.in_features, model.head.out_features
-        method = settings.choose_method(self.method, width, outputs)
+        width = model.head.in_features
+        method = settings.choose_method(self.method)
         method = "joint" if partial else method
         schedule = settings.choose_schedule(self.schedule, method, partial)
         stopping: dict[str, Any] = {}

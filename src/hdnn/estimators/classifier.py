@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from hdnn.errors import HdnnError
 from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
 from hdnn.estimators.settings import plain
+from hdnn.training import defaults
 
 
 class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
@@ -82,7 +83,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
-        layers: int = 8,
+        layers: int = defaults.LAYERS,
         width: int | None = None,
         T: float = 1.2,
         step: float | None = None,
@@ -96,8 +97,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
-        alpha: float = 1e-3,
-        alpha_c: float = 3e-3,
+        alpha: float = defaults.ALPHA,
+        alpha_c: float = defaults.ALPHA_C,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,

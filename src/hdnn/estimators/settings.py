@@ -9,23 +9,9 @@ import numpy as np
 import torch
 
 from hdnn.models import Scaler
-from hdnn.training.loops import MOST_UNKNOWNS
+from hdnn.training import defaults
 from hdnn.training.schema import OneOf, check_value, record, setting
 from hdnn.training.settings import DTYPES, ModelConfig, TrainingConfig
-
-SMALL = 1000
-"""Up to so many rows, "auto" computes in float64."""
-
-FULL_BATCH = {"coordinate": 500, "joint": 200}
-"""Up to so many rows, "auto" takes them in one batch, ..."""
-
-BATCH = 200
-"""... and beyond in batches of so many."""
-
-# How these were found is told in docs/estimators.md: on synthetic data, for every width at once.
-RATES = {"constant": 0.2, "cosine": 0.3}
-NARROW = 32
-WIDE = 64
 
 
 @record
@@ -57,7 +43,7 @@ class Parameter(NamedTuple):
     why: str = ""
 
 
-TABLES = "chosen for tables, see docs/estimators.md; a run has the paper's"
+TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
     "layers": Parameter("layers", ModelConfig, why=TABLES),
@@ -70,7 +56,7 @@ PARAMETERS = {
     "init_scale": Parameter("scale", Narrowed, True, "of K only, chosen from the width"),
     "standardize": Parameter("standardize", ModelConfig, why="a run does so for tables too"),
     "dtype": Parameter("dtype", ModelConfig, True, "chosen from the rows"),
-    "method": Parameter("method", auto=True, why="chosen from the width"),
+    "method": Parameter("method", auto=True, why="chosen for tables"),
     "solver": Parameter("solver"),
     "max_iter": Parameter("epochs", Narrowed),
     "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
@@ -107,55 +93,46 @@ def checked(name: str, value: Any) -> Any:
 
 
 def choose_width(width: Any, features: int) -> int:
-    """The width of the network: twice the features, 8 to 128, and never below the features."""
+    """The width of the network."""
     given: int | None = checked("width", width)
     if given is not None:
         return given
-    chosen = max(8, min(2 * features, 2 * WIDE), features)
-    return chosen + chosen % 2
+    return defaults.width(features)
 
 
-def choose_method(method: Any, width: int, outputs: int) -> str:
-    """Coordinate descent for narrow networks; beyond, solving for a batch would overfit it."""
+def choose_method(method: Any) -> str:
+    """How the network is trained."""
     given: str = checked("method", method)
-    if given != "auto":
-        return given
-    narrow = width <= NARROW and outputs * (width + 1) <= MOST_UNKNOWNS
-    return "coordinate" if narrow else "joint"
+    return defaults.METHOD if given == "auto" else given
 
 
 def choose_batch(batch_size: Any, rows: int, method: str) -> int:
     """How many rows an iteration sees."""
     given: int | str = checked("batch_size", batch_size)
-    if isinstance(given, str):
-        return rows if rows <= FULL_BATCH[method] else BATCH
-    return min(rows, given)
+    return defaults.batch_size(rows, method) if isinstance(given, str) else min(rows, given)
 
 
 def choose_schedule(schedule: Any, method: str, partial: bool) -> str:
-    """The learning rate over epochs: joint descent ends at 0, unless more epochs may follow."""
+    """The learning rate over epochs; it stays where more epochs may follow."""
     given: str = checked("schedule", schedule)
-    if partial or (given == "auto" and method == "coordinate"):
+    if partial:
         return "constant"
-    return "cosine" if given == "auto" else given
+    return defaults.schedule(method) if given == "auto" else given
 
 
 def choose_learning_rate(learning_rate: Any, width: int, schedule: str) -> float:
-    """A step of Adam moves every entry of K alike, so its norm by width times the rate."""
+    """The learning rate of the first step."""
     given: float | str = checked("learning_rate", learning_rate)
-    return RATES[schedule] / width if isinstance(given, str) else given
+    return defaults.learning_rate(width, schedule) if isinstance(given, str) else given
 
 
 def choose_scale(init_scale: Any, width: int) -> float:
-    """The initial size of K; 1 / sqrt(width) keeps K y as large as y."""
+    """The initial size of K."""
     given: float | str = checked("init_scale", init_scale)
-    return float(width**-0.5) if isinstance(given, str) else given
+    return defaults.scale(width) if isinstance(given, str) else given
 
 
 def choose_dtype(dtype: Any, rows: int, columns: Sequence[Scaler]) -> torch.dtype:
-    """float64 for few rows, or where a column's mean would swallow its spread in float32."""
+    """The dtype of data and weights."""
     given: str = checked("dtype", dtype)
-    if given == "auto":
-        offset = any(bool((s.mean.abs() > 1e3 * s.scale).any()) for s in columns)
-        return torch.float64 if rows <= SMALL or offset else torch.float32
-    return DTYPES[given]
+    return DTYPES[defaults.dtype(rows, columns) if given == "auto" else given]

@@ -17,6 +17,7 @@ from hdnn.models.projection import Projection
 from hdnn.models.stages import Stages, image_stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 from hdnn.networks import HamiltonianNetwork
+from hdnn.notebook import table
 
 TASKS = ("classification", "regression")
 Label = str | int | float | bool
@@ -197,6 +198,17 @@ class Model(nn.Module):
         shape = "x".join(map(str, self.stem.shape))
         count = sum(p.numel() for p in self.parameters())
         return f"{shape} -> {self.head.out_features}, {self.task}, {count} parameters"
+
+    def _repr_html_(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        rows: list[tuple[str, object]] = [
+            ("input", " x ".join(map(str, self.stem.shape))),
+            *(("block", net.extra_repr()) for net in self.networks),
+            ("output", f"{self.head.out_features}, {self.task}"),
+        ]
+        if self.classes is not None:
+            rows.append(("classes", ", ".join(map(str, self.classes))))
+        return table("Model", [*rows, ("parameters", f"{count:,}")])
 
 
 def ImageClassifier(  # noqa: N802 (a constructor of Model)

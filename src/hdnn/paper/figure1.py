@@ -16,12 +16,12 @@ from hdnn.paper.experiment import Experiment, Say, silent
 from hdnn.paper.planar import WIDTH
 from hdnn.paper.store import Key
 from hdnn.paper.table1 import PROTOCOLS, Cell, Row, mean, select, settings, table1, train
-from hdnn.plots import decision_regions, new_figure, plot_band
+from hdnn.plots import LIGHT, clean, decision_regions, new_figure, plot_band
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = {"MS1": "#8a5fa8", "MS2": "#3a7d44", "MS3": "#b08a1e", "H1": "#c1440e", "H2": "#1f5a99"}
+COLORS = dict(zip(("H2", "H1", "MS2", "MS1", "MS3"), LIGHT.classes, strict=False))
 PANELS = (("swiss-roll", 64), ("double-moons", 4))
 """Data and depth of the figure."""
 
@@ -106,7 +106,7 @@ def depth_figure(rows: Sequence[Row]) -> Figure:
         axis.set_xticks(depths, [str(depth) for depth in depths])
         axis.set_title(name.replace("-", " "), fontsize=10)
         axis.set_xlabel("layers")
-        axis.spines[["top", "right"]].set_visible(False)
+        clean(axis)
     axes[0].set_ylabel("test accuracy, %  (x: paper)")
     axes[-1].legend(frameon=False, fontsize=8, loc="lower right")
     return figure

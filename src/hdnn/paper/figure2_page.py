@@ -21,7 +21,7 @@ from hdnn.paper.figure2 import (
     rows,
 )
 from hdnn.paper.render import Column, Table, markdown
-from hdnn.plots import clean, color_ramp, new_figure, plot_band
+from hdnn.plots import LIGHT, clean, color_ramp, new_figure, plot_band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ PUBLISHED = {"H1": "[1, 17]", "H1 invariant": "[1, 37]"}
 WINDOWS = ((0, "1 - 40"), (4, "161 - 200"), (7, "281 - 320"), (12, "481 - 520"), (23, "921 - 960"))
 """Epochs, and the iterations that they hold."""
 TITLES = {"H1": "H1", "H1 invariant": "H1, time-invariant", "MS3": "MS3", "FCNN": "FCNN"}
-COLORS = {"H1": "#c1440e", "H1 invariant": "#1f5a99", "MS3": "#3a7d44", "FCNN": "#8a5fa8"}
+COLORS = dict(zip(("H1 invariant", "H1", "MS3", "FCNN"), LIGHT.classes, strict=False))
 
 
 def select(found: Sequence[Row], network: str, method: str = "adam", **fields: float) -> list[Row]:
@@ -246,7 +246,7 @@ def _norm_ticks(axis: Axes) -> None:
 def _alphas(axis: Axes, found: Sequence[Row]) -> None:
     for method, color, label in (
         ("adam", COLORS["H1"], "H1, penalty in the loss"),
-        ("coupled", "#b08a1e", "H1, penalty implicit"),
+        ("coupled", LIGHT.color(4), "H1, penalty implicit"),
     ):
         line = select(found, "H1", method, layers=64, T=T, every=8)
         alphas = (row.cell.alpha for row in line)

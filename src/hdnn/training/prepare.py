@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
 from hdnn.models.projection import default_width, needs_projection
+from hdnn.training import defaults
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
-from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig
+from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig, TrainingConfig
 from hdnn.zoo import network
 
 MOST_WEIGHTS = 10**9
@@ -89,11 +91,13 @@ class PreparedRun:
     model: Model
 
     @classmethod
-    def of(cls, config: RunConfig) -> PreparedRun:
+    def of(cls, config: RunConfig, given: Mapping[str, Any] | None = None) -> PreparedRun:
         """Read the data of a run config and build its model.
 
         Args:
             config: of the run; where it has a digest, its data must still have it.
+            given: the settings that were asked for, by table (model, training) and name: for a
+                table, the others are chosen from the data. None: the run config has them all.
 
         Returns:
             The run config with absolute path and digest of its data, the data and the model.
@@ -101,11 +105,44 @@ class PreparedRun:
         Raises:
             HdnnError: the data cannot be read, have changed, or cannot be trained on as it says.
         """
-        data = prepare(config)
+        if given is None or not config.data.is_table:
+            data = prepare(config)
+        else:
+            exact = replace(config, model=replace(config.model, dtype="float64"))
+            config, data = _with_defaults(config, given, prepare(exact))
         torch.manual_seed(config.model.seed)
         model = build(config, data)
         make_optimizer(model.parameters(), config.training, 0.0)  # raises where it cannot serve
         return cls(replace(config, data=data.config), data, model)
+
+
+def _with_defaults(
+    config: RunConfig, given: Mapping[str, Any], data: Prepared
+) -> tuple[RunConfig, Prepared]:
+    """The run config with what was left open chosen for a table, and the data in its dtype."""
+    model, training = defaults.filled(
+        given.get("model", {}),
+        given.get("training", {}),
+        defaults.Shape(len(data.X_train), data.X_train.shape[1], _outputs(data)),
+        Scaler.fit(data.X_train),
+    )
+    config = replace(config, model=ModelConfig(**model), training=TrainingConfig(**training))
+    dtype = DTYPES[config.model.dtype]
+    exact = data.task == "classification"  # class numbers
+    return config, replace(
+        data,
+        X_train=data.X_train.to(dtype),
+        X_test=data.X_test.to(dtype),
+        y_train=data.y_train if exact else data.y_train.to(dtype),
+        y_test=data.y_test if exact else data.y_test.to(dtype),
+    )
+
+
+def _outputs(data: Prepared) -> int:
+    """Outputs of a model: one for every class but one for two classes, or one for every target."""
+    if data.task == "classification" and data.classes is not None:
+        return 1 if len(data.classes) == 2 else len(data.classes)
+    return 1 if data.y_train.ndim == 1 else data.y_train.shape[1]
 
 
 def prepare(config: RunConfig) -> Prepared:
@@ -276,14 +313,9 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
     standardize = is_table if given.standardize is None else given.standardize
     if not standardize and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardize")
-    outputs = 1
-    if data.task == "classification" and data.classes is not None:
-        outputs = 1 if len(data.classes) == 2 else len(data.classes)
-    elif data.y_train.ndim > 1:
-        outputs = data.y_train.shape[1]
     return Model(
         net,
-        outputs,
+        _outputs(data),
         augmentation,
         Scaler.fit(data.X_train) if standardize else None,
         task=data.task,

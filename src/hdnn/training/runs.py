@@ -24,7 +24,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
 from hdnn.files import (
     DamagedFileWarning,
     atomic,
@@ -46,6 +46,8 @@ from hdnn.training.trainer import Callback, Snapshot, Trainer
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
+FAILURE = "failure.txt"
+"""Why a training diverged; the next one removes it."""
 
 
 class Run:
@@ -78,6 +80,12 @@ class Run:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.json"
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last training of an unfinished run stopped by itself, if it did."""
+        path = self.folder / FAILURE
+        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else None
 
     @property
     def finished(self) -> bool:
@@ -180,7 +188,9 @@ class Run:
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-        for path in (self.model_file, self.metrics, self.gradients, self.history, self.config):
+        failure = self.folder / FAILURE
+        files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
+        for path in files:
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -264,6 +274,8 @@ class Run:
                 writes = group.is_rank_zero and not isinstance(error, StorageError)
                 if writes and trainer.snapshot is not None:
                     journal.save(trainer.snapshot)
+                if writes and isinstance(error, DivergenceError):
+                    (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
                 raise
 
     def _claim(self, held: ExitStack, prepared: PreparedRun | None) -> RunConfig:
@@ -273,6 +285,7 @@ class Run:
         config = self.read_config()
         if prepared is not None and prepared.config.identity != config.identity:
             raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
+        (self.folder / FAILURE).unlink(missing_ok=True)
         return config
 
     def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:

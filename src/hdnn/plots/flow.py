@@ -1,0 +1,139 @@
+"""Data on their way through the layers of a model, as points in one fixed plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.analysis.profiles import spread
+from hdnn.models import Model
+
+FRAMES = 65
+"""Depths that are shown at most: evenly spaced, with both ends."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A fixed plane of projection, so that motion is motion and not a change of axes.
+
+    Args:
+        center: ``(n,)``, what is at the origin.
+        axes: ``(2, n)``, orthonormal.
+        shares: of the variance of all states that each axis shows.
+        boundary: whether the first axis is the distance to the plane that separates two classes.
+    """
+
+    center: np.ndarray
+    axes: np.ndarray
+    shares: tuple[float, float]
+    boundary: bool
+
+    def project(self, states: np.ndarray) -> np.ndarray:
+        """``(..., n)`` to ``(..., 2)``."""
+        points: np.ndarray = (states - self.center) @ self.axes.T
+        return points
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Samples at depths of a model, in a plane.
+
+    Args:
+        depths: ``(D,)`` layer numbers, counted over all blocks; 0 is the input.
+        points: ``(D, samples, 2)``; NaN where a state is not finite.
+        plane: what the points are projections to.
+        last: the number of layers of the model.
+    """
+
+    depths: tuple[int, ...]
+    points: np.ndarray
+    plane: Plane
+    last: int
+
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom, top of a square around all points, with a margin."""
+        flat = self.points.reshape(-1, 2)
+        flat = flat[np.isfinite(flat).all(1)]
+        if not len(flat):
+            return -1.0, 1.0, -1.0, 1.0
+        low, high = flat.min(0), flat.max(0)
+        half = max(float((high - low).max()) * 0.55, 1e-6)
+        (x, y) = (low + high) / 2
+        return float(x - half), float(x + half), float(y - half), float(y + half)
+
+
+@torch.no_grad()
+def states_by_depth(model: Model, X: Tensor, most: int = FRAMES) -> tuple[list[int], np.ndarray]:
+    """Depths and states ``(D, samples, n)`` of data, over all blocks of one width.
+
+    Blocks of images that differ in size cannot share a plane: then the last one is shown. States
+    of images are flattened.
+    """
+    blocks = model.block_inputs(model.prepare(X))
+    net, y = blocks[-1]
+    before = 0 if len(blocks) == 1 else sum(block.layers for block, _ in blocks[:-1])
+    chosen = spread(net.layers, most)
+    states = net.trajectory(y)[chosen].flatten(2).double().cpu().numpy()
+    return [before + depth for depth in chosen], states
+
+
+def choose_plane(model: Model, states: np.ndarray) -> Plane:
+    """The plane to look at states ``(D, samples, n)`` in, the same at all depths.
+
+    For two classes of planar data: the first axis is the distance to the plane that the head
+    separates them by, the second the direction of largest variance along it. Otherwise the two
+    principal components of the states of all depths together.
+    """
+    flat = states.reshape(-1, states.shape[-1])
+    flat = flat[np.isfinite(flat).all(1)]
+    if not len(flat):
+        flat = np.zeros((1, states.shape[-1]))
+    center = flat.mean(0)
+    centered = flat - center
+    total = max(float((centered**2).sum()), 1e-300)
+    weight = model.head.weight.detach().double().cpu().numpy()
+    planar = model.features == 2 and weight.shape[0] == 1 and model.task == "classification"
+    norm = float(np.linalg.norm(weight[0])) if planar else 0.0
+    axes = np.zeros((2, states.shape[-1]))
+    if norm > 0 and weight.shape[1] == states.shape[-1]:
+        axes[0] = weight[0] / norm
+        center = center - ((center @ axes[0]) + float(model.head.bias[0].detach()) / norm) * axes[0]
+        axes[1] = _leading(centered - np.outer(centered @ axes[0], axes[0]), 1)[0]
+    else:
+        norm = 0.0
+        axes = _leading(centered, 2)
+    shares = [float(((centered @ axis) ** 2).sum()) / total for axis in axes]
+    return Plane(center, axes, (shares[0], shares[1]), norm > 0)
+
+
+def _leading(centered: np.ndarray, count: int) -> np.ndarray:
+    """Directions of largest variance, ``(count, n)``; zeros where there are no more."""
+    rows = centered[:: max(1, len(centered) // 4000)]
+    _, _, directions = np.linalg.svd(rows, full_matrices=False)
+    found = np.zeros((count, centered.shape[1]))
+    found[: min(count, len(directions))] = directions[:count]
+    # The sign of a direction is arbitrary: fix it, so that a figure is the same every time.
+    peaks = np.abs(found).argmax(1)
+    return found * np.where(found[np.arange(count), peaks] < 0, -1.0, 1.0)[:, None]
+
+
+def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
+    """Where data are at depths 0 to N of a model, in one fixed plane.
+
+    Args:
+        model: the trained model.
+        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
+        most: depths at most.
+
+    >>> import hdnn
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> flow(Model(net, 1, hdnn.models.Augmentation(2, 4)), torch.randn(10, 2)).points.shape
+    (9, 10, 2)
+    """
+    depths, states = states_by_depth(model, X, most)
+    plane = choose_plane(model, states)
+    last = sum(net.layers for net in model.networks)
+    return Flow(tuple(depths), plane.project(states), plane, last)

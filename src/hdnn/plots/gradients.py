@@ -1,0 +1,127 @@
+"""Curves: norms of gradients along depth and during training, and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdnn.analysis import Profile
+from hdnn.plots.style import (
+    NORMAL,
+    SMALL,
+    clean,
+    color_ramp,
+    label_line,
+    new_figure,
+    plot_band,
+    theme_of,
+)
+from hdnn.training.recorder import Header
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes:
+    """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band."""
+    norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
+    band = norms.min(-1), norms.mean(-1), norms.max(-1)
+    plot_band(axis, depths, *band, color=color, style="-")
+    # At the last layer all norms are 1: the label goes to the middle, to the side that is free.
+    middle, rising = len(depths) // 2, band[1][0] < 0.1 * band[1][-1]
+    axis.annotate(
+        label,
+        (depths[middle], float(band[1 if rising else 2][middle])),
+        xytext=(8, -14) if rising else (0, 5),
+        textcoords="offset points",
+        ha="left" if rising else "center",
+        color=color,
+        fontsize=NORMAL,
+    )
+    axis.set_yscale("log")
+    axis.set_xlabel("layer $\\ell$")
+    return clean(axis)
+
+
+def learning_curves(
+    axis: Axes, history: Sequence[dict[str, Any]], names: Sequence[str] = ("loss",)
+) -> Axes:
+    """Figures of the history against the epoch, each labeled at its end."""
+    theme = theme_of(axis)
+    epochs = [entry["epoch"] for entry in history]
+    for number, name in enumerate(names):
+        values = [np.nan if entry.get(name) is None else entry[name] for entry in history]
+        color = theme.color(number)
+        axis.plot(epochs, values, color=color, linewidth=1.6)
+        label_line(axis, name.replace("_", " "), color)
+    axis.set_xlabel("epoch")
+    return clean(axis)
+
+
+def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str) -> Figure:
+    """The record of a run against iterations: norms by depth, gradients by layer, and energy.
+
+    Args:
+        header: of the recording.
+        records: one for every recorded iteration, at least one.
+        title: above it.
+    """
+    energy = "energy" in records[0]
+    panels = [
+        ("mean", "mean norm of $dy_N/dy_\\ell$", len(header.depths) - 1),
+        ("gradient", "norm of the gradient, by layer", len(records[0].get("gradient") or ())),
+        *([("energy", "energy $H$", len(header.depths) - 1)] if energy else []),
+    ]
+    figure = new_figure(3.4 * len(panels), 3.2)
+    axes = figure.subplots(1, len(panels))
+    for axis, (name, label, count) in zip(axes, panels, strict=True):
+        _by_depth(axis, header, records, name, count)
+        axis.set_title(label, fontsize=NORMAL, loc="left")
+        if name != "energy":
+            axis.set_yscale("log")
+        clean(axis)
+    handles = axes[0].get_lines()
+    labels = [str(line.get_label()) for line in handles]
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.2}
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), **look)
+    figure.suptitle(title[:120], fontsize=NORMAL)
+    return figure
+
+
+def _by_depth(
+    axis: Axes, header: Header, records: Sequence[dict[str, Any]], name: str, count: int
+) -> None:
+    """A line for each of at most eight depths, dark near the input."""
+    steps = [record["iteration"] for record in records]
+    shown = sorted({round(k * (count - 1) / 7) for k in range(8)}) if count else []
+    for shade, k in zip(color_ramp(len(shown)), shown, strict=True):
+        depth = f"$\\ell$ = {header.depths[k]}" if name == "mean" else None
+        axis.plot(steps, _column(records, name, k), color=shade, linewidth=1.1, label=depth)
+    axis.set_xlabel("iteration")
+
+
+def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]:
+    values = [(record.get(name) or [None] * (k + 1))[k] for record in records]
+    return [np.nan if value is None else value for value in values]
+
+
+def profile_figure(profile: Profile, title: str) -> Figure:
+    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean."""
+    figure = new_figure(5.0, 3.2)
+    axis = figure.subplots()
+    theme = theme_of(axis)
+    norms, depths = profile.largest, profile.depths
+    band = norms.min(-1), norms.mean(-1), norms.max(-1)
+    plot_band(axis, depths, *band, color=theme.color(0), label="mean of samples", style="-")
+    axis.collections[0].set_label("smallest to largest")
+    axis.plot(depths, profile.of_mean, "--", color=theme.color(1), label="of the batch mean")
+    axis.set_yscale("log")
+    axis.set_xlabel("layer $\\ell$")
+    axis.set_ylabel("norm of $dy_N/dy_\\ell$")
+    axis.set_title(title[:120], fontsize=NORMAL, loc="left")
+    axis.legend(frameon=False, fontsize=SMALL)
+    clean(axis)
+    return figure

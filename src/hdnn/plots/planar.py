@@ -1,0 +1,212 @@
+"""Pictures of planes: decision regions, and data flowing through depth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.analysis import profile
+from hdnn.analysis.profiles import spread
+from hdnn.errors import HdnnError
+from hdnn.models import Model
+from hdnn.plots.flow import Flow, flow
+from hdnn.plots.gradients import norms_by_depth
+from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figure, theme_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Box = tuple[float, float, float, float]
+
+
+def box_around(points: Tensor) -> Box:
+    """Left, right, bottom, top around points ``(samples, 2)``, with a margin."""
+    low, high = points.min(0).values, points.max(0).values
+    margin = 0.12 * (high - low).clamp_min(1e-6)
+    low, high = low - margin, high + margin
+    return float(low[0]), float(high[0]), float(low[1]), float(high[1])
+
+
+def grid(box: Box, resolution: int, dtype: torch.dtype) -> Tensor:
+    """``(resolution², 2)``: a grid over a box, row by row from the bottom."""
+    left, right, bottom, top = box
+    x, y = torch.linspace(left, right, resolution), torch.linspace(bottom, top, resolution)
+    rows, columns = torch.meshgrid(y, x, indexing="ij")
+    return torch.stack([columns, rows], -1).reshape(-1, 2).to(dtype)
+
+
+@torch.no_grad()
+def decision_regions(
+    axis: Axes, model: Model, points: Tensor, labels: Tensor, resolution: int = 300
+) -> Axes:
+    """Color the plane by what a model predicts there, with data on top.
+
+    Args:
+        axis: where to draw.
+        model: takes two features.
+        points, labels: ``(samples, 2)`` and ``(samples,)``.
+        resolution: pixels along each side.
+    """
+    from matplotlib.colors import ListedColormap
+
+    if points.ndim != 2 or points.shape[1] != 2:
+        raise HdnnError(f"decision regions need points of the plane, got {tuple(points.shape)}")
+    box = box_around(points)
+    predicted = model.predict(grid(box, resolution, points.dtype)).reshape(resolution, resolution)
+    classes = max(2, model.head.out_features)
+    theme = theme_of(axis)
+    axis.imshow(
+        predicted.cpu().numpy(),
+        origin="lower",
+        extent=box,
+        cmap=ListedColormap([theme.color(k) for k in range(classes)]),
+        vmin=-0.5,
+        vmax=classes - 0.5,
+        alpha=0.25,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    return scatter(axis, points.cpu().numpy(), labels.cpu().numpy())
+
+
+def scatter(
+    axis: Axes,
+    points: np.ndarray,
+    labels: np.ndarray,
+    size: float = 2.0,
+    colors: Theme | None = None,
+) -> Axes:
+    """Points ``(samples, 2)`` in the colors of their classes, on a bare axis."""
+    theme = theme_of(axis) if colors is None else colors
+    shades = [theme.color(int(label)) for label in labels]
+    axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0)
+    return bare(axis)
+
+
+def layer_states(
+    axis: Axes,
+    moving: Flow,
+    labels: np.ndarray,
+    frame: int,
+    size: float = 2.0,
+    colors: Theme | None = None,
+    box: Box | None = None,
+) -> Axes:
+    """The data at one depth of a flow; at the last, the plane that separates two classes.
+
+    Where all points have fallen onto one, a ring says so. The part of the plane that is shown is
+    ``box``, or that of the flow.
+    """
+    points = moving.points[frame]
+    scatter(axis, points, labels, size, colors)
+    left, right, bottom, top = moving.box() if box is None else box
+    if collapsed(points, right - left):
+        x, y = np.nanmean(points, 0)
+        theme = theme_of(axis)
+        axis.plot([x], [y], "o", ms=13, mfc="none", mec=theme.muted, mew=1.0)
+        axis.annotate(
+            f"all {len(points)} points",
+            (x, y),
+            xytext=(0, 10 if y < (bottom + top) / 2 else -17),
+            textcoords="offset points",
+            ha=_side((x - left) / (right - left)),
+            fontsize=SMALL - 1,
+            color=theme.muted,
+        )
+    if moving.plane.boundary and moving.depths[frame] == moving.last:
+        axis.axvline(0, color=theme_of(axis).ink, linewidth=1.0)
+    axis.set_xlim(left, right)
+    axis.set_ylim(bottom, top)
+    axis.set_box_aspect(1)
+    return axis
+
+
+def _side(share: float) -> str:
+    """How a label is aligned so that it stays inside, at a share of the width."""
+    return "left" if share < 0.25 else "right" if share > 0.75 else "center"
+
+
+def collapsed(points: np.ndarray, side: float) -> bool:
+    """Whether points ``(samples, 2)`` have fallen onto one, as seen in a square of this side."""
+    known = points[np.isfinite(points).all(1)]
+    return len(known) > 1 and float(np.ptp(known, axis=0).max()) < 0.02 * side
+
+
+@torch.no_grad()
+def flow_figure(
+    models: Mapping[str, Model],
+    points: Tensor,
+    labels: Tensor,
+    *,
+    title: str = "",
+    samples: int = 800,
+    frames: int = 4,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """A row for every model: the data at some depths, and what it decides; norms at the right.
+
+    Args:
+        models: by title; their networks are over features.
+        points, labels: ``(samples, 2)`` and ``(samples,)``.
+        title: the sentence that the figure shows.
+        samples: how many of them are drawn.
+        frames: depths that are drawn.
+        theme: light or dark.
+    """
+    points, labels = points[:samples], labels[:samples]
+    figure = new_figure(2.05 * (frames + 1) + 3.6, 2.3 * len(models) + 0.5, theme)
+    layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
+    numbers = labels.cpu().numpy()
+    for row, (name, model) in enumerate(models.items()):
+        moving = flow(model, points, frames)
+        for column, depth in enumerate(moving.depths):
+            axis = layer_states(figure.add_subplot(layout[row, column]), moving, numbers, column)
+            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
+            if column == 0:
+                axis.set_ylabel(name, fontsize=NORMAL, color=theme.ink)
+        axis = figure.add_subplot(layout[row, frames])
+        decision_regions(axis, model, points, labels)
+        axis.set_box_aspect(1)
+        axis.set_title("what it decides", fontsize=SMALL)
+    gradients = figure.add_subplot(layout[:, frames + 1])
+    for number, (name, model) in enumerate(models.items()):
+        net = model.network
+        seen = profile(net, model.preprocess(points), spread(net.layers, 65), energy=False)
+        norms_by_depth(gradients, seen, label=name.split("\n")[0], color=theme.color(2 + number))
+    gradients.set_title("norm of $dy_N/dy_\\ell$", fontsize=SMALL, loc="left")
+    figure.suptitle(title, fontsize=LARGE, color=theme.ink, x=0.01, ha="left")
+    return figure
+
+
+def frames_figure(
+    flows: Mapping[str, Flow],
+    numbers: np.ndarray,
+    colors: list[str] | None = None,
+    frames: int = 4,
+    theme: Theme = LIGHT,
+) -> Figure:
+    """A row for every flow: the data at some of its depths.
+
+    Args:
+        flows: by title.
+        numbers: class of every sample, or its place in ``colors``.
+        colors: instead of the theme's.
+        frames: depths that are drawn.
+        theme: light or dark.
+    """
+    shown = theme if colors is None else replace(theme, classes=tuple(colors))
+    figure = new_figure(2.2 * frames, 2.4 * len(flows), theme)
+    axes = figure.subplots(len(flows), frames, squeeze=False)
+    for row, (name, moving) in zip(axes, flows.items(), strict=True):
+        for axis, frame in zip(row, spread(len(moving.depths) - 1, frames), strict=False):
+            layer_states(axis, moving, numbers, frame, colors=shown)
+            depth = moving.depths[frame]
+            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
+        row[0].set_ylabel(name[:40], fontsize=SMALL, color=theme.ink)
+    return figure

@@ -1,0 +1,187 @@
+"""One style of all figures: palette, light and dark, axes, direct labels, files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hdnn.errors import HdnnError
+from hdnn.files import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf", "jpg")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colors of a figure.
+
+    Args:
+        paper, ink, muted, grid: background, text, secondary text, thin lines.
+        classes: of the classes, in order; told apart by people who see fewer colors (Okabe and
+            Ito), the first two also in gray.
+    """
+
+    paper: str
+    ink: str
+    muted: str
+    grid: str
+    classes: tuple[str, ...]
+
+    def color(self, number: int) -> str:
+        """Of a class, a line or a network, counted from 0; they repeat after ten."""
+        return self.classes[number % len(self.classes)]
+
+
+LIGHT = Theme(
+    "#ffffff",
+    "#1c1e21",
+    "#5f656d",
+    "#e3e5e8",
+    (
+        *("#0072b2", "#d55e00", "#009e73", "#b5548a", "#b8860b"),
+        *("#3a9bd9", "#6b6f76", "#7a3e9d", "#8c510a", "#4d7c0f"),
+    ),
+)
+DARK = Theme(
+    "#14161a",
+    "#eceef1",
+    "#a2a8b1",
+    "#2e3238",
+    (
+        *("#56b4e9", "#ff8b3d", "#2fc79a", "#e88fc0", "#f0c24b"),
+        *("#9ad7f7", "#b4b9c1", "#c59be8", "#d6a46a", "#a9d16c"),
+    ),
+)
+THEMES = {"light": LIGHT, "dark": DARK}
+CLASS_COLORS = LIGHT.classes
+SMALL, NORMAL, LARGE = 8, 9.5, 12
+"""Points of text: ticks, labels, the sentence above a figure."""
+
+
+def theme_of(axis: Axes) -> Theme:
+    """The theme that suits the background of an axis, whoever made its figure."""
+    from matplotlib.colors import to_rgba
+
+    red, green, blue, alpha = to_rgba(axis.figure.get_facecolor())
+    return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
+
+
+def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
+    """An empty figure of a size in inches, drawn without a screen."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise HdnnError("figures need matplotlib: pip install matplotlib") from error
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
+    """Write a figure, atomically; the ending of the path chooses the format."""
+    check_figure_path(path)
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
+
+
+def check_figure_path(
+    path: str | os.PathLike[str], formats: Sequence[str] = FORMATS, kind: str = "figure"
+) -> None:
+    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist."""
+    ending = Path(path).suffix.lstrip(".").lower() or formats[0]
+    if ending not in formats:
+        raise HdnnError(
+            f"{str(path)[-200:]!r} is no {kind}: its name must end in {', '.join(formats)}"
+        )
+    if not Path(path).parent.is_dir():
+        raise HdnnError(f"there is no folder {Path(path).parent} to write {Path(path).name} to")
+
+
+def color_ramp(count: int) -> list[str]:
+    """As many colors, from dark (near the input) to light (near the output)."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colormaps["viridis"](0.92 * k / max(count - 1, 1))) for k in range(count)]
+
+
+def clean(axis: Axes) -> Axes:
+    """Small ticks, a light grid, and no frame above and to the right."""
+    theme = theme_of(axis)
+    axis.set_facecolor(theme.paper)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color(theme.muted)
+    axis.tick_params(labelsize=SMALL, color=theme.muted, labelcolor=theme.muted, which="both")
+    axis.grid(True, axis="y", color=theme.grid, linewidth=0.6)
+    axis.set_axisbelow(True)
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set_color(theme.muted)
+        label.set_fontsize(SMALL)
+    axis.title.set_color(theme.ink)
+    return axis
+
+
+def bare(axis: Axes) -> Axes:
+    """No ticks and a thin frame: a picture of a plane."""
+    theme = theme_of(axis)
+    axis.set_facecolor(theme.paper)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_color(theme.grid)
+    axis.title.set_color(theme.ink)
+    return axis
+
+
+def label_line(axis: Axes, text: str, color: str, y: float | None = None) -> Axes:
+    """Write a label at the right end of the line drawn last, in its color."""
+    line = axis.get_lines()[-1]
+    xs, ys = (np.asarray(values, dtype=float) for values in line.get_data())
+    known = np.flatnonzero(np.isfinite(ys))
+    if len(known):
+        place = (xs[known[-1]], ys[known[-1]] if y is None else y)
+        axis.annotate(
+            text,
+            place,
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            color=color,
+            fontsize=NORMAL,
+            annotation_clip=False,
+        )
+    return axis
+
+
+def plot_band(
+    axis: Axes,
+    x: Sequence[float] | np.ndarray,
+    low: Iterable[float],
+    middle: Iterable[float],
+    high: Iterable[float],
+    *,
+    color: str,
+    label: str | None = None,
+    style: str = "o-",
+) -> Axes:
+    """A line with a band around it.
+
+    Args:
+        axis: where to draw.
+        x: places.
+        low, middle, high: lower end of the band, line, upper end, at every place.
+        color, label, style: of the line.
+    """
+    axis.plot(x, list(middle), style, ms=3, linewidth=1.6, color=color, label=label)
+    axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)
+    return axis

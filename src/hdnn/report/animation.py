@@ -1,0 +1,164 @@
+"""The data flowing through depth, as a GIF or an MP4."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdnn.errors import HdnnError
+from hdnn.files import atomic
+from hdnn.plots import LIGHT, Flow, Theme, check_figure_path, new_figure
+from hdnn.plots.planar import layer_states
+from hdnn.plots.style import NORMAL, SMALL
+from hdnn.report.collect import Material
+from hdnn.report.scene import Scene, scene
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("gif", "mp4")
+RATE = 12
+"""Images a second: fast enough to see motion, and few enough for a small file."""
+HELD = (0.6, 1.4)
+"""Seconds that the first and the last layer are shown."""
+SHORTEST, LONGEST = 2.0, 8.0
+COLORS = 48
+"""Of a GIF: two or three shades of every color that is drawn."""
+
+
+def check_animation(path: str | os.PathLike[str], seconds: float) -> None:
+    """Raise `HdnnError` for a name, a folder or a length that an animation cannot have."""
+    check_figure_path(path, FORMATS, "animation")
+    if not SHORTEST <= seconds <= LONGEST:
+        raise HdnnError(f"seconds is {SHORTEST:g} to {LONGEST:g}, got {seconds:g}")
+    if Path(path).suffix.lower() == ".mp4":
+        _ffmpeg()
+
+
+def animate(
+    material: Material, path: str | os.PathLike[str], seconds: float = 5.0, theme: Theme = LIGHT
+) -> int:
+    """Write an animation of what was collected; returns its size in bytes.
+
+    Args:
+        material: of a finished run.
+        path: ends in .gif or .mp4.
+        seconds: 2 to 8, with the time for which the first and the last layer are held.
+        theme: light or dark.
+
+    Raises:
+        HdnnError: the run is not finished, or the name or the length is not allowed.
+    """
+    check_animation(path, seconds)
+    if material.model is None:
+        raise HdnnError(material.notices[0])
+    if not material.model.networks:
+        raise HdnnError("the model has no Hamiltonian layers to animate")
+    models = {material.model.networks[0].name or "the network": material.model}
+    if material.plain is not None and material.plain_trained:
+        models["plain network, trained alike"] = material.plain
+    shown = scene(models, material.X, material.y, regions=False)
+    images = _images(shown, seconds, theme)
+    with atomic(path) as temporary:
+        write = _write_mp4 if Path(path).suffix.lower() == ".mp4" else _write_gif
+        write(images, temporary)
+    return Path(path).stat().st_size
+
+
+def moments(frames: int, seconds: float) -> np.ndarray:
+    """Where between frame 0 and the last every image is: held, moving evenly, held."""
+    first, last = (round(part * RATE) for part in HELD)
+    moving = max(2, round(seconds * RATE) - first - last)
+    way = np.linspace(0, frames - 1, moving)
+    return np.concatenate([np.zeros(first), way, np.full(last, frames - 1.0)])
+
+
+def _images(shown: Scene, seconds: float, theme: Theme) -> Iterator[np.ndarray]:
+    """RGB images ``(H, W, 3)``."""
+    flows = dict(zip(shown.titles, shown.flows, strict=True))
+    for moment in moments(len(shown.flows[0].depths), seconds):
+        figure = _frame(flows, shown, float(moment), theme)
+        figure.canvas.draw()
+        yield np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # type: ignore[attr-defined]
+
+
+def _frame(flows: Mapping[str, Flow], shown: Scene, moment: float, theme: Theme) -> Figure:
+    """All flows side by side at a moment between two frames."""
+    figure = new_figure(3.2 * len(flows), 3.62, theme)
+    figure.set_layout_engine("none")
+    colors = None if shown.colors is None else replace(theme, classes=tuple(shown.colors))
+    for number, (name, moving) in enumerate(flows.items()):
+        share = 1 / len(flows)
+        axis = figure.add_axes((share * number + 0.02 * share, 0.015, 0.96 * share, 0.85))
+        now = between(moving, moment)
+        layer_states(axis, now, shown.numbers, 0, 5.0, colors, moving.box())
+        look: dict[str, Any] = {"transform": axis.transAxes, "va": "bottom"}
+        axis.text(0, 1.03, name, fontsize=NORMAL + 1, color=theme.ink, **look)
+        depth = f"layer {moving.depths[round(moment)]}"
+        axis.text(1, 1.03, depth, fontsize=SMALL + 1, color=theme.muted, ha="right", **look)
+    return figure
+
+
+def between(moving: Flow, moment: float) -> Flow:
+    """A flow of one frame: the points at a moment that need not be a whole frame."""
+    first = min(int(moment), len(moving.depths) - 1)
+    second = min(first + 1, len(moving.depths) - 1)
+    share = moment - first
+    points = (1 - share) * moving.points[first] + share * moving.points[second]
+    return replace(moving, depths=(moving.depths[round(moment)],), points=points[None])
+
+
+def _write_gif(images: Iterator[np.ndarray], path: Path) -> None:
+    """One palette for all images, so that only what moves is stored."""
+    from PIL import Image
+
+    pictures = [Image.fromarray(image) for image in images]
+    sheet = np.concatenate([np.asarray(pictures[k]) for k in (0, len(pictures) // 2, -1)])
+    palette = Image.fromarray(sheet).quantize(COLORS, dither=Image.Dither.NONE)
+    _keep_exact(palette, sheet[0, 0])
+    frames = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    duration = round(1000 / RATE)
+    frames[0].save(
+        path,
+        format="gif",
+        save_all=True,
+        append_images=frames[1:],
+        duration=duration,
+        loop=0,
+        optimize=True,
+    )
+
+
+def _keep_exact(image: Any, color: np.ndarray) -> None:
+    """Put a color, such as the background's, into a palette in place of those very near to it."""
+    entries = np.array(image.getpalette()).reshape(-1, 3)
+    entries[np.abs(entries - color.astype(int)).max(1) < 8] = color
+    image.putpalette(entries.ravel().tolist())
+
+
+def _ffmpeg() -> Any:
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise HdnnError("MP4 needs imageio-ffmpeg: pip install 'hdnn[mp4]', or use .gif") from error
+    return imageio_ffmpeg
+
+
+def _write_mp4(images: Iterator[np.ndarray], path: Path) -> None:
+    first = next(images)
+    height, width = (side - side % 2 for side in first.shape[:2])  # as the codec wants it
+    options = ["-movflags", "faststart", "-f", "mp4"]
+    writer = _ffmpeg().write_frames(
+        str(path), (width, height), fps=RATE, macro_block_size=2, output_params=options
+    )
+    writer.send(None)
+    try:
+        for image in (first, *images):
+            writer.send(np.ascontiguousarray(image[:height, :width]))
+    finally:
+        writer.close()

@@ -1,0 +1,206 @@
+"""The numbers of a report: predictions, gradients along depth, energy, certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hdnn.analysis import Certificate, Norms, Profile, certify, norms, profile, sensitivities, watch
+from hdnn.analysis.profiles import spread
+from hdnn.backends import reference
+from hdnn.errors import HdnnError
+from hdnn.fields import EnergyField, HamiltonianField
+from hdnn.models import Model
+from hdnn.networks import HamiltonianNetwork
+from hdnn.training.evaluation import logits_of
+
+DEPTHS = 65
+EXAMINED = 200
+"""Samples whose gradients are measured."""
+WORK = 50_000
+"""Entries of Jacobians that a certificate looks at, about: a second or two."""
+PIXELS = 2000
+"""States of images, one for every pixel, that are examined at most."""
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often class i was predicted as class j: ``counts[i, j]``."""
+
+    labels: list[str]
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Observed and predicted values of a regression's first target."""
+
+    observed: np.ndarray
+    predicted: np.ndarray
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An image that was classified wrongly, with confidence.
+
+    Args:
+        image: ``(H, W)`` or ``(H, W, 3)``, uint8.
+        truth, guess: labels.
+        chance: that the model gives its guess.
+    """
+
+    image: np.ndarray
+    truth: str
+    guess: str
+    chance: float
+
+
+@dataclass(frozen=True)
+class DepthNorms:
+    """Norms of d y_N / d y_l over samples, by depth l."""
+
+    depths: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    energy: np.ndarray | None = None
+    note: str = ""
+
+
+def outputs(model: Model, X: Tensor) -> Tensor:
+    """``(samples, outputs)``: the values of the head."""
+    return logits_of(model, model.prepare(X))
+
+
+def confusion(model: Model, logits: Tensor, y: Tensor) -> Confusion:
+    """The confusion matrix of predictions."""
+    guesses = logits.argmax(-1) if logits.shape[1] > 1 else (logits[:, 0] > 0).long()
+    count = len(model.labels)
+    counts = torch.bincount(y.long() * count + guesses, minlength=count * count)
+    return Confusion([str(label) for label in model.labels], counts.reshape(count, count).numpy())
+
+
+def residuals(logits: Tensor, y: Tensor, most: int = 600) -> Residuals:
+    """Observed against predicted, of evenly chosen samples."""
+    rows = torch.linspace(0, len(y) - 1, min(most, len(y))).long()
+    observed = y.reshape(len(y), -1)[rows, 0].double().numpy()
+    return Residuals(observed, logits[rows, 0].double().numpy())
+
+
+def mistakes(model: Model, X: Tensor, logits: Tensor, y: Tensor, most: int = 12) -> list[Mistake]:
+    """The images that are most wrong: the least chance for the truth first."""
+    chances = logits.softmax(-1)
+    guesses = logits.argmax(-1)
+    wrong = torch.nonzero(guesses != y).flatten()
+    order = wrong[chances[wrong, y[wrong]].argsort()][:most].tolist()
+    labels = [str(label) for label in model.labels]
+    return [
+        Mistake(_picture(X[k]), labels[int(y[k])], labels[int(guesses[k])], float(chances[k].max()))
+        for k in order
+    ]
+
+
+def _picture(image: Tensor) -> np.ndarray:
+    if image.dtype != torch.uint8:
+        image = (image * 255).clamp(0, 255).to(torch.uint8)
+    planes = image.cpu().numpy()
+    picture: np.ndarray = planes.transpose(1, 2, 0) if len(planes) == 3 else planes[0]
+    return picture
+
+
+# --- along depth ----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def depth_norms(model: Model, X: Tensor) -> DepthNorms | None:
+    """Norms and energy along the depth of a model's last block; None where it has no layers."""
+    if not model.networks:
+        return None
+    samples = X[torch.linspace(0, len(X) - 1, min(EXAMINED, len(X))).long()]
+    if model.networks[-1].features is not None:
+        net = model.networks[-1]
+        found = profile(net, model.preprocess(samples), spread(net.layers, DEPTHS))
+        return _of_profile(found)
+    net, y = model.block_inputs(model.prepare(samples[:16]))[-1]
+    return _pointwise(net, y) if net.kernel == 1 else _convolved(net, y)
+
+
+def _of_profile(found: Profile) -> DepthNorms:
+    norms = found.largest
+    energy = None if found.energy is None else found.energy.mean(-1)
+    return DepthNorms(found.depths, norms.mean(-1), norms.min(-1), norms.max(-1), energy)
+
+
+def _pointwise(net: HamiltonianNetwork, y: Tensor) -> DepthNorms:
+    """A network that mixes channels at every pixel: each pixel is a sample."""
+    few = y[: max(1, PIXELS // y[0, 0].numel())]
+    depths = spread(net.layers, DEPTHS)
+    found = norms(sensitivities(net, few)[depths])
+    return _of_norms(found, depths, _energy(net, few, depths), "by pixel")
+
+
+def _of_norms(found: Norms, depths: list[int], energy: np.ndarray | None, note: str) -> DepthNorms:
+    mean, low, high = (values.numpy() for values in (found.mean, found.minimum, found.maximum))
+    return DepthNorms(np.array(depths), mean, low, high, energy, note)
+
+
+def _convolved(net: HamiltonianNetwork, y: Tensor) -> DepthNorms:
+    """A network of convolutions: power iteration between at most nine depths."""
+    depths = spread(net.layers, 9)
+    advance = reference.layer_map(net.program())
+    parts = [_Part(partial(_between, advance, a, b)) for a, b in pairwise(depths)]
+    with torch.enable_grad():
+        found = watch(nn.Sequential(*parts), iterations=12, tolerance=0.02)(y[:4].detach()).norms
+    return _of_norms(found, depths, _energy(net, y[:4], depths), "estimated by power iteration")
+
+
+class _Part(nn.Module):
+    """Some layers of a network as a module of their own."""
+
+    def __init__(self, function: partial[Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.function(y)
+
+
+def _between(advance: object, first: int, last: int, y: Tensor) -> Tensor:
+    for layer in range(first, last):
+        y = advance(layer, y)  # type: ignore[operator]
+    return y
+
+
+def _energy(net: HamiltonianNetwork, y: Tensor, depths: list[int]) -> np.ndarray | None:
+    """Mean energy of a sample at depths; at the last one with the weights of the last layer."""
+    field = net.field
+    if not isinstance(field, HamiltonianField | EnergyField):
+        return None
+    states = net.trajectory(y)
+    values = [
+        field.energy(states[depth], min(depth, net.layers - 1)).sum() / len(y) for depth in depths
+    ]
+    return torch.stack(values).double().cpu().numpy()
+
+
+def certificates(model: Model, X: Tensor) -> list[Certificate]:
+    """What the theory says of every block, on a few samples; none for convolutions."""
+    found = []
+    samples = X[torch.linspace(0, len(X) - 1, min(100, len(X))).long()]
+    if model.stem.takes_images:
+        samples = samples[: max(1, PIXELS // samples[0, 0].numel())]
+    with torch.no_grad():
+        blocks = model.block_inputs(model.prepare(samples))
+    for net, y in blocks:
+        width = net.features or 1
+        few = y[: max(2, WORK // max(1, net.layers * width**2))] if net.features else y
+        try:
+            found.append(certify(net, few))
+        except HdnnError:  # a convolution has no certificate
+            continue
+    return found

@@ -1,0 +1,139 @@
+"""The slider of a report: points and decision regions at every depth, as compact numbers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.models import Model
+from hdnn.plots.flow import Flow, flow
+from hdnn.plots.planar import Box, box_around, grid
+from hdnn.plots.style import color_ramp
+from hdnn.report.words import shortened
+
+RESOLUTION = 120
+"""Cells along each side of the decision regions."""
+CHUNK = 2400
+"""Points of the grid that go through the network at once, at all its depths."""
+BINS = 8
+"""Colors of a regression's targets."""
+SAMPLES = {"planar": 800, "table": 500, "image": 200}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the slider shows: flows of the model and, beside it, of a plain network.
+
+    Args:
+        samples: the data that are drawn, ``(samples, ...)``.
+        numbers: class, or bin of the target, of every sample.
+        labels: of classes; of bins, the ends of their range.
+        colors: of the bins; None for classes, which have the page's palette.
+        titles, flows: of the networks.
+        regions: by network and depth, class numbers ``(RESOLUTION, RESOLUTION)``; none where the
+            data are not planar.
+        box: of the regions in the input plane.
+    """
+
+    samples: Tensor
+    numbers: np.ndarray
+    labels: list[str]
+    colors: list[str] | None
+    titles: list[str]
+    flows: list[Flow]
+    regions: list[np.ndarray | None]
+    box: Box | None
+
+    def data(self) -> dict[str, Any]:
+        """Plain values for the page: numbers as base64, regions as run lengths."""
+        planar = self.box is not None
+        return {
+            "samples": len(self.numbers),
+            "numbers": _base64(self.numbers.astype(np.uint8)),
+            "colors": self.colors,
+            "inputs": _base64(self.samples.float().numpy()) if planar else None,
+            "box": self.box,
+            "resolution": RESOLUTION,
+            "flows": [
+                {
+                    "depths": moving.depths,
+                    "last": moving.last,
+                    "box": moving.box(),
+                    "boundary": moving.plane.boundary,
+                    "points": _base64(moving.points.astype("<f4")),
+                    "regions": None if areas is None else [_base64(_run_lengths(a)) for a in areas],
+                }
+                for moving, areas in zip(self.flows, self.regions, strict=True)
+            ],
+        }
+
+
+def scene(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) -> Scene:
+    """What the slider shows of models, by title, on data; ``regions`` where the data allow it."""
+    first = next(iter(models.values()))
+    planar = first.features == 2 and not first.stem.takes_images
+    kind = "planar" if planar else "image" if first.stem.takes_images else "table"
+    rows = torch.linspace(0, len(X) - 1, min(SAMPLES[kind], len(X))).long()
+    samples, target = X[rows], y[rows]
+    numbers, labels, colors = _numbers(first, target)
+    with_regions = regions and planar and first.task == "classification"
+    box = box_around(samples) if planar else None
+    areas: list[np.ndarray | None] = [None] * len(models)
+    flows = [flow(model, samples) for model in models.values()]
+    if with_regions and box is not None:
+        areas = [
+            regions_by_depth(model, box, moving.depths)
+            for model, moving in zip(models.values(), flows, strict=True)
+        ]
+    return Scene(samples, numbers, labels, colors, list(models), flows, areas, box)
+
+
+def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[str] | None]:
+    if model.task == "classification":
+        labels = [shortened(str(label)) for label in model.labels]
+        return target.cpu().numpy().astype(int), labels, None
+    values = target.reshape(len(target), -1)[:, 0].double().numpy()
+    edges = np.quantile(values, np.linspace(0, 1, BINS + 1))
+    numbers = np.clip(np.searchsorted(edges[1:-1], values, side="right"), 0, BINS - 1)
+    return numbers, [f"{edges[0]:.3g}", f"{edges[-1]:.3g}"], color_ramp(BINS)
+
+
+@torch.no_grad()
+def regions_by_depth(model: Model, box: Box, depths: Sequence[int]) -> np.ndarray:
+    """``(D, RESOLUTION, RESOLUTION)``: the class that the head reads from the state at a depth.
+
+    At the last depth these are the decision regions of the model.
+    """
+    cells = grid(box, RESOLUTION, model.head.weight.dtype)
+    parts = []
+    for chunk in cells.split(CHUNK):
+        states = model.network.trajectory(model.preprocess(chunk))[list(depths)]
+        logits = model.head(states)
+        classes = logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
+        parts.append(classes.to(torch.uint8))
+    found: np.ndarray = torch.cat(parts, 1).reshape(-1, RESOLUTION, RESOLUTION).numpy()
+    return found
+
+
+def _run_lengths(area: np.ndarray) -> np.ndarray:
+    """Pairs (class, length) of equal cells that follow each other, lengths up to 255."""
+    flat = area.ravel()
+    starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
+    lengths = np.diff(np.r_[starts, len(flat)])
+    pairs: list[tuple[int, int]] = []
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        whole, rest = divmod(length, 255)
+        pairs += [(int(flat[start]), 255)] * whole
+        if rest:
+            pairs.append((int(flat[start]), rest))
+    return np.array(pairs, dtype=np.uint8)
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

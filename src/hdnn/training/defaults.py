@@ -1,0 +1,99 @@
+"""Defaults for tables, chosen from rows, features and outputs: the same for every front end.
+
+A planar problem has the paper's settings, and so has a table whose settings are all given. What is
+left open for a table is chosen here, by the command line and by the estimators alike; how it was
+found is told in docs/estimators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hdnn.models import Scaler
+from hdnn.models.projection import MOST_PADDED, default_width
+
+LAYERS = 4
+ALPHA, ALPHA_C = 1e-3, 3e-3
+"""Penalties: of the smoothness of the weights in time, and of the output layer."""
+
+SMALL = 1000
+"""Up to so many rows, numbers are float64."""
+
+FULL_BATCH = {"coordinate": 500, "joint": 200}
+"""Up to so many rows, they are one batch, ..."""
+
+BATCH = 200
+"""... and beyond in batches of so many."""
+
+RATES = {"constant": 0.2, "cosine": 0.3}
+METHOD = "joint"
+"""Solving the output layer for every batch, as the paper does, overfits small noisy tables."""
+
+
+def width(features: int) -> int:
+    """Twice the features, but at least 8; where there are many, 64, to which they are projected."""
+    return max(8, 2 * features) if features <= MOST_PADDED else MOST_PADDED
+
+
+def batch_size(rows: int, method: str) -> int:
+    """How many rows an iteration sees."""
+    return rows if rows <= FULL_BATCH[method] else BATCH
+
+
+def schedule(method: str) -> str:
+    """The learning rate over epochs: joint descent ends at 0."""
+    return "constant" if method == "coordinate" else "cosine"
+
+
+def learning_rate(width: int, schedule: str) -> float:
+    """A step of Adam moves every entry of K alike, so its norm by width times the rate."""
+    return RATES.get(schedule, RATES["cosine"]) / width
+
+
+def scale(width: int) -> float:
+    """The initial size of K; 1 / sqrt(width) keeps K y as large as y."""
+    return float(width**-0.5)
+
+
+def dtype(rows: int, columns: Sequence[Scaler]) -> str:
+    """float64 for few rows, or where a column's mean would swallow its spread in float32."""
+    offset = any(bool((s.mean.abs() > 1e3 * s.scale).any()) for s in columns)
+    return "float64" if rows <= SMALL or offset else "float32"
+
+
+class Shape(NamedTuple):
+    """The size of a table: rows to train on, features after encoding, outputs of the model."""
+
+    rows: int
+    features: int
+    outputs: int
+
+
+def filled(
+    model: Mapping[str, Any], training: Mapping[str, Any], shape: Shape, columns: Scaler
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of model and training, with what they leave open chosen for a table.
+
+    Args:
+        model, training: the settings that were asked for, by name.
+        shape: of the training data.
+        columns: means and spreads of its columns.
+
+    Returns:
+        The settings for `ModelConfig` and for `TrainingConfig`.
+    """
+    projects = model.get("projection") != "off"
+    usual = width(shape.features) if projects else default_width(shape.features, "off")
+    model = {"layers": LAYERS, "width": usual, **model}
+    wide = model["width"] + model["width"] % 2
+    model = {"scale": scale(wide), "dtype": dtype(shape.rows, [columns]), **model}
+    training = {"method": METHOD, **training}
+    training = {"schedule": schedule(training["method"]), **training}
+    chosen = {
+        "batch_size": batch_size(shape.rows, training["method"]),
+        "learning_rate": learning_rate(wide, training["schedule"]),
+        "alpha": ALPHA,
+        "alpha_c": ALPHA_C,
+    }
+    return model, {**chosen, **training}

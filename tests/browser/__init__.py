@@ -1,0 +1,1 @@
+"""Tests in a real browser; skipped, with a reason, where there is none."""

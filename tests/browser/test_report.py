@@ -1,0 +1,142 @@
+"""A report in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hdnn
+from hdnn.plots import flow
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+def made() -> tuple[hdnn.Model, torch.Tensor, str]:
+    torch.manual_seed(0)
+    net = hdnn.network("H1", features=4, layers=12, T=2.0)
+    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["<b>in", "out"])
+    torch.nn.init.normal_(model.head.weight)
+    plain = hdnn.Model(hdnn.network("FCNN", features=4, layers=12), 1, hdnn.Augmentation(2, 4))
+    torch.nn.init.normal_(plain.head.weight)
+    X = torch.randn(60, 2)
+    labels = ["<b>in" if x > 0 else "out" for x in X[:, 0]]
+    return model, X, hdnn.report(model, X, labels, plain=plain, name="<script>roll").html
+
+
+class Opened:
+    """A page, what it asked for and what it complained of."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.page = browser.new_context(**options).new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def drawn(self) -> np.ndarray:
+        return np.array(self.page.evaluate("hdnnReport.drawn(0)")).reshape(-1, 2)
+
+    def ask(self, expression: str) -> Any:
+        return self.page.evaluate(expression)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> tuple[hdnn.Model, torch.Tensor, Path]:
+    model, X, text = made()
+    path = tmp_path / "a report's page.html"
+    path.write_text(text, encoding="utf-8")
+    return model, X, path
+
+
+def test_the_slider_moves_the_points_along_the_trajectory(
+    browser: Any, page: tuple[hdnn.Model, torch.Tensor, Path]
+) -> None:
+    model, X, path = page
+    opened = Opened(browser, path)
+    moving = flow(model, X)
+    slider = opened.page.locator("#layer")
+    slider.focus()
+    for key, depth in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("End", 12)):
+        opened.page.keyboard.press(key)
+        assert opened.ask("hdnnReport.depth()") == depth
+        assert opened.page.locator("#depth").inner_text() == f"layer {depth} of 12"
+        assert slider.get_attribute("aria-valuetext") == f"layer {depth} of 12"
+        np.testing.assert_allclose(opened.drawn(), moving.points[depth], rtol=1e-5, atol=1e-5)
+    # What is seen is at those places: the pixel under the first point has a color.
+    slider.fill("5")
+    np.testing.assert_allclose(opened.drawn(), moving.points[5], rtol=1e-5, atol=1e-5)
+    left, right, bottom, top = moving.box()
+    x, y = moving.points[5][0]
+    place = [float((x - left) / (right - left)), float(1 - (y - bottom) / (top - bottom))]
+    pixel = opened.ask(
+        f"(() => {{ const c = document.querySelector('canvas[data-kind=state]');"
+        f"return [...c.getContext('2d').getImageData({place[0]} * c.width, {place[1]} * c.height,"
+        "1, 1).data]; })()"
+    )
+    assert max(pixel[:3]) - min(pixel[:3]) > 60
+    assert opened.complaints == []
+    assert opened.requests == [path.as_uri()]
+
+
+def test_playing_goes_through_the_layers(
+    browser: Any, page: tuple[hdnn.Model, torch.Tensor, Path]
+) -> None:
+    opened = Opened(browser, page[2])
+    opened.page.locator("#layer").fill("0")
+    opened.page.locator("#play").focus()
+    opened.page.keyboard.press("Enter")
+    moved = re.compile("layer [3-9] of 12|layer 1[0-2] of 12")
+    sync_api.expect(opened.page.locator("#depth")).to_have_text(moved)
+    opened.page.keyboard.press("Enter")
+    assert opened.page.locator("#play").inner_text() == "Play"
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_the_page_fits_and_takes_the_readers_colors(
+    browser: Any,
+    page: tuple[hdnn.Model, torch.Tensor, Path],
+    scheme: str,
+    size: tuple[int, int],
+) -> None:
+    width, height = size
+    view = {"width": width, "height": height}
+    opened = Opened(browser, page[2], viewport=view, color_scheme=scheme)
+    assert opened.ask("document.documentElement.scrollWidth") <= width
+    paper = opened.ask("getComputedStyle(document.documentElement).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
+    assert opened.ask("document.querySelector('.network').offsetHeight") > 200
+    assert "<script>roll" in opened.page.title()
+    assert opened.page.locator(".chip").first.inner_text() == "<b>in"
+    assert opened.complaints == []
+
+
+def test_without_a_script_there_is_a_picture(
+    browser: Any, page: tuple[hdnn.Model, torch.Tensor, Path]
+) -> None:
+    opened = Opened(browser, page[2], java_script_enabled=False)
+    assert opened.page.locator(".still").is_visible()
+    assert not opened.page.locator("#layer").is_visible()
+    assert opened.page.locator("#gradients svg").first.is_visible()

@@ -1,0 +1,393 @@
+"""Reports of every kind of run: one page, self-contained, whose numbers are those of the model."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import hdnn
+from hdnn.cli import app
+from hdnn.errors import HdnnError
+from hdnn.plots import flow
+from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
+from hdnn.training import DivergenceError, TrainingConfig
+from hdnn.training.run_config import RunConfig
+from hdnn.training.runs import Run
+from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
+
+EVIL = "<script>alert('1')</script>\"&"
+LONG = "n" * 10_000
+ROLL = RunConfig(
+    DataConfig("swiss-roll", size=200),
+    ModelConfig("H1", 6, T=1.0, dtype="float64"),
+    TrainingConfig(epochs=2, batch_size=50),
+)
+
+
+class Page(HTMLParser):
+    """Tags, texts by tag, and ids of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.scripts: list[str] = []
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._inside and self._inside[-1] == "script":
+            self.scripts.append(data)
+        elif self._inside and self._inside[-1] != "style":
+            self.words += data
+
+    @property
+    def sections(self) -> list[str]:
+        return [str(attributes["id"]) for tag, attributes in self.tags if tag == "section"]
+
+
+def trained(folder: Path, config: RunConfig) -> Path:
+    Run.create(folder, config).train()
+    return folder
+
+
+def page_of(run: Path) -> Page:
+    text = report_of_run(run).html
+    assert len(text.encode()) < 6e6
+    assert not re.search(r"(?:src|href)=[\"'](?!data:)|url\(|@import", text)
+    return Page(text)
+
+
+@pytest.fixture(scope="module")
+def roll(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = replace(ROLL, record=RecordConfig(every=1, depths=4, samples=5))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # as in every test
+    try:
+        return trained(tmp_path_factory.mktemp("runs") / "roll", config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def table(path: Path, names: list[str], columns: list[Any]) -> Path:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(zip(*columns, strict=True))
+    return path
+
+
+# --- what a page holds ----------------------------------------------------------------------------
+
+
+def test_a_planar_run_has_every_section_in_order(roll: Path) -> None:
+    page = page_of(roll)
+    assert page.sections == ["results", "learning", "flow", "gradients", "certificate", "repeat"]
+    accuracy = json.loads(Run.open(roll).metrics.read_text())["test"]["accuracy"]
+    assert f"{100 * accuracy:.1f} % of 100 held-out samples" in " ".join(page.words.split())
+    assert "While it was trained" in page.words
+    assert "plain network, trained alike" in page.words
+    for tag, attributes in page.tags:
+        assert tag != "img" or attributes.get("alt")
+        assert tag not in ("canvas", "svg") or attributes.get("aria-label")
+    assert [tag for tag, _ in page.tags].count("noscript") == 1
+
+
+def test_the_slider_has_the_trajectory_and_the_decision_regions(roll: Path) -> None:
+    page, run = page_of(roll), Run.open(roll)
+    data = json.loads(next(text for text in page.scripts if text.startswith("{")))
+    model, material = run.load_model(), collect.of_run(roll)
+    moving = flow(model, material.X)
+    points = np.frombuffer(base64.b64decode(data["flows"][0]["points"]), "<f4").reshape(7, 100, 2)
+    np.testing.assert_allclose(points, moving.points, rtol=1e-6, atol=1e-6)
+    assert data["flows"][0]["depths"] == list(range(7))
+    assert len(data["flows"]) == 2
+    cells = unpacked(data["flows"][0]["regions"][-1]).reshape(data["resolution"], -1)
+    left, right, bottom, top = data["box"]
+    side = data["resolution"] - 1
+    for i, j in ((0, 0), (0, side), (side, 0), (30, 80), (77, 12)):
+        place = [left + (right - left) * j / side, bottom + (top - bottom) * i / side]
+        assert cells[i, j] == int(model.predict(torch.tensor([place]))[0])
+
+
+def unpacked(text: str) -> np.ndarray:
+    pairs = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 2)
+    return np.repeat(pairs[:, 0], pairs[:, 1])
+
+
+def test_run_lengths_are_undone() -> None:
+    area = np.zeros((40, 40), np.uint8)
+    area[3:5, 7] = 2
+    area[39, 39] = 1
+    np.testing.assert_array_equal(unpacked(scene._base64(scene._run_lengths(area))), area.ravel())
+
+
+def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(30, 90))
+    labels = [("</script>" + EVIL, LONG, "'\"q")[k % 3] for k in range(90)]
+    names = [EVIL, LONG, *(f"c{k}" for k in range(28)), "label"]
+    path = table(tmp_path / "<b>'&.csv", names, [*X.tolist(), labels])
+    data = DataConfig(str(path), target="label")
+    config = RunConfig(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
+    page = page_of(trained(tmp_path / "run", config))
+    assert "alert('1')" in page.words
+    assert not any("alert" in text for text in page.scripts)
+    assert len(page.scripts) == 3
+    assert not {tag for tag, _ in page.tags} & {"b'&", "iframe", "object"}
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert LONG[:300] not in page.words
+    assert "principal components of the states of all layers together" in page.words
+    assert re.search(r"They show \d+ % and \d+ % of the variance", page.words)
+
+
+def test_a_regression_shows_its_residuals(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(2, 60))
+    path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, columns[0] * 2])
+    data = DataConfig(str(path), target="y", task="regression")
+    config = RunConfig(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
+    page = page_of(trained(tmp_path / "run", config))
+    assert "R²" in page.words
+    assert "principal components" in page.words
+    assert [tag for tag, _ in page.tags].count("circle") == 12  # one for each held-out row
+    assert "confusion" not in [attributes.get("class") for _, attributes in page.tags]
+
+
+@pytest.mark.parametrize("options", [{}, {"block": "hamiltonian", "kernel": 3}])
+def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
+    config = hdnn.ImageConfig(size=(6, 6), classes=3, layers=2, step=0.1, **options)
+    model = hdnn.ImageClassifier(config, dtype=torch.float64)
+    X = torch.randint(0, 256, (30, 1, 6, 6), dtype=torch.uint8)
+    y = torch.arange(30) % 3
+    page = Page(hdnn.report(model, X, y).html)
+    wrong = int((model.predict(X) != y).sum())
+    images = [a for tag, a in page.tags if tag == "img" and "taken for" in str(a["alt"])]
+    assert len(images) == min(12, wrong)
+    assert wrong
+    assert "gradients" in page.sections
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", ROLL)
+    page = page_of(run.folder)
+    assert "not finished: 0 of 2 epochs" in page.words
+    assert page.sections == ["repeat"]
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train([stop])
+    page = page_of(run.folder)
+    assert "not finished: 1 of 2 epochs" in page.words
+    assert "hdnn train --resume" in page.words
+    assert page.sections == ["learning", "repeat"]
+    run.train()
+    assert "not finished" not in page_of(run.folder).words
+
+
+def test_a_diverged_run_says_why(tmp_path: Path) -> None:
+    training = TrainingConfig(epochs=3, batch_size=20, schedule="exponential", decay=1e40)
+    model = ModelConfig("H1", 3, T=1.2)
+    run = Run.create(tmp_path / "run", replace(ROLL, model=model, training=training))
+    with pytest.raises(DivergenceError) as caught:
+        run.train()
+    assert run.failure == str(caught.value)
+    words_ = " ".join(page_of(run.folder).words.split())
+    assert re.search(r"The training diverged after [12] of 3 epochs:", words_)
+    assert " ".join(str(caught.value).split())[:80] in words_
+    run.clear()
+    assert list(run.folder.iterdir()) == []
+
+
+def test_many_layers_and_rows_are_sampled_and_the_page_says_so() -> None:
+    net = hdnn.network("MS3", features=4, layers=1000, T=1.0)
+    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    torch.nn.init.normal_(model.head.weight)
+    X = torch.randn(100_000, 2)
+    text = hdnn.report(model, X, torch.arange(len(X)) % 2).html
+    assert len(text) < 6e6
+    page = Page(text)
+    assert "800 of 100,000 samples are drawn" in page.words
+    assert "first 20,000 of 100,000 samples" in page.words
+    data = json.loads(next(t for t in page.scripts if t.startswith("{")))
+    depths = data["flows"][0]["depths"]
+    assert (len(depths), depths[0], depths[-1]) == (65, 0, 1000)
+
+
+# --- a model in a notebook ------------------------------------------------------------------------
+
+
+def test_labels_may_be_names_and_data_must_fit() -> None:
+    net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["ham", "spam"])
+    X = np.random.default_rng(0).normal(size=(4, 2))
+    page = hdnn.report(model, X, np.array(["ham", "spam", "ham", "spam"]))
+    assert "spam" in page.html
+    assert page._repr_html_().startswith("<iframe srcdoc=")
+    assert "untrained" in Page(page.html).words
+    with pytest.raises(HdnnError, match="eggs"):
+        hdnn.report(model, X, ["ham", "eggs", "ham", "ham"])
+    with pytest.raises(HdnnError, match="4 samples and y has 2"):
+        hdnn.report(model, X, ["ham", "spam"])
+
+
+def test_what_a_notebook_shows_is_escaped_and_complete() -> None:
+    net = hdnn.network("H1", features=4, layers=5, T=1.0)
+    y = torch.randn(9, 4)
+    model = hdnn.Model(net, 3, classes=["<i>", "b", LONG])
+    stack = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    shown = [
+        net,
+        model,
+        hdnn.analysis.certify(net, y),
+        hdnn.analysis.watch(stack)(y),
+        hdnn.analysis.advise(net, y),
+    ]
+    for thing in shown:
+        text = thing._repr_html_()
+        assert text.endswith("</table>")
+        assert "<script" not in text
+        Page(text)
+    assert "&lt;i&gt;" in model._repr_html_()
+    assert LONG not in model._repr_html_()
+    assert sum("<svg" in thing._repr_html_() for thing in shown) == 2
+
+
+# --- files and commands ---------------------------------------------------------------------------
+
+
+def command(*words_: object) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words_])
+
+
+def test_the_command_writes_and_names_the_page(roll: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    result = command("report", roll, "--out", out, "--json")
+    assert json.loads(result.stdout)["bytes"] == out.stat().st_size
+    assert command("report", roll, "--out", tmp_path / "r.pdf").exit_code == 2
+    assert command("report", roll, "--out", tmp_path / "no" / "r.html").exit_code == 2
+    assert command("report", tmp_path).exit_code == 2
+
+
+def test_train_writes_a_report_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--size", 200, "--layers", 2, "--epochs", 1, "--out", "run", "--report")
+    result = command("train", "swiss-roll", *arguments)
+    assert result.stdout.splitlines()[-1] == f"report: {Path('run') / 'report.html'}"
+    assert Page(Path("run/report.html").read_text()).sections[0] == "results"
+
+
+def test_the_command_of_a_page_repeats_the_run(
+    roll: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = page_of(roll)
+    lines = [line.strip() for line in page.words.splitlines()]
+    line = next(line for line in lines if line.startswith("hdnn train"))
+    assert command(*line.split()[1:]).exit_code == 0
+    again = Run.open("again").load_model().state_dict()
+    for name, tensor in Run.open(roll).load_model().state_dict().items():
+        assert torch.equal(tensor, again[name])
+
+
+def test_an_animation_ends_with_the_boundary(roll: Path, tmp_path: Path) -> None:
+    out = tmp_path / "flow.gif"
+    assert command("animate", roll, "--out", out, "--seconds", 2.5).exit_code == 0
+    with Image.open(out) as image:
+        durations = []
+        for frame in range(image.n_frames):
+            image.seek(frame)
+            durations.append(image.info["duration"])
+        assert 2000 <= sum(durations) <= 8000
+        assert image.info["loop"] == 0
+        last = np.asarray(image.convert("L"))
+        image.seek(0)
+        first = np.asarray(image.convert("L"))
+    assert out.stat().st_size < 3e6
+    assert (last.min(0) < 60).sum() > 0
+    dark = (last < 60).sum(0).max(), (first < 60).sum(0).max()
+    assert dark[0] > 0.8 * last.shape[0] > dark[1]  # a vertical line, at the end only
+
+
+@pytest.mark.parametrize(
+    ("out", "seconds", "words_"),
+    [("flow.png", 5, "gif, mp4"), ("no/flow.gif", 5, "no folder"), ("flow.gif", 9, "2 to 8")],
+)
+def test_animations_that_cannot_be(roll: Path, out: str, seconds: float, words_: str) -> None:
+    result = command("animate", roll, "--out", out, "--seconds", seconds)
+    assert result.exit_code == 2
+    assert words_ in result.stderr
+
+
+def test_an_unfinished_run_has_no_animation(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", ROLL)
+    result = command("animate", run.folder, "--out", tmp_path / "f.gif")
+    assert (result.exit_code, "not finished" in result.stderr) == (2, True)
+
+
+def test_moments_are_held_at_both_ends() -> None:
+    way = animation.moments(65, 5.0)
+    assert len(way) == 5 * animation.RATE
+    assert (way[:7] == 0).all()
+    assert (way[-17:] == 64).all()
+    assert (np.diff(way) >= 0).all()
+
+
+# --- small parts ----------------------------------------------------------------------------------
+
+
+def test_a_chart_is_an_image_with_words_and_gaps() -> None:
+    line = charts.Series("a & b", [0, 1, 2, 3, 4], [1.0, 0.1, float("nan"), 1e-9, 1e-12])
+    text = str(charts.line_chart([line], title="<t>", x_label="x", log=True))
+    assert text.count("<polyline") == 2
+    assert "a &amp; b" in text
+    assert 'aria-label="&lt;t&gt;"' in text
+    flat = charts.Series("", [0, 1], [2.0, 2.0])
+    assert "nan" not in str(charts.line_chart([flat], title="t", x_label="x"))
+    wild = charts.Series("w", [0, 1, 2], [1e17, float("inf"), 1e17 + 16])
+    assert "inf" not in str(charts.line_chart([wild], title="t", x_label="x"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (12.345, "12.3"),
+        (1612.0, "1,612"),
+        (1.2e-21, "1.2·10⁻²¹"),
+        (float("nan"), "not a number"),
+    ],
+)
+def test_numbers_are_written_as_people_write_them(value: float, text: str) -> None:
+    assert words.number(value) == text
+
+
+def test_charts_fit_the_terminal() -> None:
+    one = terminal.chart("loss", [2.0**-k for k in range(500)], ("1", "500"), terminal.ASCII)
+    assert max(map(len, one)) < 50
+    assert len(terminal.beside([one, one], 200)) == len(one)
+    assert len(terminal.beside([one, one], 60)) == 2 * len(one)
+    assert terminal.chart("t", [float("nan"), 0.0], ("1", "2"), terminal.ASCII)[0] == "t"

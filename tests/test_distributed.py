@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from hdnn.training.group import SINGLE_PROCESS, Group, joined
 from hdnn.training.loops import Batches, JointLoop
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
-from processes import ended, forked
+from processes import ended, epoch_beats, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -350,14 +349,12 @@ def test_what_processes_cannot_share(two: Two) -> None:
 def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path, victim: int) -> None:
     run = Run(tmp_path / "run")
     arguments = f"train digits --layers 2 --epochs 10000 --out {run.folder}".split()
-    children = start(lambda: app(arguments), tmp_path)
-    try:
-        while not run.history.exists() or len(read_history(run.history)) < 2:
-            for rank, child in enumerate(children):
-                assert os.waitpid(child, os.WNOHANG)[0] == 0, said(tmp_path, "err", rank)
-            time.sleep(0.01)
-    finally:
-        os.kill(children[victim], signal.SIGKILL)
+    with epoch_beats() as beats:
+        children = start(lambda: app(arguments), tmp_path)
+        try:
+            beats.wait(2)
+        finally:
+            os.kill(children[victim], signal.SIGKILL)
     assert ended(children[1 - victim]) == 1
     assert ended(children[victim]) == -signal.SIGKILL
     message = f"error: rank {victim} (process {children[victim]} on {socket.gethostname()}) is gone"

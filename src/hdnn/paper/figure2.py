@@ -24,7 +24,7 @@ from hdnn.analysis.profiles import other_weights
 from hdnn.data.reading import reading
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
-from hdnn.paper.experiment import Experiment, Group, Say, group, silent
+from hdnn.paper.experiment import Experiment, Say, SeedGroup, group, silent
 from hdnn.paper.render import write
 from hdnn.paper.store import Key, Store, parser
 from hdnn.training import TrainingConfig
@@ -168,10 +168,10 @@ class GradientRecord:
 # --- training -------------------------------------------------------------------------------------
 
 
-def draw_data(seeds: Sequence[int]) -> planar.Data:
+def draw_data(seeds: Sequence[int]) -> planar.SeedData:
     """The data that every seed draws, 5000 samples for training and for testing."""
     parts = [planar.part("double-moons", "paper", seed) for seed in seeds]
-    return planar.Data.of(parts, "append", torch.float64)
+    return planar.SeedData.of(parts, "append", torch.float64)
 
 
 class NormObserver:
@@ -300,7 +300,7 @@ def figure2(
     return Experiment(cases, lambda case: case.key, run, together=1000, due=lacks_curves)
 
 
-Row = Group[Case, GradientRecord]
+Row = SeedGroup[Case, GradientRecord]
 
 
 def rows(records: Sequence[GradientRecord], cases: Sequence[Case] = CASES) -> list[Row]:

@@ -25,8 +25,9 @@ from speed.timing import interleave
 import hdnn
 from hdnn.data import Split, split
 from hdnn.models import Model
-from hdnn.training import CompiledEnsemble, Trainer, TrainingConfig
-from hdnn.training.loops import Batches, CompiledLoop, solve_output
+from hdnn.training import Ensemble, Trainer, TrainingConfig
+from hdnn.training.ensemble import CompiledLoop
+from hdnn.training.loops import Batches
 
 Record = dict[str, Any]
 SOLVERS = ("newton", "adam")
@@ -90,25 +91,11 @@ def together(data: Split, config: TrainingConfig, members: int) -> float:
     """Seconds a network of an ensemble, final output layers included."""
     generators = [seeded(e) for e in range(members)]
     networks = network(ensemble=members, generator=generators)
-    states, weight = widen(data.X_train), torch.ones(len(data.X_train))
-    head = Model(network(), 1)
+    states = widen(data.X_train).expand(members, -1, -1)
     start = time.perf_counter()
-    ensemble = CompiledEnsemble(
-        networks,
-        states[None],
-        data.y_train[None, :, None],
-        weight[None],
-        config,
-        outputs=1,
-        loss="logistic",
+    Trainer(Ensemble(networks, range(members)), config).fit(
+        states, data.y_train.expand(members, -1)
     )
-    for number in range(config.epochs):
-        orders = [torch.randperm(len(states), generator=generator) for generator in generators]
-        ensemble.epoch(torch.stack(orders), number)
-    with torch.no_grad():
-        out = networks(states.expand(members, -1, -1))
-    for e in range(members):
-        solve_output(head, out[e], data.y_train, weight, config)
     return (time.perf_counter() - start) / members
 
 

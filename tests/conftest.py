@@ -26,7 +26,9 @@ def strict() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the data of a test were is not remembered in the cache of whoever runs it."""
-    monkeypatch.setattr("hdnn.training.places.FOLDER", tmp_path.with_name(f"{tmp_path.name}-seen"))
+    monkeypatch.setattr(
+        "hdnn.training.run_config.PLACES", tmp_path.with_name(f"{tmp_path.name}-seen")
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,13 @@ from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
-from hdnn.training import CompiledEnsemble, Trainer, TrainingConfig, distributed
+from hdnn.training import Ensemble, Trainer, TrainingConfig, distributed
 from hdnn.training.distortion import distort
 from hdnn.training.group import SINGLE_PROCESS, Group, joined
 from hdnn.training.loops import Batches, JointLoop
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
-from processes import ended, forked
+from processes import ended, epoch_beats, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -196,6 +195,7 @@ def failures(group: Group) -> dict[str, str]:
     """What processes raise when one of them fails."""
     lost = RuntimeError("[third_party/gloo/buffer.cc:78] Timed out waiting 1000ms for recv")
     model, data = table(torch.float64, 1, "classification")
+    networks = hdnn.network("H1", features=data.states.shape[1], layers=2, T=1.0, ensemble=2)
 
     def guarded(error: Exception) -> None:
         with group.guard():
@@ -212,14 +212,8 @@ def failures(group: Group) -> dict[str, str]:
         "defect": refused(lambda: guarded(RuntimeError("shapes"))),
         "coordinate": refused(lambda: Trainer(model, group=group).fit(data.states, data.target)),
         "ensemble": refused(
-            lambda: CompiledEnsemble(
-                model.network,
-                data.states[None],
-                data.target[None, :, None],
-                data.weight[None],
-                TrainingConfig(),
-                outputs=1,
-                loss="logistic",
+            lambda: Trainer(Ensemble(networks, range(2))).fit(
+                data.states.expand(2, -1, -1), data.target.expand(2, -1)
             )
         ),
         "alone": refused(lambda: Trainer(model, JOINT).fit(data.states, data.target)),
@@ -355,14 +349,12 @@ def test_what_processes_cannot_share(two: Two) -> None:
 def test_a_dead_rank_ends_the_other_with_a_message(tmp_path: Path, victim: int) -> None:
     run = Run(tmp_path / "run")
     arguments = f"train digits --layers 2 --epochs 10000 --out {run.folder}".split()
-    children = start(lambda: app(arguments), tmp_path)
-    try:
-        while not run.history.exists() or len(read_history(run.history)) < 2:
-            for rank, child in enumerate(children):
-                assert os.waitpid(child, os.WNOHANG)[0] == 0, said(tmp_path, "err", rank)
-            time.sleep(0.01)
-    finally:
-        os.kill(children[victim], signal.SIGKILL)
+    with epoch_beats() as beats:
+        children = start(lambda: app(arguments), tmp_path)
+        try:
+            beats.wait(2)
+        finally:
+            os.kill(children[victim], signal.SIGKILL)
     assert ended(children[1 - victim]) == 1
     assert ended(children[victim]) == -signal.SIGKILL
     message = f"error: rank {victim} (process {children[victim]} on {socket.gethostname()}) is gone"

@@ -19,8 +19,8 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
+from hdnn.training.optimizers import Average
 from hdnn.training.prepare import statistics
 from hdnn.training.presets import PRESETS
 from hdnn.training.run_config import RunConfig

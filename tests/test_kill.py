@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hdnn.training import TrainingConfig
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, Run
 from hdnn.training.settings import DataConfig, ModelConfig
-from processes import ended, forked
+from processes import ended, epoch_beats, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -56,9 +57,10 @@ def one_thread() -> Iterator[None]:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def train(folder: Path, recipe: RunConfig, interval: float = 0.0, beats: int | None = None) -> None:
-    """Begin a run or go on with it; after every epoch a beat, once the checkpoint is written."""
-    callbacks: list[Any] = [] if beats is None else [lambda *_: os.write(beats, b".")]
+def train(
+    folder: Path, recipe: RunConfig, interval: float = 0.0, callbacks: Sequence[Any] = ()
+) -> None:
+    """Begin a run or go on with it."""
     Run.create(folder, recipe).train(callbacks, checkpoint_seconds=interval)
 
 
@@ -66,17 +68,19 @@ def kill(
     folder: Path, recipe: RunConfig, epochs: int, seconds: float, interval: float = 0.0
 ) -> bool:
     """Kill a run some epochs and a moment after it began or went on; was it unfinished then?"""
-    reader, writer = os.pipe()
-    child = forked(lambda: train(folder, recipe, interval, writer))
-    os.close(writer)
-    left = epochs
-    while left and (heard := os.read(reader, left)):
-        left -= len(heard)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    code = ended(child)
-    os.close(reader)
-    assert code in (0, -signal.SIGKILL)
+    left = itertools.count(epochs - 1, -1)
+
+    def wind(*_: object) -> None:
+        """Once the checkpoint of the last of these epochs is written, set an alarm, which kills."""
+        if next(left) == 0:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+
+    def work() -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        train(folder, recipe, interval, [wind])
+
+    code = ended(forked(work))
+    assert code in (0, -signal.SIGALRM)
     return code != 0 and not Run(folder).finished
 
 
@@ -300,12 +304,6 @@ def test_one_process_at_a_time_and_a_killed_one_leaves_no_lock(tmp_path: Path) -
 SIZE = ["swiss-roll", "--size", "2000", "--layers", "16", "--epochs", "600"]
 
 
-def wait_for(path: Path, alive: Callable[[], bool]) -> None:
-    while not path.exists() and alive():
-        time.sleep(0.005)
-    assert path.exists()
-
-
 def test_ctrl_c_and_termination_leave_a_checkpoint(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,10 +317,11 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
     ) as process:
         signal.signal(signal.SIGINT, before)
-        wait_for(run.history, lambda: process.poll() is None)
+        assert process.stdout is not None
+        assert any(line.startswith("epoch") for line in process.stdout)  # waits for the first
         process.send_signal(signal.SIGINT)
         _, message = process.communicate()
     assert process.returncode == 130
@@ -331,9 +330,9 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(
     first = checkpoint_epoch(run)
     assert 1 <= first < 600
 
-    run.history.rename(tmp_path / "before")  # a new one shows that the next process trains
-    child = forked(lambda: app(["train", "--resume", str(folder)]))
-    wait_for(run.history, lambda: os.waitpid(child, os.WNOHANG)[0] == 0)
+    with epoch_beats() as beats:
+        child = forked(lambda: app(["train", "--resume", str(folder)]))
+        beats.wait(2)
     os.kill(child, signal.SIGTERM)
     assert ended(child) == 130
     assert f"hdnn train --resume {folder}" in capfd.readouterr().err

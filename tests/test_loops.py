@@ -21,11 +21,11 @@ from hdnn.kernels import output_layer
 from hdnn.kernels.steps import done, fail, finish, new_progress, next_shared, publish, take, wait
 from hdnn.models import Model, Projection
 from hdnn.schemes import Leapfrog
-from hdnn.training import CompiledEnsemble, TrainingConfig, joint
+from hdnn.training import TrainingConfig, joint
+from hdnn.training.ensemble import CompiledLoop, _CompiledEpochs
 from hdnn.training.joint import CompiledJointLoop
 from hdnn.training.loops import (
     Batches,
-    CompiledLoop,
     CoordinateLoop,
     Epoch,
     JointLoop,
@@ -224,7 +224,7 @@ def test_the_head_holds_what_the_kernels_solved() -> None:
     loop = CompiledLoop(net, batches("softmax"), CONFIG)
     run(loop, 1)
     V = torch.cat([net.head.weight, net.head.bias[:, None]], 1).detach()
-    assert torch.equal(V, torch.from_numpy(loop.ensemble.V[0]))
+    assert torch.equal(V, torch.from_numpy(loop.compiled.V[0]))
 
 
 def test_a_warm_head_is_where_newton_begins() -> None:
@@ -262,9 +262,9 @@ def _train_together(
     loss: str,
     config: TrainingConfig,
     epochs: int = 2,
-) -> tuple[CompiledEnsemble, list[list[Epoch]]]:
+) -> tuple[_CompiledEpochs, list[list[Epoch]]]:
     targets = [part.target.double().reshape(SAMPLES, -1) for part in parts]
-    ensemble = CompiledEnsemble(
+    ensemble = _CompiledEpochs(
         network,
         torch.stack([p.states for p in parts]),
         torch.stack(targets),
@@ -301,7 +301,7 @@ def test_members_are_single_trainings_bit_for_bit(
         assert [epoch[e] for epoch in found] == exact
         assert torch.equal(network.K[e], alone.K)
         assert torch.equal(network.b[e], alone.b)
-        assert np.array_equal(ensemble.V[e], loop.ensemble.V[0])
+        assert np.array_equal(ensemble.V[e], loop.compiled.V[0])
 
 
 def test_single_precision_members_too() -> None:
@@ -494,23 +494,23 @@ def test_joint_descent_that_diverges_says_so() -> None:
     assert math.isnan(joint_run(make_loop(net, data, JOINT), 1)[0].penalized)
 
 
-class _Looks:
+class _Watcher:
     """An observer of every second iteration."""
 
     def __init__(self, net: Model) -> None:
         self.net, self.seen = net, []  # type: ignore[var-annotated]
 
-    def due(self, iteration: int) -> bool:
+    def observes(self, iteration: int) -> bool:
         return iteration % 2 == 0
 
-    def before(self, iteration: int, chosen: Tensor) -> None:
+    def before_step(self, iteration: int, chosen: Tensor) -> None:
         theta = self.net.network.field.weights.theta.detach().clone()
         self.seen.append([iteration, chosen.clone(), theta])
 
-    def after(self, gradients: np.ndarray) -> None:
-        self.seen[-1].append(torch.from_numpy(gradients))
+    def after_gradients(self, norms: np.ndarray) -> None:
+        self.seen[-1].append(torch.from_numpy(norms))
 
-    def saw(self, *_: Any) -> None:
+    def after_compiled_epoch(self, *_: Any) -> None:
         raise AssertionError
 
 
@@ -520,7 +520,7 @@ def test_an_observer_of_joint_descent_sees_what_that_of_autograd_sees() -> None:
     looks = []
     for one, loop in ((watched, "compiled"), (plain, "autograd")):
         made = make_loop(one, data, replace(JOINT, loop=loop))
-        made.observer = observer = _Looks(one)
+        made.observer = observer = _Watcher(one)
         joint_run(made)
         looks.append(observer.seen)
     joint_run(make_loop(net, data, JOINT))

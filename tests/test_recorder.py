@@ -19,12 +19,12 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import DamagedFileWarning
 from hdnn.kernels.svd import extremes
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.loops import CompiledLoop
+from hdnn.training.ensemble import CompiledLoop
 from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 from hdnn.training.settings import DataConfig, ModelConfig
-from hdnn.training.trainer import Entry
+from hdnn.training.trainer import EpochRecord
 
 WAYS = {
     "compiled": TrainingConfig(epochs=3, batch_size=30, loop="compiled"),
@@ -223,7 +223,7 @@ def test_a_killed_run_has_in_the_end_the_record_of_one_that_was_not(tmp_path: Pa
     whole.train()
     broken = Run.create(tmp_path / "broken", recorded)
 
-    def stop(trainer: Trainer, entry: Entry) -> None:
+    def stop(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == 3:  # the checkpoint is of an earlier epoch than the record
             raise SystemExit
 
@@ -245,7 +245,7 @@ def test_after_a_checkpoint_only_the_rest_is_recorded_again(tmp_path: Path) -> N
     whole.train()
     broken = Run.create(tmp_path / "broken", recorded)
 
-    def stop(trainer: Trainer, entry: Entry) -> None:
+    def stop(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == 2:
             raise KeyboardInterrupt
 
@@ -282,7 +282,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     log = GradientLog(path)
     log.begin(recorder.header(net), 0)
     recorder.start(net, torch.full((3, 4), torch.nan))
-    recorder.before(0, torch.arange(3))
+    recorder.before_step(0, torch.arange(3))
     log.append(1, recorder.finish(1))
     _, (entry,) = log.read()
     assert entry["mean"] == [None, 1.0]

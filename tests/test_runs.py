@@ -26,7 +26,7 @@ from hdnn.cli import app
 from hdnn.data import read_table
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.training import DivergenceError, Entry, Trainer, TrainingConfig, journal
+from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig, checkpoint
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def stop_after(epoch: int, error: type[BaseException] = KeyboardInterrupt) -> Any:
-    def callback(trainer: Trainer, entry: Entry) -> None:
+    def callback(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == epoch:
             raise error
 
@@ -118,7 +118,7 @@ def test_what_a_run_leaves(whole: Run) -> None:
     assert whole.read_config() == RECIPE
     assert epochs(whole) == [1, 2, 3, 4, 5, 6]
     entry = json.loads(whole.history.read_text().splitlines()[0])
-    assert set(entry) == {"epoch", "loss", "penalized", "accuracy", "rate", "seconds"}
+    assert set(entry) == {"epoch", "loss", "penalized", "accuracy", "learning_rate", "seconds"}
     assert entry["penalized"] > entry["loss"] > 0
     metrics = json.loads(whole.metrics.read_text())
     assert set(metrics) == {"train", "test"}
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_written_when_it_is_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(journal, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     written: list[int] = []
     monkeypatch.setattr(Run, "write_checkpoint", lambda _, __, state: written.append(state.epoch))
     Run.create(tmp_path / "run", RECIPE).train(checkpoint_seconds=2)
@@ -709,7 +709,9 @@ def test_the_csv_logger_writes_the_history(tmp_path: Path) -> None:
         run.train([CsvLogger(tmp_path / f"{name}.csv")])
         header, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
         history = [json.loads(line) for line in run.history.read_text().splitlines()]
-        assert header.split(",") == [field.name for field in Entry.__dataclass_fields__.values()]
+        assert header.split(",") == [
+            field.name for field in EpochRecord.__dataclass_fields__.values()
+        ]
         for row, entry in zip(rows, history, strict=True):
             found = dict(zip(header.split(","), row.split(","), strict=True))
             assert {k: float(v) for k, v in found.items() if v} == entry

@@ -20,16 +20,16 @@ from hdnn.errors import HdnnError
 from hdnn.kernels import output_layer
 from hdnn.models import Augmentation, Model
 from hdnn.training import (
-    CompiledEnsemble,
     DivergenceError,
     Ensemble,
-    Entry,
+    EpochRecord,
     Snapshot,
     Trainer,
     TrainingConfig,
 )
+from hdnn.training.ensemble import CompiledLoop
 from hdnn.training.joint import CompiledJointLoop
-from hdnn.training.loops import CompiledLoop, CoordinateLoop, JointLoop, solve_output
+from hdnn.training.loops import CoordinateLoop, JointLoop, solve_output
 
 LOOPS: dict[str, dict[str, Any]] = {
     "compiled": {"loop": "compiled"},
@@ -69,7 +69,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def timeless(history: list[Entry]) -> list[Entry]:
+def timeless(history: list[EpochRecord]) -> list[EpochRecord]:
     return [replace(entry, seconds=0.0) for entry in history]
 
 
@@ -172,7 +172,7 @@ def test_the_history_has_an_entry_for_every_epoch(loop: str) -> None:
     assert type(trainer.loop) is KINDS[loop]
     assert history is trainer.history
     assert [entry.epoch for entry in history] == [1, 2, 3, 4]
-    assert [entry.rate for entry in history] == [
+    assert [entry.learning_rate for entry in history] == [
         trainer.config.learning_rate_at(k) for k in range(4)
     ]
     assert all(entry.penalized > entry.loss > 0 for entry in history)
@@ -201,7 +201,7 @@ def test_callbacks_get_every_entry_in_order() -> None:
 
 @every_loop
 def test_a_callback_can_stop_the_training(loop: str) -> None:
-    def stop(trainer: Trainer, entry: Entry) -> None:
+    def stop(trainer: Trainer, entry: EpochRecord) -> None:
         trainer.stopped = entry.epoch == 2
 
     stopped, shorter = make(), make()
@@ -256,7 +256,7 @@ def test_validation_is_measured_on_the_given_data_after_the_epoch(loop: str) -> 
     X, target = moons(100)
     seen: list[tuple[float, float]] = []
 
-    def measure(trainer: Trainer, entry: Entry) -> None:
+    def measure(trainer: Trainer, entry: EpochRecord) -> None:
         values = trainer.model(X[50:])[:, 0].detach()
         loss = nn.functional.binary_cross_entropy_with_logits(values, target[50:].double())
         seen.append((float(loss), float(((values > 0) == target[50:]).double().mean())))
@@ -404,15 +404,17 @@ def test_class_weights_are_for_classes() -> None:
 # --- interrupted and resumed ----------------------------------------------------------------------
 
 
-def _until(epoch: int) -> Callable[[Trainer, Entry], None]:
-    def interrupt(trainer: Trainer, entry: Entry) -> None:
+def _until(epoch: int) -> Callable[[Trainer, EpochRecord], None]:
+    def interrupt(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == epoch:
             raise KeyboardInterrupt
 
     return interrupt
 
 
-def _interrupted(settings: TrainingConfig, epoch: int, **options: Any) -> tuple[Any, list[Entry]]:
+def _interrupted(
+    settings: TrainingConfig, epoch: int, **options: Any
+) -> tuple[Any, list[EpochRecord]]:
     trainer = Trainer(make(**options), settings, [_until(epoch)])
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(*moons())
@@ -528,7 +530,7 @@ def test_interrupted_within_an_epoch(loop: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_snapshot_is_tensors_that_nobody_else_writes_to(loop: str) -> None:
     kept: list[tuple[Snapshot, dict[str, Tensor]]] = []
 
-    def keep(trainer: Trainer, entry: Entry) -> None:
+    def keep(trainer: Trainer, entry: EpochRecord) -> None:
         assert trainer.snapshot is not None
         assert trainer.snapshot.epoch == entry.epoch
         copies = {name: value.clone() for name, value in trainer.snapshot.tensors.items()}
@@ -580,7 +582,7 @@ def test_data_that_is_no_number_is_layer_0(loop: str) -> None:
 def test_the_snapshot_of_a_divergence_is_the_last_good_one(loop: str) -> None:
     good: dict[str, Tensor] = {}
 
-    def spoil(trainer: Trainer, entry: Entry) -> None:
+    def spoil(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == 2:
             good.update({k: v.clone() for k, v in trainer.model.state_dict().items()})
             with torch.no_grad():
@@ -735,19 +737,8 @@ def _swiss_roll_accuracies(solver: str, seeds: int = 8) -> list[float]:
         generator=[seeded(e) for e in range(seeds)],
     )
     states, weight = widen(data.X_train.float()), torch.ones(len(data.X_train))
-    ensemble = CompiledEnsemble(
-        network,
-        states[None],
-        data.y_train[None, :, None],
-        weight[None],
-        settings,
-        outputs=1,
-        loss="logistic",
-    )
-    shuffle = [seeded(1000 + e) for e in range(seeds)]
-    for number in range(settings.epochs):
-        orders = [torch.randperm(len(states), generator=source) for source in shuffle]
-        ensemble.epoch(torch.stack(orders), number)
+    ensemble = Ensemble(network, [1000 + e for e in range(seeds)])
+    Trainer(ensemble, settings).fit(states.expand(seeds, -1, -1), data.y_train.expand(seeds, -1))
     with torch.no_grad():
         out = network(torch.stack([states] * seeds))
         tested = network(torch.stack([widen(data.X_test.float())] * seeds))

@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.files import DamagedFileWarning
-from hdnn.training import Entry, Trainer, TrainingConfig, checkpoint, places
+from hdnn.training import EpochRecord, Trainer, TrainingConfig, checkpoint, run_config
 from hdnn.training.prepare import build, prepare
 from hdnn.training.recorder import GradientLog, RecordConfig
 from hdnn.training.run_config import RunConfig
@@ -53,7 +53,7 @@ CASES = {
     ),
 }
 
-WRITERS = ("trainer", "runs", "journal", "recorder", "epochlog", "checkpoint", "files")
+WRITERS = ("trainer", "runs", "recorder", "epochlog", "checkpoint", "files")
 STRIDE = 1 if "HDNN_ATTACK" in os.environ else 211
 """From one interruption to the next, in instructions; all of them take minutes."""
 
@@ -104,7 +104,7 @@ class Interruption:
                 raise KeyboardInterrupt
         return self.trace
 
-    def callback(self, trainer: Trainer, entry: Entry) -> None:
+    def callback(self, trainer: Trainer, entry: EpochRecord) -> None:
         """Told of every epoch: one epoch is attacked, from the end of the first to here."""
         self.active = entry.epoch == 1
 
@@ -149,8 +149,8 @@ def command(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def raising(epoch: int, error: BaseException) -> Callable[[Trainer, Entry], None]:
-    def callback(trainer: Trainer, entry: Entry) -> None:
+def raising(epoch: int, error: BaseException) -> Callable[[Trainer, EpochRecord], None]:
+    def callback(trainer: Trainer, entry: EpochRecord) -> None:
         if entry.epoch == epoch:
             raise error
 
@@ -191,7 +191,7 @@ def table_recipe(path: Path) -> RunConfig:
 
 
 def forget() -> None:
-    shutil.rmtree(places.FOLDER, ignore_errors=True)
+    shutil.rmtree(run_config.PLACES, ignore_errors=True)
 
 
 def test_a_run_tells_nothing_of_the_disk_and_is_resumed_from_anywhere(

@@ -26,7 +26,7 @@ from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
 from hdnn.training.settings import ImageModelConfig
-from hdnn.training.trainer import Callback, Entry, Trainer
+from hdnn.training.trainer import Callback, EpochRecord, Trainer
 
 RUN = "Run"
 
@@ -241,18 +241,18 @@ class _Progress:
         if self.bar is not None:
             self.bar.stop()
 
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         if self.bar is not None:
-            self.bar.update(self.task, completed=entry.epoch)
-        if self.quiet or entry.epoch % max(1, self.epochs // 10):
+            self.bar.update(self.task, completed=record.epoch)
+        if self.quiet or record.epoch % max(1, self.epochs // 10):
             return
         loss, accuracy = trainer.evaluate_now()
         figures = f"loss {loss:.4f}"
         if accuracy is not None:
             figures += f"  accuracy {accuracy:.4f}"
-        if entry.validation_loss is not None:
-            figures += f"  validation {entry.validation_loss:.4f}"
+        if record.validation_loss is not None:
+            figures += f"  validation {record.validation_loss:.4f}"
         if self.bar is not None:
             self.bar.update(self.task, figures=figures)
         else:
-            say(f"epoch {entry.epoch}/{self.epochs}  {figures}")
+            say(f"epoch {record.epoch}/{self.epochs}  {figures}")

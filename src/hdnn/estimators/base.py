@@ -24,7 +24,7 @@ from hdnn.estimators import settings
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, Model, Projection, Scaler
 from hdnn.models.projection import needs_projection
-from hdnn.training import Entry, Snapshot, Trainer, TrainingConfig, defaults
+from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults
 
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
@@ -234,7 +234,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             model = self._build(X, weight, list(targets), seed, outputs, **description)
             self._structure = {name: getattr(self, name) for name in STRUCTURE}
             self._snapshot: Snapshot | None = None
-            self.history_: list[Entry] = []
+            self.history_: list[EpochRecord] = []
             return model, seed
         for name, built in self._structure.items():
             if getattr(self, name) != built:
@@ -264,7 +264,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
         self._snapshot = trainer.snapshot if partial else None
         self.history_ = [*self.history_, *history] if partial else list(history)
-        self.loss_curve_ = [entry.penalized for entry in self.history_]
+        self.loss_curve_ = [record.penalized for record in self.history_]
         self.n_iter_ = len(self.history_)
 
     @torch.no_grad()
@@ -285,7 +285,9 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def _report(trainer: Trainer, entry: Entry) -> None:
+def _report(trainer: Trainer, record: EpochRecord) -> None:
     """What ``verbose`` shows, where scikit-learn's estimators show it."""
-    held = "" if entry.validation_loss is None else f", validation loss {entry.validation_loss:.6f}"
-    sys.stdout.write(f"Iteration {entry.epoch}, loss = {entry.penalized:.6f}{held}\n")
+    held = (
+        "" if record.validation_loss is None else f", validation loss {record.validation_loss:.6f}"
+    )
+    sys.stdout.write(f"Iteration {record.epoch}, loss = {record.penalized:.6f}{held}\n")

@@ -66,7 +66,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         model_: the trained `hdnn.Model`, for `hdnn.save` and `hdnn.analysis`.
         n_iter_: epochs that were run.
         loss_curve_: the penalized loss of every epoch.
-        history_: an `hdnn.training.Entry` for every epoch.
+        history_: an `hdnn.training.EpochRecord` for every epoch.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)

@@ -168,12 +168,16 @@ class Model(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """``(..., outputs)``: the values of the head, of data from `prepare`."""
-        out: Tensor = self.head(self.stages(self.stem(states)))
+        # Looked up here, as `self.head` takes torch a microsecond: 3 of the 35 of a small network.
+        parts: dict[str, Any] = self._modules
+        y = states if parts["stem"].prepares_all else parts["stem"](states)
+        out: Tensor = parts["head"](parts["stages"](y))
         return out
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., outputs)``: the values of the head (logits, for classification)."""
-        return self.logits(self.prepare(x))
+        stem: Any = self._modules["stem"]  # as in `logits`
+        return self.logits(stem.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
         """``(..., classes)``: logistic for a single output, softmax for more."""

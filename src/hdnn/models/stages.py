@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ class Stages(nn.Module):
         super().__init__()
         self.blocks, self.connectors = nn.ModuleList(blocks), nn.ModuleList(connectors)
         self.closing, self.features = nn.Sequential(*closing), features
+        self.closes = bool(closing)  # the call of an empty module takes a tenth of a small network
 
     @property
     def networks(self) -> tuple[HamiltonianNetwork, ...]:
@@ -53,12 +55,12 @@ class Stages(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """``(..., features)`` of y_0."""
-        for number, block in enumerate(self.blocks):
+        blocks: Any = self._modules["blocks"]  # see `Model.logits`
+        for number, block in enumerate(blocks):
             if number:
                 y = self.connectors[number - 1](y)
             y = block(y)
-        out: Tensor = self.closing(y)
-        return out
+        return self.closing(y) if self.closes else y
 
 
 class PixelMean(nn.Module):

@@ -120,6 +120,8 @@ class Stem(nn.Module, ABC):
     """
 
     takes_images: ClassVar[bool]
+    prepares_all = False
+    """Whether `prepare` returns y_0, so that `forward` changes nothing and need not be called."""
     names: ClassVar[dict[str, str]]
     """Prefixes of names in a state dict, which are shorter than those of the modules."""
 
@@ -193,6 +195,7 @@ class TableStem(Stem):
         super().__init__((features,))
         self.augmentation, self.scaler = augmentation, scaler
         self.encoder, self.projection = encoder, projection
+        self.prepares_all = projection is None
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
         if x.ndim != 2 or x.shape[1:] != self.shape:

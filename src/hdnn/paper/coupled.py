@@ -7,7 +7,10 @@ the time-invariant network. Here the weights of all layers are written in cosine
     K_j = c_0 + sqrt(2 / N) sum_k c_k cos(pi k (j + 1/2) / N),
 
 which diagonalize the penalty (eigenvalues 2 - 2 cos(pi k / N)). Adam moves the c_k along the data
-loss, and the penalty follows as an implicit step, c_k /= 1 + rate alpha h (2 - 2 cos(pi k / N)).
+loss, and the penalty follows as an implicit step with the same learning rate eta,
+
+    c_k /= 1 + eta alpha h (2 - 2 cos(pi k / N)).
+
 For alpha = infinity only c_0 is left, and it moves as the weights of the time-invariant network do.
 """
 
@@ -23,9 +26,8 @@ from torch.nn import functional as F
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training import Ensemble, TrainingConfig
-from hdnn.training.ensemble import Epoch
-from hdnn.training.ensembles import solve_outputs, with_ones
-from hdnn.training.loops import Batches, Loop
+from hdnn.training.ensemble import solve_outputs, with_ones
+from hdnn.training.loops import Batches, Epoch, Loop
 from hdnn.training.optimizers import flatten_optimizer, restore_optimizer
 
 
@@ -76,14 +78,14 @@ class CoupledLoop(Loop):
         for i, batch in enumerate(batches):
             iteration = number * len(batches) + i
             self._assemble()
-            observed = self.observer is not None and self.observer.due(iteration)
+            observed = self.observer is not None and self.observer.observes(iteration)
             if observed and self.observer is not None:
-                self.observer.before(iteration, batch)
+                self.observer.before_step(iteration, batch)
             losses.append(self._gradients(batch))
             for c, p in zip(self.coefficients, self.parameters, strict=True):
                 c.grad = None if p.grad is None else self.basis.T @ p.grad
             if observed and self.observer is not None:
-                self.observer.after(_gradient_norms(self.parameters))
+                self.observer.after_gradients(_gradient_norms(self.parameters))
             self.optimizer.step()
             with torch.no_grad():
                 for c in self.coefficients:

@@ -14,7 +14,7 @@ from hdnn.errors import HdnnError, LostRankError, unknown_name
 ENGINES = ("local", "joblib", "dask", "ray")
 Task = tuple[Any, Sequence[int]]
 R = TypeVar("R")
-Run = Callable[..., Iterable[list[R]]]
+TaskRunner = Callable[..., Iterable[list[R]]]
 """Takes a cell and its seeds; see `hdnn.paper.experiment.Experiment`."""
 
 
@@ -51,7 +51,9 @@ class Engine:
         """Whether tasks run one after the other in this process."""
         return self.name == "local" and self.workers <= 1
 
-    def run_remotely(self, run: Run[R], tasks: Iterable[Task]) -> Generator[list[R], None, None]:
+    def run_remotely(
+        self, run: TaskRunner[R], tasks: Iterable[Task]
+    ) -> Generator[list[R], None, None]:
         """The records of tasks as they end, in any order.
 
         Raises:
@@ -103,6 +105,6 @@ class Engine:
         return {"n_jobs": -1}
 
 
-def _run_in_one_thread(run: Run[R], task: Task) -> list[R]:
+def _run_in_one_thread(run: TaskRunner[R], task: Task) -> list[R]:
     os.environ["HDNN_NUM_THREADS"] = "1"
     return [record for records in run(*task) for record in records]

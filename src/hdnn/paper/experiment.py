@@ -41,7 +41,7 @@ def never(*_: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Group(Generic[C, R]):
+class SeedGroup(Generic[C, R]):
     """A cell with its records, one for every seed."""
 
     cell: C
@@ -150,18 +150,20 @@ class Experiment(Generic[C, R]):
         for cell, seeds in tasks:
             yield from self.run(cell, seeds, say)
 
-    def groups(self, records: Iterable[R]) -> list[Group[C, R]]:
+    def groups(self, records: Iterable[R]) -> list[SeedGroup[C, R]]:
         """The cells that have records, with these."""
         return group(self.cells, self.key, records)
 
 
-def group(cells: Sequence[C], key: Callable[[C], Key], records: Iterable[R]) -> list[Group[C, R]]:
+def group(
+    cells: Sequence[C], key: Callable[[C], Key], records: Iterable[R]
+) -> list[SeedGroup[C, R]]:
     """The cells that have records, with these; `key` as in `Experiment`."""
     by_cell: dict[Key, list[R]] = {}
     for record in records:
         by_cell.setdefault(record.key[:-1], []).append(record)
     keys = [(cell, key(cell)) for cell in cells]
-    return [Group(cell, tuple(by_cell[name])) for cell, name in keys if name in by_cell]
+    return [SeedGroup(cell, tuple(by_cell[name])) for cell, name in keys if name in by_cell]
 
 
 def select(table: str, hint: str, cells: Sequence[C], **filters: Sequence[Any]) -> list[C]:

@@ -24,11 +24,12 @@ from hdnn.analysis.profiles import other_weights
 from hdnn.data.reading import reading
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
-from hdnn.paper.experiment import Experiment, Group, Say, group, silent
+from hdnn.paper.experiment import Experiment, Say, SeedGroup, group, silent
 from hdnn.paper.render import write
 from hdnn.paper.store import Key, Store, parser
 from hdnn.training import TrainingConfig
-from hdnn.training.ensembles import EnsembleLoop
+from hdnn.training.ensemble import EnsembleLoop
+from hdnn.training.loops import Observations
 from hdnn.training.trainer import LoopOf
 
 EPOCHS = 24
@@ -167,13 +168,13 @@ class GradientRecord:
 # --- training -------------------------------------------------------------------------------------
 
 
-def draw_data(seeds: Sequence[int]) -> planar.Data:
+def draw_data(seeds: Sequence[int]) -> planar.SeedData:
     """The data that every seed draws, 5000 samples for training and for testing."""
     parts = [planar.part("double-moons", "paper", seed) for seed in seeds]
-    return planar.Data.of(parts, "append", torch.float64)
+    return planar.SeedData.of(parts, "append", torch.float64)
 
 
-class Looks:
+class NormObserver:
     """What is seen of networks side by side during training; an `Observer` of it.
 
     Args:
@@ -196,11 +197,11 @@ class Looks:
         """
         return np.array(self._seen[name])
 
-    def due(self, iteration: int) -> bool:
+    def observes(self, iteration: int) -> bool:
         return iteration % self.case.every == 0
 
-    def before(self, iteration: int, chosen: Tensor) -> None:
-        batch = torch.stack([x[c] for x, c in zip(self.X, chosen, strict=True)])
+    def before_step(self, iteration: int, samples: Tensor) -> None:
+        batch = torch.stack([x[c] for x, c in zip(self.X, samples, strict=True)])
         seen = profile(self.network, batch, range(self.case.layers), energy=False)
         norms = seen.largest
         for name, values in (
@@ -209,30 +210,23 @@ class Looks:
         ):
             self._seen[name].append(values)
 
-    def after(self, gradient_norms: np.ndarray) -> None:
-        self._seen["gradient"].append(np.sqrt((gradient_norms**2).sum(1)))
+    def after_gradients(self, norms: np.ndarray) -> None:
+        self._seen["gradient"].append(np.sqrt((norms**2).sum(1)))
 
     @torch.no_grad()
-    def saw(
-        self,
-        iterations: list[int],
-        chosen: list[np.ndarray],
-        theta: np.ndarray,
-        beta: np.ndarray,
-        gradient_norms: np.ndarray,
-    ) -> None:
+    def after_compiled_epoch(self, seen: Observations) -> None:
         with other_weights(self.network) as put:
-            for k, iteration in enumerate(iterations):
-                put(theta[:, k], beta[:, k])
-                self.before(iteration, torch.from_numpy(chosen[k]))
-                self.after(gradient_norms[:, k])
+            for k, iteration in enumerate(seen.iterations):
+                put(seen.theta[:, k], seen.beta[:, k])
+                self.before_step(iteration, torch.from_numpy(seen.batches[k]))
+                self.after_gradients(seen.gradient_norms[:, k])
 
 
-def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks]:
+def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], NormObserver]:
     """Train a case for every seed; the records, and all that was seen."""
     begin = time.perf_counter()
     data, network = draw_data(seeds), case.build(seeds)
-    looks = Looks(case, network, data.X)
+    observer = NormObserver(case, network, data.X)
     loop: LoopOf = EnsembleLoop
     strict = case.method == "adam"
     if case.method == "coupled":
@@ -240,7 +234,7 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks
 
         shared = replace(case, network="H1 invariant").build(seeds)
         loop = partial(CoupledLoop, case.alpha, shared)
-    V = planar.descend(network, data, case.config, looks, strict, loop)
+    V = planar.descend(network, data, case.config, observer, strict, loop)
     train, _ = planar.measure(network, V, data.X, data.y)
     test, _ = planar.measure(network, V, data.X_test, data.y_test)
     seconds = round((time.perf_counter() - begin) / len(seeds), 3)
@@ -248,14 +242,14 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[GradientRecord], Looks
         {"seed": seed, "train_accuracy": train[e], "test_accuracy": test[e], "seconds": seconds}
         for e, seed in enumerate(seeds)
     ]
-    return [_record(case, looks, e, end) for e, end in enumerate(ends)], looks
+    return [_record(case, observer, e, end) for e, end in enumerate(ends)], observer
 
 
-def _record(case: Case, looks: Looks, e: int, end: dict[str, Any]) -> GradientRecord:
+def _record(case: Case, observer: NormObserver, e: int, end: dict[str, Any]) -> GradientRecord:
     """Minima have all digits: whether they reach 1 is a matter of rounding."""
-    low, high, of_mean = (looks.column(name)[:, e] for name in ("low", "high", "of_mean"))
-    shown, K = case.shown, looks.network.K[e].detach().flatten(1)
-    epochs = [part.mean() for part in np.array_split(looks.column("gradient")[:, e], EPOCHS)]
+    low, high, of_mean = (observer.column(name)[:, e] for name in ("low", "high", "of_mean"))
+    shown, K = case.shown, observer.network.K[e].detach().flatten(1)
+    epochs = [part.mean() for part in np.array_split(observer.column("gradient")[:, e], EPOCHS)]
     return GradientRecord(
         **asdict(case),
         **end,
@@ -264,7 +258,7 @@ def _record(case: Case, looks: Looks, e: int, end: dict[str, Any]) -> GradientRe
         maximum=_round(high.max()),
         of_mean_minimum=_round(of_mean.min()),
         of_mean_maximum=_round(of_mean.max()),
-        smallest=_round(looks.column("smallest")[:, e].min()),
+        smallest=_round(observer.column("smallest")[:, e].min()),
         shown=shown,
         shown_minimum=low[:, shown].min(0).tolist(),
         shown_maximum=[_round(v) for v in high[:, shown].max(0)],
@@ -298,15 +292,15 @@ def figure2(
         return curves is None or curves.seed != seed
 
     def run(case: Case, seeds: Sequence[int], say: Say = silent) -> Iterator[list[GradientRecord]]:
-        records, looks = train(case, seeds)
+        records, observer = train(case, seeds)
         if case in FIGURE and first_seed in seeds:
-            add_curves(store, looks, first_seed, list(seeds).index(first_seed))
+            add_curves(store, observer, first_seed, list(seeds).index(first_seed))
         yield records
 
     return Experiment(cases, lambda case: case.key, run, together=1000, due=lacks_curves)
 
 
-Row = Group[Case, GradientRecord]
+Row = SeedGroup[Case, GradientRecord]
 
 
 def rows(records: Sequence[GradientRecord], cases: Sequence[Case] = CASES) -> list[Row]:
@@ -359,15 +353,15 @@ def read_curves(store: Store[GradientRecord]) -> dict[str, Curves]:
         return {network: parse(curve) for network, curve in curves.items()}
 
 
-def add_curves(store: Store[GradientRecord], looks: Looks, seed: int, e: int) -> None:
+def add_curves(store: Store[GradientRecord], observer: NormObserver, seed: int, e: int) -> None:
     """Add the curves of a network."""
-    shown, norms = looks.case.shown, {}
+    shown, norms = observer.case.shown, {}
     for name in ("mean", "of_mean"):
-        lines = looks.column(name)[:, e, shown].T
+        lines = observer.column(name)[:, e, shown].T
         norms[name] = [[_round(x, 4) for x in line] for line in lines]
-    gradient = [_round(x, 4) for x in looks.column("gradient")[:, e]]
-    curves = Curves(looks.case.layers, seed, shown, gradient, **norms)
+    gradient = [_round(x, 4) for x in observer.column("gradient")[:, e]]
+    curves = Curves(observer.case.layers, seed, shown, gradient, **norms)
     with store.locked():
-        known = read_curves(store) | {looks.case.network: curves}
+        known = read_curves(store) | {observer.case.network: curves}
         text = json.dumps({network: asdict(curve) for network, curve in known.items()})
         write(store.folder / CURVES, text + "\n")

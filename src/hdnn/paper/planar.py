@@ -19,8 +19,8 @@ from hdnn.fields import Weights
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.ensemble import Observer
-from hdnn.training.ensembles import Ensemble, EnsembleLoop, with_ones
+from hdnn.training.ensemble import Ensemble, EnsembleLoop, with_ones
+from hdnn.training.loops import Observer
 from hdnn.training.trainer import LoopOf
 
 WIDTH = 4
@@ -29,7 +29,7 @@ ORDER_SEED = 1_000_000
 
 
 @dataclass(frozen=True)
-class Data:
+class SeedData:
     """Augmented data of all seeds.
 
     Args:
@@ -45,7 +45,7 @@ class Data:
     y_test: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[Split], augmentation: str, dtype: torch.dtype) -> Data:
+    def of(cls, parts: Sequence[Split], augmentation: str, dtype: torch.dtype) -> SeedData:
         """The data of splits, one for every seed."""
         augment = Augmentation(2, WIDTH, augmentation)
         X, X_test = (
@@ -55,7 +55,7 @@ class Data:
         y, y_test = ([p.y_train for p in parts], [p.y_test for p in parts])
         return cls([p.seed for p in parts], X, torch.stack(y), X_test, torch.stack(y_test))
 
-    def repeated(self, times: int) -> Data:
+    def repeated(self, times: int) -> SeedData:
         """All seeds several times: the training part."""
         X, y = self.X.repeat(times, 1, 1), self.y.repeat(times, 1)
         return replace(self, seeds=[*self.seeds] * times, X=X, y=y)
@@ -80,7 +80,7 @@ def part(data: str, kind: str, seed: int, held_out: bool = False) -> Split:
 
 def descend(
     network: HamiltonianNetwork,
-    data: Data,
+    data: SeedData,
     config: TrainingConfig,
     observer: Observer | None = None,
     strict: bool = False,
@@ -92,7 +92,7 @@ def descend(
         network: the ensemble; its parameters are trained in place.
         data: of its members.
         config: of the training.
-        observer: looks at iterations.
+        observer: watches iterations.
         strict: whether a network that diverges is an error.
         loop: how an epoch is trained.
 
@@ -122,7 +122,7 @@ def measure(
 
 
 def keep_best(
-    network: HamiltonianNetwork, V: np.ndarray, data: Data, seeds: int
+    network: HamiltonianNetwork, V: np.ndarray, data: SeedData, seeds: int
 ) -> tuple[HamiltonianNetwork, np.ndarray]:
     """Of the restarts of every seed, the one with the lowest loss on the training data."""
     restarts = len(V) // seeds

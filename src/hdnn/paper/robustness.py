@@ -10,7 +10,7 @@ import torch
 
 from hdnn.analysis import robustness as measure
 from hdnn.data import split
-from hdnn.paper.experiment import Experiment, Group, Say, silent
+from hdnn.paper.experiment import Experiment, Say, SeedGroup, silent
 from hdnn.paper.figure1 import PANELS, trained_model
 from hdnn.paper.render import Column
 from hdnn.paper.store import Key
@@ -89,7 +89,7 @@ def robustness(samples: int = 500) -> Experiment[Cell, MarginRecord]:
 # --- the table ------------------------------------------------------------------------------------
 
 
-Row = Group[Cell, MarginRecord]
+Row = SeedGroup[Cell, MarginRecord]
 
 
 def _means(row: Row, name: str, form: str) -> str:

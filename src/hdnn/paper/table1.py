@@ -18,9 +18,9 @@ from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import experiment, planar
 from hdnn.paper.experiment import (
     Experiment,
-    Group,
     Protocol,
     Say,
+    SeedGroup,
     find,
     protocols,
     resource,
@@ -123,7 +123,7 @@ def settings(protocol: str, cell: Cell) -> Settings:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedCell:
     """Networks of one cell after training, one for every seed.
 
     Args:
@@ -149,7 +149,7 @@ def train(
     kind: str,
     seeds: Sequence[int],
     held_out: bool = False,
-) -> Trained:
+) -> TrainedCell:
     """Train a cell for every seed: the seed draws the data, the weights and the batches.
 
     Args:
@@ -160,7 +160,7 @@ def train(
     """
     begin = time.perf_counter()
     parts = [planar.part(cell.data, kind, seed, held_out) for seed in seeds]
-    data = planar.Data.of(parts, settings.augmentation, torch.float32)
+    data = planar.SeedData.of(parts, settings.augmentation, torch.float32)
     members = data.repeated(protocol.restarts)
     config = replace(protocol.training, learning_rate=settings.learning_rate)
     weight_seeds = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
@@ -179,7 +179,7 @@ def train(
     train_accuracy, _ = planar.measure(network, V, data.X, data.y)
     test_accuracy, test_loss = planar.measure(network, V, data.X_test, data.y_test)
     seconds = (time.perf_counter() - begin) / len(seeds)
-    return Trained(network, V, train_accuracy, test_accuracy, test_loss, seconds)
+    return TrainedCell(network, V, train_accuracy, test_accuracy, test_loss, seconds)
 
 
 def _run(
@@ -215,7 +215,7 @@ def table1(
 # --- tables ---------------------------------------------------------------------------------------
 
 
-Row = Group[Cell, Record]
+Row = SeedGroup[Cell, Record]
 
 
 def mean(row: Row) -> float:

@@ -15,9 +15,9 @@ import hdnn
 from hdnn.paper import experiment
 from hdnn.paper.experiment import (
     Experiment,
-    Group,
     Protocol,
     Say,
+    SeedGroup,
     find,
     protocols,
     resource,
@@ -203,7 +203,7 @@ def _report(say: Say, title: str, trainer: Any, epoch: Any) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-Row = Group[ImageCell, ImageRecord]
+Row = SeedGroup[ImageCell, ImageRecord]
 
 
 def mean(row: Row) -> float:

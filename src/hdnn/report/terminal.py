@@ -14,7 +14,7 @@ from rich.text import Text
 from hdnn.analysis import profile
 from hdnn.analysis.profiles import spread
 from hdnn.training.runs import read_history
-from hdnn.training.trainer import Entry, Trainer
+from hdnn.training.trainer import EpochRecord, Trainer
 
 HEIGHT, WIDTH = 5, 34
 """Characters of a chart."""
@@ -29,7 +29,7 @@ class Charts:
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
 
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         self.trainer = trainer
 
     def norms(self) -> tuple[list[int], np.ndarray] | None:
@@ -45,7 +45,7 @@ class Charts:
     def show(self, history: Path, console: Console) -> None:
         """Print them side by side, or one below the other where there is no room."""
         entries = read_history(history) if history.exists() else []
-        losses = [entry["loss"] for entry in entries]
+        losses = [record["loss"] for record in entries]
         letters = BLOCKS if console.encoding.lower().startswith("utf") else ASCII
         charts = []
         if len(losses) > 1:

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 from hdnn.errors import DivergenceError
 
 if TYPE_CHECKING:
-    from hdnn.training.ensemble import CompiledEnsemble
-    from hdnn.training.ensembles import Ensemble
+    from hdnn.training.ensemble import Ensemble
     from hdnn.training.settings import TrainingConfig
-    from hdnn.training.trainer import Callback, Entry, Snapshot, Trainer
+    from hdnn.training.trainer import Callback, EpochRecord, Snapshot, Trainer
 
 _LAZY = {
     "Callback": "trainer",
-    "CompiledEnsemble": "ensemble",
-    "Ensemble": "ensembles",
-    "Entry": "trainer",
+    "Ensemble": "ensemble",
+    "EpochRecord": "trainer",
     "Snapshot": "trainer",
     "Trainer": "trainer",
     "TrainingConfig": "settings",
@@ -25,10 +23,9 @@ _LAZY = {
 
 __all__ = [
     "Callback",
-    "CompiledEnsemble",
     "DivergenceError",
     "Ensemble",
-    "Entry",
+    "EpochRecord",
     "Snapshot",
     "Trainer",
     "TrainingConfig",

@@ -9,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from hdnn.errors import HdnnError, StorageError
-from hdnn.training.trainer import Entry, Trainer
+from hdnn.training.trainer import EpochRecord, Trainer
 
 
 class CsvLogger:
-    """Appends every entry of the history to a CSV file."""
+    """Appends the record of every epoch to a CSV file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.columns = [field.name for field in fields(Entry)]
-
+        self.columns = [field.name for field in fields(EpochRecord)]
         self.fresh = True
 
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         try:
             if self.fresh:
-                self._begin(entry.epoch)
+                self._begin(record.epoch)
             with open(self.path, "a", newline="") as file:
-                found: dict[str, Any] = entry.to_dict()
+                found: dict[str, Any] = record.to_dict()
                 csv.writer(file).writerow([found.get(name, "") for name in self.columns])
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
@@ -44,7 +43,7 @@ class CsvLogger:
 
 
 class TensorBoardLogger:
-    """Writes every entry of the history as TensorBoard scalars (package `tensorboard`)."""
+    """Writes the record of every epoch as TensorBoard scalars (package `tensorboard`)."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:
@@ -53,8 +52,8 @@ class TensorBoardLogger:
             raise HdnnError("TensorBoard logging needs: pip install tensorboard") from error
         self.writer = SummaryWriter(str(folder))
 
-    def __call__(self, trainer: Trainer, entry: Entry) -> None:
-        for name, value in entry.to_dict().items():
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
+        for name, value in record.to_dict().items():
             if name != "epoch":
-                self.writer.add_scalar(name, value, entry.epoch)
+                self.writer.add_scalar(name, value, record.epoch)
         self.writer.flush()

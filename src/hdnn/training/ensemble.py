@@ -1,64 +1,213 @@
-"""Networks side by side, trained by coordinate descent in compiled kernels."""
+"""Coordinate descent in compiled kernels: of one model, or of an ensemble of networks as one."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hdnn.backends.compiled_program import compile_program
 from hdnn.backends.threads import parallel_for, thread_count
+from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.patterns import Pattern
+from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.group import refuse_distributed
+from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer, watched
 from hdnn.training.objective import LOSSES
 from hdnn.training.settings import SOLVERS, TrainingConfig
 
-TOLERANCE = 1e-9
-"""Where the Newton solver stops: the largest entry of the gradient."""
+FINAL_ITERATIONS = 50
+"""Of the Newton solver, for the output layers on all training data."""
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch did: means over its batches, before their steps."""
+class CompiledLoop(Loop):
+    """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
 
-    loss: float
-    penalized: float
-    accuracy: float | None
+    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+        super().__init__(model, data, config)
+        self.compiled = _CompiledEpochs(
+            model.network,
+            data.states[None],
+            self._targets(),
+            data.weight[None],
+            config,
+            outputs=model.head.out_features,
+            loss=self.loss,
+        )
+        self._load_head()
+
+    def _targets(self) -> Tensor:
+        return self.data.target.double().reshape(1, len(self.data), -1)
+
+    def _load_head(self) -> None:
+        head = self.model.head
+        V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy()
+        self.compiled.V[0] = V
+
+    def epoch(self, order: Tensor, number: int) -> Epoch:
+        found = self.compiled.epoch(order[None], number, self.observer)[0]
+        head, V = self.model.head, torch.from_numpy(self.compiled.V[0])
+        with torch.no_grad():
+            head.weight.copy_(V[:, :-1])
+            head.bias.copy_(V[:, -1])
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        return self.compiled.state()
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.compiled.restore(state)
 
 
-class Observer(Protocol):
-    """Looks at a training at some iterations, without a trace in it.
+class Ensemble(nn.Module):
+    """E networks for two classes, and their output layers; `Trainer` trains them together.
 
-    Iterations count from 0 over all epochs.
+    Args:
+        network: the networks.
+        seeds: one a network, for the order of its batches.
+        may_diverge: whether the others go on when one diverges; else that ends the training.
+
+    Attributes:
+        V: ``(E, 1, n + 1)``, the output layers (W, mu) in float64.
+
+    Raises:
+        HdnnError: there is not one seed a network.
     """
 
-    def due(self, iteration: int) -> bool:
-        """Whether to look at this one."""
+    V: Tensor
 
-    def before(self, iteration: int, chosen: Tensor) -> None:
-        """The weights are those before its step; ``chosen`` numbers the samples of its batch."""
-
-    def after(self, gradients: np.ndarray) -> None:
-        """``([E,] layers)``: norms of the gradient of its objective, layer by layer."""
-
-    def saw(
-        self,
-        iterations: list[int],
-        chosen: list[np.ndarray],
-        theta: np.ndarray,
-        beta: np.ndarray,
-        gradients: np.ndarray,
+    def __init__(
+        self, network: HamiltonianNetwork, seeds: Sequence[int], may_diverge: bool = False
     ) -> None:
-        """Several at once: weights before their steps, and gradients, are ``(E, looks, ...)``."""
+        super().__init__()
+        if network.ensemble != len(seeds) or network.features is None:
+            raise HdnnError(
+                f"an ensemble has one seed a network, got {len(seeds)} seeds for "
+                f"{network.ensemble or 'no'} networks over features"
+            )
+        self.network, self.seeds, self.may_diverge = network, list(seeds), may_diverge
+        V = torch.zeros(len(seeds), 1, network.features + 1, dtype=torch.float64)
+        self.register_buffer("V", V)
+
+    def batches(self, X: Tensor, target: Tensor) -> Batches:
+        """The training data of all networks.
+
+        Args:
+            X: ``(E, samples, n)``, states of the networks.
+            target: ``(E, samples)``, classes 0 and 1.
+
+        Returns:
+            The same with weights of 1.
+
+        Raises:
+            HdnnError: the shapes do not fit.
+        """
+        expected = (len(self.seeds), target.shape[-1], self.V.shape[-1] - 1)
+        if tuple(X.shape) != expected or target.shape != X.shape[:2] or not target.numel():
+            raise HdnnError(
+                f"an ensemble of {expected[0]} networks is trained on X (E, samples, n) and "
+                f"classes (E, samples), got {tuple(X.shape)} and {tuple(target.shape)}"
+            )
+        return Batches(X, target, torch.ones(target.shape))
+
+    @torch.no_grad()
+    def fit_outputs(self, X: Tensor, target: Tensor, alpha_c: float) -> None:
+        """Fit the output layers to all samples; that of a network which diverged stays.
+
+        Args:
+            X: ``(E, samples, n)``.
+            target: ``(E, samples)``.
+            alpha_c: weight decay.
+        """
+        Z = with_ones(self.network(X))
+        solve_outputs(Z, target, self.V.numpy(), alpha_c, FINAL_ITERATIONS)
 
 
-class CompiledEnsemble:
+class EnsembleLoop(Loop):
+    """Coordinate descent of an ensemble in compiled kernels.
+
+    Args:
+        model: trained in place.
+        data: of its members.
+        config: coordinate descent with Adam.
+
+    Raises:
+        HdnnError: the kernels know no such training.
+    """
+
+    def __init__(self, model: Ensemble, data: Batches, config: TrainingConfig) -> None:
+        if config.method != "coordinate" or config.optimizer.lower() != "adam":
+            raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
+        self.loss, self.observer = "logistic", None
+        self.compiled = _CompiledEpochs(
+            model.network,
+            data.states,
+            data.target.unsqueeze(-1),
+            data.weight,
+            config,
+            outputs=1,
+            loss=self.loss,
+        )
+        self.compiled.V = model.V.numpy()  # shared: what the kernel solves is the model's
+
+    def epoch(self, order: Tensor, number: int) -> Epoch:
+        return mean_of(self.compiled.epoch(order, number, self.observer))
+
+    def state(self) -> dict[str, Tensor]:
+        return self.compiled.state()
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        self.compiled.restore(state)
+
+
+def mean_of(epochs: Sequence[Epoch]) -> Epoch:
+    """The mean over the networks; not a number where one of them diverged."""
+    accuracies = [epoch.accuracy for epoch in epochs if epoch.accuracy is not None]
+    return Epoch(
+        float(np.mean([epoch.loss for epoch in epochs])),
+        float(np.mean([epoch.penalized for epoch in epochs])),
+        float(np.mean(accuracies)) if accuracies else None,
+    )
+
+
+def solve_outputs(
+    Z: np.ndarray, target: Tensor, V: np.ndarray, alpha_c: float, iterations: int
+) -> None:
+    """Fit output layers in place; that of a network which diverged stays.
+
+    Args:
+        Z: ``(E, samples, n + 1)``, outputs of the networks and a column of ones.
+        target: ``(E, samples)``, classes.
+        V: ``(E, 1, n + 1)``.
+        alpha_c: weight decay.
+        iterations: at most.
+    """
+    from hdnn.kernels import output_layer  # loads numba
+
+    solve, count = output_layer.kernel("newton"), target.shape[1]
+    weight, code = np.full(count, 1 / count), output_layer.LOGISTIC
+    for e in range(len(V)):
+        classes = np.ascontiguousarray(target[e].double().numpy()[:, None])
+        if np.isfinite(Z[e]).all() and np.isfinite(V[e]).all():
+            solve(Z[e], classes, weight, V[e], code, alpha_c, iterations, TOLERANCE)
+
+
+def with_ones(states: Tensor) -> np.ndarray:
+    """States in float64 and a column of ones, ``(E, samples, n + 1)``."""
+    out = states.detach().double().numpy()
+    return np.concatenate([out, np.ones((*out.shape[:2], 1))], axis=2)
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+class _CompiledEpochs:
     """Networks side by side, trained by coordinate descent in kernels; threads share them.
 
     Args:
@@ -128,21 +277,19 @@ class CompiledEnsemble:
         size, kernel = config.batch_size, kernels.epoch_kernel(self.number)
         turns = np.ascontiguousarray(order.numpy())
         count = -(-turns.shape[1] // size)
-        looks = [
-            i for i in range(count) if observer is not None and observer.due(number * count + i)
-        ]
+        seen = watched(observer, number * count, count)
         theta, beta = (
             t.detach().numpy().reshape(networks, *t.shape[-2:])
             for t in (self.weights.theta, self.weights.beta)
         )
         losses = np.full((networks, count, 3), np.nan)
-        gradients = np.zeros((networks, count, theta.shape[1] if looks else 0))
-        shots = [np.empty((networks, len(looks), *t.shape[1:]), t.dtype) for t in (theta, beta)]
+        gradients = np.zeros((networks, count, theta.shape[1] if seen else 0))
+        shots = [np.empty((networks, len(seen), *t.shape[1:]), t.dtype) for t in (theta, beta)]
         data = kernels.Data(self.X, self.targets, self.sample_weight, turns)
         first, second = self.moments
         trained = kernels.Trained(theta, beta, first, second, self.V)
         fixed = kernels.Fixed(self.steps, self.mixing, self.h, *self.repeats)
-        told = kernels.Record(losses, gradients, np.array(looks, np.int64), *shots)
+        told = kernels.Record(losses, gradients, np.array(seen, np.int64), *shots)
         options = self._options(number)
 
         def work(team: np.ndarray, caller: bool) -> None:
@@ -151,10 +298,13 @@ class CompiledEnsemble:
 
         if count:
             parallel_for(work, networks, thread_count())
-        if observer is not None and looks:
-            batches = [turns[:, i * size : (i + 1) * size] for i in looks]
-            seen = [number * count + i for i in looks]
-            observer.saw(seen, batches, shots[0], shots[1], gradients[:, looks])
+        if observer is not None and seen:
+            batches = [turns[:, i * size : (i + 1) * size] for i in seen]
+            iterations = [number * count + i for i in seen]
+            norms = gradients[:, seen]
+            observer.after_compiled_epoch(
+                Observations(iterations, batches, shots[0], shots[1], norms)
+            )
         self.taken += count
         return [self._summary(losses[e], turns.shape[1]) for e in range(networks)]
 

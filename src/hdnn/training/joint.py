@@ -18,9 +18,9 @@ from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model, TableStem
-from hdnn.training.ensemble import Epoch, repeats_of, smoothing_steps
+from hdnn.training.ensemble import repeats_of, smoothing_steps
 from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.loops import Batches, Loop
+from hdnn.training.loops import Batches, Epoch, Loop, watched
 from hdnn.training.objective import LOSSES
 from hdnn.training.settings import TrainingConfig
 
@@ -151,7 +151,7 @@ class CompiledJointLoop(Loop):
         batches, count = -(-len(turns) // size), 1
         while state[0] < batches:
             here, iteration = int(state[0]), number * batches + int(state[0])
-            due = [k for k in range(count) if observer is not None and observer.due(iteration + k)]
+            due = watched(observer, iteration, count)
             todo = min(count, batches - here, max(1, due[0]) if due else count)
             if due and due[0] == 0:
                 self._write_back(flat)
@@ -161,7 +161,7 @@ class CompiledJointLoop(Loop):
             seconds = (time.perf_counter() - begin) / todo
             count = max(1, min(2 * count, int(SLICE / max(seconds, 1e-9))))
             if due and due[0] == 0 and observer is not None:
-                observer.after(self._gradient_norms())
+                observer.after_gradients(self._gradient_norms())
 
     def _steps(self, samples: Any, shared: Any, count: int) -> None:
         """So many steps, in one call."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,9 +21,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.averaging import Average
 from hdnn.training.distortion import distort
-from hdnn.training.ensemble import TOLERANCE, CompiledEnsemble, Epoch, Observer
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
     LOSSES,
@@ -32,11 +31,64 @@ from hdnn.training.objective import (
     output_penalty,
     smoothness,
 )
-from hdnn.training.optimizers import flatten_optimizer, make_optimizer, restore_optimizer
+from hdnn.training.optimizers import Average, flatten_optimizer, make_optimizer, restore_optimizer
 from hdnn.training.settings import TrainingConfig
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
+TOLERANCE = 1e-9
+"""Where the Newton solver stops: the largest entry of the gradient."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch did: means over its batches, before their steps."""
+
+    loss: float
+    penalized: float
+    accuracy: float | None
+
+
+class Observations(NamedTuple):
+    """What was seen of several iterations, of E networks side by side.
+
+    Args:
+        iterations: which, counted from 0 over all epochs.
+        batches: the samples of each, ``(E or 1, batch)``.
+        theta, beta: the weights before the steps, ``(E, iterations, ...)``.
+        gradient_norms: of the objective, layer by layer, ``(E, iterations, layers)``.
+    """
+
+    iterations: list[int]
+    batches: list[np.ndarray]
+    theta: np.ndarray
+    beta: np.ndarray
+    gradient_norms: np.ndarray
+
+
+class Observer(Protocol):
+    """Watches some iterations of a training, and changes nothing.
+
+    A loop that goes step by step calls `before_step` and `after_gradients`; one whose epoch is one
+    call calls `after_compiled_epoch`. Iterations count from 0 over all epochs.
+    """
+
+    def observes(self, iteration: int) -> bool:
+        """Whether this iteration is watched."""
+
+    def before_step(self, iteration: int, samples: Tensor) -> None:
+        """The weights are those before the step; ``samples`` are the numbers of its batch's."""
+
+    def after_gradients(self, norms: np.ndarray) -> None:
+        """``([E,] layers)``: norms of the gradient of the objective, before clipping."""
+
+    def after_compiled_epoch(self, seen: Observations) -> None:
+        """All that was watched in an epoch."""
+
+
+def watched(observer: Observer | None, first: int, count: int) -> list[int]:
+    """Which of ``count`` iterations from ``first`` on are watched, counted from there."""
+    return [i for i in range(count) if observer is not None and observer.observes(first + i)]
 
 
 @dataclass(frozen=True)
@@ -90,14 +142,14 @@ class Loop(ABC):
 
     def _look(self, iteration: int, chosen: Tensor) -> None:
         """Let the observer see the weights before an iteration."""
-        self._looked = self.observer is not None and self.observer.due(iteration)
+        self._looked = self.observer is not None and self.observer.observes(iteration)
         if self._looked and self.observer is not None:
-            self.observer.before(iteration, chosen)
+            self.observer.before_step(iteration, chosen)
 
     def _report_gradients(self) -> None:
         """Let the observer see the gradients that were just computed, before they are clipped."""
         if self._looked and self.observer is not None:
-            self.observer.after(layer_gradient_norms(self.model.networks[0]))
+            self.observer.after_gradients(layer_gradient_norms(self.model.networks[0]))
 
 
 def count_correct(logits: Tensor, target: Tensor, loss: str) -> int:
@@ -307,50 +359,13 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     return None
 
 
-class CompiledLoop(Loop):
-    """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
-
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
-        super().__init__(model, data, config)
-        self.ensemble = CompiledEnsemble(
-            model.network,
-            data.states[None],
-            self._targets(),
-            data.weight[None],
-            config,
-            outputs=model.head.out_features,
-            loss=self.loss,
-        )
-        self._load_head()
-
-    def _targets(self) -> Tensor:
-        return self.data.target.double().reshape(1, len(self.data), -1)
-
-    def _load_head(self) -> None:
-        head = self.model.head
-        V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy()
-        self.ensemble.V[0] = V
-
-    def epoch(self, order: Tensor, number: int) -> Epoch:
-        found = self.ensemble.epoch(order[None], number, self.observer)[0]
-        head, V = self.model.head, torch.from_numpy(self.ensemble.V[0])
-        with torch.no_grad():
-            head.weight.copy_(V[:, :-1])
-            head.bias.copy_(V[:, -1])
-        return found
-
-    def state(self) -> dict[str, Tensor]:
-        return self.ensemble.state()
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        self.ensemble.restore(state)
-
-
 def make_loop(
     model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
 ) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    from hdnn.training.joint import CompiledJointLoop, joint_obstacle  # it builds on this module
+    # Both build on this module.
+    from hdnn.training.ensemble import CompiledLoop
+    from hdnn.training.joint import CompiledJointLoop, joint_obstacle
 
     _check_fit(model, config)
     group.check(config)

@@ -26,6 +26,7 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import finite, read_json_lines, write_json_lines
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.epochlog import EpochLog
+from hdnn.training.loops import Observations
 from hdnn.training.schema import check_value
 from hdnn.training.settings import DEPTHS, SAMPLES, RecordConfig
 
@@ -226,38 +227,31 @@ class Recorder:
         self._snapshots = Snapshots(network, self.header(network).depths)
         self._states = states
         self.recordings = []
-        self._looks: list[int] = []
-        self._gradients_seen: list[np.ndarray | None] = []
+        self._iterations: list[int] = []
+        self._gradient_norms: list[np.ndarray | None] = []
         self._layers, self._shown = network.layers, self._snapshots.depths
         self._shown = self._shown[self._shown < network.layers]
 
-    def due(self, iteration: int) -> bool:
-        """Whether to look at this iteration."""
+    def observes(self, iteration: int) -> bool:
+        """Whether this iteration is recorded."""
         return iteration % self.every == 0
 
-    def before(self, iteration: int, chosen: Tensor) -> None:
+    def before_step(self, iteration: int, samples: Tensor) -> None:
         """Take a snapshot of the weights and of some samples of the batch."""
-        self._looks.append(iteration)
-        self._snapshots.take(self._entering(chosen.reshape(-1)))
-        self._gradients_seen.append(None)
+        self._iterations.append(iteration)
+        self._snapshots.take(self._entering(samples.reshape(-1)))
+        self._gradient_norms.append(None)
 
-    def after(self, gradients: np.ndarray) -> None:
+    def after_gradients(self, norms: np.ndarray) -> None:
         """Keep the norms of the gradient."""
-        self._gradients_seen[-1] = gradients.reshape(-1)
+        self._gradient_norms[-1] = norms.reshape(-1)
 
-    def saw(
-        self,
-        iterations: list[int],
-        chosen: list[np.ndarray],
-        theta: np.ndarray,
-        beta: np.ndarray,
-        gradients: np.ndarray,
-    ) -> None:
-        """Keep several looks at once: weights and norms of the gradient are ``(1, looks, ...)``."""
-        self._looks += iterations
-        self._gradients_seen += list(gradients[0])
-        states = [self._entering(torch.from_numpy(batch[0])) for batch in chosen]
-        self._snapshots.keep(states, theta[0], beta[0])
+    def after_compiled_epoch(self, seen: Observations) -> None:
+        """Keep the weights, batches and norms of the gradient of an epoch of one network."""
+        self._iterations += seen.iterations
+        self._gradient_norms += list(seen.gradient_norms[0])
+        states = [self._entering(torch.from_numpy(batch[0])) for batch in seen.batches]
+        self._snapshots.keep(states, seen.theta[0], seen.beta[0])
 
     @torch.no_grad()
     def _entering(self, chosen: Tensor) -> np.ndarray:
@@ -268,23 +262,19 @@ class Recorder:
     def finish(self, epoch: int) -> list[Recording]:
         """Make the recordings of an epoch that has ended."""
         found: list[Recording] = []
-        looks, gradients, self._looks, self._gradients_seen = (
-            self._looks,
-            self._gradients_seen,
-            [],
-            [],
-        )
-        for seen in self._snapshots.profiles():
-            norms, size = seen.largest, len(found)
+        iterations, self._iterations = self._iterations, []
+        gradients, self._gradient_norms = self._gradient_norms, []
+        for profiles in self._snapshots.profiles():
+            norms, size = profiles.largest, len(found)
             columns = [
                 norms.mean(-1),
                 norms.min(-1),
                 norms.max(-1),
-                seen.smallest.min(-1),
-                seen.of_mean,
+                profiles.smallest.min(-1),
+                profiles.of_mean,
             ]
-            if seen.energy is not None:
-                columns.append(seen.energy.mean(-1))
+            if profiles.energy is not None:
+                columns.append(profiles.energy.mean(-1))
             else:
                 columns.append(np.empty((len(norms), 0)))
             lists = [map(tuple, column.tolist()) for column in columns]
@@ -292,7 +282,7 @@ class Recorder:
             for k, ((gradient_norm, layers), *row) in enumerate(
                 zip(steep, *lists, strict=True), size
             ):
-                found.append(Recording(epoch, looks[k], gradient_norm, *row, layers))  # type: ignore[call-arg]
+                found.append(Recording(epoch, iterations[k], gradient_norm, *row, layers))  # type: ignore[call-arg]
         self.recordings += found
         return found
 

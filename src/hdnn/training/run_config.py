@@ -1,12 +1,25 @@
-"""A run config: data, model and training as one record that a run can be repeated from."""
+"""A run config: data, model and training as one record that a run can be repeated from.
+
+The config file in a run folder holds the digest of the data and a path relative to the folder,
+never an absolute one: a shared folder tells nothing of its owner's disk, and folder and data that
+are moved together stay together. Where data were read last is remembered by their digest, in the
+user's cache.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, field, replace
+from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.files import atomic
 from hdnn.training import toml
 from hdnn.training.presets import PRESETS, with_preset
 from hdnn.training.schema import Setting, record, settings_of, shown
@@ -21,6 +34,8 @@ from hdnn.training.settings import (
 
 LONGEST = 400
 """Characters of a message about a value, which may be of any length itself."""
+PLACES = Path(platformdirs.user_cache_dir("hdnn", appauthor=False)) / "places"
+"""Where it is remembered where data are: a file for every digest, which holds a path."""
 
 
 @record
@@ -132,3 +147,60 @@ def _of_images(tables: Mapping[str, Any]) -> bool:
     return "widths" in tables.get("model", {}) or is_image(
         str(tables.get("data", {}).get("source", ""))
     )
+
+
+# --- where the data of a run are ------------------------------------------------------------------
+
+
+def portable_path(source: str, folder: Path) -> str:
+    """The path of data as a run stores it.
+
+    Relative to the folder of the run where both are in a common place; where they share no more
+    than the disk, or a folder above the user's home, only the name.
+
+    Args:
+        source: an absolute path.
+        folder: of the run.
+    """
+    home = Path(os.path.expanduser("~")).resolve()
+    try:
+        common = Path(os.path.commonpath([source, folder.resolve()]))
+    except ValueError:  # two drives of Windows
+        return Path(source).name
+    if common == Path(common.anchor) or (common != home and home.is_relative_to(common)):
+        return Path(source).name
+    return Path(os.path.relpath(source, folder.resolve())).as_posix()
+
+
+def locate_data(source: str, folder: Path, digest: str) -> str:
+    """The path where stored data are, or would be expected.
+
+    Args:
+        source: as `portable_path` gave it; an absolute path is good as well.
+        folder: of the run.
+        digest: of the data.
+    """
+    near = os.path.normpath(folder.resolve() / source)
+    remembered = _place(digest)
+    if os.path.exists(near) or remembered is None:
+        return near
+    with suppress(OSError, ValueError):
+        last = remembered.read_text(encoding="utf-8")
+        return last if os.path.exists(last) else near
+    return near
+
+
+def remember_data(source: str, digest: str) -> None:
+    """Remember where data are; a cache that cannot be written is no obstacle."""
+    place = _place(digest)
+    with suppress(OSError, HdnnError):
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(place) as temporary:
+                temporary.write_text(source, encoding="utf-8")
+
+
+def _place(digest: str) -> Path | None:
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        return None
+    return PLACES / digest

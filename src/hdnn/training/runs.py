@@ -1,7 +1,7 @@
 """Runs: a folder that a training can be killed in, resumed in, and used from.
 
 config.toml         the run config
-history.jsonl       an entry for every epoch
+history.jsonl       a record for every epoch
 gradients.jsonl     where it is asked for: recordings of gradients, see `hdnn.training.recorder`
 checkpoint/         the state after an epoch, replaced atomically
 model.safetensors   the trained model; it is there when the run is finished
@@ -34,14 +34,14 @@ from hdnn.files import (
     sync_folder,
 )
 from hdnn.models import Model, load, save
-from hdnn.training import checkpoint, places, toml
+from hdnn.training import checkpoint, toml
+from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.journal import Journal
 from hdnn.training.prepare import Prepared, PreparedRun, data_digest
 from hdnn.training.recorder import GradientLog, Recorder
-from hdnn.training.run_config import RunConfig
+from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
 from hdnn.training.trainer import Callback, Snapshot, Trainer
 
 LOCK = ".lock"
@@ -142,15 +142,15 @@ class Run:
         if isinstance(data, dict):
             source, digest = data.get("source"), data.get("digest")
             if isinstance(source, str) and isinstance(digest, str):
-                data["source"] = places.locate(source, self.folder, digest)
+                data["source"] = locate_data(source, self.folder, digest)
         return RunConfig.from_tables(tables, str(self.config))
 
     def _write_config(self, config: RunConfig) -> None:
         """Write the config, which tells nothing of the disk that the data are on."""
         data = config.data
         if data.digest is not None:
-            places.remember(data.source, data.digest)
-            data = replace(data, source=places.portable(data.source, self.folder))
+            remember_data(data.source, data.digest)
+            data = replace(data, source=portable_path(data.source, self.folder))
         with atomic(self.config) as temporary:
             temporary.write_text(replace(config, data=data).to_toml(), encoding="utf-8")
 
@@ -355,5 +355,5 @@ def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The entries of a history; damaged lines are reported and left out."""
+    """The epoch records of a history; damaged lines are reported and left out."""
     return read_json_lines(path, with_epoch).objects

@@ -36,8 +36,8 @@ MOST = 2**63 - 1
 MOST_SHOWN = 80
 """Characters of a value in a message."""
 
-Group = Literal["Data", "Network", "Training", "Images", "Run"]
-GROUPS: tuple[Group, ...] = get_args(Group)
+SettingGroup = Literal["Data", "Network", "Training", "Images", "Run"]
+GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
 R = TypeVar("R")
 
 
@@ -63,7 +63,7 @@ LISTED = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) e
 def setting(
     default: Any,
     help: str,
-    group: Group,
+    group: SettingGroup,
     *,
     ge: float | None = None,
     gt: float | None = None,
@@ -212,7 +212,7 @@ class Setting:
     name: str
     default: Any
     help: str
-    group: Group
+    group: SettingGroup
     kind: type
     item: type | None
     allowed: str

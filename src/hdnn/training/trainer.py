@@ -15,11 +15,18 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.training.ensemble import Epoch, Observer
-from hdnn.training.ensembles import Ensemble, EnsembleLoop
+from hdnn.training.ensemble import Ensemble, EnsembleLoop
 from hdnn.training.evaluation import logits_of
 from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.loops import Batches, Loop, count_correct, make_loop, solve_output
+from hdnn.training.loops import (
+    Batches,
+    Epoch,
+    Loop,
+    Observer,
+    count_correct,
+    make_loop,
+    solve_output,
+)
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
 from hdnn.training.settings import TrainingConfig
@@ -29,15 +36,15 @@ ADVISED = 32
 
 
 @dataclass(frozen=True)
-class Entry:
+class EpochRecord:
     """One epoch in the history.
 
     Args:
         epoch: counted from 1.
         loss, penalized: means over the batches, without and with the penalties.
         accuracy: share of training samples classified correctly, each before its step.
+        learning_rate: the optimizer's.
         validation_loss, validation_accuracy: on the held-out part, after the epoch.
-        rate: the learning rate.
         seconds: time since the training began (summed over interruptions).
     """
 
@@ -45,7 +52,7 @@ class Entry:
     loss: float
     penalized: float
     accuracy: float | None
-    rate: float
+    learning_rate: float
     seconds: float
     validation_loss: float | None = None
     validation_accuracy: float | None = None
@@ -55,7 +62,7 @@ class Entry:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-Callback = Callable[["Trainer", Entry], None]
+Callback = Callable[["Trainer", EpochRecord], None]
 LoopOf = Callable[[Ensemble, Batches, TrainingConfig], Loop]
 """Makes the loop of an ensemble."""
 
@@ -70,13 +77,13 @@ class Snapshot:
         epoch: the number of epochs so far.
         seconds: time since the training began.
         tensors: the state of model, loop and generator.
-        entry, recordings: of this epoch; None and nothing at the beginning, or where resumed.
+        record, recordings: of this epoch; None and nothing at the beginning, or where resumed.
     """
 
     epoch: int
     seconds: float
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    entry: Entry | None = None
+    record: EpochRecord | None = None
     recordings: tuple[Recording, ...] = ()
 
 
@@ -86,7 +93,7 @@ class Trainer:
     Args:
         model: what is trained, in place.
         config: how.
-        callbacks: called with the trainer and the entry after every epoch; one that sets
+        callbacks: called with the trainer and the epoch's record after every epoch; one that sets
             ``trainer.stopped = True`` ends the training there.
         recorder: looks at gradients on the way; it changes nothing.
         group: the processes that train together, see docs/distributed.md; callbacks and recorder
@@ -100,7 +107,7 @@ class Trainer:
     >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
     >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50))
-    >>> [entry.epoch for entry in trainer.fit(data.X_train, data.y_train)]
+    >>> [record.epoch for record in trainer.fit(data.X_train, data.y_train)]
     [1, 2]
     """
 
@@ -118,7 +125,7 @@ class Trainer:
         self.observer, self.ensemble_loop = observer, ensemble_loop
         self.config = TrainingConfig() if config is None else config
         self.callbacks = list(callbacks)
-        self.history: list[Entry] = []
+        self.history: list[EpochRecord] = []
         self.stopped = False
         self.snapshot: Snapshot | None = None
         self._best: tuple[float, int, dict[str, Tensor]] | None = None
@@ -136,8 +143,8 @@ class Trainer:
         sample_weight: Tensor | None = None,
         validation: tuple[Tensor, Tensor] | None = None,
         resume: Snapshot | None = None,
-    ) -> list[Entry]:
-        """Train; returns the history, an entry for every epoch.
+    ) -> list[EpochRecord]:
+        """Train, epoch by epoch.
 
         Args:
             X: ``(samples, features)``, or images ``(samples, C, H, W)``; of an ensemble
@@ -149,7 +156,7 @@ class Trainer:
             resume: go on from here.
 
         Returns:
-            The history.
+            The history, a record for every epoch.
 
         Raises:
             DivergenceError: the loss is no longer finite.
@@ -230,7 +237,7 @@ class Trainer:
             epoch = self.loop.epoch(self._order(data.samples), number)
             if not self._may_go_on(epoch):
                 raise DivergenceError(self._diagnosis(data, number))
-            entry = Entry(
+            record = EpochRecord(
                 number + 1,
                 epoch.loss,
                 epoch.penalized,
@@ -239,11 +246,11 @@ class Trainer:
                 time.perf_counter() - begin,
                 *(self._watch(watched) if watched is not None else (None, None)),
             )
-            self.history.append(entry)
-            self._note_best(entry)
+            self.history.append(record)
+            self._note_best(record)
             recordings = [] if self.recorder is None else self.recorder.finish(number + 1)
-            self.snapshot = self._take(number + 1, entry.seconds, entry, recordings)
-            self.stopped = self.group.rank_zero(lambda entry=entry: self._tell(entry))  # type: ignore[misc]
+            self.snapshot = self._take(number + 1, record.seconds, record, recordings)
+            self.stopped = self.group.rank_zero(lambda record=record: self._tell(record))  # type: ignore[misc]
             if self.stopped:
                 break
 
@@ -252,10 +259,10 @@ class Trainer:
         orders = [torch.randperm(samples, generator=source) for source in self.generators]
         return torch.stack(orders) if isinstance(self.trained, Ensemble) else orders[0]
 
-    def _tell(self, entry: Entry) -> bool:
+    def _tell(self, record: EpochRecord) -> bool:
         """Call the callbacks; whether one of them ends the training."""
         for callback in self.callbacks:
-            callback(self, entry)
+            callback(self, record)
         return self.stopped
 
     def _check(self, X: Tensor, target: Tensor) -> None:
@@ -370,14 +377,14 @@ class Trainer:
         if self.config.method == "coordinate":
             self._fit_output(data)
 
-    def _note_best(self, entry: Entry) -> None:
-        if self.config.early_stopping is None or entry.validation_loss is None:
+    def _note_best(self, record: EpochRecord) -> None:
+        if self.config.early_stopping is None or record.validation_loss is None:
             return
-        loss = math.inf if math.isnan(entry.validation_loss) else entry.validation_loss
+        loss = math.inf if math.isnan(record.validation_loss) else record.validation_loss
         if self._best is None or loss < self._best[0]:
             average = self.loop.average
             state = self.model.state_dict() if average is None else average.weights
-            self._best = loss, entry.epoch, {k: v.clone() for k, v in state.items()}
+            self._best = loss, record.epoch, {k: v.clone() for k, v in state.items()}
 
     def _patience_is_over(self, epochs: int) -> bool:
         patience, best = self.config.early_stopping, self._best
@@ -449,7 +456,7 @@ class Trainer:
         self,
         epoch: int,
         seconds: float,
-        entry: Entry | None = None,
+        record: EpochRecord | None = None,
         recordings: Sequence[Recording] = (),
     ) -> Snapshot:
         tensors = {f"model.{k}": v.detach().clone() for k, v in self.trained.state_dict().items()}
@@ -460,7 +467,7 @@ class Trainer:
             tensors["best.epoch"] = torch.tensor(self._best[1])
             tensors |= {f"best.model.{k}": v for k, v in self._best[2].items()}
         on_cpu = {name: t.cpu() for name, t in tensors.items()}
-        return Snapshot(epoch, seconds, on_cpu, entry, tuple(recordings))
+        return Snapshot(epoch, seconds, on_cpu, record, tuple(recordings))
 
     def _restore(self, snapshot: Snapshot) -> None:
         def part(prefix: str) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ PAGES = {
 
 
 def public(module: str) -> list[str]:
-    """The public classes and functions of a module: its `__all__`, or what it defines without an underscore."""
+    """The public classes and functions of a module, by its `__all__` or by their names."""
     loaded = importlib.import_module(module)
     names = getattr(loaded, "__all__", None)
     if names is None:

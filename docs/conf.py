@@ -7,13 +7,13 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-import api_pages  # noqa: E402 (it stands beside this file)
+import api_pages
 
 api_pages.write(Path(__file__).parent / "api")
 
 project = "hdnn"
 author = "the hdnn contributors"
-copyright = "2026, the hdnn contributors"  # noqa: A001 (Sphinx's name)
+copyright = "2026, the hdnn contributors"
 version = release = installed_version("hdnn")
 
 extensions = [
@@ -64,13 +64,13 @@ copybutton_prompt_is_regexp = True
 
 
 def _as_rst(app, what, name, obj, options, lines):
-    """Docstrings are written for the terminal: an indented equation is shown as it stands, and |x|
-    is a norm, not a substitution.
-    """
+    """Show indented equations as they stand, and |x| as a norm, not as a substitution."""
     written, literal = [], False
     for line in lines:
         indented = line.startswith("    ")
-        begins = indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
+        begins = (
+            indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
+        )
         if begins:
             written += ["::", ""]
         literal = begins or (literal and (indented or not line))

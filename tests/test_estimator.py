@@ -173,7 +173,9 @@ def test_method_batch_rate_and_dtype() -> None:
     assert settings.choose_batch("auto", 501, "coordinate") == 200
     assert settings.choose_batch("auto", 201, "joint") == 200
     assert settings.choose_batch(64, 50, "joint") == 50
-    assert settings.choose_learning_rate("auto", 10, "constant") == pytest.approx(0.02)
+    assert settings.choose_learning_rate("auto", 10, "constant", "classification") == pytest.approx(
+        0.02
+    )
     assert settings.choose_schedule("auto", "joint", partial=True) == "constant"
     plain, offset = (Scaler(torch.tensor([m]), torch.ones(1)) for m in (1.0, 1e6))
     assert settings.choose_dtype("auto", 1000, [plain]) == torch.float64

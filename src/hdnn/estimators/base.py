@@ -204,7 +204,9 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             method=method,
             epochs=settings.checked("max_iter", self.max_iter),
             batch_size=settings.choose_batch(self.batch_size, rows, method),
-            learning_rate=settings.choose_learning_rate(self.learning_rate, width, schedule),
+            learning_rate=settings.choose_learning_rate(
+                self.learning_rate, width, schedule, model.task
+            ),
             schedule=schedule,
             alpha=settings.plain(self.alpha),
             alpha_c=settings.plain(self.alpha_c),

@@ -26,8 +26,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
         layers: number of layers.
-        width: width of the network, made even; None: twice the features, 8 to 128, and never
-            below the features.
+        width: width of the network, made even; None: twice the features and at
+            least 8; above 64 features 64, to which they are projected.
         T: final time; layers have the step T / layers (not for FCNN, which has no time).
         step: step size of a layer, instead of T. H2 needs a T that shrinks with the width, as
             the norm of its J grows.
@@ -37,12 +37,12 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         init_scale: standard deviation of the initial K; "auto": 1 / sqrt(width). Biases are
             standard normal.
         method: "coordinate" (output layer solved in every iteration, then a step on the hidden
-            layers), "joint" (Adam on everything), or "auto": coordinate descent up to width 32 and
-            160 numbers in the output layer. `partial_fit` is always joint.
+            layers), "joint" (Adam on everything), or "auto": joint. `partial_fit` is always joint.
         solver: how coordinate descent solves the output layer: "newton" or "adam".
         max_iter: epochs, passes over the data.
         batch_size: rows in an iteration; "auto": all of up to 500 (joint: 200), else 200.
-        learning_rate: of Adam; "auto": 0.2 / width, with the cosine schedule 0.3 / width.
+        learning_rate: of Adam; "auto": 0.3 / width (regression: 0.4 / width), and two thirds of it
+            where the schedule is constant.
         schedule: learning rate over epochs: "constant", "cosine" (to 0), or "auto": constant for
             coordinate descent and `partial_fit`, cosine for joint descent.
         alpha: weight of the smoothness penalty on the hidden layers.

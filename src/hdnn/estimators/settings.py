@@ -120,10 +120,10 @@ def choose_schedule(schedule: Any, method: str, partial: bool) -> str:
     return defaults.schedule(method) if given == "auto" else given
 
 
-def choose_learning_rate(learning_rate: Any, width: int, schedule: str) -> float:
+def choose_learning_rate(learning_rate: Any, width: int, schedule: str, task: str) -> float:
     """The learning rate of the first step."""
     given: float | str = checked("learning_rate", learning_rate)
-    return defaults.learning_rate(width, schedule) if isinstance(given, str) else given
+    return defaults.learning_rate(width, schedule, task) if isinstance(given, str) else given
 
 
 def choose_scale(init_scale: Any, width: int) -> float:

@@ -26,7 +26,11 @@ FULL_BATCH = {"coordinate": 500, "joint": 200}
 BATCH = 200
 """... and beyond in batches of so many."""
 
-RATES = {"constant": 0.2, "cosine": 0.3}
+RATES = {"classification": 0.3, "regression": 0.4}
+"""Times 1 / width: the learning rate of Adam, which the schedule brings to 0, ..."""
+
+STEADY = 2 / 3
+"""... and that part of it where the learning rate stays."""
 METHOD = "joint"
 """Solving the output layer for every batch, as the paper does, overfits small noisy tables."""
 
@@ -46,9 +50,9 @@ def schedule(method: str) -> str:
     return "constant" if method == "coordinate" else "cosine"
 
 
-def learning_rate(width: int, schedule: str) -> float:
+def learning_rate(width: int, schedule: str, task: str) -> float:
     """A step of Adam moves every entry of K alike, so its norm by width times the rate."""
-    return RATES.get(schedule, RATES["cosine"]) / width
+    return RATES[task] / width * (STEADY if schedule == "constant" else 1)
 
 
 def scale(width: int) -> float:
@@ -62,16 +66,16 @@ def dtype(rows: int, columns: Sequence[Scaler]) -> str:
     return "float64" if rows <= SMALL or offset else "float32"
 
 
-class Shape(NamedTuple):
-    """The size of a table: rows to train on, features after encoding, outputs of the model."""
+class TableShape(NamedTuple):
+    """What defaults depend on: rows to train on, features after encoding, and the task."""
 
     rows: int
     features: int
-    outputs: int
+    task: str
 
 
 def filled(
-    model: Mapping[str, Any], training: Mapping[str, Any], shape: Shape, columns: Scaler
+    model: Mapping[str, Any], training: Mapping[str, Any], shape: TableShape, columns: Scaler
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of model and training, with what they leave open chosen for a table.
 
@@ -92,7 +96,7 @@ def filled(
     training = {"schedule": schedule(training["method"]), **training}
     chosen = {
         "batch_size": batch_size(shape.rows, training["method"]),
-        "learning_rate": learning_rate(wide, training["schedule"]),
+        "learning_rate": learning_rate(wide, training["schedule"], shape.task),
         "alpha": ALPHA,
         "alpha_c": ALPHA_C,
     }

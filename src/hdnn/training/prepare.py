@@ -123,7 +123,7 @@ def _with_defaults(
     model, training = defaults.filled(
         given.get("model", {}),
         given.get("training", {}),
-        defaults.Shape(len(data.X_train), data.X_train.shape[1], _outputs(data)),
+        defaults.TableShape(len(data.X_train), data.X_train.shape[1], data.task),
         Scaler.fit(data.X_train),
     )
     config = replace(config, model=ModelConfig(**model), training=TrainingConfig(**training))

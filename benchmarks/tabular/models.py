@@ -21,7 +21,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import hdnn
 
 HDNN = "HDNN"
-HDNN_ENCODES = False
+HDNN_ENCODES = True
 """Whether hdnn takes categories as they are; else it gets the columns that its peers get."""
 
 PEERS: dict[str, dict[str, type]] = {

@@ -429,6 +429,12 @@ class HamiltonianNetwork(nn.Module):
         products J K' of the layers are among them, once for a batch of any size. Of an implicit
         scheme, whose iterations depend on the state, it is that of nine iterations a layer.
 
+        Args:
+            shape: of the states, as `forward` takes them.
+
+        Returns:
+            The number of operations.
+
         >>> import hdnn
         >>> hdnn.network("ResNet", features=4, layers=10, T=1.0).flops(100, 4)  # 10 * 2 * 4^2 * 100
         32000

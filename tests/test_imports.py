@@ -18,6 +18,7 @@ ROOT = Path(hdnn.__file__).parent
 ORDER = [
     "_openmp",
     "errors",
+    "progress",
     "files",
     "fields",
     "program",

@@ -211,3 +211,23 @@ def test_the_command_line_shows_announcements(monkeypatch: pytest.MonkeyPatch) -
     result = CliRunner().invoke(app, ["info", "--json", "--warm"])
     assert "compiling 'forward' ..." in result.stderr
     assert "compiling" not in result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the way round is that of GNU's OpenMP")
+@pytest.mark.parametrize(
+    ("order", "setting", "helped"),
+    [("torch, hdnn", None, True), ("hdnn, torch", None, False), ("torch, hdnn", "passive", False)],
+)
+def test_torch_threads_are_calmed_where_torch_came_first(
+    order: str, setting: str | None, helped: bool
+) -> None:
+    """See benchmarks/busy_core.py for what it is worth."""
+    names = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+    environment = {k: v for k, v in os.environ.items() if k not in names}
+    if setting is not None:
+        environment["OMP_WAIT_POLICY"] = setting
+    code = f"import {order}, hdnn.backends.fused, threading; print(threading.enumerate())"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ("hdnn-openmp" in run.stdout) == helped

@@ -231,3 +231,20 @@ def test_torch_threads_are_calmed_where_torch_came_first(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert ("hdnn-openmp" in run.stdout) == helped
+
+
+def test_a_missing_extra_is_named_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from typer.testing import CliRunner
+
+    from hdnn.cli.base import app
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setattr("hdnn.training.prepare.PreparedRun.of", lambda config: pytest.fail("work"))
+    out = str(tmp_path / "run")
+    words = ["train", "swiss-roll", "--tensorboard", str(tmp_path / "board"), "--out", out]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "pip install tensorboard" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -29,11 +29,18 @@ def calm() -> None:
     global came_late  # noqa: PLW0603 (once for the process)
     if came_late and sys.platform == "linux":
         came_late = False
-        threading.Thread(target=_own_threads, name="hdnn-openmp", daemon=True).start()
+        ready = threading.Event()
+        threading.Thread(
+            target=_own_threads, args=(ready,), name="hdnn-openmp", daemon=True
+        ).start()
+        ready.wait()  # a process that ends while a thread is inside torch aborts
 
 
-def _own_threads() -> None:
+def _own_threads(ready: threading.Event) -> None:
     import torch
 
-    torch.zeros(1 << 20).add_(1)  # large enough for torch to share it among threads
+    try:
+        torch.zeros(1 << 20).add_(1)  # large enough for torch to share it among threads
+    finally:
+        ready.set()
     threading.Event().wait()  # its threads are dropped with it

@@ -88,6 +88,8 @@ def train(
         raise HdnnError("--resume takes no other settings: the run's config.toml has them")
 
     with joined() as group:
+        loggers: list[Callback] = []  # first: a package may be missing
+        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         prepared: PreparedRun | None = None  # stays in rank 0, where a new run is checked first
 
         def opened() -> tuple[Run, RunConfig]:
@@ -103,8 +105,6 @@ def train(
             group.rank_zero(run.tidy)
             _say_finished(run, as_json)
             return
-        loggers: list[Callback] = []
-        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         if group.size > 1 and not as_json:
             say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
         with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:

@@ -799,17 +799,6 @@ def test_info_clears_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     done("info", "--clear-cache")
 
 
-def test_the_caches_are_those_of_hdnn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("hdnn_backends/a.nbi", "hdnn_backends/a.1.nbc", "other/b.nbi", "hdnn/c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.setattr(tools, "platformdirs_numba", lambda: str(tmp_path))
-    found = {
-        str(path.relative_to(tmp_path)) for path in tools._caches() if tmp_path in path.parents
-    }
-    assert found == {"hdnn_backends/a.nbi", "hdnn_backends/a.1.nbc"}
-
-
 def test_demo_prints_a_table_and_draws_a_figure() -> None:
     image = pytest.importorskip("matplotlib.image")
     result = done("demo", "--epochs", 1, "--seed", 3)

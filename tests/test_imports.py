@@ -19,6 +19,7 @@ ORDER = [
     "_openmp",
     "errors",
     "notebook",
+    "progress",
     "files",
     "fields",
     "program",

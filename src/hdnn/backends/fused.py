@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn._openmp import calm
 from hdnn.backends.activation_pool import Lease, lend
 from hdnn.backends.compiled_program import CompiledProgram, Inputs, compile_program, is_batched
 from hdnn.backends.threads import Work, parallel_for, thread_count
@@ -38,6 +39,8 @@ STEPS = 2  # the place of the steps among the inputs
 SHAPES = 64  # shapes and strides of states that are remembered for a program
 
 Array = np.ndarray
+
+calm()
 
 
 def run(program: Program, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from hdnn.errors import (
     as_flag,
 )
 from hdnn.files import finite
+from hdnn.progress import logger
 from hdnn.training.group import is_distributed, refuse_distributed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -164,10 +166,24 @@ def main(
     ] = False,
 ) -> None:
     """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
+    _show_log()
     if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":
             refuse_distributed(f"hdnn {ctx.invoked_subcommand}")
+
+
+class _LogLines(logging.Handler):
+    """Shows what hdnn logs, as announcements of long steps, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage(), "dim" if record.levelno < logging.WARNING else "yellow")
+
+
+def _show_log() -> None:
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _LogLines) for handler in logger.handlers):
+        logger.addHandler(_LogLines())
 
 
 def say(text: str) -> None:

@@ -41,7 +41,7 @@ def demo(
     data = prepare(config)
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
-    with errors.status("training; the first time also compiles kernels (about half a minute)"):
+    with errors.status("training"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train

@@ -13,41 +13,43 @@ import typer
 import hdnn
 from hdnn import zoo
 from hdnn.cli.base import app, emit, say
+from hdnn.errors import StorageError
 
 
 def _caches() -> list[Path]:
-    """The files in which numba keeps compiled kernels, beside the package and for the user."""
-    from numba.core import config
+    """The files that compiled kernels are kept in."""
+    from hdnn.kernels.cache import folders
 
-    package = Path(hdnn.__file__).parent
-    files = [path for folder in package.rglob("__pycache__") for path in folder.glob("*.nb[ic]")]
-    for folder in (config.CACHE_DIR, platformdirs_numba()):
-        if folder and Path(folder).is_dir():
-            files += [p for p in Path(folder).rglob("*.nb[ic]") if "hdnn" in str(p)]
-    return files
+    return [path for folder in folders() for path in folder.glob("*.nb[ic]")]
 
 
-def platformdirs_numba() -> str:
-    """Where numba keeps its cache when the package folder cannot be written to."""
-    import platformdirs
-
-    return platformdirs.user_cache_dir("numba", appauthor=False)
+def _clear() -> None:
+    for path in _caches():
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot remove {path}: {error.strerror or error}") from error
 
 
 @app.command()
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     clear_cache: Annotated[bool, typer.Option(help="Remove compiled kernels.")] = False,
+    warm: Annotated[
+        bool, typer.Option(help="Compile all kernels now, as for the image of a container.")
+    ] = False,
 ) -> None:
     """Show versions, threads and the cache of compiled kernels."""
     from hdnn.backends.threads import thread_count
     from hdnn.data import PROBLEMS
+    from hdnn.kernels.cache import folder
+    from hdnn.kernels.catalogue import compile_all
 
-    cached = _caches()
     if clear_cache:
-        for path in cached:
-            path.unlink(missing_ok=True)
-        cached = []
+        _clear()
+    if warm:
+        compile_all()
+    cached = _caches()
     versions = {
         name: importlib.metadata.version(name)
         for name in ("torch", "numpy", "numba", "safetensors")
@@ -60,6 +62,7 @@ def info(
         "torch threads": torch.get_num_threads(),
         "backends": list(hdnn.backends.BACKENDS),
         "compiled kernels": len([path for path in cached if path.suffix == ".nbi"]),
+        "kept in": str(folder() or "no folder can be written to"),
         "architectures": list(zoo.ARCHITECTURES),
         "schemes": list(hdnn.schemes.SCHEMES),
         "data sets": list(PROBLEMS),

@@ -93,6 +93,8 @@ def train(
         raise HdnnError("--resume takes no other settings: the run's config.toml has them")
 
     with joined() as group:
+        loggers: list[Callback] = []  # first: a package may be missing
+        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         prepared: PreparedRun | None = None  # stays in rank 0, where a new run is checked first
 
         def opened() -> tuple[Run, RunConfig]:
@@ -109,12 +111,10 @@ def train(
             _say_finished(run, as_json)
             return
         charts = Charts()
-        loggers: list[Callback] = [charts]
-        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
         if group.size > 1 and not as_json:
             say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
         with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([*loggers, progress], checkpoint_seconds, group, prepared)
+            metrics = run.train([charts, *loggers, progress], checkpoint_seconds, group, prepared)
         _report(run, metrics, charts, as_json, group)
         if report:
             group.rank_zero(lambda: say_report(run.folder, quiet=as_json))

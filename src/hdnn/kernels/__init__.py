@@ -2,6 +2,7 @@
 
 From the smallest to the largest, each built on those before it:
 
+    cache, build                     where compiled kernels are kept; how they are compiled
     vectors, activations, products   machine vectors in registers; sigma; small matrices x blocks
     stage_table, rows                stages of a layer as numbers; W, A, b filled from parameters
     blocks                           a block of samples through the stages and layers
@@ -11,7 +12,6 @@ From the smallest to the largest, each built on those before it:
     jacobians, svd                   d y_N / d y_l at many depths, and their singular values
     output_layer, epoch              the output layer solved; a whole epoch of coordinate descent
 
-A kernel is compiled once for each dtype by `build.kernel` and kept in numba's cache on disk. numba
-notices a change in the file of the kernel only: after a change elsewhere in this folder, run
-``hdnn info --clear-cache``.
+A kernel is compiled for a dtype when it is first used, and kept on disk (see `cache`) until a file
+of this folder changes. ``hdnn info --warm`` compiles all of them.
 """

@@ -1,17 +1,21 @@
 """How kernels are compiled: one set of options, and the numba types of what they take."""
 
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from hdnn.kernels.cache import cached
 from hdnn.kernels.stage_table import Parameters, StageTable
+from hdnn.progress import announce
 
 Kernel = Callable[..., None]
+
+SECONDS = {"forward": 6, "backward": 10, "epoch": 15, "jacobians": 10, "newton": 3, "adam": 1}
+"""How long kernels compile on a machine of 2020, alone."""
 
 integers = types.Array(types.int64, 1, "C")
 table = types.Array(types.int64, 2, "C")
@@ -52,23 +56,32 @@ def kernel(function: Kernel, dtype: str, signature: Callable[[types.Float], Any]
         those of the signature, and arrays writable. (Dispatching by types, of which there is one
         choice, takes as long as reading the arguments.)
     """
-    _announce(function)
     arguments = tuple(signature(getattr(types, dtype)))
     # Divisions as in numpy: x / 0 is infinite, and raises nothing.
-    dispatcher = njit(
-        types.void(*arguments), nogil=True, cache=True, fastmath={"contract"}, error_model="numpy"
-    )(function)
+    dispatcher = compile_now(function, types.void(*arguments), error_model="numpy")
     entry_point: Kernel = dispatcher.overloads[arguments].entry_point
     return entry_point
 
 
-def _announce(function: Kernel) -> None:
-    """Say on a terminal that something is compiled, which takes seconds."""
-    file = Path(function.__code__.co_filename)
-    cached = (file.parent / "__pycache__").glob(f"{file.stem}.{function.__name__}-*.nbi")
-    if sys.stderr.isatty() and not any(cached):
-        name = function.__name__.strip("_")
-        sys.stderr.write(f"hdnn: compiling the kernel {name!r}, once for this machine ...\n")
+def compile_now(function: Callable[..., Any], signature: Any, **options: Any) -> Any:
+    """Compile a function for one signature, which is announced, or take it from the cache.
+
+    Args:
+        function: what is compiled.
+        signature: of numba.
+        options: of numba, beside those that all kernels have.
+
+    Returns:
+        numba's dispatcher, which takes nothing else.
+    """
+    dispatcher: Any = cached(nogil=True, fastmath={"contract"}, **options)(function)
+    name = function.__name__
+    text = f"compiling {name!r}, once for this machine, about {SECONDS.get(name, 5)} s"
+    with ExitStack() as step:
+        dispatcher._cache.missing = lambda: step.enter_context(announce(text))
+        dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
 
 
 def aligned(length: int, dtype: np.dtype | str) -> np.ndarray:

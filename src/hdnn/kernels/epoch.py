@@ -181,6 +181,14 @@ def _row_norms(a: Array, b: Array, out: Array) -> None:
         out[j] = math.sqrt(total)
 
 
+@compiled
+def _copy(source: Array, target: Array) -> None:
+    """A loop: numba's own assignment of arrays compiles for seconds, see `output_layer`."""
+    for j in range(source.shape[0]):
+        for k in range(source.shape[1]):
+            target[j, k] = source[j, k]
+
+
 class Batch(NamedTuple):
     """What the output layer is solved on: Z = (y_N, 1), targets, weights, room for residuals."""
 
@@ -202,7 +210,8 @@ def _read_out(
         for f in range(n):
             Z[p, f] = buffer[f * width + p]
         Z[p, n] = 1.0
-        T[p] = target[i]
+        for o in range(T.shape[1]):
+            T[p, o] = target[i, o]
         w[p] = weight[i]
         total += weight[i]
     if total > 0:
@@ -302,7 +311,8 @@ def epoch(
         copied = 0
         for i in range(told.losses.shape[1]):
             if copied < told.watched.size and told.watched[copied] == i:
-                told.theta[e, copied], told.beta[e, copied] = theta[e], beta[e]
+                _copy(theta[e], told.theta[e, copied])
+                _copy(beta[e], told.beta[e, copied])
                 copied += 1
             chosen = _member(data.order, e)[i * options.batch : (i + 1) * options.batch]
             count = chosen.size
@@ -362,7 +372,8 @@ def epoch(
             moments = trained.moments_beta
             _adam_step(beta[e], g_beta, moments[0, e], moments[1, e], options, shrink, t)
         for k in range(copied, told.watched.size):
-            told.theta[e, k], told.beta[e, k] = theta[e], beta[e]
+            _copy(theta[e], told.theta[e, k])
+            _copy(beta[e], told.beta[e, k])
         e = next_piece(team, caller)
 
 

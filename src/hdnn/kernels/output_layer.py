@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from hdnn.kernels import build
 from hdnn.kernels.vectors import Array, compiled
 
 LOGISTIC, SOFTMAX, SQUARED = range(3)
@@ -156,6 +157,18 @@ def squared_norm(V: Array) -> float:
 
 
 @compiled
+def _copy(G: Array, x: Array) -> None:
+    """x = the entries of G, row by row.
+
+    Loops, here and elsewhere: numba's own assignment of an array to an array compiles for a second,
+    since its error message formats shapes.
+    """
+    for o in range(G.shape[0]):
+        for k in range(G.shape[1]):
+            x[o * G.shape[1] + k] = G[o, k]
+
+
+@compiled
 def newton(
     Z: Array,
     target: Array,
@@ -170,26 +183,30 @@ def newton(
     outputs, q = V.shape
     R, G = np.empty((Z.shape[0], outputs)), np.empty((outputs, q))
     H, p, tried = np.empty((outputs * q, outputs * q)), np.empty(outputs), np.empty((outputs, q))
+    step = np.empty(outputs * q)
     value = residuals(Z, V, target, weight, loss, R) + alpha_c * squared_norm(V)
     for iteration in range(iterations):
         if not _gradient(Z, R, V, alpha_c, G) > tolerance:
             return iteration
         # Far out, softmax curvatures underflow: then a little of the identity keeps it solvable.
         ridge = 2.0 * alpha_c
-        step = G.copy().reshape(-1)
+        _copy(G, step)
         _hessian(Z, R, target, weight, loss, ridge, H, p)
         while not _solve(H, step):
             ridge = max(10.0 * ridge, 1e-10)
             if not ridge < 1e30:  # numbers too large to square, or none at all
                 return iteration
-            step[:] = G.reshape(-1)
+            _copy(G, step)
             _hessian(Z, R, target, weight, loss, ridge, H, p)
         slope = 0.0
-        for k in range(step.size):
-            slope += step[k] * G.reshape(-1)[k]
+        for o in range(outputs):
+            for k in range(q):
+                slope += step[o * q + k] * G[o, k]
         length, accepted = 1.0, False
         for _ in range(LINE_SEARCH):
-            tried[:] = V - length * step.reshape(outputs, q)
+            for o in range(outputs):
+                for k in range(q):
+                    tried[o, k] = V[o, k] - length * step[o * q + k]
             new = residuals(Z, tried, target, weight, loss, R) + alpha_c * squared_norm(tried)
             # The last steps decrease f by less than its rounding.
             if new <= value - 1e-4 * length * slope + 1e-15 * abs(value):
@@ -199,7 +216,9 @@ def newton(
         if not accepted:  # the decrease is below rounding
             residuals(Z, V, target, weight, loss, R)
             return iteration
-        V[:] = tried
+        for o in range(outputs):
+            for k in range(q):
+                V[o, k] = tried[o, k]
         value = new
     return iterations
 
@@ -235,18 +254,18 @@ def adam(
     return iterations
 
 
+SOLVERS: dict[str, tuple[Callable[..., int], int]] = {
+    "newton": (newton.py_func, 1),
+    "adam": (adam.py_func, 3),
+}
+"""The solvers, and how many numbers each takes after those that all take."""
+
+
 @functools.cache
 def kernel(name: str) -> Callable[..., int]:
     """`newton` or `adam` for calls from Python, from numba's cache on disk if it is there."""
     vector, matrix = (types.Array(types.float64, d, "C") for d in (1, 2))
     data = (matrix, matrix, vector, matrix, types.int64, types.float64, types.int64)
-    functions: dict[str, tuple[Callable[..., int], int]] = {
-        "newton": (newton.py_func, 1),
-        "adam": (adam.py_func, 3),
-    }
-    function, numbers = functions[name]
+    function, numbers = SOLVERS[name]
     signature = types.int64(*data, *(types.float64,) * numbers)
-    compile_for: Callable[[Callable[..., int]], Callable[..., int]] = njit(
-        signature, nogil=True, cache=True, fastmath={"contract"}
-    )
-    return compile_for(function)
+    return build.compile_now(function, signature)

@@ -24,8 +24,8 @@ promises of exceptions holds as for all kernels that threads share: see `hdnn.ke
 """
 
 import numpy as np
-from numba import njit
 
+from hdnn.kernels.cache import cached
 from hdnn.kernels.team import _add, _load, _replace, _swap
 
 # Places in `progress`, each in a cache line of its own: pieces taken, published and computed since
@@ -41,13 +41,13 @@ def new_progress() -> Progress:
     return np.zeros(40, np.int64)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def publish(progress: Progress, pieces: int) -> None:
     """Begin a step of so many pieces."""
     _add(progress, PUBLISHED, pieces)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def take(progress: Progress) -> int:
     """A piece of the steps published that nobody has taken, counted over all steps; or -1."""
     piece = _load(progress, TAKEN)
@@ -58,7 +58,7 @@ def take(progress: Progress) -> int:
     return -1
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def next_shared(progress: Progress) -> int:
     """For a helper: as `take`, looking for some time; -1 where the call is over, or seems to be."""
     for _ in range(PATIENCE):
@@ -68,13 +68,13 @@ def next_shared(progress: Progress) -> int:
     return -1
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def done(progress: Progress) -> None:
     """A piece that was taken has been computed."""
     _add(progress, COMPUTED, 1)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def wait(progress: Progress) -> bool:
     """For the caller: until all pieces published have been computed; False if one never will be."""
     while _load(progress, COMPUTED) < progress[PUBLISHED]:
@@ -83,13 +83,13 @@ def wait(progress: Progress) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def fail(progress: Progress) -> None:
     """A piece that was taken will not be computed: there was no memory."""
     _swap(progress, FAILED, 1)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def finish(progress: Progress) -> None:
     """There are no more steps."""
     _swap(progress, OVER, 1)

@@ -20,9 +20,7 @@ SWEEPS = 40  # convergence is quadratic: 5 or so serve n = 4
 SMALL = 8
 """Up to this n the kernel wins over LAPACK."""
 
-compiled = functools.partial(
-    njit, nogil=True, cache=True, fastmath={"contract"}, error_model="numpy"
-)
+compiled = functools.partial(njit, nogil=True, fastmath={"contract"}, error_model="numpy")
 
 
 @compiled  # type: ignore[untyped-decorator, unused-ignore]
@@ -108,6 +106,11 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
     return (*wide, build.flat(number), build.flat(number))
 
 
+def kernel() -> build.Kernel:
+    """`jacobi`, compiled for calls from Python."""
+    return build.kernel(jacobi.py_func, "float64", _types)
+
+
 def extremes(M: Array) -> tuple[Array, Array]:
     """Largest and smallest singular value of every matrix, in float64.
 
@@ -129,11 +132,11 @@ def extremes(M: Array) -> tuple[Array, Array]:
         values[good] = np.linalg.svd(flat[good].astype(np.float64), compute_uv=False)
         return values[:, 0].reshape(shape), values[:, -1].reshape(shape)
     largest, smallest = np.empty(len(flat)), np.empty(len(flat))
-    kernel = build.kernel(jacobi.py_func, "float64", _types)
+    run = kernel()
     for start in range(0, len(flat), 256):  # what stays in the cache
         part = flat[start : start + 256]
         A = np.ascontiguousarray(part.transpose(1, 2, 0), dtype=np.float64)
         extremes_of_part = np.empty((2, len(part)))
-        kernel(A.copy() if A.base is not None else A, np.empty((4, len(part))), *extremes_of_part)
+        run(A.copy() if A.base is not None else A, np.empty((4, len(part))), *extremes_of_part)
         largest[start : start + 256], smallest[start : start + 256] = extremes_of_part
     return largest.reshape(shape), smallest.reshape(shape)

@@ -24,8 +24,10 @@ last one has left. Nobody writes to memory that the caller has given away.
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from hdnn.kernels.cache import cached
 
 NEXT, COUNT, ACTIVE, GATE, LATCH, JOINED = range(6)
 NOT_YET, OPEN, CLOSED = range(3)
@@ -95,7 +97,7 @@ def _replace(typing, team, k, old, new):
     return types.uint8(team, types.intp, types.int64, types.int64), codegen
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def enter(team: Team, caller: bool) -> bool:
     """Enter a call; False for a helper that is too early or too late, which then has left."""
     if caller:
@@ -118,13 +120,13 @@ def enter(team: Team, caller: bool) -> bool:
     return True
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def first_piece(team: Team, caller: bool) -> int:
     """Enter a call: a piece of its work, or -1 where there is nothing to do."""
     return next_piece(team, caller) if enter(team, caller) else -1
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def next_piece(team: Team, caller: bool) -> int:
     """Another piece of the work; -1, after leaving the call, where none is left."""
     piece = _add(team, NEXT, 1)
@@ -134,7 +136,7 @@ def next_piece(team: Team, caller: bool) -> int:
     return -1
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def leave(team: Team, caller: bool) -> None:
     """Leave a call; the caller, when the last helper has left.
 

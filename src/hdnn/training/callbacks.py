@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -50,10 +51,11 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise HdnnError("TensorBoard logging needs: pip install tensorboard") from error
-        self.writer = SummaryWriter(str(folder))
+        self.open = functools.cache(lambda: SummaryWriter(str(folder)))  # with the first entry
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
+        writer = self.open()
         for name, value in record.to_dict().items():
             if name != "epoch":
-                self.writer.add_scalar(name, value, record.epoch)
-        self.writer.flush()
+                writer.add_scalar(name, value, record.epoch)
+        writer.flush()

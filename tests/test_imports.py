@@ -31,8 +31,8 @@ ORDER = [
     "estimators",
     "plots",
     "report",
+    "playground",
     "paper",
-    "play",
     "cli",
 ]
 LEVEL = {name: level for level, name in enumerate(ORDER)}

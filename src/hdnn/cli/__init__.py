@@ -1,6 +1,17 @@
 """The command line: `hdnn` and `python -m hdnn`."""
 
-from hdnn.cli import data, demo, gradients, reproduce, theory, tools, train, use
+from hdnn.cli import data, demo, gradients, play, reproduce, theory, tools, train, use
 from hdnn.cli.base import app
 
-__all__ = ["app", "data", "demo", "gradients", "reproduce", "theory", "tools", "train", "use"]
+__all__ = [
+    "app",
+    "data",
+    "demo",
+    "gradients",
+    "play",
+    "reproduce",
+    "theory",
+    "tools",
+    "train",
+    "use",
+]

@@ -224,22 +224,27 @@ function product(A, B, n) {
   });
 }
 
-/** H(y_j) = 1' E(K_j y_j + b_j) along a trajectory, ((layers + 1), B); the last uses K_{N-1}. */
-export function energies(network, states, B) {
+/**
+ * H(y_j) = 1' E(K_j y_j + b_j) along a trajectory of B samples; the last uses K_{N-1}.
+ * @returns {Float64Array} (depths, samples); by default all of both.
+ */
+export function energies(network, states, B, depths = null, samples = B) {
   const { n, layers, activation } = network;
   const { energy } = ACTIVATIONS[activation];
-  const out = new Float64Array((layers + 1) * B);
-  for (let j = 0; j <= layers; j++) {
+  const chosen = depths ?? Array.from({ length: layers + 1 }, (_, j) => j);
+  const few = Math.min(samples, B);
+  const out = new Float64Array(chosen.length * few);
+  chosen.forEach((j, d) => {
     const { K, b } = network.layer(Math.min(j, layers - 1));
-    for (let s = 0; s < B; s++) {
+    for (let s = 0; s < few; s++) {
       let total = 0;
       for (let i = 0; i < n; i++) {
         let z = b[i];
         for (let k = 0; k < n; k++) z += K[i * n + k] * states[(j * n + k) * B + s];
         total += energy(z);
       }
-      out[j * B + s] = total;
+      out[d * few + s] = total;
     }
-  }
+  });
   return out;
 }

@@ -116,6 +116,16 @@ export class Trainer {
     return { loss: result.loss, penalized, accuracy: result.hits / B };
   }
 
+  /** The best output layer for the first batch, with the hidden layers as they are. */
+  solveOutput() {
+    const { network, data, config, batch: B } = this;
+    const { ws, R, labels } = this.space(B);
+    augment(data.points, null, network.n, config.augmentation, ws.X, B);
+    labels.set(data.labels.subarray(0, B));
+    const y = network.forward(ws);
+    newton(this.V, this.outputs, network.n, ws.X, y, B, labels, Math.max(config.alphaC, 1e-4), R);
+  }
+
   update() {
     const { network, config } = this;
     const [theta, beta, head] = this.optimizers;

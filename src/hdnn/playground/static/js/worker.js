@@ -1,0 +1,204 @@
+// One network, trained in a worker: the page sends settings and data, and gets snapshots to draw.
+
+import * as analysis from "./analysis.js";
+import { Network } from "./network.js";
+import { Trainer, augment } from "./training.js";
+
+const SLICE = 10; // ms of training before messages are read
+const INTERVAL = 45; // ms between snapshots
+const GRID = 44; // cells a side of the decision regions
+const SHOWN = 49; // depths of the flow
+const CARRIED = 260; // points of the flow
+
+let run = null;
+let playing = false;
+let rate = Infinity;
+let limit = Infinity;
+let started = { time: 0, iteration: 0 };
+
+const channel = new MessageChannel();
+channel.port1.onmessage = tick;
+const now = () => performance.now();
+
+/** Evenly spaced whole numbers from 0 to last, both included. */
+const spread = (last, count) =>
+  [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
+
+function start({ network: given, config, train, test, bounds, V }) {
+  const network = new Network(given);
+  const trainer = new Trainer(network, train, config);
+  if (V) trainer.V.set(V);
+  const shown = Math.min(CARRIED, test.labels.length);
+  const y0 = new Float32Array(network.n * shown);
+  augment(test.points, null, network.n, config.augmentation, y0, shown);
+  run = {
+    network, trainer, test, y0, shown, bounds,
+    depths: spread(network.layers, SHOWN),
+    grid: new Float32Array(GRID * GRID * trainer.outputs),
+    row: 0, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
+  };
+  // So that there are regions to show before the first step.
+  if (!V && config.method !== "joint") trainer.solveOutput();
+  snapshot(true);
+}
+
+/** Train until there is something else to do. */
+function tick() {
+  if (!playing || !run) return;
+  const begin = now();
+  const allowed = started.iteration + (rate * (begin - started.time)) / 1000;
+  const goal = Math.min(limit, allowed);
+  let steps = 0;
+  while (run.trainer.iteration < goal && now() - begin < SLICE && !run.diverged) {
+    oneStep();
+    steps += 1;
+  }
+  if (steps) run.times.push([(now() - begin) / steps, steps]);
+  if (now() - run.snapped > INTERVAL) snapshot(false);
+  if (run.trainer.iteration < goal) channel.port2.postMessage(null);
+  else setTimeout(tick, 4);
+}
+
+function oneStep() {
+  run.last = run.trainer.step();
+  run.trained = true;
+  if (!Number.isFinite(run.last.penalized)) run.diverged = true;
+}
+
+/** Logits on a part of the grid (all of it when whole), so that deep networks stay fluent. */
+function regions(whole) {
+  const { trainer, network, bounds } = run;
+  const work = network.layers * network.stages.length * network.n;
+  const rows = whole ? GRID : Math.max(2, Math.min(GRID, Math.round((GRID * 300) / work)));
+  const points = new Float32Array(2 * GRID * rows);
+  const chosen = Array.from({ length: rows }, (_, i) => ((run.row + i) * 17) % GRID); // 17 and 44 are coprime
+  run.row = (run.row + rows) % GRID;
+  chosen.forEach((row, i) => {
+    for (let column = 0; column < GRID; column++) {
+      points[2 * (i * GRID + column)] = bounds.x + ((column + 0.5) / GRID) * bounds.side;
+      points[2 * (i * GRID + column) + 1] = bounds.y + ((row + 0.5) / GRID) * bounds.side;
+    }
+  });
+  const out = trainer.predict(points);
+  const width = GRID * trainer.outputs;
+  chosen.forEach((row, i) => run.grid.set(out.subarray(i * width, (i + 1) * width), row * width));
+}
+
+/** The states of the carried points at the shown depths, (depths, n, shown). */
+function flow() {
+  const { network, y0, shown, depths } = run;
+  const states = analysis.trajectory(network, y0);
+  const size = network.n * shown;
+  const out = new Float32Array(depths.length * size);
+  depths.forEach((j, d) => out.set(states.subarray(j * size, (j + 1) * size), d * size));
+  return { states, out };
+}
+
+/** The mean over samples of || d y_N / d y_l ||_2, at the shown depths. */
+function gradientNorms(samples) {
+  const { network, y0, shown, depths } = run;
+  const { n } = network;
+  const few = Math.min(samples, shown);
+  const points = Float64Array.from({ length: n * few }, (_, p) => y0[Math.floor(p / few) * shown + (p % few)]);
+  const M = analysis.sensitivities(network, points);
+  return Float64Array.from(depths, (l) => {
+    let sum = 0;
+    for (let s = 0; s < few; s++) sum += analysis.norm2(M, (l * few + s) * n * n, n);
+    return sum / few;
+  });
+}
+
+function spectrum(states) {
+  const { network, shown, depths } = run;
+  const { n } = network;
+  const few = depths.filter((_, d) => n <= 8 || d % 4 === 0);
+  return few.filter((j) => j < network.layers).flatMap((j) => {
+    const y = Float64Array.from({ length: n }, (_, k) => states[(j * n + k) * shown]);
+    return analysis.eigenvalues(analysis.velocityJacobian(network, j, y), n).map((v) => [...v, j]);
+  });
+}
+
+/** Entries of K and b along the shown depths, each a line. */
+function weightLines() {
+  const { network, depths } = run;
+  const { n } = network;
+  const used = depths.filter((j) => j < network.layers);
+  const at = used.map((j) => network.layer(j));
+  const lines = [];
+  for (let p = 0; p < n * n; p++) if (network.codes[p]) lines.push(Float32Array.from(at, ({ K }) => K[p]));
+  const biases = Array.from({ length: n }, (_, i) => Float32Array.from(at, ({ b }) => b[i]));
+  return { depths: used, lines, biases };
+}
+
+function snapshot(whole) {
+  const { network, trainer, test, depths, shown } = run;
+  run.snapped = now();
+  regions(whole);
+  const { states, out } = flow();
+  const tested = trainer.evaluate(test, whole ? Infinity : 500);
+  const times = run.times.map(([ms]) => ms).sort((a, b) => a - b);
+  run.times = [];
+  const message = {
+    type: "snapshot", iteration: trainer.iteration, trained: run.trained, diverged: run.diverged,
+    loss: run.last?.loss ?? null, accuracy: run.last?.accuracy ?? null, test: tested,
+    milliseconds: times[times.length >> 1] ?? null,
+    outputs: trainer.outputs, n: network.n, layers: network.layers, h: network.h, J: network.row.J,
+    usesStep: network.usesStep, V: Float64Array.from(trainer.V),
+    grid: run.grid.slice(), gridSize: GRID, depths, shown, flow: out,
+    norms: gradientNorms(8), spectrum: spectrum(states), weights: weightLines(),
+    energy: network.row.J ? analysis.energies(network, states, shown, depths, 12) : null,
+  };
+  postMessage(message, [message.grid.buffer, out.buffer]);
+}
+
+const handlers = {
+  start(message) {
+    playing = false;
+    start(message);
+  },
+  play() {
+    if (playing) return;
+    playing = true;
+    started = { time: now(), iteration: run.trainer.iteration };
+    tick();
+  },
+  pause() {
+    playing = false;
+    snapshot(true);
+  },
+  step() {
+    playing = false;
+    if (!run.diverged) oneStep();
+    snapshot(true);
+  },
+  speed({ value }) {
+    rate = value;
+    if (run) started = { time: now(), iteration: run.trainer.iteration };
+  },
+  limit({ value }) {
+    limit = value;
+  },
+  export() {
+    const { network, trainer } = run;
+    postMessage({ type: "export", theta: network.theta.slice(), beta: network.beta.slice(), V: trainer.V.slice() });
+  },
+  /** Training steps in a frame's 16.7 ms, the median over a second. */
+  measure() {
+    const times = [];
+    for (const end = now() + 1500; now() < end; ) {
+      const begin = now();
+      for (let i = 0; i < 5; i++) oneStep();
+      times.push((now() - begin) / 5);
+    }
+    times.sort((a, b) => a - b);
+    postMessage({ type: "measured", milliseconds: times[times.length >> 1], best: times[0] });
+  },
+};
+
+onmessage = ({ data }) => {
+  try {
+    handlers[data.type](data);
+  } catch (error) {
+    postMessage({ type: "error", message: String(error.message) });
+  }
+};

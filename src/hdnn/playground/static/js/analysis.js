@@ -5,7 +5,7 @@ import { ACTIVATIONS } from "./activations.js";
 /** States y_0 ... y_N of points, ((layers + 1), n, B) in float32. */
 export function trajectory(network, points) {
   const B = points.length / network.n; // points: (n, B)
-  const ws = network.workspace(B);
+  const ws = network.space(B);
   ws.X.set(points);
   network.forward(ws);
   const size = network.n * B;
@@ -21,7 +21,7 @@ export function sensitivities(network, points) {
   const B = points.length / n;
   // Every sample n times: cotangent i of it is row i of the identity, and stays row i of M.
   const wide = B * n;
-  const ws = network.workspace(wide);
+  const ws = network.space(wide);
   for (let k = 0; k < n; k++) {
     for (let s = 0; s < wide; s++) ws.X[k * wide + s] = points[k * B + Math.floor(s / n)];
   }

@@ -224,7 +224,8 @@ export function flow(ctx, w, h, view, theme) {
   const place = ([x, y]) => [w / 2 + (x / scale) * half, h / 2 - (y / scale) * half];
   if (outputs === 1 && smooth > 0.6) decision(ctx, w, h, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
   ctx.lineWidth = 0.7;
-  for (let s = 0; s < Math.min(shown, 36); s++) {
+  // A network without a step jumps: its points leave no trails.
+  for (let s = 0; s < (snapshot.usesStep ? Math.min(shown, 36) : 0); s++) {
     ctx.globalAlpha = 0.3;
     ctx.strokeStyle = CLASS_COLORS[data.test.labels[s] % CLASS_COLORS.length];
     const path = [];
@@ -267,7 +268,7 @@ function decision(ctx, w, h, theme, V, n, place, [u, v], alpha) {
 /** || d y_N / d y_l || over depth and iterations. */
 export function heat(ctx, w, h, view, theme) {
   const { history } = view;
-  const [left, bottom, right, top] = [30, 16, 44, 4];
+  const [left, bottom, right, top] = [38, 16, 54, 4];
   const [pw, ph] = [w - left - right, h - bottom - top];
   const rows = history.norms[0]?.length ?? 0;
   if (rows) {
@@ -278,7 +279,7 @@ export function heat(ctx, w, h, view, theme) {
   }
   const layers = view.snapshot?.layers ?? 1;
   text(ctx, theme, String(layers), left - 5, top + 8, { align: "right" });
-  text(ctx, theme, "layer l", left - 5, top + ph / 2 + 3, { align: "right", size: 9 });
+  text(ctx, theme, "layer", left - 5, top + ph / 2 + 3, { align: "right" });
   text(ctx, theme, "0", left - 5, top + ph, { align: "right" });
   text(ctx, theme, "iteration", left, h - 4);
   text(ctx, theme, String(history.iterations.at(-1) ?? 0), left + pw, h - 4, { align: "right" });
@@ -292,7 +293,7 @@ export function heat(ctx, w, h, view, theme) {
 }
 
 /** A frame with the range of y on its left. */
-function frame(ctx, w, h, theme, low, high, { left = 34, bottom = 16, labels = [format(low), format(high)] } = {}) {
+function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [format(low), format(high)] } = {}) {
   const box = { left, top: 6, width: w - left - 8, height: h - bottom - 8 };
   ctx.strokeStyle = theme.line;
   ctx.lineWidth = 1;
@@ -390,8 +391,9 @@ export function energy(ctx, w, h, view, theme) {
   if (!snapshot) return;
   const { energy: found, depths } = snapshot;
   if (!found) {
-    text(ctx, theme, "no energy:", w / 2, h / 2 - 8, { align: "center", size: 11 });
-    text(ctx, theme, "this network is not Hamiltonian", w / 2, h / 2 + 8, { align: "center", size: 11 });
+    text(ctx, theme, "no energy: this", w / 2, h / 2 - 12, { align: "center", size: 11 });
+    text(ctx, theme, "network is not", w / 2, h / 2 + 3, { align: "center", size: 11 });
+    text(ctx, theme, "Hamiltonian", w / 2, h / 2 + 18, { align: "center", size: 11 });
     return;
   }
   const few = found.length / depths.length;

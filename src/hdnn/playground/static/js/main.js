@@ -164,7 +164,8 @@ class App {
       this.rate = rate > 0 ? ` · ${rate}/s` : "";
       this.counted = { time, iteration };
     } else this.counted = before;
-    $("iteration").textContent = `iteration ${iteration}${this.playing ? (this.rate ?? "") : ""}`;
+    $("iteration").firstElementChild.textContent = `iteration ${iteration}`;
+    $("iteration").lastElementChild.textContent = this.playing ? (this.rate ?? "") : "";
   }
 
   redraw() {

@@ -34,6 +34,7 @@ export class Network {
       b: new Float64Array(this.layers * m),
       A: S ? new Float64Array(this.layers * w * m) : null,
     }));
+    this.spaces = new Map();
     this.grads = {
       theta: new Float64Array(this.theta.length),
       beta: new Float64Array(this.beta.length),
@@ -80,6 +81,12 @@ export class Network {
       G: new Float64Array(this.n * B),
       E: new Float64Array(units * B),
     };
+  }
+
+  /** The workspace of this size, made once: arrays of megabytes are not to be made at every look. */
+  space(B) {
+    if (!this.spaces.has(B)) this.spaces.set(B, this.workspace(B));
+    return this.spaces.get(B);
   }
 
   /** States and activations of every stage, from ws.X's first slot; the weights are assembled. */

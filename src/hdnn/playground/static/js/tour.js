@@ -9,8 +9,8 @@ export const TOUR = [
   },
   {
     title: "Depth makes the flow fine",
-    text: "The same time T = 2.5, now in 64 layers instead of 16: each step h = T / N is four times smaller. The regions come out just as well, the flow is smoother, and the gradient map stays pale from the last layer to the first: depth costs nothing here.",
-    state: { first: "H1", second: "MS1", layers: 64, T: 2.5 },
+    text: "The same time T = 2.5, now in 64 layers instead of 16: each step h = T / N is four times smaller, and the network has four times the freedom. It separates the roll completely, and the gradient map stays pale from the last layer to the first: depth does not hurt here.",
+    state: { first: "H1", second: "none", layers: 64, T: 2.5 },
     focus: "heat",
   },
   {
@@ -21,14 +21,14 @@ export const TOUR = [
   },
   {
     title: "What J does",
-    text: "Both networks here are y ← y + h·(something). On the left J is skew, so the eigenvalues of the Jacobian lie on the imaginary axis: the flow rotates, nothing decays and nothing blows up. On the right (ResNet) there is no J: the eigenvalues scatter, and the gradient grows or shrinks exponentially along a long flow.",
-    state: { first: "H2", second: "ResNet", layers: 64, T: 10, learningRate: 0.01 },
+    text: "Both networks are y ← y + h·(something). On the left J is skew, so that the eigenvalues of the Jacobian lie on the imaginary axis, whatever the weights: the flow turns, nothing decays and nothing blows up. On the right (ResNet) there is no J, and the eigenvalues scatter to both sides: decay and growth. Over a short flow both can learn; only the left comes with a guarantee.",
+    state: { first: "H1", second: "ResNet", layers: 64, T: 2.5 },
     focus: "spectrum",
   },
   {
     title: "T, h and stability",
-    text: "Too long a flow in too few layers means large steps, h = T / N = 1.25, and forward Euler (left) becomes unstable: its gradients explode, orange. A scheme that preserves the structure (right, MS3) stands the same step better. Lower T, or add layers, and watch the map turn pale again.",
-    state: { first: "H1", second: "MS3", layers: 8, T: 10 },
+    text: "T = 40 in 32 layers makes steps of h = T / N = 1.25, far too large for forward Euler (left): its map begins in deep orange, gradients of 1000 and more, and it hardly learns. A scheme that respects the structure (right, MS1) stands the same step better. Set Time T back to 2.5 and watch both recover.",
+    state: { first: "H1", second: "MS1", layers: 32, T: 40 },
     focus: "heat",
   },
 ];

@@ -62,7 +62,7 @@ export class Trainer {
   /** Arrays for a batch of this size; a smaller last batch has its own. */
   space(B) {
     if (!this.spaces.has(B)) {
-      const ws = this.network.workspace(B);
+      const ws = this.network.space(B);
       this.spaces.set(B, { ws, R: new Float64Array(B * this.outputs), labels: new Int32Array(B) });
     }
     return this.spaces.get(B);

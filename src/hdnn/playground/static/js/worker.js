@@ -7,6 +7,7 @@ import { Trainer, augment } from "./training.js";
 const SLICE = 10; // ms of training before messages are read
 const INTERVAL = 45; // ms between snapshots
 const GRID = 44; // cells a side of the decision regions
+const COARSE = 26; // of deep networks while they train
 const SHOWN = 49; // depths of the flow
 const CARRIED = 260; // points of the flow
 
@@ -34,8 +35,7 @@ function start({ network: given, config, train, test, bounds, V }) {
   run = {
     network, trainer, test, y0, shown, bounds,
     depths: spread(network.layers, SHOWN),
-    grid: new Float32Array(GRID * GRID * trainer.outputs),
-    row: 0, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
+    grid: null, gridTime: 0, gridCost: 0, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
   };
   // So that there are regions to show before the first step.
   if (!V && config.method !== "joint") trainer.solveOutput();
@@ -65,23 +65,20 @@ function oneStep() {
   if (!Number.isFinite(run.last.penalized)) run.diverged = true;
 }
 
-/** Logits on a part of the grid (all of it when whole), so that deep networks stay fluent. */
+/** Logits on a grid, if it is time: it must not take more than a fifth of the worker's. */
 function regions(whole) {
   const { trainer, network, bounds } = run;
-  const work = network.layers * network.stages.length * network.n;
-  const rows = whole ? GRID : Math.max(2, Math.min(GRID, Math.round((GRID * 300) / work)));
-  const points = new Float32Array(2 * GRID * rows);
-  const chosen = Array.from({ length: rows }, (_, i) => ((run.row + i) * 17) % GRID); // 17 and 44 are coprime
-  run.row = (run.row + rows) % GRID;
-  chosen.forEach((row, i) => {
-    for (let column = 0; column < GRID; column++) {
-      points[2 * (i * GRID + column)] = bounds.x + ((column + 0.5) / GRID) * bounds.side;
-      points[2 * (i * GRID + column) + 1] = bounds.y + ((row + 0.5) / GRID) * bounds.side;
-    }
-  });
-  const out = trainer.predict(points);
-  const width = GRID * trainer.outputs;
-  chosen.forEach((row, i) => run.grid.set(out.subarray(i * width, (i + 1) * width), row * width));
+  if (!whole && now() - run.gridTime < 5 * run.gridCost) return;
+  run.gridTime = now();
+  const size = whole || network.layers * network.stages.length <= 256 ? GRID : COARSE;
+  const points = new Float32Array(2 * size * size);
+  for (let i = 0; i < size * size; i++) {
+    points[2 * i] = bounds.x + (((i % size) + 0.5) / size) * bounds.side;
+    points[2 * i + 1] = bounds.y + ((Math.floor(i / size) + 0.5) / size) * bounds.side;
+  }
+  run.grid = Float32Array.from(trainer.predict(points));
+  run.gridSize = size;
+  run.gridCost = now() - run.gridTime;
 }
 
 /** The states of the carried points at the shown depths, (depths, n, shown). */
@@ -144,7 +141,7 @@ function snapshot(whole) {
     milliseconds: times[times.length >> 1] ?? null,
     outputs: trainer.outputs, n: network.n, layers: network.layers, h: network.h, J: network.row.J,
     usesStep: network.usesStep, V: Float64Array.from(trainer.V),
-    grid: run.grid.slice(), gridSize: GRID, depths, shown, flow: out,
+    grid: run.grid.slice(), gridSize: run.gridSize, depths, shown, flow: out,
     norms: gradientNorms(8), spectrum: spectrum(states), weights: weightLines(),
     energy: network.row.J ? analysis.energies(network, states, shown, depths, 12) : null,
   };

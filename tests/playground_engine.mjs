@@ -62,7 +62,7 @@ const tasks = {
 
   /** Read a safetensors file, give its outputs on points, and write it again. */
   async file({ bytes, points, labels }) {
-    const file = files.read(Buffer.from(bytes, "base64").buffer.slice(0));
+    const file = files.read(Uint8Array.from(Buffer.from(bytes, "base64")).buffer);
     const network = new Network(file.network);
     const data = { points: Float32Array.from(points), labels: Int32Array.from(labels), classes: file.classes };
     const trainer = new Trainer(network, data, { batch: 10, augmentation: file.augmentation });

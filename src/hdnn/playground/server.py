@@ -17,7 +17,6 @@ TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
 }
 # The page says the same in a meta element, for other hosts; only a header can forbid frames.
 HEADERS = {

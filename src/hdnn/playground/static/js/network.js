@@ -4,6 +4,7 @@ import { activate } from "./activations.js";
 import { describe } from "./architectures.js";
 import { multiply, outer } from "./products.js";
 import { Random } from "./random.js";
+import { backwardTile, forwardTile, isTile } from "./tile.js";
 
 export class Network {
   /**
@@ -34,7 +35,10 @@ export class Network {
       b: new Float64Array(this.layers * m),
       A: S ? new Float64Array(this.layers * w * m) : null,
     }));
+    this.tile = this.stages.map((stage) => isTile(stage, this.activation));
     this.spaces = new Map();
+    const most = (size) => new Float64Array(Math.max(...this.stages.map(size)));
+    this.scratch = { dW: most((s) => s.m * s.r), dA: most((s) => s.m * s.w), db: most((s) => s.m) };
     this.grads = {
       theta: new Float64Array(this.theta.length),
       beta: new Float64Array(this.beta.length),
@@ -100,6 +104,10 @@ export class Network {
         const { read, r, write, w, m, S, c, carry } = stages[t];
         const { W, b, A } = weights[t];
         const [from, to, z] = [q * size, (q + 1) * size, q * units * B];
+        if (this.tile[t]) {
+          forwardTile(W, A, j * 16, b, j * 4, X, from, to, Z, D, z, B);
+          continue;
+        }
         for (let i = 0; i < m; i++) Z.fill(b[j * m + i], z + i * B, z + (i + 1) * B);
         multiply(W, j * m * r, r, 1, m, r, X, from + read * B, Z, z, B);
         activate(activation, Z, D, z, m * B);
@@ -120,43 +128,54 @@ export class Network {
   backward(ws, visit = null, parameters = true) {
     const { B, X, Z, D, G, E, units } = ws;
     const { n, stages, weights, h } = this;
-    const dW = new Float64Array(Math.max(...stages.map((s) => s.m * s.r)));
-    const dA = new Float64Array(Math.max(...stages.map((s) => s.m * s.w)));
+    const { dW, dA, db } = this.scratch;
     if (visit) visit(this.layers);
     let q = this.layers * stages.length - 1;
     for (let j = this.layers - 1; j >= 0; j--) {
       for (let t = stages.length - 1; t >= 0; t--, q--) {
         const stage = stages[t];
-        const { read, r, write, w, m, S, c, carry } = stage;
+        const { read, r, write, w, m, S } = stage;
         const { W, A } = weights[t];
         const [x, z, g] = [(q * n + read) * B, q * units * B, write * B];
-        if (S) {
-          E.fill(0, 0, m * B);
-          multiply(A, j * w * m, 1, m, m, w, G, g, E, 0, B);
-          if (parameters) {
-            dA.fill(0);
-            outer(G, g, w, Z, z, m, dA, 0, B);
-          }
-        } else {
-          const a = carry ? c * h : 1;
-          for (let p = 0; p < m * B; p++) E[p] = a * G[g + p];
+        if (S && parameters) {
+          dA.fill(0);
+          outer(G, g, w, Z, z, m, dA, 0, B);
         }
-        for (let p = 0; p < m * B; p++) E[p] *= D[z + p];
-        if (!carry) G.fill(0);
-        multiply(W, j * m * r, 1, r, r, m, E, 0, G, read * B, B);
+        if (this.tile[t]) backwardTile(W, A, j * 16, G, D, z, E, db, B);
+        else this.backwardStage(stage, weights[t], j, ws, z);
         if (parameters) {
           dW.fill(0);
           outer(E, 0, m, X, x, r, dW, 0, B);
           if (S) throughGain(stage, h, dA, dW);
-          this.scatter(stage, j, dW, E, B);
+          this.scatter(stage, j, dW, db);
         }
       }
       if (visit) visit(j);
     }
   }
 
+  /** E = (A' G[write]) D, and G[read] += W' E; the sums of E are the gradient of b. */
+  backwardStage({ read, r, write, w, m, S, c, carry }, { W, A }, j, { B, D, G, E }, z) {
+    const { db } = this.scratch;
+    const g = write * B;
+    if (S) {
+      E.fill(0, 0, m * B);
+      multiply(A, j * w * m, 1, m, m, w, G, g, E, 0, B);
+    } else {
+      const a = carry ? c * this.h : 1;
+      for (let p = 0; p < m * B; p++) E[p] = a * G[g + p];
+    }
+    for (let i = 0; i < m; i++) {
+      let sum = 0;
+      for (let p = i * B; p < (i + 1) * B; p++) sum += E[p] *= D[z + p];
+      db[i] = sum;
+    }
+    if (!carry) G.fill(0);
+    multiply(W, j * m * r, 1, r, r, m, E, 0, G, read * B, B);
+  }
+
   /** Add the gradients of a stage's W and b to those of the parameters. */
-  scatter(stage, layer, dW, E, B) {
+  scatter(stage, layer, dW, db) {
     const { theta, beta } = this.grads;
     const row = this.timeInvariant ? 0 : layer;
     const [p0, q0] = [row * this.parameters, row * this.biases];
@@ -167,11 +186,9 @@ export class Network {
       else if (code < 0) theta[p0 - code - 1] -= dW[p];
     }
     for (let i = 0; i < m; i++) {
-      let sum = 0;
-      for (let s = i * B; s < (i + 1) * B; s++) sum += E[s];
       const code = stage.b[i];
-      if (code > 0) beta[q0 + code - 1] += sum;
-      else beta[q0 - code - 1] -= sum;
+      if (code > 0) beta[q0 + code - 1] += db[i];
+      else beta[q0 - code - 1] -= db[i];
     }
   }
 

@@ -59,20 +59,51 @@ function multiply2(W, w, rs, cs, X, x, Y, y, B) {
 /** G[i, k] += sum_s D[i, s] X[k, s], G of m rows and r columns. */
 export function outer(D, d0, m, X, x0, r, G, g0, B) {
   for (let i = 0; i < m; i += 2) {
-    for (let k = 0; k < r; k += 2) {
-      const [d, x, g] = [d0 + i * B, x0 + k * B, g0 + i * r + k];
-      // At an odd edge the tile counts its last row or column twice, and only one is kept.
-      const [below, right] = [i + 1 < m, k + 1 < r];
-      outer2(D, d, below ? d + B : d, X, x, right ? x + B : x, G, g, right ? 1 : 0, below ? r : 0, B);
+    // At an odd edge the tile counts its last row or column twice, and only one is kept.
+    const d = d0 + i * B;
+    const below = i + 1 < m ? r : 0;
+    const d1 = below ? d + B : d;
+    let k = 0;
+    for (; k + 4 <= r; k += 4) outer4(D, d, d1, X, x0 + k * B, G, g0 + i * r + k, below, B);
+    for (; k < r; k += 2) {
+      const right = k + 1 < r ? 1 : 0;
+      outer2(D, d, d1, X, x0 + k * B, x0 + (k + right) * B, G, g0 + i * r + k, right, below, B);
     }
   }
 }
 
+function outer4(D, d, d1, X, x, G, g, below, B) {
+  let [a0, a1, a2, a3, b0, b1, b2, b3] = [0, 0, 0, 0, 0, 0, 0, 0];
+  const [x1, x2, x3] = [x + B, x + 2 * B, x + 3 * B];
+  for (let s = 0; s < B; s++) {
+    const p = D[d + s];
+    const q = D[d1 + s];
+    let v = X[x + s];
+    a0 += p * v;
+    b0 += q * v;
+    v = X[x1 + s];
+    a1 += p * v;
+    b1 += q * v;
+    v = X[x2 + s];
+    a2 += p * v;
+    b2 += q * v;
+    v = X[x3 + s];
+    a3 += p * v;
+    b3 += q * v;
+  }
+  G[g] += a0;
+  G[g + 1] += a1;
+  G[g + 2] += a2;
+  G[g + 3] += a3;
+  if (!below) return;
+  G[g + below] += b0;
+  G[g + below + 1] += b1;
+  G[g + below + 2] += b2;
+  G[g + below + 3] += b3;
+}
+
 function outer2(D, d, d1, X, x, x1, G, g, right, below, B) {
-  let aa = 0;
-  let ab = 0;
-  let ba = 0;
-  let bb = 0;
+  let [aa, ab, ba, bb] = [0, 0, 0, 0];
   for (let s = 0; s < B; s++) {
     const p = D[d + s];
     const q = D[d1 + s];

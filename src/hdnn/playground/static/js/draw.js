@@ -19,26 +19,40 @@ const SCALE = [[-12, rgb("#0b1d3a")], [-6, rgb("#1f5f9e")], [-2, rgb("#8fbfe0")]
 
 /** The color of log10 of a norm. */
 function heatColor(value) {
-  if (Number.isNaN(value)) return [128, 128, 128];
   const v = clamp(value, SCALE[0][0], SCALE.at(-1)[0]);
   const k = Math.max(1, SCALE.findIndex(([at]) => v <= at));
   const [[a, from], [b, to]] = [SCALE[k - 1], SCALE[k]];
   return mix(from, to, (v - a) / (b - a));
 }
 
+// Images are drawn many times a second: their colors are looked up, as 32-bit pixels.
+const LITTLE = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
+const pack = ([r, g, b]) => (LITTLE ? (255 << 24) | (b << 16) | (g << 8) | r : (r << 24) | (g << 16) | (b << 8) | 255);
+const SHADES = 300;
+const HEAT = Uint32Array.from({ length: SHADES + 1 }, (_, i) => pack(heatColor(-12 + (15 * i) / SHADES)));
+const heatPixel = (norm) => (Number.isNaN(norm) ? pack([128, 128, 128]) : HEAT[Math.round(clamp((Math.log10(norm) + 12) / 15, 0, 1) * SHADES)]);
+
+const LEVELS = 64;
+const shades = new Map();
+/** Pixels of a class by how sure the network is, on a paper. */
+function classPixels(label, paper) {
+  const key = `${label} ${paper}`;
+  if (!shades.has(key)) {
+    const [back, color] = [rgb(paper), CLASS_RGB[label % CLASS_RGB.length]];
+    shades.set(key, Uint32Array.from({ length: LEVELS + 1 }, (_, i) => pack(mix(back, color, 0.1 + (0.42 * i) / LEVELS))));
+  }
+  return shades.get(key);
+}
+
 /** An image of width x height pixels, to be stretched; the same canvas serves again. */
-function image(view, name, width, height, color) {
+function image(view, name, width, height, pixel) {
   const canvas = ((view.images ??= {})[name] ??= document.createElement("canvas"));
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   const ctx = canvas.getContext("2d");
-  const pixels = ctx.createImageData(width, height);
-  for (let y = 0, p = 0; y < height; y++) {
-    for (let x = 0; x < width; x++, p += 4) {
-      const [r, g, b, a = 255] = color(x, y);
-      pixels.data.set([r, g, b, a], p);
-    }
-  }
-  ctx.putImageData(pixels, 0, 0);
+  const data = ctx.createImageData(width, height);
+  const pixels = new Uint32Array(data.data.buffer);
+  for (let y = 0, p = 0; y < height; y++) for (let x = 0; x < width; x++, p++) pixels[p] = pixel(x, y);
+  ctx.putImageData(data, 0, 0);
   return canvas;
 }
 
@@ -106,11 +120,10 @@ export function regions(ctx, w, h, view, theme) {
   const place = (x, y) => [x0 + ((x - bounds.x) / bounds.side) * side, side - ((y - bounds.y) / bounds.side) * side];
   if (snapshot) {
     const { gridSize: size, outputs, grid } = snapshot;
-    const back = rgb(theme.paper);
+    const tables = Array.from({ length: Math.max(2, outputs) }, (_, label) => classPixels(label, theme.paper));
     const canvas = image(view, "regions", size, size, (x, y) => {
-      const at = ((size - 1 - y) * size + x) * outputs;
-      const [label, p] = predicted(grid, at, outputs);
-      return mix(back, CLASS_RGB[label % CLASS_RGB.length], 0.1 + 0.42 * clamp(p, 0, 1));
+      const [label, p] = predicted(grid, ((size - 1 - y) * size + x) * outputs, outputs);
+      return tables[label][Math.round(clamp(p, 0, 1) * LEVELS)];
     });
     ctx.imageSmoothingEnabled = true;
     ctx.drawImage(canvas, x0, 0, side, side);
@@ -205,21 +218,27 @@ export function flow(ctx, w, h, view, theme) {
   const at = clamp(depth, 0, 1) * (depths.length - 1);
   const [low, part] = [Math.min(Math.floor(at), depths.length - 2), at - Math.min(Math.floor(at), depths.length - 2)];
   const smooth = depth * depth * (3 - 2 * depth);
-  const turn = projection(snapshot, view.augmentation);
+  const turn = (snapshot.turn ??= projection(snapshot, view.augmentation));
   const [u, v] = turn(smooth);
   const size = n * shown;
-  const value = (d, k, s) => states[d * size + k * shown + s];
-  const project = (d, s, basis) => basis.map((b) => b.reduce((sum, c, k) => sum + c * value(d, k, s), 0));
-  const between = (s) => [u, v].map((b) => b.reduce((sum, c, k) => sum + c * ((1 - part) * value(low, k, s) + part * value(low + 1, k, s)), 0));
-  // One scale from beginning to end would make a long flow small, one a depth would hide a collapse.
-  const extent = (d, t) => {
-    const basis = turn(t);
-    const lengths = Array.from({ length: shown }, (_, s) => Math.max(...project(d, s, basis).map(Math.abs))).sort((a, b) => a - b);
+  const along = (d, s, b) => {
+    let sum = 0;
+    for (let k = 0; k < n; k++) sum += b[k] * states[d * size + k * shown + s];
+    return sum;
+  };
+  const project = (d, s) => [along(d, s, u), along(d, s, v)];
+  const between = (s) => {
+    const [[x, y], [x1, y1]] = [project(low, s), project(low + 1, s)];
+    return [x + part * (x1 - x), y + part * (y1 - y)];
+  };
+  // The scale is that of the data, or of the depth where the states have grown beyond it: one for
+  // all depths would make a long flow small, one for each would hide a collapse.
+  const extent = (d, [a, b]) => {
+    const lengths = Float64Array.from({ length: shown }, (_, s) => Math.max(Math.abs(along(d, s, a)), Math.abs(along(d, s, b)))).sort();
     return lengths[Math.floor(0.99 * (shown - 1))];
   };
-  const [e0, e1] = [extent(0, 0), extent(depths.length - 1, 1)];
-  const now = extent(Math.round(at), smooth);
-  const scale = Math.max(e0, now, Math.min(e1, e0) * 0.5, 1e-6) * 1.12;
+  snapshot.extent ??= extent(0, turn(0));
+  const scale = Math.max(snapshot.extent, extent(Math.round(at), [u, v]), 1e-6) * 1.12;
   const half = Math.min(w, h) / 2;
   const place = ([x, y]) => [w / 2 + (x / scale) * half, h / 2 - (y / scale) * half];
   if (outputs === 1 && smooth > 0.6) decision(ctx, w, h, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
@@ -229,7 +248,7 @@ export function flow(ctx, w, h, view, theme) {
     ctx.globalAlpha = 0.3;
     ctx.strokeStyle = CLASS_COLORS[data.test.labels[s] % CLASS_COLORS.length];
     const path = [];
-    for (let d = Math.max(0, low - 8); d <= low; d++) path.push(place(project(d, s, [u, v])));
+    for (let d = Math.max(0, low - 8); d <= low; d++) path.push(place(project(d, s)));
     path.push(place(between(s)));
     polyline(ctx, path.map((p) => p[0]), path.map((p) => p[1]));
   }
@@ -273,7 +292,7 @@ export function heat(ctx, w, h, view, theme) {
   const rows = history.norms[0]?.length ?? 0;
   if (rows) {
     const columns = history.norms;
-    const canvas = image(view, "heat", columns.length, rows, (x, y) => heatColor(Math.log10(columns[x][rows - 1 - y])));
+    const canvas = image(view, "heat", columns.length, rows, (x, y) => heatPixel(columns[x][rows - 1 - y]));
     ctx.imageSmoothingEnabled = false;
     ctx.drawImage(canvas, left, top, pw, ph);
   }
@@ -283,7 +302,7 @@ export function heat(ctx, w, h, view, theme) {
   text(ctx, theme, "0", left - 5, top + ph, { align: "right" });
   text(ctx, theme, "iteration", left, h - 4);
   text(ctx, theme, String(history.iterations.at(-1) ?? 0), left + pw, h - 4, { align: "right" });
-  const bar = image(view, "bar", 1, 90, (x, y) => heatColor(3 - (y / 89) * 15));
+  const bar = image(view, "bar", 1, 90, (x, y) => heatPixel(10 ** (3 - (y / 89) * 15)));
   ctx.imageSmoothingEnabled = true;
   const bx = w - right + 8;
   ctx.drawImage(bar, bx, top, 8, ph);

@@ -13,6 +13,7 @@ import { TOUR } from "./tour.js";
 import { View } from "./views.js";
 
 const $ = (id) => document.getElementById(id);
+const DRAWING = 8; // ms of a frame for drawing; the rest waits for the next one
 const LEAD = 150; // iterations that the faster network may be ahead
 
 class App {
@@ -172,7 +173,11 @@ class App {
     if (this.frames) return;
     this.frames = requestAnimationFrame(() => {
       this.frames = 0;
-      for (const view of this.shown()) view.render();
+      const deadline = performance.now() + DRAWING;
+      this.turn = !this.turn; // the views take turns in being first
+      const views = this.turn ? this.shown() : this.shown().reverse();
+      const done = views.map((view) => view.render(deadline));
+      if (!done.every(Boolean)) this.redraw();
     });
   }
 
@@ -314,6 +319,7 @@ class App {
     click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
     click("download-0", () => saveNetwork(this.views[0], this.data.names));
     click("download-1", () => saveNetwork(this.views[1], this.data.names));
+    click("measure", () => this.measure());
     click("theme", () => this.switchTheme());
     $("message").querySelector("button").addEventListener("click", () => this.say(null));
     $("speed").addEventListener("change", ({ target }) => this.views.forEach((v) => v.post("speed", { value: Number(target.value) })));
@@ -352,6 +358,16 @@ class App {
     const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
     document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
     this.views.forEach((v) => v.dirty());
+  }
+
+  async measure() {
+    $("file-menu").open = false;
+    this.say("Measuring, for about 15 seconds…");
+    const { steps, pages } = await measure(this);
+    const words = steps.map(({ layers, stepsInFrame }, i) =>
+      `${layers} layers: ${stepsInFrame.toFixed(1)} training steps in a frame’s 16.7 ms, ` +
+      `${pages[i].updatesPerSecond.toFixed(0)} pictures a second, input blocked for at most ${pages[i].longestBlock.toFixed(0)} ms`);
+    this.say(`${words.join("; ")}.`);
   }
 
   python() {

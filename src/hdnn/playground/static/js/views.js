@@ -116,12 +116,15 @@ export class View {
     this.app.redraw();
   }
 
-  /** Draw what has changed. */
-  render() {
+  /** Draw what has changed, as far as the time reaches; returns whether all is drawn. */
+  render(deadline) {
     const colors = theme();
-    for (const [name, panel] of Object.entries(this.panels)) {
-      if (!panel.dirty || !this.data) continue;
-      panel.dirty = false;
+    // What waited longest comes first.
+    const waiting = Object.entries(this.panels).filter(([, panel]) => panel.dirty && this.data);
+    waiting.sort(([, a], [, b]) => (a.drawn ?? 0) - (b.drawn ?? 0));
+    for (const [name, panel] of waiting) {
+      if (performance.now() > deadline) return false;
+      Object.assign(panel, { dirty: false, drawn: performance.now() });
       const { canvas } = panel;
       const [w, h, ratio] = [canvas.clientWidth, canvas.clientHeight, Math.min(devicePixelRatio || 1, 3)];
       if (!w || !h) continue;
@@ -135,6 +138,7 @@ export class View {
       PANELS[name].draw(ctx, w, h, this, colors);
     }
     this.describe();
+    return true;
   }
 
   /** The figures in words, for everybody and for screen readers. */

@@ -5,7 +5,7 @@ import { Network } from "./network.js";
 import { Trainer, augment } from "./training.js";
 
 const SLICE = 10; // ms of training before messages are read
-const INTERVAL = 45; // ms between snapshots
+const INTERVAL = 36; // ms between snapshots
 const GRID = 44; // cells a side of the decision regions
 const COARSE = 26; // of deep networks while they train
 const SHOWN = 49; // depths of the flow
@@ -29,7 +29,7 @@ function start({ network: given, config, train, test, bounds, V }) {
   const network = new Network(given);
   const trainer = new Trainer(network, train, config);
   if (V) trainer.V.set(V);
-  const shown = Math.min(CARRIED, test.labels.length);
+  const shown = Math.min(network.layers > 256 ? CARRIED / 2 : CARRIED, test.labels.length);
   const y0 = new Float32Array(network.n * shown);
   augment(test.points, null, network.n, config.augmentation, y0, shown);
   run = {
@@ -132,7 +132,7 @@ function snapshot(whole) {
   run.snapped = now();
   regions(whole);
   const { states, out } = flow();
-  const tested = trainer.evaluate(test, whole ? Infinity : 500);
+  const tested = trainer.evaluate(test, whole ? Infinity : network.layers > 256 ? 125 : 500);
   const times = run.times.map(([ms]) => ms).sort((a, b) => a - b);
   run.times = [];
   const message = {

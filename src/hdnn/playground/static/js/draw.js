@@ -15,7 +15,7 @@ const clamp = (v, a, b) => Math.max(a, Math.min(b, v));
 const mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
 
 // Blue: vanishing, pale: 1, orange: exploding. Equal steps of the decimal logarithm.
-const SCALE = [[-12, rgb("#0b1d3a")], [-6, rgb("#1f5f9e")], [-2, rgb("#8fbfe0")], [0, rgb("#f6f2e9")], [1, rgb("#f3b567")], [3, rgb("#b34a00")]];
+const SCALE = [[-12, rgb("#0b1d3a")], [-6, rgb("#1f5f9e")], [-2, rgb("#8fbfe0")], [0, rgb("#f6f2e9")], [1, rgb("#fae0b8")], [2, rgb("#f0a650")], [3, rgb("#b34a00")]];
 
 /** The color of log10 of a norm. */
 function heatColor(value) {

@@ -173,10 +173,11 @@ class App {
     if (this.frames) return;
     this.frames = requestAnimationFrame(() => {
       this.frames = 0;
-      const deadline = performance.now() + DRAWING;
+      const began = performance.now();
       this.turn = !this.turn; // the views take turns in being first
       const views = this.turn ? this.shown() : this.shown().reverse();
-      const done = views.map((view) => view.render(deadline));
+      const done = views.map((view) => view.render(began + DRAWING));
+      this.drawing = performance.now() - began;
       if (!done.every(Boolean)) this.redraw();
     });
   }

@@ -20,10 +20,12 @@ async function fluency(app, layers, seconds = 4) {
   app.play(true);
   await wait(1000); // until the code is compiled
   let blocked = 0;
+  const drawing = [];
   let last = performance.now();
   const timer = setInterval(() => {
     blocked = Math.max(blocked, performance.now() - last - 5);
     last = performance.now();
+    drawing.push(app.drawing);
   }, 5);
   const before = app.views.map((v) => [v.updates, v.snapshot.iteration]);
   await wait(1000 * seconds);
@@ -31,7 +33,11 @@ async function fluency(app, layers, seconds = 4) {
   const updates = Math.min(...app.views.map((v, i) => (v.updates - before[i][0]) / seconds));
   const iterations = (app.views[0].snapshot.iteration - before[0][1]) / seconds;
   app.play(false);
-  return { layers, updatesPerSecond: updates, iterationsPerSecond: iterations, longestBlock: blocked };
+  drawing.sort((a, b) => a - b);
+  return {
+    layers, updatesPerSecond: updates, iterationsPerSecond: iterations, longestBlock: blocked,
+    drawing: drawing[drawing.length >> 1], longestDrawing: drawing.at(-1),
+  };
 }
 
 export async function measure(app) {

@@ -58,6 +58,7 @@ export function showState(form, state) {
   form.querySelector("[data-name=arms]").hidden = state.data !== "spirals";
   const made = state.data === "drawn" || state.data === "table";
   form.querySelector("[data-name=noise]").hidden = made;
+  form.querySelector("[data-name=test]").hidden = state.data === "drawn"; // too few to keep some
 }
 
 /** Show what data-tip says beside whatever has it, on hover and on focus. */

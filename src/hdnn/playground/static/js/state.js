@@ -18,7 +18,7 @@ const SCHEME_TITLES = {
 
 export const SETTINGS = {
   data: choice("d", "swiss-roll", titles([
-    ...Object.entries(PROBLEMS).map(([name, p]) => [name, p.title]), ["drawn", "Drawn by you"], ["table", "CSV file"],
+    ...Object.entries(PROBLEMS).map(([name, p]) => [name, p.title]), ["drawn", "Drawn"], ["table", "CSV file"],
   ]), "Data set", "What the networks learn to separate. Draw your own points, or drop a CSV file anywhere on the page.", "Data"),
   arms: number("k", 3, 2, 6, 1, "Arms", "How many spirals, each a class of its own.", "Data", true),
   noise: number("z", null, 0, 2, 0.01, "Noise", "Uniform noise on each coordinate; empty: the data set's own.", "Data"),

@@ -3,7 +3,7 @@
 export const TOUR = [
   {
     title: "A network can be a flow",
-    text: "Each layer moves every point a little: y ← y + h f(y). Many small layers make a flow, like a river that carries the data. Press Play, then move the slider under “Flow”: the two arms of the roll are carried apart, until a straight line separates them.",
+    text: "Each layer moves every point a little: y ← y + h f(y). Many small layers make a flow, like a river that carries the data. Press Play, then move the slider beside “Flow”: the two arms of the roll are carried apart, until a straight line separates them.",
     state: { first: "H1", second: "none", layers: 16, T: 2.5 },
     focus: "flow",
   },

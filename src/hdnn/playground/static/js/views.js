@@ -171,7 +171,7 @@ export class View {
     const [low, high] = [Math.min(...norms), Math.max(...norms)];
     if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} on its way to the first layers.`];
     if (!(high < 1e3)) return ["bad", `The gradient explodes: up to ${format(high)}.`];
-    return ["good", `The gradient stays between ${format(low)} and ${format(high)} through all layers.`];
+    return ["good", `The gradient stays between ${format(low)} and ${format(high)}.`];
   }
 
   /** A panel as an image file. */

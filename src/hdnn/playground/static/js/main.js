@@ -207,7 +207,6 @@ class App {
     for (const view of this.views) {
       if (!view.data) continue;
       view.data = { ...view.data, test: { ...train, points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))), labels: Int32Array.from(points, (p) => p[2]) } };
-      view.snapshot = null;
       view.dirty(["regions"]);
     }
     return undefined;

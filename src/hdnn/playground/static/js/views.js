@@ -83,7 +83,8 @@ export class View {
   /** Begin anew with a network, data and settings. */
   start({ network, config, data, bounds, V = null }) {
     Object.assign(this, { data, bounds, given: network, augmentation: config.augmentation, snapshot: null, history: new History() });
-    this.worker.postMessage({ type: "start", network, config, train: data.train, test: data.test, bounds, V });
+    this.number = (this.number ?? 0) + 1;
+    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds, V });
     this.dirty();
   }
 
@@ -102,9 +103,10 @@ export class View {
   receive(message) {
     if (message.type === "error") this.app.say(message.message);
     else if (message.type !== "snapshot") this.waiting?.[message.type]?.(message);
-    else {
-      this.snapshot = message;
-      this.history.add(message);
+    else if (message.number === this.number) { // else of what was there before
+      if (message.flow) Object.assign(message, { turn: null, extent: null }); // derived from it
+      this.snapshot = { ...this.snapshot, ...message };
+      this.history.add(this.snapshot);
       this.updates = (this.updates ?? 0) + 1;
       this.dirty();
       this.app.progressed(this);

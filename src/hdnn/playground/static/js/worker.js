@@ -25,7 +25,7 @@ const now = () => performance.now();
 const spread = (last, count) =>
   [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
 
-function start({ network: given, config, train, test, bounds, V }) {
+function start({ number, network: given, config, train, test, bounds, V }) {
   const network = new Network(given);
   const trainer = new Trainer(network, train, config);
   if (V) trainer.V.set(V);
@@ -35,7 +35,7 @@ function start({ network: given, config, train, test, bounds, V }) {
   run = {
     network, trainer, test, y0, shown, bounds,
     depths: spread(network.layers, SHOWN),
-    grid: null, gridTime: 0, gridCost: 0, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
+    number, parts: {}, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
   };
   // So that there are regions to show before the first step.
   if (!V && config.method !== "joint") trainer.solveOutput();
@@ -65,30 +65,40 @@ function oneStep() {
   if (!Number.isFinite(run.last.penalized)) run.diverged = true;
 }
 
-/** Logits on a grid, if it is time: it must not take more than a fifth of the worker's. */
+/**
+ * A part of a snapshot: computed again if it is wanted whole, or if that takes no more than a
+ * seventh of the time; else nothing, and the page keeps what it has.
+ */
+function part(name, whole, compute) {
+  const last = run.parts[name];
+  if (!whole && last && now() - last.end < 6 * last.cost) return {};
+  const begin = now();
+  const values = compute(whole);
+  run.parts[name] = { end: now(), cost: now() - begin };
+  return values;
+}
+
+/** Logits on a grid. */
 function regions(whole) {
   const { trainer, network, bounds } = run;
-  if (!whole && now() - run.gridTime < 5 * run.gridCost) return;
-  run.gridTime = now();
   const size = whole || network.layers * network.stages.length <= 256 ? GRID : COARSE;
   const points = new Float32Array(2 * size * size);
   for (let i = 0; i < size * size; i++) {
     points[2 * i] = bounds.x + (((i % size) + 0.5) / size) * bounds.side;
     points[2 * i + 1] = bounds.y + ((Math.floor(i / size) + 0.5) / size) * bounds.side;
   }
-  run.grid = Float32Array.from(trainer.predict(points));
-  run.gridSize = size;
-  run.gridCost = now() - run.gridTime;
+  return { grid: Float32Array.from(trainer.predict(points)), gridSize: size };
 }
 
-/** The states of the carried points at the shown depths, (depths, n, shown). */
+/** The states of the carried points at the shown depths, (depths, n, shown); spectrum, energy. */
 function flow() {
   const { network, y0, shown, depths } = run;
   const states = analysis.trajectory(network, y0);
   const size = network.n * shown;
   const out = new Float32Array(depths.length * size);
   depths.forEach((j, d) => out.set(states.subarray(j * size, (j + 1) * size), d * size));
-  return { states, out };
+  const energy = network.row.J ? analysis.energies(network, states, shown, depths, 12) : null;
+  return { flow: out, spectrum: spectrum(states), energy };
 }
 
 /** The mean over samples of || d y_N / d y_l ||_2, at the shown depths. */
@@ -130,22 +140,21 @@ function weightLines() {
 function snapshot(whole) {
   const { network, trainer, test, depths, shown } = run;
   run.snapped = now();
-  regions(whole);
-  const { states, out } = flow();
-  const tested = trainer.evaluate(test, whole ? Infinity : network.layers > 256 ? 125 : 500);
   const times = run.times.map(([ms]) => ms).sort((a, b) => a - b);
   run.times = [];
-  const message = {
-    type: "snapshot", iteration: trainer.iteration, trained: run.trained, diverged: run.diverged,
-    loss: run.last?.loss ?? null, accuracy: run.last?.accuracy ?? null, test: tested,
+  const tested = network.layers > 256 ? 125 : 500;
+  postMessage({
+    type: "snapshot", number: run.number, iteration: trainer.iteration, trained: run.trained, diverged: run.diverged,
+    loss: run.last?.loss ?? null, accuracy: run.last?.accuracy ?? null,
     milliseconds: times[times.length >> 1] ?? null,
     outputs: trainer.outputs, n: network.n, layers: network.layers, h: network.h, J: network.row.J,
-    usesStep: network.usesStep, V: Float64Array.from(trainer.V),
-    grid: run.grid.slice(), gridSize: run.gridSize, depths, shown, flow: out,
-    norms: gradientNorms(8), spectrum: spectrum(states), weights: weightLines(),
-    energy: network.row.J ? analysis.energies(network, states, shown, depths, 12) : null,
-  };
-  postMessage(message, [message.grid.buffer, out.buffer]);
+    usesStep: network.usesStep, V: Float64Array.from(trainer.V), depths, shown,
+    ...part("test", whole, () => ({ test: trainer.evaluate(test, whole ? Infinity : tested) })),
+    ...part("norms", whole, () => ({ norms: gradientNorms(8) })),
+    ...part("regions", whole, regions),
+    ...part("flow", whole, flow),
+    ...part("weights", whole, () => ({ weights: weightLines() })),
+  });
 }
 
 const handlers = {

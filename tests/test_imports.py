@@ -37,8 +37,8 @@ ORDER = [
     "estimators",
     "plots",
     "report",
+    "playground",
     "paper",
-    "play",
     "cli",
 ]
 LEVEL = {name: level for level, name in enumerate(ORDER)}

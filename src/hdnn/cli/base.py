@@ -93,6 +93,7 @@ COMMANDS = {
     "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
     "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
     "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
+    "play": Listed("play", LOOK, "Train networks in the browser."),
     "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
     "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
     "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),

@@ -1,0 +1,394 @@
+// The page: settings, two networks, playing, files, links.
+
+import { PlaygroundError } from "./architectures.js";
+import { makeControls, makeTips, showState } from "./controls.js";
+import { boundsOf, sample, split, tableSample } from "./data.js";
+import { makeDrawing } from "./drawing.js";
+import { acceptFiles, readFile, saveNetwork } from "./files.js";
+import { makeFlowControls } from "./flow.js";
+import { measure } from "./measure.js";
+import { pythonCode } from "./python.js";
+import { SETTINGS, fromHash, networkOf, toHash } from "./state.js";
+import { TOUR } from "./tour.js";
+import { View } from "./views.js";
+
+const $ = (id) => document.getElementById(id);
+const DRAWING = 8; // ms of a frame for drawing; the rest waits for the next one
+const LEAD = 150; // iterations that the faster network may be ahead
+
+class App {
+  constructor() {
+    Object.assign(this, { playing: false, drawn: [], table: null, loaded: null, tour: null, frames: 0 });
+    this.views = [0, 1].map((index) => new View(index, this));
+    $("main").append(...this.views.map((view) => view.element));
+    this.flow = makeFlowControls(this.views);
+    makeControls($("controls"), (name, value) => this.set({ [name]: value }), (name, setting, input) => this.refuse(setting, input));
+    makeTips();
+    this.tableForm = this.makeTableForm();
+    const active = () => this.state.data === "drawn";
+    this.drawings = this.views.map((view) => makeDrawing(view, { active, add: (...p) => this.addPoint(...p), clear: () => this.clearPoints() }));
+    this.wire();
+    this.open(location.hash);
+  }
+
+  // --- settings -----------------------------------------------------------------------------------
+
+  /** Take over a link. */
+  open(hash) {
+    const { state, tour, drawn, message } = fromHash(hash);
+    this.state = state;
+    this.drawn = drawn;
+    this.loaded = null;
+    this.say(message);
+    if (tour !== null) this.showTour(tour);
+    else {
+      this.closeTour();
+      this.restart();
+    }
+  }
+
+  /** Change settings, and begin anew with them. */
+  set(changes) {
+    if (changes.data === "table" && !this.table) {
+      $("file").click();
+      this.say("Choose a CSV file, or drop one anywhere on the page.");
+      showState($("controls"), this.state);
+      $("controls").elements.data.value = this.state.data;
+      return;
+    }
+    this.loaded = null;
+    this.state = { ...this.state, ...changes };
+    this.restart();
+  }
+
+  refuse(setting, input) {
+    const even = setting.key === "w" ? " even" : "";
+    this.say(`${setting.label} takes ${setting.integer ? `an${even} integer` : "a number"} from ${setting.low} to ${setting.high}, got “${input.value.slice(0, 20)}”.`);
+    input.value = this.state[input.name] ?? "";
+  }
+
+  makeData() {
+    const { state } = this;
+    if (state.data === "table") return tableSample(this.table);
+    if (state.data !== "drawn") return sample(state.data, state);
+    const points = this.drawn.length ? this.drawn : [[-0.5, 0, 0], [0.5, 0, 1]];
+    return {
+      points: Float32Array.from(points.flatMap(([x, y]) => [x, y])),
+      labels: Int32Array.from(points, (p) => p[2]),
+      classes: Math.max(2, ...points.map((p) => p[2] + 1)),
+    };
+  }
+
+  /** New data and new networks from the settings. */
+  restart() {
+    const { state } = this;
+    let data = this.makeData();
+    const scaler = this.loaded?.scaler;
+    if (scaler) data = { ...data, points: data.points.map((v, i) => (v - scaler.mean[i & 1]) / scaler.scale[i & 1]) };
+    this.data = split(data, Number(state.test), state.seed);
+    if (state.data === "drawn") this.data.test = this.data.train = split(data, 0, state.seed).train;
+    const bounds = state.data === "drawn" ? { x: -1, y: -1, side: 2 } : boundsOf(data.points);
+    const config = {
+      learningRate: state.learningRate, batch: state.batch, alpha: state.alpha, alphaC: state.alphaC,
+      method: state.method, augmentation: state.augmentation, seed: state.seed,
+    };
+    this.shown().forEach((view) => {
+      const name = view.index ? state.second : state.first;
+      const loaded = view.index === 0 ? this.loaded : null;
+      const network = loaded ? loaded.network : networkOf(state, name);
+      const fits = loaded?.V && loaded.classes === data.classes;
+      view.start({ network, config, data: this.data, bounds, V: fits ? loaded.V : null });
+      view.post("limit", { value: LEAD });
+    });
+    this.show();
+    if (this.playing) for (const view of this.shown()) view.post("play");
+  }
+
+  shown() {
+    return this.views.filter((view) => view.index === 0 || this.state.second !== "none");
+  }
+
+  /** Bring the page in line with the settings. */
+  show() {
+    const { state, views } = this;
+    showState($("controls"), state);
+    views[0].choices(SETTINGS.first.options, state.first);
+    views[1].choices(SETTINGS.second.options, state.second);
+    const alone = state.second === "none";
+    views[1].element.classList.toggle("off", alone);
+    $("main").classList.toggle("alone", alone);
+    $("download-1").disabled = alone;
+    views[0].other = alone ? null : views[1];
+    views[1].other = views[0];
+    for (const update of this.drawings) update();
+    this.tableForm();
+    history.replaceState(null, "", toHash(state, { tour: this.tour, drawn: this.drawn }));
+  }
+
+  // --- training -----------------------------------------------------------------------------------
+
+  play(on = !this.playing) {
+    this.playing = on;
+    const button = $("play");
+    button.setAttribute("aria-pressed", String(on));
+    button.querySelector("b").textContent = on ? "Pause" : "Play";
+    button.querySelector("span").textContent = on ? "❚❚" : "▶";
+    for (const view of this.shown()) view.post(on ? "play" : "pause");
+    if (!on) this.announce();
+  }
+
+  step() {
+    if (this.playing) this.play(false);
+    for (const view of this.shown()) view.post("step");
+  }
+
+  reset() {
+    if (this.playing) this.play(false);
+    this.loaded = null;
+    this.restart();
+  }
+
+  /** A snapshot has come: the slower network says how far the other may go. */
+  progressed(view) {
+    const iterations = this.shown().map((v) => v.snapshot?.iteration ?? 0);
+    const slowest = Math.min(...this.shown().filter((v) => !v.snapshot?.diverged).map((v) => v.snapshot?.iteration ?? 0));
+    for (const other of this.shown()) other.post("limit", { value: slowest + LEAD });
+    if (view.index === 0) this.count(iterations[0], view.snapshot.milliseconds);
+    view.other?.dirty(["curves"]);
+  }
+
+  count(iteration) {
+    const time = performance.now();
+    const before = this.counted ?? { time, iteration };
+    if (time - before.time > 700 || iteration < before.iteration) {
+      const rate = this.playing ? Math.round((1000 * (iteration - before.iteration)) / (time - before.time)) : 0;
+      this.rate = rate > 0 ? ` · ${rate}/s` : "";
+      this.counted = { time, iteration };
+    } else this.counted = before;
+    $("iteration").firstElementChild.textContent = `iteration ${iteration}`;
+    $("iteration").lastElementChild.textContent = this.playing ? (this.rate ?? "") : "";
+  }
+
+  redraw() {
+    if (this.frames) return;
+    this.frames = requestAnimationFrame(() => {
+      this.frames = 0;
+      const began = performance.now();
+      this.turn = !this.turn; // the views take turns in being first
+      const views = this.turn ? this.shown() : this.shown().reverse();
+      const done = views.map((view) => view.render(began + DRAWING));
+      this.drawing = performance.now() - began;
+      if (!done.every(Boolean)) this.redraw();
+    });
+  }
+
+  /** Tell a screen reader where things stand. */
+  announce() {
+    $("status").textContent = this.shown()
+      .filter((v) => v.snapshot)
+      .map((v) => `${v.given.architecture}: iteration ${v.snapshot.iteration}, test accuracy ${(100 * v.snapshot.test.accuracy).toFixed(1)} percent. ${v.verdict()[1]}`)
+      .join(" ");
+  }
+
+  say(text) {
+    $("message").hidden = !text;
+    $("message").firstElementChild.textContent = text ?? "";
+  }
+
+  // --- drawn points and tables --------------------------------------------------------------------
+
+  addPoint(x, y, label, most) {
+    if (this.drawn.length >= most) return this.say(`${most} points are the most that can be drawn.`);
+    this.drawn.push([Math.max(-1, Math.min(1, x)), Math.max(-1, Math.min(1, y)), label]);
+    clearTimeout(this.drawTimer);
+    this.drawTimer = setTimeout(() => this.restart(), 120);
+    const { train } = this.data;
+    const points = this.drawn;
+    for (const view of this.views) {
+      if (!view.data) continue;
+      view.data = { ...view.data, test: { ...train, points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))), labels: Int32Array.from(points, (p) => p[2]) } };
+      view.dirty(["regions"]);
+    }
+    return undefined;
+  }
+
+  clearPoints() {
+    this.drawn = [];
+    this.restart();
+  }
+
+  /** The choice of columns, which stands in the form while the data are a table. */
+  makeTableForm() {
+    const box = document.createElement("div");
+    box.className = "columns";
+    $("controls").firstElementChild.append(box);
+    return () => {
+      box.hidden = this.state.data !== "table";
+      if (box.hidden) return;
+      const { table } = this;
+      const option = (k) => new Option(table.columns[k].title, k);
+      const lists = {
+        x: ["Across", [...table.numeric.map(option), new Option("first principal component", "pca")]],
+        y: ["Up", table.numeric.map(option)],
+        label: ["Class", table.labels.map(option)],
+      };
+      box.replaceChildren(...Object.entries(lists).map(([name, [title, options]]) => {
+        const label = document.createElement("label");
+        const words = document.createElement("span");
+        const select = document.createElement("select");
+        words.textContent = title;
+        select.name = `column-${name}`;
+        select.append(...options);
+        select.value = table[name];
+        select.disabled = name === "y" && table.x === "pca";
+        select.addEventListener("change", () => {
+          table[name] = select.value === "pca" ? "pca" : Number(select.value);
+          this.restart();
+        });
+        label.append(words, select);
+        return label;
+      }));
+    };
+  }
+
+  async take(file) {
+    $("file-menu").open = false;
+    try {
+      const { table, network } = await readFile(file);
+      if (table) {
+        this.table = table;
+        this.set({ data: "table" });
+        this.say(table.cut ? `The first ${table.rows} rows are used.` : null);
+      } else this.takeNetwork(network);
+    } catch (error) {
+      if (!(error instanceof PlaygroundError)) throw error;
+      this.say(`That file cannot be used: ${error.message}.`);
+    }
+  }
+
+  takeNetwork(loaded) {
+    const { network } = loaded;
+    if (this.playing) this.play(false);
+    this.loaded = loaded;
+    const known = SETTINGS.scheme.options.some((o) => o.value === network.scheme);
+    this.state = {
+      ...this.state, first: network.architecture, width: network.width, layers: network.layers,
+      T: network.step ? Number((network.step * network.layers).toPrecision(6)) : this.state.T,
+      scheme: known && network.scheme !== "ForwardEuler" ? network.scheme : "own", activation: network.activation,
+      timeInvariant: network.timeInvariant ? "yes" : "no", augmentation: loaded.augmentation,
+    };
+    this.restart();
+    this.say(`Loaded: ${network.architecture}, ${network.layers} layers, width ${network.width}.`);
+  }
+
+  // --- tour ---------------------------------------------------------------------------------------
+
+  showTour(step) {
+    this.tour = step;
+    const { title, text, state, focus } = TOUR[step];
+    const tour = $("tour");
+    tour.hidden = false;
+    tour.querySelector(".step").textContent = `${step + 1} / ${TOUR.length}`;
+    tour.querySelector("h2").textContent = title;
+    tour.querySelector(".text").textContent = text;
+    tour.querySelector(".back").disabled = step === 0;
+    tour.querySelector(".next").textContent = step === TOUR.length - 1 ? "Finish" : "Next";
+    document.body.dataset.focus = focus;
+    this.loaded = null;
+    const fresh = fromHash("").state;
+    this.state = { ...fresh, ...state };
+    this.restart();
+    tour.querySelector("h2").focus({ preventScroll: true });
+  }
+
+  closeTour() {
+    $("tour").hidden = true;
+    delete document.body.dataset.focus;
+    this.tour = null;
+  }
+
+  // --- wiring -------------------------------------------------------------------------------------
+
+  wire() {
+    const click = (id, action) => $(id).addEventListener("click", action);
+    click("play", () => this.play());
+    click("step", () => this.step());
+    click("reset", () => this.reset());
+    click("tour-open", () => this.showTour(this.tour ?? 0));
+    click("link", () => this.copy(location.href, "The link to these settings is copied."));
+    click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
+    click("download-0", () => saveNetwork(this.views[0], this.data.names));
+    click("download-1", () => saveNetwork(this.views[1], this.data.names));
+    click("measure", () => this.measure());
+    click("theme", () => this.switchTheme());
+    $("message").querySelector("button").addEventListener("click", () => this.say(null));
+    $("speed").addEventListener("change", ({ target }) => this.views.forEach((v) => v.post("speed", { value: Number(target.value) })));
+    this.views.forEach((v) => v.post("speed", { value: Number($("speed").value) }));
+    this.views.forEach((view, i) => view.element.querySelector(".architecture").addEventListener("change", ({ target }) => this.set({ [i ? "second" : "first"]: target.value })));
+    const tour = $("tour");
+    tour.querySelector(".back").addEventListener("click", () => this.showTour(this.tour - 1));
+    tour.querySelector(".next").addEventListener("click", () => (this.tour === TOUR.length - 1 ? this.endTour() : this.showTour(this.tour + 1)));
+    tour.querySelector(".close").addEventListener("click", () => this.endTour());
+    acceptFiles((file) => this.take(file));
+    addEventListener("hashchange", () => this.open(location.hash));
+    addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.views.forEach((v) => v.dirty()));
+    document.addEventListener("click", ({ target }) => document.querySelectorAll("details.menu[open]").forEach((menu) => menu.contains(target) || (menu.open = false)));
+    if (matchMedia("(max-width: 760px)").matches) $("settings").open = false;
+  }
+
+  endTour() {
+    this.closeTour();
+    this.show();
+    $("tour-open").focus();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+    const held = event.target.matches("button, summary");
+    const actions = { s: () => this.step(), r: () => this.reset(), t: () => this.showTour(this.tour ?? 0) };
+    if (event.key === " " && !held) {
+      event.preventDefault();
+      this.play();
+    } else actions[event.key]?.();
+  }
+
+  switchTheme() {
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+    document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+    this.views.forEach((v) => v.dirty());
+  }
+
+  async measure() {
+    $("file-menu").open = false;
+    this.say("Measuring, for about 15 seconds…");
+    const { steps, pages } = await measure(this);
+    const words = steps.map(({ layers, stepsInFrame }, i) =>
+      `${layers} layers: ${stepsInFrame.toFixed(1)} training steps in a frame’s 16.7 ms, ` +
+      `${pages[i].updatesPerSecond.toFixed(0)} pictures a second, input blocked for at most ${pages[i].longestBlock.toFixed(0)} ms`);
+    this.say(`${words.join("; ")}.`);
+  }
+
+  python() {
+    const steps = Math.ceil(this.data.train.labels.length / this.state.batch);
+    const epochs = Math.max(50, Math.ceil((this.views[0].snapshot?.iteration ?? 0) / steps));
+    return pythonCode(this.state, { drawn: this.drawn, table: this.table, classes: this.data.classes, epochs });
+  }
+
+  async copy(text, message) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    this.say(message);
+  }
+}
+
+const app = new App();
+globalThis.playground = { app, measure: () => measure(app) };

@@ -1,0 +1,93 @@
+// The settings as Python code that trains the same with hdnn.
+
+import { ARCHITECTURES } from "./architectures.js";
+import { PROBLEMS, SIZE } from "./data.js";
+import { networkOf } from "./state.js";
+
+const SCHEMES = { Leapfrog: "Leapfrog", Yoshida4: "Yoshida4", ForwardEuler: "ForwardEuler" };
+
+const quoted = (text) => JSON.stringify(String(text));
+const rounded = (v) => Number(v.toPrecision(5));
+
+function data(state, { drawn, table }) {
+  const share = Number(state.test);
+  const cut = [`cut = round(${1 - share} * len(X))`, "X_train, y_train, X_test, y_test = X[:cut], y[:cut], X[cut:], y[cut:]"];
+  const shuffle = ["order = torch.randperm(len(X), generator=generator)", "X, y = X[order], y[order]"];
+  if (state.data === "drawn") {
+    return [
+      `points = torch.tensor([${drawn.map((p) => `[${p.map(rounded).join(", ")}]`).join(", ")}])`,
+      "X, y = points[:, :2], points[:, 2].long()", ...shuffle, ...cut,
+    ];
+  }
+  if (state.data === "table") {
+    const title = (k) => quoted(table.columns[k].title);
+    const lines = ["import pandas", `table = pandas.read_csv(${quoted(table.name)}, sep=None, engine="python")`];
+    if (table.x === "pca") {
+      lines.push(
+        `numbers = table.select_dtypes("number").drop(columns=[${title(table.label)}], errors="ignore")`,
+        "numbers = torch.tensor(((numbers - numbers.mean()) / numbers.std(ddof=0)).values)",
+        "X = numbers @ torch.linalg.svd(numbers, full_matrices=False).Vh[:2].T",
+      );
+    } else lines.push(`X = torch.tensor(table[[${title(table.x)}, ${title(table.y)}]].values)`);
+    return [...lines, "X = ((X - X.mean(0)) / X.std(0, correction=0)).float()", `y = torch.tensor(table[${title(table.label)}].astype("category").cat.codes.values).long()`, ...shuffle, ...cut];
+  }
+  const noise = state.noise ?? PROBLEMS[state.data].noise;
+  if (state.data === "spirals") {
+    return [
+      `y = torch.arange(${SIZE}) % ${state.arms}`,
+      `r = (0.02 + 0.98 * torch.rand(${SIZE}, generator=generator)).sqrt()`,
+      `t = 2.5 * torch.pi * r + 2 * torch.pi * y / ${state.arms}`,
+      "X = torch.stack([r * t.cos(), r * t.sin()], 1)",
+      `X = X + ${noise} * (2 * torch.rand(X.shape, generator=generator) - 1)`, ...shuffle, ...cut,
+    ];
+  }
+  const name = state.data.replace("-", "_");
+  return [`X, y = hdnn.data.${name}(${SIZE}, generator, noise=${noise})`, ...shuffle, ...cut];
+}
+
+function network(state, architecture) {
+  const given = networkOf(state, architecture);
+  const row = ARCHITECTURES[architecture];
+  const options = [quoted(architecture), `features=${state.width}`, `layers=${state.layers}`];
+  if (row.scheme !== "DirectMap") options.push(`T=${state.T}`);
+  if (given.scheme !== row.scheme) {
+    const first = given.scheme === "ForwardEuler" ? "" : quoted(row.first);
+    options.push(`scheme=hdnn.schemes.${SCHEMES[given.scheme]}(${first})`);
+  }
+  if (given.activation !== "tanh") options.push(`activation=${quoted(given.activation)}`);
+  if (given.timeInvariant) options.push("time_invariant=True");
+  return `hdnn.network(${options.join(", ")}, generator=generator)`;
+}
+
+/** A script; `epochs` as many as the page has trained, at least one. */
+export function pythonCode(state, { drawn = [], table = null, classes = 2, epochs = 50 } = {}) {
+  const names = [state.first, state.second].filter((name) => name !== "none");
+  const outputs = classes > 2 ? classes : 1;
+  const spread = state.augmentation === "append" ? "" : `, ${quoted(state.augmentation)}`;
+  return `${[
+    "# The settings of the hdnn playground. Random numbers differ from those of the page.",
+    "import torch",
+    "import hdnn",
+    "from hdnn.training import Trainer, TrainingConfig",
+    "",
+    `generator = torch.Generator().manual_seed(${state.seed})`,
+    ...data(state, { drawn, table }),
+    "",
+    "config = TrainingConfig(",
+    `    method=${quoted(state.method)}, epochs=${epochs}, batch_size=${state.batch}, learning_rate=${state.learningRate},`,
+    `    alpha=${state.alpha}, alpha_c=${state.alphaC}, seed=${state.seed},`,
+    ")",
+    "networks = [",
+    ...names.map((name) => `    ${network(state, name)},`),
+    "]",
+    "for network in networks:",
+    `    model = hdnn.Model(network, ${outputs}, hdnn.Augmentation(2, ${state.width}${spread}))`,
+    "    Trainer(model, config).fit(X_train, y_train)",
+    "    accuracy = (model.predict(X_test) == y_test).double().mean()",
+    "    with torch.no_grad():",
+    "        gradients = hdnn.analysis.sensitivities(network, model.preprocess(X_test[:100]))",
+    "    norms = torch.linalg.matrix_norm(gradients, 2).mean(1)",
+    "    print(f\"{network.name}: test accuracy {accuracy:.1%}, \"",
+    "          f\"gradient norms {norms.min():.1e} to {norms.max():.1e}\")",
+  ].join("\n")}\n`;
+}

@@ -1,0 +1,209 @@
+// A network on the page: its worker, its history, its panels.
+
+import { ARCHITECTURES } from "./architectures.js";
+import { CLASS_COLORS, PANELS, format, themes } from "./draw.js";
+import { SvgContext } from "./svg.js";
+
+const COLUMNS = 240; // of the history; when it is full, every second one is dropped
+
+export const theme = () => {
+  const chosen = document.documentElement.dataset.theme;
+  const dark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return themes[dark ? "dark" : "light"];
+};
+
+export function download(name, blob) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+/** The iterations and what was seen at them, thinned out so that it never grows. */
+class History {
+  constructor() {
+    Object.assign(this, { iterations: [], norms: [], loss: [], accuracy: [], every: 1, seen: 0 });
+  }
+
+  add({ iteration, norms, loss, test, trained }) {
+    if (this.iterations.at(-1) === iteration) this.pop();
+    else if (this.seen++ % this.every && iteration - this.iterations.at(-1) > 1) this.pop();
+    this.iterations.push(iteration);
+    this.norms.push(norms);
+    this.loss.push(trained && loss !== null ? loss : NaN);
+    this.accuracy.push(test.accuracy);
+    if (this.iterations.length > COLUMNS) {
+      for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key] = this[key].filter((_, i) => i % 2 === 0);
+      this.every *= 2;
+    }
+  }
+
+  pop() {
+    for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key].pop();
+  }
+}
+
+export class View {
+  /** @param {number} index 0 or 1. @param {object} app asked for data, told of snapshots. */
+  constructor(index, app) {
+    Object.assign(this, { index, app, snapshot: null, history: new History(), depth: 1, panels: {} });
+    this.color = () => CLASS_COLORS[index ? 1 : 0];
+    this.element = document.getElementById("network").content.firstElementChild.cloneNode(true);
+    this.element.dataset.index = index;
+    this.element.setAttribute("aria-label", index ? "Second network" : "First network");
+    for (const [name, panel] of Object.entries(PANELS)) this.addPanel(name, panel);
+    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+    this.worker.onmessage = ({ data }) => this.receive(data);
+    this.worker.onerror = (event) => app.say(`The worker failed: ${event.message ?? "it could not be loaded"}`);
+  }
+
+  addPanel(name, { name: title, why }) {
+    const figure = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    figure.classList.add(name);
+    figure.querySelector(".name").textContent = title;
+    const help = figure.querySelector(".why");
+    help.dataset.tip = why;
+    help.setAttribute("aria-label", `What is “${title}”?`);
+    const canvas = figure.querySelector("canvas");
+    canvas.setAttribute("aria-label", title);
+    figure.addEventListener("click", ({ target }) => {
+      if (!target.dataset.kind) return;
+      this.export(name, target.dataset.kind);
+      figure.querySelector(".save").open = false;
+    });
+    this.element.querySelector(".panels").append(figure);
+    this.panels[name] = { canvas, figure, dirty: true };
+    new ResizeObserver(() => {
+      this.panels[name].dirty = true;
+      this.app.redraw();
+    }).observe(canvas);
+  }
+
+  /** Begin anew with a network, data and settings. */
+  start({ network, config, data, bounds, V = null }) {
+    Object.assign(this, { data, bounds, given: network, augmentation: config.augmentation, snapshot: null, history: new History() });
+    this.number = (this.number ?? 0) + 1;
+    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds, V });
+    this.dirty();
+  }
+
+  post(type, more = {}) {
+    this.worker.postMessage({ type, ...more });
+  }
+
+  /** The answer of the worker to a request. */
+  request(type, answer) {
+    return new Promise((resolve) => {
+      (this.waiting ??= {})[answer] = resolve;
+      this.post(type);
+    });
+  }
+
+  receive(message) {
+    if (message.type === "error") this.app.say(message.message);
+    else if (message.type !== "snapshot") this.waiting?.[message.type]?.(message);
+    else if (message.number === this.number) { // else of what was there before
+      if (message.flow) Object.assign(message, { turn: null, extent: null }); // derived from it
+      this.snapshot = { ...this.snapshot, ...message };
+      this.history.add(this.snapshot);
+      this.updates = (this.updates ?? 0) + 1;
+      this.dirty();
+      this.app.progressed(this);
+    }
+  }
+
+  dirty(names = Object.keys(PANELS)) {
+    for (const name of names) this.panels[name].dirty = true;
+    this.app.redraw();
+  }
+
+  /** Draw what has changed, as far as the time reaches; returns whether all is drawn. */
+  render(deadline) {
+    const colors = theme();
+    // What waited longest comes first.
+    const waiting = Object.entries(this.panels).filter(([, panel]) => panel.dirty && this.data);
+    waiting.sort(([, a], [, b]) => (a.drawn ?? 0) - (b.drawn ?? 0));
+    for (const [name, panel] of waiting) {
+      if (performance.now() > deadline) return false;
+      Object.assign(panel, { dirty: false, drawn: performance.now() });
+      const { canvas } = panel;
+      const [w, h, ratio] = [canvas.clientWidth, canvas.clientHeight, Math.min(devicePixelRatio || 1, 3)];
+      if (!w || !h) continue;
+      if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
+        canvas.width = Math.round(w * ratio);
+        canvas.height = Math.round(h * ratio);
+      }
+      const ctx = canvas.getContext("2d");
+      ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+      ctx.clearRect(0, 0, w, h);
+      PANELS[name].draw(ctx, w, h, this, colors);
+    }
+    this.describe();
+    return true;
+  }
+
+  /** The figures in words, for everybody and for screen readers. */
+  describe() {
+    const { snapshot, element } = this;
+    if (!snapshot) return;
+    const accuracy = `${(100 * snapshot.test.accuracy).toFixed(1)} %`;
+    element.querySelector(".accuracy").textContent = snapshot.trained ? accuracy : "–";
+    const verdict = element.querySelector(".verdict");
+    const [kind, words] = this.verdict();
+    if (verdict.textContent !== words) verdict.textContent = words;
+    verdict.dataset.kind = kind;
+    const { norms } = snapshot;
+    const labels = {
+      regions: `Decision regions of ${this.given.architecture}: test accuracy ${accuracy}`,
+      flow: `Flow: test points at layer ${Math.round(this.depth * snapshot.layers)} of ${snapshot.layers}`,
+      heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at layer ${snapshot.layers}`,
+      curves: `Learning curves: iteration ${snapshot.iteration}, test accuracy ${accuracy}`,
+      weights: `Weights of ${snapshot.layers} layers along depth`,
+      spectrum: snapshot.J ? "Eigenvalues of the Jacobian: all on the imaginary axis" : "Eigenvalues of the Jacobian in the complex plane",
+      energy: snapshot.J ? "Energy of some points along depth" : "No energy: the network is not Hamiltonian",
+    };
+    for (const [name, { canvas }] of Object.entries(this.panels)) canvas.setAttribute("aria-label", labels[name]);
+  }
+
+  verdict() {
+    const { snapshot } = this;
+    if (snapshot.diverged) return ["bad", "Diverged: the loss is not a number. Lower the learning rate or T."];
+    const norms = Array.from(snapshot.norms);
+    const [low, high] = [Math.min(...norms), Math.max(...norms)];
+    if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} on its way to the first layers.`];
+    if (!(high < 1e3)) return ["bad", `The gradient explodes: up to ${format(high)}.`];
+    return ["good", `The gradient stays between ${format(low)} and ${format(high)}.`];
+  }
+
+  /** A panel as an image file. */
+  async export(name, kind) {
+    const { canvas } = this.panels[name];
+    const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+    const colors = theme();
+    const file = `hdnn-${this.given.architecture}-${name}.${kind}`;
+    if (kind === "svg") {
+      const ctx = new SvgContext(w, h);
+      ctx.fillStyle = colors.paper;
+      ctx.fillRect(0, 0, w, h);
+      PANELS[name].draw(ctx, w, h, this, colors);
+      download(file, new Blob([ctx.toString()], { type: "image/svg+xml" }));
+      return;
+    }
+    const image = Object.assign(document.createElement("canvas"), { width: 3 * w, height: 3 * h });
+    const ctx = image.getContext("2d");
+    ctx.scale(3, 3);
+    ctx.fillStyle = colors.paper;
+    ctx.fillRect(0, 0, w, h);
+    PANELS[name].draw(ctx, w, h, this, colors);
+    image.toBlob((blob) => download(file, blob), "image/png");
+  }
+
+  /** Fill the list of architectures. */
+  choices(options, value) {
+    const select = this.element.querySelector(".architecture");
+    select.replaceChildren(...options.map(({ value: v, title }) => new Option(title, v, false, v === value)));
+    select.dataset.tip = ARCHITECTURES[value]?.equation ?? "";
+    select.setAttribute("aria-label", `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`);
+  }
+}

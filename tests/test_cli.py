@@ -442,7 +442,7 @@ def test_a_config_that_is_no_text() -> None:
         ((*ROLL, "--architecture", "H9"), ("unknown architecture 'H9'", "MS1")),
         ((*ROLL, "--T", 1, "--step", 0.1), ("exactly one of T",)),
         ((*ROLL, "--T", "nan"), ("T is a number above 0",)),
-        ((*ROLL, "--width", 1), ("too small for 2 features",)),
+        ((*ROLL, "--width", 1, "--projection", "off"), ("too small for 2 features",)),
         ((*ROLL, "--dtype", "half"), ("unknown dtype",)),
         ((*ROLL, "--epochs", -1), ("epochs",)),
         ((*ROLL, "--batch-size", 0), ("batch_size",)),
@@ -511,7 +511,7 @@ def test_own_table_with_labels_gaps_and_an_odd_number_of_features(labeled: Train
     model = Run.open(labeled.run).load_model()
     assert model.classes == ["ham", "spam"]
     assert model.feature_names == ["length", "links", "score"]
-    assert model.network.features == 6
+    assert model.network.features == 8
 
 
 def test_own_table_of_numbers_is_a_regression(linear: Trained) -> None:

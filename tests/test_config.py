@@ -182,7 +182,7 @@ def test_what_is_left_out_is_the_default() -> None:
         ("learning-rate", "learning_rate"),
         ("Solver", "solver"),
         ("alphac", "alpha_c"),
-        ("optimizer", "optimizer"),
+        ("optimiser", "optimizer"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(given: str, meant: str) -> None:

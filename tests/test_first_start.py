@@ -173,7 +173,8 @@ def test_every_kernel_is_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.output_layer.kernel.cache_clear()
     catalogue.compile_all()
     catalogue.output_layer.kernel.cache_clear()
-    both = [(n, d) for d in catalogue.DTYPES for n in ("forward", "backward", "epoch", "jacobians")]
+    shared = ("forward", "backward", "epoch", "joint_steps", "jacobians")
+    both = [(name, dtype) for dtype in catalogue.DTYPES for name in shared]
     assert set(compiled) == {*both, ("newton", ""), ("adam", ""), ("jacobi", "float64")}
     calls = sum(
         path.read_text().count("build.kernel(") + path.read_text().count("build.compile_now(")

@@ -14,7 +14,15 @@ from hdnn.progress import announce
 
 Kernel = Callable[..., None]
 
-SECONDS = {"forward": 6, "backward": 10, "epoch": 15, "jacobians": 10, "newton": 3, "adam": 1}
+SECONDS = {
+    "forward": 6,
+    "backward": 10,
+    "epoch": 15,
+    "joint_steps": 15,
+    "jacobians": 10,
+    "newton": 3,
+    "adam": 1,
+}
 """How long kernels compile on a machine of 2020, alone."""
 
 integers = types.Array(types.int64, 1, "C")

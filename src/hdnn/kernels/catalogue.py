@@ -3,9 +3,10 @@
 from hdnn.kernels import output_layer, svd
 from hdnn.kernels.epoch import epoch_kernel
 from hdnn.kernels.jacobians import jacobians_kernel
+from hdnn.kernels.joint import joint_kernel
 from hdnn.kernels.passes import backward_kernel, forward_kernel
 
-KERNELS = forward_kernel, backward_kernel, epoch_kernel, jacobians_kernel
+KERNELS = forward_kernel, backward_kernel, epoch_kernel, joint_kernel, jacobians_kernel
 DTYPES = "float32", "float64"
 
 

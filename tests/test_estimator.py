@@ -28,7 +28,7 @@ from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimators import settings
 from hdnn.kernels import output_layer
 from hdnn.models import Scaler
-from hdnn.training import matrices
+from hdnn.training import output_solver
 from hdnn.training.objective import LOSSES
 from hdnn.training.schema import check_value, settings_of
 from hdnn.training.settings import ModelConfig, TrainingConfig
@@ -506,7 +506,7 @@ def problem(loss: str, outputs: int, q: int = 30) -> tuple[Array, Array, Array]:
 def test_matrices_solve_what_the_kernels_solve(loss: str, outputs: int, alpha_c: float) -> None:
     Z, target, weight = problem(loss, outputs)
     wide, kernel = np.zeros((outputs, 30)), np.zeros((outputs, 30))
-    assert matrices.newton(Z, target, weight, wide, loss, alpha_c, 60, 1e-11) < 60
+    assert output_solver.newton(Z, target, weight, wide, loss, alpha_c, 60, 1e-11) < 60
     output_layer.kernel("newton")(Z, target, weight, kernel, LOSSES.index(loss), alpha_c, 60, 1e-11)
     np.testing.assert_allclose(wide, kernel, rtol=1e-6, atol=1e-6)
 
@@ -514,7 +514,7 @@ def test_matrices_solve_what_the_kernels_solve(loss: str, outputs: int, alpha_c:
 def test_matrices_agree_with_scikit_learn() -> None:
     Z, target, weight = problem("softmax", 6)
     V = np.zeros((6, 30))
-    matrices.newton(Z, target, weight, V, "softmax", 1e-3, 50, 1e-12)
+    output_solver.newton(Z, target, weight, V, "softmax", 1e-3, 50, 1e-12)
     model = LogisticRegression(
         C=1 / (2 * 1e-3), fit_intercept=False, solver="newton-cholesky", tol=1e-10
     )
@@ -527,7 +527,7 @@ def test_matrices_stand_separable_data_without_a_penalty() -> None:
     target = (Z[:, :1] > 0).astype(float)
     for loss, outputs in (("logistic", 1), ("softmax", 2)):
         V = np.zeros((outputs, 2))
-        matrices.newton(Z, target, np.full(40, 1 / 40), V, loss, 0.0, 30, 1e-9)
+        output_solver.newton(Z, target, np.full(40, 1 / 40), V, loss, 0.0, 30, 1e-9)
         assert np.isfinite(V).all()
 
 

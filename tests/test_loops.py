@@ -18,7 +18,7 @@ from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels import output_layer
-from hdnn.kernels.steps import done, fail, finish, new_progress, next_shared, publish, take, wait
+from hdnn.kernels.barrier import done, fail, finish, new_progress, next_shared, publish, take, wait
 from hdnn.models import Model, Projection
 from hdnn.schemes import Leapfrog
 from hdnn.training import TrainingConfig, joint

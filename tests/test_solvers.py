@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hdnn.kernels import output_layer
 from hdnn.kernels.output_layer import LOGISTIC, SOFTMAX, SQUARED
-from hdnn.training import matrices
+from hdnn.training import output_solver
 from hdnn.training.objective import LOSSES, data_loss, output_penalty
 
 Array = np.ndarray
@@ -49,7 +49,7 @@ class Problem:
         )
 
     def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
-        return matrices.newton(
+        return output_solver.newton(
             self.Z,
             self.target,
             self.weight,

@@ -13,9 +13,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
-from hdnn.cli.figures import show_references
 from hdnn.cli.flags import Tables, with_settings
 from hdnn.cli.report import say_report
+from hdnn.cli.show_metrics import show_references
 from hdnn.errors import HdnnError
 from hdnn.report.terminal import Charts
 from hdnn.training import toml

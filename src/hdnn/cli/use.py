@@ -14,8 +14,8 @@ import torch
 import typer
 
 from hdnn.cli.base import app, emit, say, warn
-from hdnn.cli.figures import show_evaluation
 from hdnn.cli.images import labeled, read_unlabeled
+from hdnn.cli.show_metrics import show_evaluation
 from hdnn.data import iter_rows, read_table
 from hdnn.data.parquet import ParquetWriter
 from hdnn.errors import HdnnError

@@ -1,4 +1,7 @@
-"""Where tables come from: CSV, Parquet, NPZ, data frames, arrays and columns, all read alike."""
+"""Where tables come from: CSV, Parquet, NPZ, data frames, arrays and columns, all read alike.
+
+A new file format is a reader that gives a `Source`, and a suffix in `_from_path`.
+"""
 
 from __future__ import annotations
 

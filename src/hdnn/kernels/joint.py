@@ -5,7 +5,7 @@ Hamiltonian layers, then W and mu of the output layer, then P and nu of the inpu
 `Weights`). A batch is cut into *chunks*, whole vectors of samples, by its size only; every chunk
 has a flat array of gradients to itself, and they are added up in the order of the chunks, so that
 any number of threads gives the same bits. Threads share the chunks of a batch; the caller alone
-moves the weights, between two batches (see `hdnn.kernels.steps`).
+moves the weights, between two batches (see `hdnn.kernels.barrier`).
 """
 
 import math
@@ -15,12 +15,12 @@ import numpy as np
 from numba import boolean, types
 
 from hdnn.kernels import build
+from hdnn.kernels.barrier import Progress, done, finish, next_shared, publish, take, wait
 from hdnn.kernels.blocks import PassContext, record, row_of, stage_backward
 from hdnn.kernels.output_layer import LOGISTIC, SQUARED, sample_loss
 from hdnn.kernels.products import BIAS, FRESH, gram, product
 from hdnn.kernels.rows import Gradients, RowSource, extent, scatter_gradients, source_of, view_of
 from hdnn.kernels.stage_table import COLUMNS, M, Parameters, R, StageTable
-from hdnn.kernels.steps import Progress, done, finish, next_shared, publish, take, wait
 from hdnn.kernels.team import Team, enter, leave
 from hdnn.kernels.vectors import (
     VECTOR_BYTES,
@@ -117,7 +117,7 @@ class Shared(NamedTuple):
         losses: ``(batches, 3)``: the plain and the penalized loss of a batch before its step, and
             the number of samples that it classifies correctly.
         state: ``(2,)``: the next batch of the epoch; how many steps were taken in all.
-        progress: see `hdnn.kernels.steps`.
+        progress: see `hdnn.kernels.barrier`.
     """
 
     values: Array

@@ -1,4 +1,7 @@
-"""Figures in one style; each draws on an axis and returns it. Matplotlib is loaded when used."""
+"""Figures in one style; each draws on an axis and returns it. Matplotlib is loaded when used.
+
+A new plot is a function like those of `gradients` or `planar`, exported here.
+"""
 
 from hdnn.plots.flow import Flow, Plane, flow
 from hdnn.plots.gradients import learning_curves, norms_by_depth, profile_figure, record_figure

@@ -1,4 +1,8 @@
-"""The page of a report: sections in order, each with its sentence, from a Jinja2 template."""
+"""The page of a report: sections in order, each with its sentence, from a Jinja2 template.
+
+A new section is one more here: its numbers come from `measure`, its sentence from `words`, its
+chart from `charts`.
+"""
 
 from __future__ import annotations
 

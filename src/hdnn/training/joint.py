@@ -107,7 +107,7 @@ class CompiledJointLoop(Loop):
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
         from hdnn.kernels import joint as kernels
-        from hdnn.kernels.steps import new_progress
+        from hdnn.kernels.barrier import new_progress
 
         config = self.config
         turns = np.ascontiguousarray(order.numpy())
@@ -166,7 +166,7 @@ class CompiledJointLoop(Loop):
     def _steps(self, samples: Any, shared: Any, count: int) -> None:
         """So many steps, in one call."""
         from hdnn.kernels import joint as kernels
-        from hdnn.kernels.steps import fail, new_progress
+        from hdnn.kernels.barrier import fail, new_progress
 
         config, kernel = self.config, kernels.joint_kernel(self.number)
         options = kernels.Options(

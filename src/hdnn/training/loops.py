@@ -303,7 +303,7 @@ def solve_output(
 ) -> None:
     """Set the output layer to the minimizer (or a few Adam steps towards it) given y_N."""
     from hdnn.kernels import output_layer  # loads numba
-    from hdnn.training import matrices
+    from hdnn.training import output_solver
 
     head = model.head
     loss = loss_name(model.task, head.out_features)
@@ -313,7 +313,7 @@ def solve_output(
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy().copy()
     code = LOSSES.index(loss)
     if config.solver == "newton" and V.size > MOST_UNKNOWNS:
-        matrices.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
+        output_solver.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
     elif config.solver == "newton":
         output_layer.kernel("newton")(
             Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE

@@ -1,4 +1,6 @@
-"""The output layer of wide networks: the problem of `solvers`, with a matrix library.
+"""Solving the output layer of wide networks by matrix products.
+
+Narrow ones are solved in compiled code, see `hdnn.kernels.output_layer`.
 
 Logistic loss and squared error have Hessians of the features' size, which are factorised. That of
 softmax is larger by the square of the number of classes: it is applied to vectors, never formed,

@@ -1,4 +1,4 @@
-"""How figures of a result look on a terminal, at 80 columns."""
+"""How the metrics of a result look on a terminal, at 80 columns."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_numbers_from_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "width"), [(1, 8), (4, 8), (13, 26), (64, 128), (65, 64), (20_000, 64)]
+    ("features", "width"), [(1, 8), (4, 8), (13, 26), (33, 64), (64, 64), (65, 64), (20_000, 64)]
 )
 def test_width_by_features(features: int, width: int) -> None:
     assert settings.choose_width(None, features) == width

@@ -26,8 +26,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
         layers: number of layers.
-        width: width of the network, made even; None: twice the features and at
-            least 8; above 64 features 64, to which they are projected.
+        width: width of the network, made even; None: twice the features, from 8
+            to 64, to which more than 64 features are projected.
         T: final time; layers have the step T / layers (not for FCNN, which has no time).
         step: step size of a layer, instead of T. H2 needs a T that shrinks with the width, as
             the norm of its J grows.

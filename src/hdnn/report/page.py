@@ -78,7 +78,7 @@ def _facts(material: Material) -> list[tuple[str, str]]:
             facts.append(("columns", shown + more))
     if material.history:
         last = material.history[-1]
-        done = "1 epoch" if last['epoch'] == 1 else f"{last['epoch']} epochs"
+        done = "1 epoch" if last["epoch"] == 1 else f"{last['epoch']} epochs"
         if "seconds" in last:
             done += f", {words.number(last['seconds'])} s"
         facts.append(("training", done))

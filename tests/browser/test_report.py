@@ -133,7 +133,7 @@ def test_the_page_fits_and_takes_the_readers_colors(
     assert opened.complaints == []
 
 
-def test_without_a_script_there_is_a_picture(
+def test_without_a_script_there_is_an_image(
     browser: Any, page: tuple[hdnn.Model, torch.Tensor, Path]
 ) -> None:
     opened = Opened(browser, page[2], java_script_enabled=False)

@@ -17,6 +17,7 @@ from numba import boolean, types
 from hdnn.kernels import build
 from hdnn.kernels.barrier import Progress, done, finish, next_shared, publish, take, wait
 from hdnn.kernels.blocks import PassContext, record, row_of, stage_backward
+from hdnn.kernels.epoch import smooth
 from hdnn.kernels.output_layer import LOGISTIC, SQUARED, sample_loss
 from hdnn.kernels.products import BIAS, FRESH, gram, product
 from hdnn.kernels.rows import Gradients, RowSource, extent, scatter_gradients, source_of, view_of
@@ -353,21 +354,6 @@ def _chunk(
 
 
 @compiled
-def _smooth(theta: Array, repeats: Array, h: Array, alpha: float, g: Array) -> float:
-    """alpha/2 sum_jk h_j repeats_k (theta_jk - theta_{j-1,k})^2; its gradient is added to g."""
-    total = 0.0
-    for j in range(1, theta.shape[0]):
-        c = alpha * h[j]
-        for k in range(theta.shape[1]):
-            difference = theta[j, k] - theta[j - 1, k]
-            pull = c * repeats[k] * difference
-            total += 0.5 * pull * difference
-            g[j, k] += pull
-            g[j - 1, k] -= pull
-    return total
-
-
-@compiled
 def _objective(shared: Shared, weights: Weights, constants: Constants, options: Options) -> float:
     """The penalties; line 0 of the gradients becomes that of loss and penalties together."""
     g, values = shared.gradients[0], shared.values
@@ -379,8 +365,8 @@ def _objective(shared: Shared, weights: Weights, constants: Constants, options: 
     if options.alpha > 0:
         (theta, beta), (g_theta, g_beta) = _stacks(values, weights), _stacks(g, weights)
         h, alpha = constants.h, options.alpha
-        penalty += _smooth(theta[0], constants.repeats, h, alpha, g_theta[0])
-        penalty += _smooth(beta[0], constants.bias_repeats, h, alpha, g_beta[0])
+        penalty += smooth(theta[0], constants.repeats, h, alpha, g_theta[0])
+        penalty += smooth(beta[0], constants.bias_repeats, h, alpha, g_beta[0])
     if options.alpha_c > 0:
         W = _head_at(weights)
         for k in range(W, W + weights.outputs * (weights.width + 1)):

@@ -1,4 +1,4 @@
-"""Pictures of planes: decision regions, and data flowing through depth."""
+"""Plots of planes: decision regions, and data flowing through depth."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def clean(axis: Axes) -> Axes:
 
 
 def bare(axis: Axes) -> Axes:
-    """No ticks and a thin frame: a picture of a plane."""
+    """No ticks and a thin frame: a plot of a plane."""
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
     axis.set_xticks([])

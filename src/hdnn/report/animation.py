@@ -117,11 +117,11 @@ def _write_gif(images: Iterator[np.ndarray], path: Path) -> None:
     """One palette for all images, so that only what moves is stored."""
     from PIL import Image
 
-    pictures = [Image.fromarray(image) for image in images]
-    sheet = np.concatenate([np.asarray(pictures[k]) for k in (0, len(pictures) // 2, -1)])
+    stills = [Image.fromarray(image) for image in images]
+    sheet = np.concatenate([np.asarray(stills[k]) for k in (0, len(stills) // 2, -1)])
     palette = Image.fromarray(sheet).quantize(COLORS, dither=Image.Dither.NONE)
     _keep_exact(palette, sheet[0, 0])
-    frames = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    frames = [still.quantize(palette=palette, dither=Image.Dither.NONE) for still in stills]
     duration = round(1000 / RATE)
     frames[0].save(
         path,

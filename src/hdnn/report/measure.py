@@ -100,17 +100,19 @@ def mistakes(model: Model, X: Tensor, logits: Tensor, y: Tensor, most: int = 12)
     order = wrong[chances[wrong, y[wrong]].argsort()][:most].tolist()
     labels = [str(label) for label in model.labels]
     return [
-        Mistake(_picture(X[k]), labels[int(y[k])], labels[int(guesses[k])], float(chances[k].max()))
+        Mistake(
+            _array(X[k]), labels[int(y[k])], labels[int(guesses[k])], float(chances[k].max())
+        )
         for k in order
     ]
 
 
-def _picture(image: Tensor) -> np.ndarray:
+def _array(image: Tensor) -> np.ndarray:
     if image.dtype != torch.uint8:
         image = (image * 255).clamp(0, 255).to(torch.uint8)
     planes = image.cpu().numpy()
-    picture: np.ndarray = planes.transpose(1, 2, 0) if len(planes) == 3 else planes[0]
-    return picture
+    array: np.ndarray = planes.transpose(1, 2, 0) if len(planes) == 3 else planes[0]
+    return array
 
 
 # --- along depth ----------------------------------------------------------------------------------

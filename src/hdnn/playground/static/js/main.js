@@ -366,7 +366,7 @@ class App {
     const { steps, pages } = await measure(this);
     const words = steps.map(({ layers, stepsInFrame }, i) =>
       `${layers} layers: ${stepsInFrame.toFixed(1)} training steps in a frame’s 16.7 ms, ` +
-      `${pages[i].updatesPerSecond.toFixed(0)} pictures a second, input blocked for at most ${pages[i].longestBlock.toFixed(0)} ms`);
+      `${pages[i].updatesPerSecond.toFixed(0)} images a second, input blocked for at most ${pages[i].longestBlock.toFixed(0)} ms`);
     this.say(`${words.join("; ")}.`);
   }
 

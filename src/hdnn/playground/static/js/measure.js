@@ -1,4 +1,4 @@
-// The page measures itself: training steps in a frame's time, pictures a second, blocked input.
+// The page measures itself: training steps in a frame's time, images a second, blocked input.
 
 const FRAME = 1000 / 60;
 const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

@@ -131,7 +131,7 @@ def _read_in(X: Array, chosen: Array, buffer: Array, width: int) -> None:
 
 
 @compiled
-def smooth(theta: Array, repeats: Array, h: Array, alpha: float, g: Array) -> float:
+def smoothness(theta: Array, repeats: Array, h: Array, alpha: float, g: Array) -> float:
     """alpha/2 sum_jk h_j repeats_k (theta_jk - theta_{j-1,k})^2; its gradient is added to g."""
     total = 0.0
     for j in range(1, theta.shape[0]):
@@ -355,8 +355,8 @@ def epoch(
                 source, 0, depth, pointer(rows), pointer(grads), found, boolean(False)
             )
             h = _member(fixed.h, e)
-            smooth = smooth(theta[e], fixed.repeats, h, options.alpha, g_theta)
-            smooth += smooth(beta[e], fixed.bias_repeats, h, options.alpha, g_beta)
+            smooth = smoothness(theta[e], fixed.repeats, h, options.alpha, g_theta)
+            smooth += smoothness(beta[e], fixed.bias_repeats, h, options.alpha, g_beta)
             if told.norms.shape[2] > 0:
                 _row_norms(g_theta, g_beta, told.norms[e, i])
             told.losses[e, i, 0] = plain

@@ -17,7 +17,7 @@ from numba import boolean, types
 from hdnn.kernels import build
 from hdnn.kernels.barrier import Progress, done, finish, next_shared, publish, take, wait
 from hdnn.kernels.blocks import PassContext, record, row_of, stage_backward
-from hdnn.kernels.epoch import smooth
+from hdnn.kernels.epoch import smoothness
 from hdnn.kernels.output_layer import LOGISTIC, SQUARED, sample_loss
 from hdnn.kernels.products import BIAS, FRESH, gram, product
 from hdnn.kernels.rows import Gradients, RowSource, extent, scatter_gradients, source_of, view_of
@@ -365,8 +365,8 @@ def _objective(shared: Shared, weights: Weights, constants: Constants, options: 
     if options.alpha > 0:
         (theta, beta), (g_theta, g_beta) = _stacks(values, weights), _stacks(g, weights)
         h, alpha = constants.h, options.alpha
-        penalty += smooth(theta[0], constants.repeats, h, alpha, g_theta[0])
-        penalty += smooth(beta[0], constants.bias_repeats, h, alpha, g_beta[0])
+        penalty += smoothness(theta[0], constants.repeats, h, alpha, g_theta[0])
+        penalty += smoothness(beta[0], constants.bias_repeats, h, alpha, g_beta[0])
     if options.alpha_c > 0:
         W = _head_at(weights)
         for k in range(W, W + weights.outputs * (weights.width + 1)):

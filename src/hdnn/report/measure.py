@@ -100,9 +100,7 @@ def mistakes(model: Model, X: Tensor, logits: Tensor, y: Tensor, most: int = 12)
     order = wrong[chances[wrong, y[wrong]].argsort()][:most].tolist()
     labels = [str(label) for label in model.labels]
     return [
-        Mistake(
-            _array(X[k]), labels[int(y[k])], labels[int(guesses[k])], float(chances[k].max())
-        )
+        Mistake(_array(X[k]), labels[int(y[k])], labels[int(guesses[k])], float(chances[k].max()))
         for k in order
     ]
 

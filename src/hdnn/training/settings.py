@@ -167,7 +167,7 @@ class ModelConfig:
     )
     dtype: Dtype = setting("float32", "float32 or float64.", "Network")
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
-    scale: float = setting(1.0, "Standard deviation of the initial K and b.", "Network")
+    scale: float = setting(1.0, "Standard deviation of the initial K; of b it is 1.", "Network")
 
     def __post_init__(self) -> None:
         row = architecture(self.architecture)

@@ -94,7 +94,7 @@ def test_the_figure_of_flows(
     figure = plots.flow_figure(models, points, labels, samples=10, title="So it is.", theme=theme)
     *planes, norms = figure.axes
     titles = [axis.get_title() for axis in planes]
-    assert titles[:5] == ["input", "layer 2", "layer 4", "layer 6", "what it decides"]
+    assert titles[:4] == ["input", "layer 3", "layer 6", "what it decides"]
     for axis in planes:
         assert len(axis.collections[0].get_offsets()) == 10
     assert [len(line.get_xdata()) for line in norms.get_lines()] == [7, 10]

@@ -169,7 +169,7 @@ def label_ends(axis: Axes) -> Axes:
             xytext=(5, place - height * points),
             textcoords="offset points",
             va="center",
-            color=str(line.get_color()),
+            color=line.get_color(),
             fontsize=NORMAL,
             annotation_clip=False,
         )

@@ -117,7 +117,10 @@ def slopes(context: Context) -> Tensor | None:
     if not isinstance(field, HamiltonianField):
         return None
     z = context.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
-    derivative: Tensor = torch.func.grad(lambda v: field.activation.function(v).sum())(z)
+    # Plain autograd: torch.func.grad would import the compiler of torch, which takes seconds.
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        (derivative,) = torch.autograd.grad(field.activation.function(z).sum(), z)
     return derivative
 
 

@@ -264,6 +264,25 @@ class Run:
             raise FileFormatError(f"{self.model_file} holds a network, not a model")
         return model
 
+    def load_checkpoint(self, prepared: PreparedRun) -> Model | None:
+        """The model as of the last checkpoint; None where there is no checkpoint.
+
+        Args:
+            prepared: data and untrained model of this run; the model gets the state.
+
+        Raises:
+            FileFormatError: the checkpoint is damaged.
+        """
+        model = prepared.model
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), shapes)
+        if snapshot is None:
+            return None
+        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in shapes})
+        _, undo = _standard(prepared.data)
+        undo(model)
+        return model
+
     def train(
         self,
         callbacks: Sequence[Callback] = (),

@@ -8,11 +8,13 @@ from pathlib import Path
 PAGES = {
     "networks": (
         "Networks",
-        "Networks by name, the torch module behind them, and how time is discretized.",
+        "Networks by name, the torch module behind them, how time is discretized, and the ODE.",
         {
-            "hdnn": ["network", "HamiltonianNetwork", "HdnnError"],
+            "hdnn": ["network", "HamiltonianNetwork", "HdnnError", "refine", "coarsen"],
             "hdnn.zoo": None,
             "hdnn.schemes": None,
+            "hdnn.ode": None,
+            "hdnn.refinement": ["optimizer_state"],
         },
     ),
     "fields": (
@@ -22,8 +24,8 @@ PAGES = {
     ),
     "models": (
         "Models and files",
-        "What one trains, saves and loads: a stem, Hamiltonian stages and an output layer.",
-        {"hdnn.models": None},
+        "What one trains, saves and exports: a stem, Hamiltonian stages and an output layer.",
+        {"hdnn.models": None, "hdnn": ["export_onnx"]},
     ),
     "estimators": (
         "Estimators",
@@ -36,11 +38,20 @@ PAGES = {
         {"hdnn.analysis": None},
     ),
     "training": ("Training", "How models are trained.", {"hdnn.training": None}),
-    "data": ("Data", "Where numbers come from.", {"hdnn.data": None}),
+    "data": (
+        "Data",
+        "Where numbers come from: planar problems, tables, images.",
+        {"hdnn.data": None, "hdnn.data.images": ["load", "ImageData", "ImageSet"]},
+    ),
+    "plots": (
+        "Figures and reports",
+        "What people look at: figures for matplotlib, and a page about a model or a run.",
+        {"hdnn.plots": None, "hdnn.report": None},
+    ),
     "program": (
         "Programs",
         "What a scheme makes of a field: stages, which every backend computes.",
-        {"hdnn.program": None},
+        {"hdnn.program": None, "hdnn.backends": None},
     ),
 }
 

@@ -43,7 +43,8 @@ nb_execution_raise_on_error = True
 nb_merge_streams = True
 suppress_warnings = ["ref.ref"]  # labels of scikit-learn, in docstrings that are inherited
 
-autosummary_generate = True
+# Named, since a build that adds a page would not find it among the pages of the last build.
+autosummary_generate = [f"api/{page}.rst" for page in api_pages.PAGES]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
@@ -79,6 +80,15 @@ def _as_rst(app, what, name, obj, options, lines):
     lines[:] = written
 
 
+def _settings(app, what, name, obj, options, lines):
+    """The arguments of a settings record are described where they are defined."""
+    if what != "class" or not hasattr(obj, "__pydantic_fields__"):
+        return
+    from hdnn.training.schema import settings_of
+
+    lines += ["", "Args:", *(f"    {s.name}: {s.help}" for s in settings_of(obj)), ""]
+
+
 def _link_results(app, page, source):
     """A page of results/ is a page of the site, too; on a code host the links stay as they are."""
     source[0] = re.sub(
@@ -88,5 +98,6 @@ def _link_results(app, page, source):
 
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _settings, priority=90)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
     app.connect("source-read", _link_results)

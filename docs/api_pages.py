@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 
 PAGES = {
@@ -66,11 +67,12 @@ def public(module: str) -> list[str]:
             for name, value in vars(loaded).items()
             if not name.startswith("_") and getattr(value, "__module__", None) == module
         ]
-    return [name for name in names if callable(getattr(loaded, name))]
+    values = {name: getattr(loaded, name) for name in names}
+    return [name for name, v in values.items() if inspect.isclass(v) or inspect.isroutine(v)]
 
 
 def write(folder: Path) -> None:
-    """Write the pages; those that have not changed are left alone, so that builds stay short."""
+    """Write the pages; those that have not changed stay, so that builds are short."""
     folder.mkdir(exist_ok=True)
     listed = "".join(f"   {page}\n" for page in PAGES)
     _write(
@@ -78,15 +80,21 @@ def write(folder: Path) -> None:
         _title("API reference") + "Every public name, by what it is for.\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{listed}",
     )
+    stubs = set()
     for page, (title, about, modules) in PAGES.items():
         parts = [f"{_title(title)}{about}\n"]
         for module, names in modules.items():
-            lines = "".join(f"   {name}\n" for name in names or public(module))
+            chosen = names or public(module)
+            stubs |= {f"{module}.{name}.rst" for name in chosen}
+            lines = "".join(f"   {name}\n" for name in chosen)
             parts.append(
                 f".. currentmodule:: {module}\n\n.. autosummary::\n"
                 f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
             )
         _write(folder / f"{page}.rst", "\n".join(parts))
+    for stub in (folder / "generated").glob("*.rst"):  # of names that are no longer public
+        if stub.name not in stubs:
+            stub.unlink()
 
 
 def _title(text: str) -> str:

@@ -59,7 +59,15 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What is known of a data set before it is loaded."""
+    """What is known of a data set before it is loaded.
+
+    Args:
+        name: as in `load`.
+        title: for people.
+        classes: names of the classes, in order.
+        shape: (C, H, W).
+        train, test: how many images.
+    """
 
     name: str
     title: str
@@ -117,6 +125,12 @@ def load(
         size: (height, width) to bring the images of a folder to; None: all are of one size.
         seed: of the part that is held out of a folder. That of the digits is fixed.
         progress: told what is fetched, ``progress(what, bytes_so_far, bytes_in_all)``.
+
+    Returns:
+        Images as uint8, training and test part.
+
+    Raises:
+        HdnnError: the name is unknown, files are damaged, or could not be fetched.
 
     >>> images = load("digits")
     >>> images

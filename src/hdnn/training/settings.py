@@ -338,6 +338,12 @@ class TrainingConfig:
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate at an epoch, counted from 0; a fraction is a place within it.
 
+        Args:
+            epoch: from 0.
+
+        Returns:
+            The learning rate.
+
         >>> config = TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8)
         >>> config.learning_rate_at(1)
         0.032
@@ -355,13 +361,24 @@ class TrainingConfig:
         return self.learning_rate
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, without those that are None."""
+        """The settings as plain values, without those that are None.
+
+        Returns:
+            Settings by name, for TOML or JSON.
+        """
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {name: value for name, value in plain.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The config of plain values; an unknown name raises an error that names the nearest."""
+        """The config of plain values; an unknown name raises an error that names the nearest.
+
+        Args:
+            values: settings by name.
+
+        Returns:
+            The config.
+        """
         return cls(**values)
 
 

@@ -58,7 +58,11 @@ class EpochRecord:
     validation_accuracy: float | None = None
 
     def to_dict(self) -> dict[str, float | int]:
-        """Without what was not measured."""
+        """Without what was not measured.
+
+        Returns:
+            Figures by name.
+        """
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

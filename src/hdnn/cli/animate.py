@@ -8,12 +8,18 @@ from typing import Annotated
 import typer
 
 from hdnn.cli.base import app, emit, errors, say
+from hdnn.cli.commands import with_ending
 
 
 @app.command()
 def animate(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
-    out: Annotated[Path, typer.Option(help="What to write: flow.gif, or .mp4 (extra mp4).")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="What to write: flow.gif, or .mp4 (extra mp4).", callback=with_ending(".gif")
+        ),
+    ],
     seconds: Annotated[float, typer.Option(help="How long it lasts, 2 to 8.")] = 5.0,
     dark: Annotated[bool, typer.Option(help="Light on dark.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hdnn.cli.base import App, app, emit, errors, say
+from hdnn.cli.base import app, emit, errors, say
+from hdnn.cli.commands import App
 from hdnn.errors import HdnnError, unknown_name
 
 group = App(help="List and fetch data sets.")

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.cli.commands import with_ending
 from hdnn.models import Model
 from hdnn.paper.table1 import PROTOCOLS, cells, settings
 from hdnn.training.prepare import Prepared, build, prepare
@@ -26,7 +27,9 @@ SHOWN = (("H1", 64), ("FCNN", 64))
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("demo.png"),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the figure.", callback=with_ending(".png"))
+    ] = Path("demo.png"),
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 0,
     epochs: Annotated[int, typer.Option(help="Of each training; the paper has 50.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

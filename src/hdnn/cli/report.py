@@ -8,13 +8,18 @@ from typing import Annotated
 import typer
 
 from hdnn.cli.base import app, emit, errors, say
+from hdnn.cli.commands import with_ending
 
 
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run, finished or not.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write; default: report.html in the run.")
+        Path | None,
+        typer.Option(
+            help="The page to write; default: report.html in the run.",
+            callback=with_ending(".html"),
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

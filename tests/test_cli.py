@@ -350,6 +350,24 @@ def test_a_bar_with_loss_and_accuracy_on_a_terminal(monkeypatch: pytest.MonkeyPa
     assert re.search(r"loss \d\.\d{4}  accuracy \d\.\d{4}", shown)
 
 
+def test_the_bar_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[float] = []
+    update = train_module.Progress.update
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(train_module, "console", terminal)
+    monkeypatch.setattr(
+        train_module.Progress,
+        "update",
+        lambda bar, task, **given: (
+            moves.append(given.get("completed", 0.0)) or update(bar, task, **given)
+        ),
+    )
+    Path("loop.toml").write_text('[training]\nloop = "autograd"\n')
+    batches = ("--size", 200, "--batch-size", 25, "--layers", 2, "--config", "loop.toml")
+    done("train", "swiss-roll", *batches, "--epochs", 2, "--out", "run")
+    assert {0.25, 0.5, 0.75, 1.25, 1.5, 1.75} <= set(moves)
+
+
 def test_json_and_nothing_else_on_standard_output(labeled: Trained) -> None:
     words = (labeled.table, "--target", "label", "--drop", "id", *QUICK, "--out", "run")
     result = done("train", *words, "--json")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, emit, errors, say
 from hdnn.cli.commands import with_ending
 
@@ -32,7 +33,7 @@ def animate(
     from hdnn.report import animation, collect
 
     animation.check_animation(out, seconds)
-    with errors.status("drawing"):
+    with working(errors, "drawing"):
         size = animation.animate(collect.of_run(run), out, seconds, DARK if dark else LIGHT)
     if as_json:
         emit({"run": str(run), "animation": str(out), "bytes": size})

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
+from hdnn.cli.bars import step_bars
 from hdnn.cli.commands import App, Command, CommandGroup
 from hdnn.errors import (
     ConvergenceError,
@@ -135,6 +136,7 @@ def main(
 ) -> None:
     """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
     _show_log()
+    ctx.with_resource(step_bars(errors))
     if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":

@@ -11,6 +11,7 @@ import torch
 import typer
 from rich.table import Table
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.cli.commands import with_ending
 from hdnn.models import Model
@@ -44,7 +45,7 @@ def demo(
     data = prepare(config)
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
-    with errors.status("training"):
+    with working(errors, "training"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
@@ -52,7 +53,7 @@ def demo(
         for cell in CELLS:
             models[cell], record = _train(config, data, *cell)
             records.append(record)
-    with errors.status("drawing"):
+    with working(errors, "drawing"):
         _draw(models, records, data, out)
         page = report(
             models[SHOWN[0]],

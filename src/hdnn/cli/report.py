@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, emit, errors, say
 from hdnn.cli.commands import with_ending
 
@@ -27,7 +28,7 @@ def report(
 
     How well it does, its layers, its gradients, what theory says of it.
     """
-    with errors.status("making the report"):
+    with working(errors, "making the report"):
         path = write_report(run, out)
     if as_json:
         emit({"run": str(run), "report": str(path), "bytes": path.stat().st_size})
@@ -37,7 +38,7 @@ def report(
 
 def say_report(run: Path, quiet: bool = False) -> None:
     """Write the page of a run into its folder and name it."""
-    with errors.status("making the report"):
+    with working(errors, "making the report"):
         path = write_report(run)
     if not quiet:
         say(f"report: {path}")

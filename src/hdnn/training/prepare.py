@@ -193,7 +193,7 @@ def _prepare_images(data: DataConfig) -> Prepared:
         place = Path(os.path.expanduser(data.source)).resolve()
         data = _pinned(data, place, folder_digest(place))
     size = None if data.pixels is None else (data.pixels, data.pixels)
-    images = load(data.source, size=size, seed=data.seed)
+    images = load(data.source, size=size, strict=data.strict, seed=data.seed)
     return Prepared(
         data,
         images.train,
@@ -202,6 +202,7 @@ def _prepare_images(data: DataConfig) -> Prepared:
         images.test_labels,
         "classification",
         list(images.classes),
+        notes=images.notes,
     )
 
 

@@ -116,6 +116,9 @@ class DataConfig:
     pixels: int | None = setting(
         None, "Folders of images: the side to bring them to.", "Data", ge=1, le=MOST_WIDTH
     )
+    strict: bool = setting(
+        False, "Folders of images: a file that cannot be read is an error.", "Data"
+    )
     digest: str | None = setting(
         None,
         "Tables and folders: the SHA-256 by which a run notices that the data have changed.",

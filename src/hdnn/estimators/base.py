@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 STRUCTURE = (
     "architecture",
     "layers",
+    "levels",
     "width",
     "T",
     "step",
@@ -46,6 +48,8 @@ def takes_parts(estimator: Any) -> bool:
     """Whether `partial_fit` is there: an error with the reason where all the data are needed."""
     if estimator.early_stopping:
         raise AttributeError("partial_fit cannot stop early: use fit, or early_stopping=False")
+    if estimator.levels is not None:
+        raise AttributeError("partial_fit trains at one depth: use fit, or levels=None")
     weight = getattr(estimator, "class_weight", None)
     if isinstance(weight, str) and weight == "balanced":
         raise AttributeError(
@@ -72,6 +76,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         architecture: Any = "H1",
         *,
         layers: int = defaults.LAYERS,
+        levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float = 1.2,
         step: float | None = None,
@@ -97,6 +102,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
+        self.levels = levels
         self.T, self.step, self.augmentation = T, step, augmentation
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
@@ -166,7 +172,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         network = zoo.network(
             row,
             features=width,
-            layers=settings.checked("layers", self.layers),
+            layers=settings.choose_layers(self.layers, self.levels),
             activation=self.activation,
             time_invariant=bool(self.time_invariant),
             generator=(generator := torch.Generator().manual_seed(seed)),
@@ -212,9 +218,14 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             alpha_c=settings.plain(self.alpha_c),
             solver=self.solver,
             class_weight=self._class_weight(),
+            levels=None if partial or self._continues(partial) else self._levels(),
             seed=seed,
             **stopping,
         )
+
+    def _levels(self) -> tuple[int, ...] | None:
+        levels: tuple[int, ...] | None = settings.checked("levels", self.levels)
+        return levels
 
     def _class_weight(self) -> str | tuple[float, ...] | None:
         return None

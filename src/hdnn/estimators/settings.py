@@ -47,6 +47,7 @@ TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
     "layers": Parameter("layers", ModelConfig, why=TABLES),
+    "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
     "T": Parameter("T", ModelConfig, why="a run takes 1.2 too where step is not given"),
     "step": Parameter("step", ModelConfig),
@@ -90,6 +91,13 @@ def checked(name: str, value: Any) -> Any:
     given = PARAMETERS[name]
     besides = "auto" if given.auto else None
     return check_value(given.record, given.setting, plain(value), name, besides)
+
+
+def choose_layers(layers: Any, levels: Any) -> int:
+    """The depth of the network: that of the last level, where there are any."""
+    depths: tuple[int, ...] | None = checked("levels", levels)
+    depth: int = checked("layers", layers)
+    return depth if depths is None else depths[-1]
 
 
 def choose_width(width: Any, features: int) -> int:

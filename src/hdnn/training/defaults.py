@@ -93,7 +93,8 @@ def filled(
     """
     projects = model.get("projection") != "off"
     usual = width(shape.features) if projects else default_width(shape.features, "off")
-    model = {"layers": LAYERS, "width": usual, **model}
+    layers = training["levels"][-1] if training.get("levels") else LAYERS
+    model = {"layers": layers, "width": usual, **model}
     wide = model["width"] + model["width"] % 2
     model = {"scale": scale(wide), "dtype": dtype(shape.rows, [columns]), **model}
     training = {"method": METHOD, **training}

@@ -290,8 +290,7 @@ class Run:
 
     def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, shapes)
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
         journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(config), model)
         return snapshot
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,10 @@ Depths = Annotated[
     tuple[Annotated[int, Ge(0), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
 ]
 Betas = Annotated[tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]], LISTED]
+Levels = Annotated[
+    tuple[Annotated[int, Ge(1), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
+]
+Shares = Annotated[tuple[Annotated[int, Ge(1), Le(MOST)], ...], MinLen(1), LISTED_OR_ONE, LISTED]
 ClassWeights = Annotated[tuple[Annotated[float, Ge(0)], ...], MinLen(2), LISTED]
 
 
@@ -303,6 +308,18 @@ class TrainingConfig:
         ge=1,
         le=MOST,
     )
+    levels: Levels | None = setting(
+        None,
+        "Train at these depths one after the other, as in 4,16,64; see docs/depth.md.",
+        "Training",
+        allowed="a list of increasing integers, of which the last is the depth of the network",
+    )
+    level_epochs: Shares | None = setting(
+        None,
+        "levels: how the epochs are split, in proportion, as in 2,1,1; equally by default.",
+        "Training",
+        allowed="a list of positive integers, one for every level",
+    )
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
     loop: Annotated[str, OneOf(LOOPS)] = setting(
         "auto",
@@ -316,6 +333,16 @@ class TrainingConfig:
             raise HdnnError("early_stopping needs a validation part: give validation=0.1")
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
+        self._check_levels()
+
+    def _check_levels(self) -> None:
+        levels, shares = self.levels or (), self.level_epochs or ()
+        if any(b <= a for a, b in pairwise(levels)):
+            raise HdnnError(f"levels are increasing depths, as in 4,16,64; got {levels!r:.60}")
+        if shares and len(shares) != len(levels):
+            raise HdnnError(f"level_epochs has {len(shares)} entries for {len(levels)} levels")
+        if 0 < self.epochs < len(levels):
+            raise HdnnError(f"{len(levels)} levels need as many epochs, got epochs={self.epochs}")
 
     @property
     def distorts(self) -> bool:

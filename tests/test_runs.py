@@ -30,11 +30,14 @@ from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig,
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run
+from hdnn.training.runs import Run, read_history
 from hdnn.training.settings import DataConfig, ModelConfig
 
 RECIPE = RunConfig(DataConfig(size=200), ModelConfig(layers=3), TrainingConfig(epochs=6))
-FLAGS = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 6)
+FLAGS = (
+    *("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 6),
+    *("--protocol", "paper", "--T", 1.2),
+)
 DIVERGING = replace(
     RECIPE,
     training=TrainingConfig(epochs=6, batch_size=20, schedule="exponential", decay=1e40),
@@ -139,8 +142,10 @@ def test_a_run_is_the_same_every_time(whole: Run, tmp_path: Path) -> None:
 
 def test_the_checkpoint_interval_changes_nothing(whole: Run, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", RECIPE)
-    run.train(checkpoint_seconds=1e9)
-    assert not run.checkpoint.exists()
+    epochs: list[bool] = []
+    watch = [lambda *_: epochs.append(run.checkpoint.exists())]
+    run.train(watch, checkpoint_seconds=1e9)
+    assert epochs == 6 * [False]
     assert run.model_file.read_bytes() == whole.model_file.read_bytes()
 
 
@@ -239,7 +244,8 @@ def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
         ("swiss-roll",),
         ("--layers", 3),
         ("--seed", 0),
-        ("--epochs", 6),
+        ("--epochs", 12, "--seed", 0),
+        ("--protocol", "paper"),
         ("--balanced",),
         ("--out", "other"),
         ("--config", "a.toml"),
@@ -247,12 +253,81 @@ def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
         ("--no-standardize",),
         ("--overwrite",),
     ],
-    ids=lambda more: more[0],
+    ids=lambda more: more[-2] if len(more) > 2 else more[0],
 )
 def test_resume_takes_no_other_settings(more: tuple[object, ...], tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", RECIPE)
     refused(command("train", "--resume", run.folder, *more), 2, "--resume")
     assert list(contents(run.folder)) == ["config.toml"]
+
+
+def test_a_finished_run_of_a_constant_rate_goes_on_as_if_it_had_never_ended(
+    whole: Run, tmp_path: Path
+) -> None:
+    run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
+    first = run.model_file.read_bytes()
+    result = command("train", "--resume", run.folder, "--epochs", 9)
+    assert result.exit_code == 0, result.output
+    longer = Run.create(
+        tmp_path / "longer", replace(RECIPE, training=replace(RECIPE.training, epochs=9))
+    )
+    longer.train()
+    assert run.model_file.read_bytes() == longer.model_file.read_bytes()
+    assert [r["epoch"] for r in read_history(run.history)] == list(range(1, 10))
+    assert (run.folder / "model-6.safetensors").read_bytes() == first
+    assert run.read_config().training.epochs == 9
+    assert command("train", *FLAGS, "--out", run.folder, "--overwrite").exit_code == 0
+    assert not (run.folder / "model-6.safetensors").exists()
+
+
+def test_an_unfinished_run_can_become_longer(whole: Run, tmp_path: Path) -> None:
+    run = unfinished(tmp_path / "run")
+    assert command("train", "--resume", run.folder, "--epochs", 7).exit_code == 0
+    assert len(read_history(run.history)) == 7
+
+
+def test_runs_that_cannot_go_on_are_left_alone(whole: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
+    before = contents(run.folder)
+    for epochs in (3, 6):
+        refused(command("train", "--resume", run.folder, "--epochs", epochs), 2, "6 epochs", "12")
+    assert contents(run.folder) == before
+    shutil.rmtree(run.checkpoint.parent)
+    refused(command("train", "--resume", run.folder, "--epochs", 9), 2, "no checkpoint")
+    assert run.finished
+
+    training = replace(RECIPE.training, validation=0.2, early_stopping=1, learning_rate=1.0)
+    run = Run.create(tmp_path / "early", replace(RECIPE, training=replace(training, epochs=50)))
+    run.train()
+    refused(command("train", "--resume", run.folder, "--epochs", 90), 2, "stopped early")
+    assert run.finished
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), ("cosine", 0.1, 1.0, "spread")),  # the cell of Table 1, as `hdnn.paper` trains it
+        (("--layers", 30), ("cosine", 0.1, 1.0, "spread")),  # the nearest one
+        (("--T", 0.3, "--lr", 0.01), ("cosine", 0.01, 0.3, "spread")),
+        (("--protocol", "paper"), ("constant", 0.05, 0.6, "append")),
+        (("--method", "joint"), ("constant", 0.05, 1.2, "append")),
+    ],
+)
+def test_a_planar_problem_has_the_settings_of_table_1(
+    flags: tuple[object, ...], expected: tuple[object, ...], tmp_path: Path
+) -> None:
+    words = ("swiss-roll", "--size", 20, "--layers", 32, "--epochs", 0, *flags)
+    done = command("train", *words, "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    config = Run.open(tmp_path / "run").read_config()
+    training, model = config.training, config.model
+    assert isinstance(model, ModelConfig)
+    assert (training.schedule, training.learning_rate, model.T, model.augmentation) == expected
+
+
+def test_protocols_are_of_planar_problems_and_tables() -> None:
+    refused(command("train", "swiss-roll", "--protocol", "papre"), 2, "paper", "tuned")
+    refused(command("train", "mnist", "--protocol", "paper"), 2, "--preset")
 
 
 @pytest.mark.parametrize("text", [b"not toml", b"[model]\nlayer = 3\n", b'name = "\xff"\n'])
@@ -682,7 +757,7 @@ def test_divergence_names_layer_and_step_and_keeps_the_last_good_state(tmp_path:
 
 def test_divergence_in_the_first_epoch(tmp_path: Path) -> None:
     for method in ("coordinate", "joint"):
-        words = (*FLAGS, "--step", 3e38, "--method", method, "--out", tmp_path / method)
+        words = (*FLAGS[:-2], "--step", 3e38, "--method", method, "--out", tmp_path / method)
         refused(command("train", *words), 1, "epoch 1: with step h = 3e+38, layer 1")
         assert about(Run(tmp_path / method))["epoch"] == 0
 

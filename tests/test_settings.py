@@ -80,7 +80,8 @@ FLAGS = """
 --decay --drop --numeric
 --dtype --early-stopping --epochs --erase --flip --head --json --kernel --label-smoothing --layers
 --learning-rate --lr --method --no-flip --no-overwrite --no-standardize --no-time-invariant --norm
---optimizer --out --overwrite --pixels --preset --projection --record --report --resume --rotate
+--optimizer --out --overwrite --pixels --preset --projection --protocol --record --report --resume
+--rotate
 --scale --schedule --seed --shift --size --solver --split --standardize --step --target --task
 --tensorboard --test --time-invariant --validation --warmup --weight-decay --width --widths --zoom
 """

@@ -871,6 +871,22 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(
     assert "column 'since' is no date: line 2 holds 'soon'" in refused.output
 
 
+def test_several_targets_from_file_to_prediction(write: Write, tmp_path: Path) -> None:
+    def command(*words: object) -> Any:
+        done = CliRunner().invoke(app, list(map(str, words)))
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    path = write("a,u,v\n" + "".join(f"{i},{2 * i},{-i}\n" for i in range(60)))
+    run = tmp_path / "run"
+    command("train", path, "--target", "u", "--target", "v", "--out", run, "--epochs", 2)
+    assert hdnn.load(run / "model.safetensors").target_names == ["u", "v"]
+    header = command("predict", run, path).splitlines()[0]
+    assert header == "a,u,v,prediction_u,prediction_v"
+    measured = json.loads(command("evaluate", run, path, "--json"))
+    assert [target["name"] for target in measured["targets"]] == ["u", "v"]
+
+
 def test_the_command_line_is_told_of_flags(write: Write) -> None:
     text = "a,y\n" + "".join(f"{i},{i / 7:.3f}\n" for i in range(30)) + "oops,1.5\n"
     done = CliRunner().invoke(app, ["train", str(write(text)), "--target", "y"])

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from hdnn.cli.base import app, console, emit, errors, say
 from hdnn.models import Model
-from hdnn.paper.table1 import PROTOCOLS, cells, settings
+from hdnn.paper.table1 import cells, run_settings
 from hdnn.training.prepare import Prepared, build, prepare
 from hdnn.training.run_config import RunConfig
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.training.settings import DataConfig, ModelConfig, TrainingConfig
 from hdnn.training.trainer import Trainer
 
 CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
@@ -136,12 +136,9 @@ def _table(title: str, records: list[dict[str, Any]]) -> Table:
 def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
     """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
     seed, epochs = config.training.seed, config.training.epochs
-    tuned, place = PROTOCOLS["tuned"], ("swiss-roll", name, layers)
-    cell = next((c for c in cells() if (c.data, c.architecture, c.layers) == place), None)
-    training, model, paper = tuned.training, ModelConfig(name, layers, seed=seed), None
-    if cell is not None:
-        tuned_cell, paper = settings("tuned", cell), cell.published
-        training = replace(training, learning_rate=tuned_cell.learning_rate)
-        model = replace(model, T=tuned_cell.T, augmentation=tuned_cell.augmentation)
-    training = replace(training, seed=seed, epochs=epochs)
+    tuned = run_settings("tuned", "swiss-roll", name, layers)
+    model = ModelConfig(name, layers, seed=seed, **tuned["model"])
+    training = TrainingConfig(seed=seed, epochs=epochs, **tuned["training"])
+    place = "swiss-roll", name, layers
+    paper = next((cell.published for cell in cells() if cell.key == place), None)
     return replace(config, model=model, training=training), paper

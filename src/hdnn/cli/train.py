@@ -16,7 +16,8 @@ from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
 from hdnn.cli.flags import Tables, with_settings
 from hdnn.cli.report import say_report
 from hdnn.cli.show_metrics import show_references
-from hdnn.errors import HdnnError
+from hdnn.data import problem
+from hdnn.errors import HdnnError, unknown_name
 from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
@@ -25,10 +26,11 @@ from hdnn.training.prepare import PreparedRun
 from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
-from hdnn.training.settings import ImageModelConfig
+from hdnn.training.settings import ImageModelConfig, ModelConfig
 from hdnn.training.trainer import Callback, EpochRecord, Trainer
 
 RUN = "Run"
+PROTOCOLS = ("tuned", "paper")
 
 
 @app.command()
@@ -49,7 +51,18 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder.", rich_help_panel=RUN)] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with this run.", rich_help_panel=RUN)
+        Path | None,
+        typer.Option(
+            help="Go on with this run; a finished one with more --epochs.", rich_help_panel=RUN
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="What is not given: tuned (chosen for the planar problem, or from the table; the "
+            "default) or paper (appendix B.1). Images have --preset.",
+            rich_help_panel="Training",
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -89,8 +102,13 @@ def train(
         raise HdnnError(
             "--data goes with --resume; a new run takes its data first: hdnn train DATA"
         )
-    if resume is not None and (config or out or overwrite or any(settings.values())):
-        raise HdnnError("--resume takes no other settings: the run's config.toml has them")
+    more = settings["training"].get("epochs") if resume is not None else None
+    if resume is not None and (
+        config or out or overwrite or protocol or _count(settings) > (more is not None)
+    ):
+        raise HdnnError(
+            "--resume takes no other setting than --epochs: the run's config.toml has them"
+        )
 
     with joined() as group:
         loggers: list[Callback] = []  # first: a package may be missing
@@ -100,8 +118,8 @@ def train(
         def opened() -> tuple[Run, RunConfig]:
             nonlocal prepared
             if resume is not None:
-                return _reopened(resume, data, group)
-            prepared = _prepared(*_run_config(config, settings), group)
+                return _reopened(resume, data, more, group)
+            prepared = _prepared(*_run_config(config, settings, protocol), group)
             folder = out or _default_folder(prepared.config)
             return Run.create(folder, prepared.config, overwrite), prepared.config
 
@@ -120,17 +138,25 @@ def train(
             group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
 
 
-def _reopened(folder: Path, data: Path | None, group: Group) -> tuple[Run, RunConfig]:
+def _count(settings: Tables) -> int:
+    return sum(map(len, settings.values()))
+
+
+def _reopened(
+    folder: Path, data: Path | None, epochs: int | None, group: Group
+) -> tuple[Run, RunConfig]:
     """An existing run to go on with, whose data may be elsewhere now."""
     run = Run.open(folder)
     if data is not None:
         run.find_data(data)
+    if epochs is not None:
+        run.extend(epochs)
     config = run.read_config()
     group.check(config.training)
     return run, config
 
 
-def _prepared(config: RunConfig, given: dict[str, Any], group: Group) -> PreparedRun:
+def _prepared(config: RunConfig, given: dict[str, Any] | None, group: Group) -> PreparedRun:
     """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
     if config.record is not None and config.data.is_image:
         raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
@@ -141,8 +167,13 @@ def _prepared(config: RunConfig, given: dict[str, Any], group: Group) -> Prepare
     return prepared
 
 
-def _run_config(config: Path | None, flags: Tables) -> tuple[RunConfig, dict[str, Any]]:
-    """The run config, and the settings that were asked for: flags, and those of a config file."""
+def _run_config(
+    config: Path | None, flags: Tables, protocol: str | None
+) -> tuple[RunConfig, dict[str, Any] | None]:
+    """The run config, and the settings that were asked for: flags, and those of a config file.
+
+    These are None where all the others are to be the paper's.
+    """
     tables: dict[str, Any] = {}
     if config is not None:
         if not config.is_file():
@@ -159,7 +190,33 @@ def _run_config(config: Path | None, flags: Tables) -> tuple[RunConfig, dict[str
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
     where = "the command line" if config is None else str(config)
-    return RunConfig.from_tables(tables, where), tables
+    if protocol not in (None, *PROTOCOLS):
+        raise unknown_name("protocol", protocol, PROTOCOLS)
+    found = RunConfig.from_tables(tables, where)
+    if found.data.is_image and protocol is not None:
+        raise HdnnError("--protocol serves planar problems and tables; images have --preset")
+    if found.data.is_table or found.data.is_image:
+        return found, None if protocol == "paper" else tables
+    return RunConfig.from_tables(_planar(tables, found, protocol or "tuned"), where), None
+
+
+def _planar(tables: dict[str, Any], config: RunConfig, protocol: str) -> dict[str, Any]:
+    """The settings of a planar problem under a protocol, where they are not given."""
+    from hdnn.paper.table1 import run_settings  # not for tables, which need none of it
+
+    model, training = tables["model"], tables["training"]
+    assert isinstance(config.model, ModelConfig)
+    if config.training.method != "coordinate":
+        return tables  # protocols are of coordinate descent
+    data = problem(config.data.source).name
+    usual = run_settings(protocol, data, config.model.architecture, config.model.layers)
+    if "step" in model:
+        usual["model"].pop("T", None)
+    return {
+        **tables,
+        "model": {**usual["model"], **model},
+        "training": {**usual["training"], **training},
+    }
 
 
 def _default_folder(config: RunConfig) -> Path:

@@ -105,7 +105,8 @@ def _predict_images(model: Model, data: Path, out: Path | None, as_json: bool) -
 def _titles(model: Model) -> list[str]:
     if model.task == "regression":
         count = model.head.out_features
-        return ["prediction"] if count == 1 else [f"prediction_{k}" for k in range(count)]
+        names = model.target_names or list(map(str, range(count)))
+        return ["prediction"] if count == 1 else [f"prediction_{name}" for name in names]
     return ["prediction", *(f"p_{name}" for name in model.labels)]
 
 

@@ -35,6 +35,7 @@ class Model(nn.Module):
         classes: the labels, in the order of the outputs.
         feature_names: the columns of a table that the model takes, in order.
         encoder: makes these of a table as people have it; None where all columns are numbers.
+        target_names: the columns of a table that a regression predicts, in order.
         projection: brings the data to the network's width instead, by a learned linear map.
         stem: instead of augmentation, scaler and projection, where the data are no table.
 
@@ -58,6 +59,7 @@ class Model(nn.Module):
         classes: Sequence[Label] | None = None,
         feature_names: Sequence[str] | None = None,
         encoder: ColumnEncoder | None = None,
+        target_names: Sequence[str] | None = None,
         projection: Projection | None = None,
         stem: Stem | None = None,
     ) -> None:
@@ -79,7 +81,8 @@ class Model(nn.Module):
         self.stages = (
             network if isinstance(network, Stages) else Stages([network], features=network.features)
         )
-        _check_names(feature_names, self.features)
+        _check_names("feature_names", feature_names, self.features)
+        _check_names("target_names", target_names, outputs)
         _check_classes(classes)
         dtype = next(chain(self.stages.parameters(), self.stem.parameters())).dtype
         self.head = nn.Linear(network.features, outputs, dtype=dtype)
@@ -88,6 +91,7 @@ class Model(nn.Module):
         self.task = task
         self.classes = None if classes is None else list(classes)
         self.feature_names = None if feature_names is None else list(feature_names)
+        self.target_names = None if target_names is None else list(target_names)
         self.register_state_dict_post_hook(_shorten_names)
         self.register_load_state_dict_pre_hook(_lengthen_names)
 
@@ -296,12 +300,12 @@ def _check_labels(classes: Sequence[Label] | None, count: int) -> None:
         raise HdnnError(f"{len(classes)} labels do not fit {count} classes")
 
 
-def _check_names(names: object, features: int) -> None:
+def _check_names(what: str, names: object, count: int) -> None:
     if names is None:
         return
     good = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    if not good or len(names) != features:  # type: ignore[arg-type]
-        raise HdnnError(f"feature_names are {features} strings, got {names!r:.100}")
+    if not good or len(names) != count:  # type: ignore[arg-type]
+        raise HdnnError(f"{what} are {count} strings, got {names!r:.100}")
 
 
 def _check_classes(classes: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from hdnn.paper.experiment import (
 )
 from hdnn.paper.render import Column, Table, markdown
 from hdnn.paper.store import Record
+from hdnn.training import TrainingConfig
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""
@@ -117,6 +119,35 @@ def settings(protocol: str, cell: Cell) -> Settings:
             f"python -m hdnn.paper.tuning --protocol {name}"
         )
     return Settings(**chosen[cell.name])
+
+
+def run_settings(
+    protocol: str, data: str, architecture: str, layers: int
+) -> dict[str, dict[str, Any]]:
+    """The settings of a run on a planar problem under a protocol, by table and name.
+
+    A network that Table 1 does not have takes the settings of the one nearest to it in depth, of
+    the same data and architecture; where there is none, those that all cells share.
+
+    Args:
+        protocol: "paper" or "tuned".
+        data, architecture, layers: what is trained on what.
+
+    Returns:
+        Those of `TrainingConfig` and `ModelConfig` that differ from their defaults.
+
+    >>> run_settings("tuned", "swiss-roll", "H1", 8)["model"]
+    {'T': 0.4, 'augmentation': 'append'}
+    """
+    shared = find("protocol", protocol, PROTOCOLS).training
+    training = {f: v for f, v in shared.to_dict().items() if v != getattr(TrainingConfig(), f)}
+    near = [cell for cell in cells() if (cell.data, cell.architecture) == (data, architecture)]
+    if not near:
+        return {"model": {}, "training": training}
+    cell = min(near, key=lambda cell: abs(math.log2(cell.layers / layers)))
+    own = settings(protocol, cell)
+    training["learning_rate"] = own.learning_rate
+    return {"model": {"T": own.T, "augmentation": own.augmentation}, "training": training}
 
 
 # --- training -------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ class Journal:
         self.write_checkpoint, self.interval = write_checkpoint, seconds
         self.recorder: Recorder | None = None
         self.last = time.monotonic()
+        self.saved: Snapshot | None = None
 
     def begin(self, epoch: int, recorder: Recorder | None, model: Model) -> None:
         """Cut the files back to the end of an epoch, to go on from there."""
@@ -81,9 +82,12 @@ class Journal:
 
     def save(self, snapshot: Snapshot) -> None:
         """Write an epoch and its checkpoint, which survive a loss of power from here on."""
+        if snapshot is self.saved:
+            return
         self.append(snapshot)
         self.sync()
         self.write_checkpoint(snapshot)
+        self.saved = snapshot
 
     def sync(self) -> None:
         """Wait until the disk has history and recordings."""
@@ -174,6 +178,15 @@ def read_checkpoint(path: Path, config: RunConfig, model: Model) -> Snapshot | N
             f"To start again, remove {path.parent}"
         ) from error
     return snapshot
+
+
+def epoch_of(path: Path) -> int | None:
+    """The epoch that a checkpoint says it is of; None where there is none that can be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(json.loads((file.metadata() or {}).get("hdnn", "null"))["epoch"])
+    except Exception:  # whatever a reader of any bytes may meet
+        return None
 
 
 def _digest(version: str, config: RunConfig, epoch: int, tensors: dict[str, Tensor]) -> str:

@@ -96,5 +96,5 @@ def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict
     """
     if model.task == "classification":
         return classification_metrics(target, predictions, model.labels)
-    names = [str(k) for k in range(predictions.shape[1])]
+    names = model.target_names or [str(k) for k in range(predictions.shape[1])]
     return regression_metrics(target.reshape(predictions.shape), predictions, names)

@@ -62,6 +62,7 @@ class Prepared:
         task: "classification" or "regression".
         classes: the labels, in the order of their numbers; None for regression.
         feature_names: the columns of a table.
+        target_names: its columns that a regression predicts.
         notes: remarks for people.
     """
 
@@ -73,6 +74,7 @@ class Prepared:
     task: str
     classes: list[Any] | None
     feature_names: list[str] | None = None
+    target_names: list[str] | None = None
     notes: tuple[str, ...] = ()
     encoder: ColumnEncoder | None = None
 
@@ -220,9 +222,17 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
         table.task,
         None if table.classes is None else list(table.classes),
         encoder.feature_names,
+        _names_of_targets(table),
         (*table.notes, *encoder.notes),
         encoder,
     )
+
+
+def _names_of_targets(table: Table) -> list[str] | None:
+    """What a regression predicts; a class has its own names."""
+    if table.task != "regression" or table.target is None:
+        return None
+    return [table.target] if isinstance(table.target, str) else list(table.target)
 
 
 def _read_table(data: DataConfig) -> tuple[DataConfig, Table]:
@@ -323,6 +333,7 @@ def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
         task=data.task,
         classes=data.classes,
         feature_names=data.feature_names,
+        target_names=data.target_names,
         # Files of purely numeric models stay as they always were.
         encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
         projection=projection,

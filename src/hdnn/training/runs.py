@@ -173,6 +173,46 @@ class Run:
         with self.locked():
             self._write_config(replace(config, data=replace(config.data, source=str(place))))
 
+    def extend(self, epochs: int) -> None:
+        """Make it a run of more epochs, to be trained on from where it is.
+
+        The model and metrics of a finished run are kept under the number of their epochs.
+
+        Args:
+            epochs: in all; the schedule of the learning rate is that of so many epochs.
+
+        Raises:
+            HdnnError: the run has as many already, stopped early, or its last state is not there.
+        """
+        config = self.read_config()
+        before = config.training.epochs
+        longer = replace(config, training=replace(config.training, epochs=epochs))
+        if epochs < before or (epochs == before and self.finished):
+            raise HdnnError(
+                f"{self.folder} is a run of {before} epochs; to go on, give more: "
+                f"--epochs {2 * before}"
+            )
+        with self.locked():
+            if self.finished:
+                self._reopen(before)
+            self._write_config(longer)
+
+    def _reopen(self, epochs: int) -> None:
+        """Put model and metrics of a finished run aside."""
+        reached = len(read_history(self.history))
+        if reached < epochs:
+            raise HdnnError(
+                f"{self.folder} stopped early, after {reached} of {epochs} epochs: more of them "
+                "would change nothing; train anew with another --early-stopping"
+            )
+        if checkpoint.epoch_of(self.checkpoint) != epochs:
+            raise HdnnError(
+                f"{self.folder} has no checkpoint of its last epoch to go on from; train anew"
+            )
+        for path in (self.metrics, self.model_file):  # the model, which says finished, last
+            if path.exists():
+                path.replace(path.with_stem(f"{path.stem}-{epochs}"))
+
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
         for folder in (self.folder, self.checkpoint.parent):
@@ -189,8 +229,9 @@ class Run:
         """Remove what a training wrote, the config last."""
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
         failure = self.folder / FAILURE
+        earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
         files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
-        for path in files:
+        for path in (*earlier, *files):
             path.unlink(missing_ok=True)
 
     @contextmanager
@@ -268,6 +309,8 @@ class Run:
             target, undo = _standard(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
+                if group.is_rank_zero and trainer.snapshot is not None:
+                    journal.save(trainer.snapshot)  # more epochs can go on from it
                 undo(model.cpu())
                 return self._finish(model, data, group, journal)
             except (KeyboardInterrupt, HdnnError) as error:

@@ -265,13 +265,19 @@ def _read(cls: Any, name: str) -> Setting:
 
 def _taken_apart(annotation: Any, metadata: list[Any]) -> tuple[type, type | None, tuple[str, ...]]:
     """Type, type of items, and names; of several types the last, which is the most general."""
-    parts = [annotation]
-    if get_origin(annotation) in (types.UnionType, Union):
-        parts = [part for part in get_args(annotation) if part is not types.NoneType]
+    parts = _alternatives(annotation)
     kind, more = _bare(parts[-1])
     names = [m.names for m in (*metadata, *more) if isinstance(m, OneOf)] if len(parts) == 1 else []
     item = _bare(get_args(kind)[0])[0] if get_origin(kind) is tuple else None
     return get_origin(kind) or kind, item, tuple(names[0]) if names else ()
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """The types of a union, without None; one inside another counts by its types."""
+    bare = _bare(annotation)[0]
+    if get_origin(bare) not in (types.UnionType, Union):
+        return [] if bare is types.NoneType else [annotation]
+    return [part for each in get_args(bare) for part in _alternatives(each)]
 
 
 def _bare(annotation: Any) -> tuple[Any, list[Any]]:

@@ -57,7 +57,15 @@ Levels = Annotated[
     tuple[Annotated[int, Ge(1), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
 ]
 Shares = Annotated[tuple[Annotated[int, Ge(1), Le(MOST)], ...], MinLen(1), LISTED_OR_ONE, LISTED]
+Targets = Annotated[
+    str | Annotated[tuple[str, ...], MinLen(1), LISTED],
+    BeforeValidator(lambda given: given[0] if _is_single(given) else given),
+]
 ClassWeights = Annotated[tuple[Annotated[float, Ge(0)], ...], MinLen(2), LISTED]
+
+
+def _is_single(given: object) -> bool:
+    return isinstance(given, list | tuple) and len(given) == 1
 
 
 def is_image(source: str) -> bool:
@@ -89,7 +97,12 @@ class DataConfig:
     size: int = setting(
         10_000, "Planar problems: points of both parts.", "Data", ge=1, le=MOST_POINTS
     )
-    target: str | None = setting(None, "Tables: the column to predict.", "Data")
+    target: Targets | None = setting(
+        None,
+        "Tables: the column to predict; repeats, for a regression of several.",
+        "Data",
+        allowed="a text, or a list of texts",
+    )
     drop: Annotated[tuple[str, ...], LISTED] = setting(
         (), "Tables: a column to leave out; repeats.", "Data", allowed="a list of texts"
     )

@@ -309,6 +309,7 @@ _TABLE_MODEL = Schema(
         "task": attribute("task"),
         "classes": attribute("classes"),
         "feature_names": attribute("feature_names"),
+        "target_names": attribute("target_names", optional=True),
         "augmentation": attribute("augmentation", part=_AUGMENTATION),
         "columns": Argument(
             lambda model: None if model.encoder is None else model.encoder.to_list(),

@@ -73,7 +73,7 @@ def timeless(history: list[EpochRecord]) -> list[EpochRecord]:
 def test_the_penalty_of_weights_is_the_same_on_every_level(name: str) -> None:
     """Also for weights that are no straight lines: the coarse ones are any."""
     fine = make(16, name)
-    levels = Levels.of(fine, TrainingConfig(alpha=0.3, levels=(2, 4, 16)))
+    levels = Levels.of(fine, TrainingConfig(alpha=3.0, levels=(2, 4, 16)))
     coarse = hdnn.coarsen(fine, 2, INTERPOLATION)
     penalties = []
     for level, (depth,) in enumerate(levels.depths):

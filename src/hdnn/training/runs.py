@@ -306,7 +306,7 @@ class Run:
             if group.is_rank_zero:
                 trainer.recorder = journal.recorder
                 trainer.callbacks = [journal, *callbacks]
-            target, undo = _standard(data)
+            target, undo = standardized_target(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
                 if group.is_rank_zero and trainer.snapshot is not None:
@@ -380,7 +380,7 @@ class Run:
         checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
 
 
-def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
+def standardized_target(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
     """Targets of a regression, standardized, and how to undo that in the output layer."""
     target = data.y_train
     if data.task == "classification":

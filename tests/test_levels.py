@@ -41,6 +41,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "joint, autograd": {"method": "joint", "loop": "autograd"},
     "averaged": {"method": "joint", "averaging": 0.9},
     "SGD": {"optimizer": "SGD"},
+    "varpro": {"method": "varpro"},
     "early stopping": {"validation": 0.2, "early_stopping": 2},
 }
 every_loop = pytest.mark.parametrize("loop", LOOPS)

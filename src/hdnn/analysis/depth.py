@@ -57,7 +57,11 @@ class DepthError:
         return self.error == 0 or abs(self.observed_order - self.order) < 0.5
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers and lists of numbers only.
+        """
         return {**asdict(self), "changes": list(self.changes), "reliable": self.reliable}
 
     def __str__(self) -> str:

@@ -79,7 +79,7 @@ class Coarsening:
         """
         depths = [max(1, round(n * layers / self.layers)) for n in self.depths]
         model = coarsen(self.model, depths)
-        if self.training.method == "coordinate" and layers < self.layers:
+        if self.training.solves_output and layers < self.layers:
             self._solve_output(model)
         return model
 

@@ -31,6 +31,7 @@ from hdnn.training.joint import CompiledJointLoop
 from hdnn.training.loops import CoordinateLoop, JointLoop, Loop
 from hdnn.training.optimizers import flatten_state
 from hdnn.training.settings import TrainingConfig
+from hdnn.training.varpro import VarProLoop
 
 INTERPOLATION = "linear"
 """Of the weights from level to level: it keeps the smoothness penalty."""
@@ -188,6 +189,11 @@ def _(loop: CompiledJointLoop, fine: Model) -> dict[str, Tensor]:
         for piece, p in zip(pieces, loop.parts, strict=True)
     ]
     return {**state, "moments": torch.cat(moments, 1)}
+
+
+@carried.register
+def _(loop: VarProLoop, fine: Model) -> dict[str, Tensor]:
+    return {}  # curvature between layers that are others now: L-BFGS begins anew
 
 
 def _carried_moments(moments: Tensor, mix: LayerMix | None) -> Tensor:

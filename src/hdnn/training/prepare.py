@@ -117,6 +117,8 @@ class PreparedRun:
         model = build(config, data)
         make_optimizer(model.parameters(), config.training, 0.0)  # raises where it cannot serve
         Levels.of(model, config.training)  # the same
+        if config.record is not None and config.training.levels is not None:
+            raise HdnnError("gradients are recorded at one depth: leave out record, or levels")
         return cls(replace(config, data=data.config), data, model)
 
 

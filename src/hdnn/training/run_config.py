@@ -47,10 +47,6 @@ class RunConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     record: RecordConfig | None = None
 
-    def __post_init__(self) -> None:
-        if self.record is not None and self.training.levels is not None:
-            raise HdnnError("gradients are recorded at one depth: leave out record, or levels")
-
     @property
     def identity(self) -> RunConfig:
         """The same without the place of its data, where their digest says what they are."""

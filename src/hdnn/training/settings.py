@@ -27,7 +27,7 @@ from hdnn.models.projection import CHOICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
-METHODS = ("coordinate", "joint")
+METHODS = ("coordinate", "joint", "varpro")
 SOLVERS = ("newton", "adam")
 SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
 LOOPS = ("auto", "compiled", "autograd")
@@ -241,7 +241,8 @@ class TrainingConfig:
     method: Annotated[str, OneOf(METHODS)] = setting(
         "coordinate",
         "coordinate (solve the output layer in every iteration, then a step on the hidden layers; "
-        "appendix B.1) or joint (one optimizer for everything; appendix B.2).",
+        "appendix B.1), joint (one optimizer for everything; appendix B.2) or varpro (L-BFGS on "
+        "the hidden layers, all samples at once, the output layer eliminated).",
         "Training",
     )
     epochs: int = setting(50, "Passes over the data.", "Training", ge=0)
@@ -356,6 +357,11 @@ class TrainingConfig:
             raise HdnnError(f"level_epochs has {len(shares)} entries for {len(levels)} levels")
         if 0 < self.epochs < len(levels):
             raise HdnnError(f"{len(levels)} levels need as many epochs, got epochs={self.epochs}")
+
+    @property
+    def solves_output(self) -> bool:
+        """Whether the output layer is the minimizer given the hidden layers."""
+        return self.method != "joint"
 
     @property
     def distorts(self) -> bool:

@@ -422,7 +422,7 @@ class Trainer:
         """From the weights of the last epoch to those that a training returns."""
         if not self._return_to_best() and self.loop.average is not None:
             self._load(self.loop.average.weights)
-        if self.config.method == "coordinate":
+        if self.config.solves_output:
             self._fit_output(data)
 
     def _return_to_best(self) -> bool:

@@ -185,6 +185,7 @@ def test_the_history_has_an_entry_for_every_epoch(loop: str) -> None:
     assert history[0].to_dict().keys() == asdict(history[0]).keys() - {
         "validation_loss",
         "validation_accuracy",
+        "layers",
     }
 
 

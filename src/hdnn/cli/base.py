@@ -61,13 +61,16 @@ COMMANDS = {
     "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
     "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
     "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
+    "coarsen": Listed(
+        "coarsen", USE, "Give a trained run fewer layers, as few as keep its accuracy."
+    ),
     "play": Listed("play", LOOK, "Train networks in the browser."),
     "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
     "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
     "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),
     "margins": Listed("gradients", LOOK, "Show how far data are from the decision boundary."),
     "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),
-    "advise": Listed("theory", CHECK, "Suggest T, step and depth for a network on your data."),
+    "advise": Listed("advise", CHECK, "Suggest T, step and depth for a network on your data."),
     "data": Listed("data", MORE, "List and fetch data sets."),
     "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
     "export": Listed("export", MORE, "Write a trained model as ONNX."),

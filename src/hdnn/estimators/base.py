@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -31,6 +32,7 @@ CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 STRUCTURE = (
     "architecture",
     "layers",
+    "levels",
     "width",
     "T",
     "step",
@@ -46,6 +48,8 @@ def takes_parts(estimator: Any) -> bool:
     """Whether `partial_fit` is there: an error with the reason where all the data are needed."""
     if estimator.early_stopping:
         raise AttributeError("partial_fit cannot stop early: use fit, or early_stopping=False")
+    if estimator.levels is not None:
+        raise AttributeError("partial_fit trains at one depth: use fit, or levels=None")
     weight = getattr(estimator, "class_weight", None)
     if isinstance(weight, str) and weight == "balanced":
         raise AttributeError(
@@ -72,6 +76,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         architecture: Any = "H1",
         *,
         layers: int = defaults.LAYERS,
+        levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float = 1.2,
         step: float | None = None,
@@ -97,6 +102,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
+        self.levels = levels
         self.T, self.step, self.augmentation = T, step, augmentation
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
@@ -169,6 +175,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         model, given = settings.asked_for(self)
         if not zoo.architecture(self.architecture).scheme.uses_step or "step" in model:
             model.pop("T")
+        if "levels" in given:
+            model["layers"] = given["levels"][-1]
         weight = self._class_weight()
         given |= {"seed": seed, **training} | ({} if weight is None else {"class_weight": weight})
         shape = defaults.TableShape(len(X), X.shape[1], task)
@@ -214,6 +222,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         if partial:  # solving for a part would forget the rest; and more epochs may follow
             epochs = 1 if resume is None else resume.epoch + 1
             more = {"method": "joint", "schedule": "constant", "epochs": epochs}
+        if self._continues(partial):
+            more["levels"] = None  # the network has its depth
         _, given = self._settings(X, self._scalers, model.task, seed, **more)
         config = TrainingConfig(**given)
         trainer = Trainer(model, config, [_report] if self.verbose else [])

@@ -45,6 +45,7 @@ TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
     "layers": Parameter("layers", ModelConfig, why=TABLES),
+    "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
     "T": Parameter("T", ModelConfig, why="a run takes 1.2 too where step is not given"),
     "step": Parameter("step", ModelConfig),

@@ -366,12 +366,15 @@ def make_loop(
     model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
 ) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    # Both build on this module.
+    # All build on this module.
     from hdnn.training.ensemble import CompiledLoop
     from hdnn.training.joint import CompiledJointLoop, joint_obstacle
+    from hdnn.training.varpro import VarProLoop
 
     _check_fit(model, config)
     group.check(config)
+    if config.method == "varpro":
+        return VarProLoop(model, data, config)
     joint = config.method == "joint"
     if joint:
         reason = joint_obstacle(model, data, config, group)
@@ -393,9 +396,13 @@ def _check_fit(model: Model, config: TrainingConfig) -> None:
     """Refuse settings that would not be used."""
     images = model.stem.takes_images
     if images and config.method != "joint":
-        raise HdnnError("an image classifier is trained with method='joint', not 'coordinate'")
+        raise HdnnError(
+            f"an image classifier is trained with method='joint', not {config.method!r}"
+        )
     if images and config.loop == "compiled":
         raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
+    if config.method == "varpro" and config.loop == "compiled":
+        raise HdnnError("loop='compiled' serves coordinate and joint; varpro has loop='auto'")
     if config.distorts and not images:
         raise HdnnError("shift, rotate, zoom, flip and erase are for images")
     if config.method != "joint" and (

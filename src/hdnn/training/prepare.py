@@ -33,6 +33,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
 from hdnn.models.projection import default_width, needs_projection
 from hdnn.training import defaults
+from hdnn.training.levels import Levels
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig, TrainingConfig
@@ -128,6 +129,9 @@ class PreparedRun:
         torch.manual_seed(config.model.seed)
         model = build(config, data)
         make_optimizer(model.parameters(), config.training, 0.0)  # raises where it cannot serve
+        Levels.of(model, config.training)  # the same
+        if config.record is not None and config.training.levels is not None:
+            raise HdnnError("gradients are recorded at one depth: leave out record, or levels")
         return cls(replace(config, data=data.config), data, model)
 
 

@@ -324,7 +324,7 @@ class Run:
             if group.is_rank_zero:
                 trainer.recorder = journal.recorder
                 trainer.callbacks = [journal, *callbacks]
-            target, undo = _standard(data)
+            target, undo = standardized_target(data)
             try:
                 trainer.fit(data.X_train, target, resume=snapshot)
                 if group.is_rank_zero and trainer.snapshot is not None:
@@ -351,8 +351,7 @@ class Run:
 
     def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
         """The state to go on from, with history and recordings cut back to it."""
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, shapes)
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
         journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(config), model)
         return snapshot
 
@@ -399,7 +398,7 @@ class Run:
         checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
 
 
-def _standard(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
+def standardized_target(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
     """Targets of a regression, standardized, and how to undo that in the output layer."""
     if data.task == "classification":
         return data.y_train, lambda model: None

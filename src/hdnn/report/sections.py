@@ -66,7 +66,10 @@ def _metrics(metrics: dict[str, dict[str, Any]]) -> dict[str, Any]:
             return ""
         return f"{value:,}" if isinstance(value, int) else words.number(float(value))
 
-    rows = [(name, [text(found.get(name)) for found in metrics.values()]) for name in names]
+    rows = [
+        (words.MEASURES.get(name, name), [text(found.get(name)) for found in metrics.values()])
+        for name in names
+    ]
     return {"parts": [words.PARTS.get(part, part) for part in metrics], "rows": rows}
 
 
@@ -122,7 +125,8 @@ def learning(material: Material) -> Section:
     history = material.history
     if not history:
         return None
-    charts = [_curves(history, name) for name in ("loss", "accuracy")]
+    names = ("loss", "accuracy") if len(history) > 1 else ()  # a point is no curve
+    charts = [_curves(history, name) for name in names]
     return {"sentence": words.learning(history), "charts": [c for c in charts if c is not None]}
 
 

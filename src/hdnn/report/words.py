@@ -50,18 +50,6 @@ def math(text: str) -> Markup:
     return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text))))
 
 
-def share(value: float) -> str:
-    """A share of samples that are right, for people.
-
-    >>> share(0.9996), share(1.0), share(0.5)
-    ('99.9 % right', '100 % right', '50.0 % right')
-    """
-    percent = 100 * value
-    if percent == 100:
-        return "100 % right"
-    return f"{min(percent, 99.9):.1f} % right"  # not 100 where one is wrong
-
-
 def network_name(model: Model) -> str:
     """What a network is, for those who do not know the names of the zoo."""
     name = model.networks[0].name

@@ -1,4 +1,4 @@
-"""Writes the tables and the figure of docs/performance.md from benchmarks/results.json.
+"""Writes the tables and the figure of docs/performance.md, and the README's, from the records.
 
 python benchmarks/bench.py --json > benchmarks/results.json
 python benchmarks/training.py --json > benchmarks/training.json
@@ -20,6 +20,7 @@ from hdnn.plots.style import NORMAL
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+README = HERE.parent / "README.md"
 FIGURE = HERE.parent / "docs" / "figures" / "performance.png"
 PEERS = ("reference", "compile", "jax", "jax-checkpoint", "torchdiffeq")
 NAMES = {
@@ -28,6 +29,7 @@ NAMES = {
     "lean": (2, "lean memory"),
 }
 """Numbers in the palette, and labels."""
+README_WORKS = (("H1", 4, None), ("MS3", 4, 16), ("H2", 8, None), ("H1", 256, None))
 
 
 def name(case: dict[str, Any]) -> str:
@@ -56,6 +58,34 @@ def speed_table(records: dict[str, Any]) -> str:
         time = f"{mid:.3g} ({low:.3g} to {high:.3g})"
         lines.append(f"| {name(record['case'])} | {time} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def readme_table(records: dict[str, Any], trained: dict[str, Any]) -> str:
+    """The few rows that the README shows: plain PyTorch and the faster of the two JAX programs."""
+    lines = ["| work | hdnn | plain PyTorch | JAX |", "| --- | --- | --- | --- |"]
+    for architecture, width, ensemble in README_WORKS:
+        record = next(
+            r
+            for r in records["cases"]
+            if (r["case"]["architecture"], r["case"]["width"], r["case"]["ensemble"] or None)
+            == (architecture, width, ensemble)
+        )
+        seconds = record["seconds"]
+        ours = (seconds.get("fused") or seconds["auto"])["median"]
+        jax = [seconds[peer]["median"] for peer in ("jax", "jax-checkpoint") if peer in seconds]
+        lines.append(
+            f"| {name(record['case'])} | {1e3 * ours:.3g} ms |"
+            f" {seconds['reference']['median'] / ours:.1f}x |"
+            f" {f'{min(jax) / ours:.1f}x' if jax else '-'} |"
+        )
+    training = trained["training"]
+    return "\n".join(
+        [
+            *lines,
+            "| a whole training of H1, 64 layers, 50 epochs |"
+            f" {training['seconds']['newton']:.2g} s | {training['ratios']['newton']:.0f}x | - |",
+        ]
+    )
 
 
 def facts(records: dict[str, Any]) -> str:
@@ -169,28 +199,33 @@ def _plot(axis: Any, x: list[float], y: list[float], name: str) -> None:
     axis.loglog(x, y, "o-", ms=3, linewidth=1.6, color=LIGHT.color(number), label=label)
 
 
-def main() -> None:
-    """Fill the marked parts of the page."""
-    records = json.loads((HERE / "results.json").read_text())
-    parts = {
-        "speed": speed_table(records),
-        "facts": facts(records),
-        "memory": memory_table(records),
-        "machine": machine(records),
-    }
-    trained = HERE / "training.json"
-    if trained.exists():
-        parts["training"] = training_table(json.loads(trained.read_text()))
-    crossed = HERE / "crossovers.json"
-    if crossed.exists():
-        parts["crossovers"] = crossovers.table(json.loads(crossed.read_text()))
-    text = PAGE.read_text()
+def fill(page: Path, parts: dict[str, str]) -> None:
+    """Write each part between its marks."""
+    text = page.read_text()
     for key, part in parts.items():
         pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
         text = re.sub(
             pattern, lambda m, part=part: m.group(1) + part + m.group(2), text, flags=re.S
         )
-    PAGE.write_text(text)
+    page.write_text(text)
+
+
+def main() -> None:
+    """Fill the marked parts of the pages."""
+    records, trained, crossed = (
+        json.loads((HERE / f"{name}.json").read_text())
+        for name in ("results", "training", "crossovers")
+    )
+    parts = {
+        "speed": speed_table(records),
+        "facts": facts(records),
+        "memory": memory_table(records),
+        "machine": machine(records),
+        "training": training_table(trained),
+        "crossovers": crossovers.table(crossed),
+    }
+    fill(PAGE, parts)
+    fill(README, {"speed": readme_table(records, trained)})
     draw(records)
 
 

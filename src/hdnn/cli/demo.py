@@ -11,7 +11,9 @@ import torch
 import typer
 from rich.table import Table
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.cli.commands import with_ending
 from hdnn.models import Model
 from hdnn.paper.table1 import cells, run_settings
 from hdnn.training.prepare import Prepared, build, prepare
@@ -26,7 +28,9 @@ SHOWN = (("H1", 64), ("FCNN", 64))
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("demo.png"),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the figure.", callback=with_ending(".png"))
+    ] = Path("demo.png"),
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 0,
     epochs: Annotated[int, typer.Option(help="Of each training; the paper has 50.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -41,7 +45,7 @@ def demo(
     data = prepare(config)
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
-    with errors.status("training"):
+    with working(errors, "training"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
@@ -49,7 +53,7 @@ def demo(
         for cell in CELLS:
             models[cell], record = _train(config, data, *cell)
             records.append(record)
-    with errors.status("drawing"):
+    with working(errors, "drawing"):
         _draw(models, records, data, out)
         page = report(
             models[SHOWN[0]],

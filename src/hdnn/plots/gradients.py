@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
 
 def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes:
-    """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band."""
+    """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band.
+
+    Args:
+        axis: where to draw; it becomes logarithmic.
+        profile: of `hdnn.analysis.profile`.
+        label: is written at the curve.
+        color: of curve and label.
+
+    Returns:
+        The axis.
+    """
     norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
     band = norms.min(-1), norms.mean(-1), norms.max(-1)
     plot_band(axis, depths, *band, color=color, style="-")
@@ -49,7 +59,16 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
 def learning_curves(
     axis: Axes, history: Sequence[dict[str, Any]], names: Sequence[str] = ("loss",)
 ) -> Axes:
-    """Figures of the history against the epoch, each labeled at its end."""
+    """Figures of the history against the epoch, each labeled at its end.
+
+    Args:
+        axis: where to draw.
+        history: a dictionary for every epoch, as `EpochRecord.to_dict` gives it.
+        names: which figures.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     epochs = [entry["epoch"] for entry in history]
     for number, name in enumerate(names):
@@ -67,6 +86,9 @@ def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str)
         header: of the recording.
         records: one for every recorded iteration, at least one.
         title: above it.
+
+    Returns:
+        The figure.
     """
     energy = "energy" in records[0]
     panels = [
@@ -108,7 +130,15 @@ def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]
 
 
 def profile_figure(profile: Profile, title: str) -> Figure:
-    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean."""
+    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean.
+
+    Args:
+        profile: of `hdnn.analysis.profile`.
+        title: above it.
+
+    Returns:
+        The figure.
+    """
     figure = new_figure(5.0, 3.2)
     axis = figure.subplots()
     theme = theme_of(axis)

@@ -53,6 +53,9 @@ def decision_regions(
         model: takes two features.
         points, labels: ``(samples, 2)`` and ``(samples,)``.
         resolution: pixels along each side.
+
+    Returns:
+        The axis.
     """
     from matplotlib.colors import ListedColormap
 
@@ -83,7 +86,18 @@ def scatter(
     size: float = 2.0,
     colors: Theme | None = None,
 ) -> Axes:
-    """Points ``(samples, 2)`` in the colors of their classes, on a bare axis."""
+    """Points ``(samples, 2)`` in the colors of their classes, on a bare axis.
+
+    Args:
+        axis: where to draw.
+        points: ``(samples, 2)``.
+        labels: ``(samples,)``, class numbers.
+        size: of a point.
+        colors: None takes those of the axis.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis) if colors is None else colors
     shades = [theme.color(int(label)) for label in labels]
     axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0)
@@ -103,6 +117,18 @@ def layer_states(
 
     Where all points have fallen onto one, a ring says so. The part of the plane that is shown is
     ``box``, or that of the flow.
+
+    Args:
+        axis: where to draw.
+        moving: of `flow`.
+        labels: ``(samples,)``, class numbers.
+        frame: position in ``moving.depths``.
+        size: of a point.
+        colors: None takes those of the axis.
+        box: left, right, bottom, top.
+
+    Returns:
+        The axis.
     """
     points = moving.points[frame]
     scatter(axis, points, labels, size, colors)
@@ -159,6 +185,9 @@ def flow_figure(
         samples: how many of them are drawn.
         frames: depths that are drawn.
         theme: light or dark.
+
+    Returns:
+        The figure; `save_figure` writes it.
     """
     points, labels = points[:samples], labels[:samples]
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)

@@ -37,7 +37,14 @@ class Theme:
     classes: tuple[str, ...]
 
     def color(self, number: int) -> str:
-        """Of a class, a line or a network, counted from 0; they repeat after ten."""
+        """Of a class, a line or a network, counted from 0; they repeat after ten.
+
+        Args:
+            number: from 0.
+
+        Returns:
+            A color such as "#0072b2".
+        """
         return self.classes[number % len(self.classes)]
 
 
@@ -76,7 +83,16 @@ def theme_of(axis: Axes) -> Theme:
 
 
 def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
-    """An empty figure of a size in inches, drawn without a screen."""
+    """An empty figure of a size in inches, drawn without a screen.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        theme: `LIGHT` or `DARK`.
+
+    Returns:
+        The figure.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -88,7 +104,16 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
-    """Write a figure, atomically; the ending of the path chooses the format."""
+    """Write a figure, atomically; the ending of the path chooses the format.
+
+    Args:
+        figure: what to write.
+        path: its ending is png, svg, pdf or jpg.
+        dpi: pixels in an inch, for png and jpg.
+
+    Raises:
+        HdnnError: the ending is no format, or the folder does not exist.
+    """
     check_figure_path(path)
     with atomic(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
@@ -97,7 +122,16 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
 def check_figure_path(
     path: str | os.PathLike[str], formats: Sequence[str] = FORMATS, kind: str = "figure"
 ) -> None:
-    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist."""
+    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist.
+
+    Args:
+        path: where a figure is to go.
+        formats: endings that are allowed.
+        kind: what is written, for the message.
+
+    Raises:
+        HdnnError: the ending is no format, or the folder does not exist.
+    """
     ending = Path(path).suffix.lstrip(".").lower() or formats[0]
     if ending not in formats:
         raise HdnnError(
@@ -108,7 +142,14 @@ def check_figure_path(
 
 
 def color_ramp(count: int) -> list[str]:
-    """As many colors, from dark (near the input) to light (near the output)."""
+    """As many colors, from dark (near the input) to light (near the output).
+
+    Args:
+        count: how many.
+
+    Returns:
+        Colors such as "#0072b2".
+    """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -116,7 +157,14 @@ def color_ramp(count: int) -> list[str]:
 
 
 def clean(axis: Axes) -> Axes:
-    """Small ticks, a light grid, and no frame above and to the right."""
+    """Small ticks, a light grid, and no frame above and to the right.
+
+    Args:
+        axis: is changed.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
     axis.spines[["top", "right"]].set_visible(False)
@@ -132,7 +180,14 @@ def clean(axis: Axes) -> Axes:
 
 
 def bare(axis: Axes) -> Axes:
-    """No ticks and a thin frame: a plot of a plane."""
+    """No ticks and a thin frame: a plot of a plane.
+
+    Args:
+        axis: is changed.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
     axis.set_xticks([])
@@ -211,6 +266,9 @@ def plot_band(
         x: places.
         low, middle, high: lower end of the band, line, upper end, at every place.
         color, label, style: of the line.
+
+    Returns:
+        The axis.
     """
     axis.plot(x, list(middle), style, ms=3, linewidth=1.6, color=color, label=label)
     axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)

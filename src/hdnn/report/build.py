@@ -26,7 +26,14 @@ class Report:
     html: str
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, atomically."""
+        """Write the page, atomically.
+
+        Args:
+            path: where to.
+
+        Returns:
+            The path.
+        """
         check_page_path(path)
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
@@ -84,6 +91,12 @@ def report(
 
 def report_of_run(folder: str | os.PathLike[str]) -> Report:
     """A report of a run folder, finished or not.
+
+    Args:
+        folder: with a run of `hdnn train`.
+
+    Returns:
+        The report; `Report.save` writes it.
 
     Raises:
         HdnnError: it is no run, or its data are gone.

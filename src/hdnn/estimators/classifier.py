@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +26,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
         layers: number of layers.
+        levels: depths to train at one after the other, as in (4, 16, 64), instead of `layers`; see
+            docs/depth.md. None: one depth.
         width: width of the network, made even; None: twice the features, from 8
             to 64, to which more than 64 features are projected.
         T: final time; layers have the step T / layers (not for FCNN, which has no time).
@@ -84,6 +86,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         architecture: Any = "H1",
         *,
         layers: int = defaults.LAYERS,
+        levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float = 1.2,
         step: float | None = None,
@@ -112,6 +115,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         super().__init__(
             architecture,
             layers=layers,
+            levels=levels,
             width=width,
             T=T,
             step=step,

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
 from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
-from hdnn.models import Model, Scaler
+from hdnn.training import targets
 
 
 class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         X, y, weight = self._check(X, y, sample_weight, partial, multi_output=True, y_numeric=True)
         target = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
         if not self._continues(partial):
-            self._target = Scaler.fit(target, torch.tensor(weight))
+            self._target = targets.scale_of(target, torch.tensor(weight))
             self._flat = y.ndim == 1
         elif target.shape[1] != len(self._target.mean):
             raise HdnnError(
@@ -94,9 +94,10 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
             X, weight, partial, target.shape[1], self._target, task="regression"
         )
         if not fresh:
-            _rescale(model, 1 / self._target.scale, -self._target.mean / self._target.scale)
-        self._train(model, X, self._target(target).numpy(), weight, seed, partial)
-        _rescale(model, self._target.scale, self._target.mean)
+            targets.predict_scaled(model, self._target)
+        scaled = targets.standardize(target, self._target).numpy()
+        self._train(model, X, scaled, weight, seed, partial)
+        targets.predict_unscaled(model, self._target)
         return self._finish(model)
 
     def predict(self, X: Any) -> Array:
@@ -110,11 +111,3 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         """
         values = self._values(X)
         return np.ascontiguousarray(values[:, 0]) if self._flat else values
-
-
-@torch.no_grad()
-def _rescale(model: Model, factor: torch.Tensor, shift: torch.Tensor) -> None:
-    """The output layer of ``factor * value + shift``."""
-    weight, bias = model.head.weight, model.head.bias
-    weight.copy_(weight.double() * factor[:, None])
-    bias.copy_(bias.double() * factor + shift)

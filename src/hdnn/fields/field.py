@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy.typing as npt
@@ -38,6 +38,27 @@ class HiddenLayer:
     S: Tensor | None = None
 
 
+def listed(thing: object, names: Iterable[str], optional: Collection[str]) -> list[str]:
+    """Names of attributes, without the optional ones that this thing does not have.
+
+    Tools ask for every name that `dir` gives: an editor's completion, torch.jit.trace.
+
+    Args:
+        thing: whose attributes they are.
+        names: all of them.
+        optional: properties that may raise HdnnError.
+    """
+
+    def has(name: str) -> bool:
+        try:
+            getattr(thing, name)
+        except HdnnError:
+            return False
+        return True
+
+    return [name for name in names if name not in optional or has(name)]
+
+
 class Field(nn.Module, ABC):
     """What the dynamics are: a velocity for every layer.
 
@@ -50,6 +71,9 @@ class Field(nn.Module, ABC):
     layout: Layout
     layers: int | None = None
     separable: bool = False
+
+    def __dir__(self) -> list[str]:
+        return listed(self, super().__dir__(), ("J",))
 
     @property
     def dtype(self) -> torch.dtype | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -256,6 +258,78 @@ class Model(nn.Module):
         if self.task == "regression":
             return logits
         return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
+
+    # --- folders and the Hugging Face Hub ---------------------------------------------------------
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **facts: Any) -> Path:
+        """Write the model and a model card to a folder; see `docs/export.md`.
+
+        Args:
+            folder: made if need be; files of an earlier model are replaced.
+            **facts: for the card, see `hdnn.models.CardFacts`: ``metrics``, ``data``,
+                ``certificate``, ``license``, ``name``.
+
+        Returns:
+            The folder.
+
+        Raises:
+            HdnnError: the model cannot be saved, or not there.
+        """
+        from hdnn.models import hub  # which loads and saves models
+
+        return hub.save_pretrained(self, folder, hub.CardFacts(**facts))
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], *, revision: str | None = None
+    ) -> Model:
+        """The model of a folder that `save_pretrained` wrote, or of a repository of the Hub.
+
+        Args:
+            source: a folder, or else "owner/name" (which needs `pip install 'hdnn[hub]'`).
+            revision: of the repository: a branch, a tag or a commit.
+
+        Returns:
+            The model, in evaluation mode; no code of the folder is executed.
+
+        Raises:
+            HdnnError: there is no such folder, or no model in it.
+        """
+        from hdnn.models import hub
+
+        model = hub.from_pretrained(source, revision)
+        if not isinstance(model, cls):
+            raise HdnnError(f"{source} holds a {type(model).__name__}; use hdnn.load")
+        return model
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        message: str = "Upload a model of hdnn",
+        **facts: Any,
+    ) -> str:
+        """Write the model and its card to a repository of the Hub, made if need be.
+
+        Args:
+            repository: "owner/name".
+            private: whether a new one is.
+            token: by default that of `hf auth login`.
+            message: of the commit.
+            **facts: for the card, as in `save_pretrained`.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            HdnnError: huggingface_hub is not installed.
+        """
+        from hdnn.models import hub
+
+        facts_of_card = hub.CardFacts(**facts)
+        return hub.push_to_hub(self, repository, facts_of_card, private, token, message)
 
     def extra_repr(self) -> str:
         shape = "x".join(map(str, self.stem.shape))

@@ -13,7 +13,7 @@ from hdnn.plots.style import (
     SMALL,
     clean,
     color_ramp,
-    label_line,
+    label_ends,
     new_figure,
     plot_band,
     theme_of,
@@ -73,11 +73,10 @@ def learning_curves(
     epochs = [entry["epoch"] for entry in history]
     for number, name in enumerate(names):
         values = [np.nan if entry.get(name) is None else entry[name] for entry in history]
-        color = theme.color(number)
-        axis.plot(epochs, values, color=color, linewidth=1.6)
-        label_line(axis, name.replace("_", " "), color)
+        label = name.replace("_", " ")
+        axis.plot(epochs, values, color=theme.color(number), linewidth=1.6, label=label)
     axis.set_xlabel("epoch")
-    return clean(axis)
+    return label_ends(clean(axis))
 
 
 def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str) -> Figure:

@@ -103,7 +103,7 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
     """Write a figure, atomically; the ending of the path chooses the format.
 
     Args:
@@ -198,34 +198,54 @@ def bare(axis: Axes) -> Axes:
     return axis
 
 
-def label_line(axis: Axes, text: str, color: str, y: float | None = None) -> Axes:
-    """Write a label at the right end of the line drawn last, in its color.
+def label_ends(axis: Axes) -> Axes:
+    """Write the label of every line at its right end, in its color, instead of a legend.
 
-    Args:
-        axis: with a line.
-        text: the label.
-        color: of the text.
-        y: height of the label; None is the end of the line.
-
-    Returns:
-        The axis.
+    Labels that would overlap are pushed apart. The limits and scales of the axis must be final.
     """
-    line = axis.get_lines()[-1]
-    xs, ys = (np.asarray(values, dtype=float) for values in line.get_data())
-    known = np.flatnonzero(np.isfinite(ys))
-    if len(known):
-        place = (xs[known[-1]], ys[known[-1]] if y is None else y)
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # the layout decides how far apart two values are
+    ends = []
+    for line in axis.get_lines():
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+        known = np.flatnonzero(np.isfinite(y))
+        if len(known) and not str(line.get_label()).startswith("_"):
+            end = (float(x[known[-1]]), float(y[known[-1]]))
+            ends.append((float(axis.transData.transform(end)[1]), end, line))
+    ends.sort(key=lambda found: found[0])
+    points = 72 / figure.dpi
+    for (height, end, line), place in zip(
+        ends, _apart([h * points for h, *_ in ends], NORMAL * 1.2), strict=True
+    ):
         axis.annotate(
-            text,
-            place,
-            xytext=(5, 0),
+            str(line.get_label()),
+            end,
+            xytext=(5, place - height * points),
             textcoords="offset points",
             va="center",
-            color=color,
+            color=line.get_color(),
             fontsize=NORMAL,
             annotation_clip=False,
         )
     return axis
+
+
+def _apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Ascending places as near as possible to those wanted, at least ``gap`` from each other."""
+    groups: list[list[float]] = []
+    for place in wanted:
+        groups.append([place])
+        # Groups that touch become one, centered on the mean of what its members want.
+        while len(groups) > 1 and _spread(groups[-1], gap)[0] < _spread(groups[-2], gap)[-1] + gap:
+            last = groups.pop()
+            groups[-1] += last
+    return [place for group in groups for place in _spread(group, gap)]
+
+
+def _spread(group: Sequence[float], gap: float) -> list[float]:
+    middle = sum(group) / len(group)
+    return [middle + gap * (k - (len(group) - 1) / 2) for k in range(len(group))]
 
 
 def plot_band(

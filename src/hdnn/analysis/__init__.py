@@ -5,6 +5,7 @@ from hdnn.analysis.certificate import Certificate, certify
 from hdnn.analysis.check import Check
 from hdnn.analysis.gradient_norms import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
+from hdnn.analysis.monitor import Measurement, Monitor, monitor
 from hdnn.analysis.perturbations import accuracy_under
 from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
@@ -16,6 +17,8 @@ __all__ = [
     "Certificate",
     "Check",
     "Margins",
+    "Measurement",
+    "Monitor",
     "Norms",
     "Profile",
     "Robustness",
@@ -28,6 +31,7 @@ __all__ = [
     "forward_sensitivities",
     "layer_factors",
     "margins",
+    "monitor",
     "norms",
     "product_bound",
     "profile",

@@ -38,6 +38,7 @@ OTHERS = {
         SMALL, training=TrainingConfig(epochs=300, validation=0.2, early_stopping=20)
     ),
     "joint": replace(SMALL, training=TrainingConfig(method="joint", epochs=40, learning_rate=0.01)),
+    "levels": replace(SMALL, training=TrainingConfig(epochs=40, levels=(1, 2, 4))),
     "autograd": replace(SMALL, training=TrainingConfig(epochs=40, loop="autograd")),
     "adam solver, clipped, cosine": replace(
         SMALL, training=TrainingConfig(epochs=40, solver="adam", clip=0.1, schedule="cosine")

@@ -44,6 +44,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "task": "regression",
         "test": 0.35,
         "pixels": 32,
+        "strict": True,
         "digest": "00ff",
         "seed": 7,
     },
@@ -80,6 +81,8 @@ OTHER: dict[str, dict[str, Any]] = {
         "class_weight": (0.5, 2.0),
         "validation": 0.2,
         "early_stopping": 3,
+        "levels": (4, 16),
+        "level_epochs": (2, 1),
         "seed": 4,
         "loop": "autograd",
         "warmup": 1.5,
@@ -93,6 +96,13 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "record": {"every": 3, "depths": (0, 2), "samples": 5},
 }
+
+
+NEEDS: dict[str, dict[str, Any]] = {
+    "early_stopping": {"validation": 0.2},
+    "level_epochs": {"levels": (4, 16)},
+}
+"""Settings that a setting is allowed with only."""
 
 
 def config_with(table: str, **values: Any) -> RunConfig:
@@ -109,7 +119,7 @@ def test_every_setting_comes_back(table: str, name: str) -> None:
     value = OTHER[table][name]
     field = next(f for f in fields(KINDS[table]) if f.name == name)
     assert value != (field.default if field.default is not MISSING else ())
-    needs = {"validation": 0.2} if name == "early_stopping" else {}
+    needs = NEEDS.get(name, {})
     config = config_with(table, **{name: value}, **needs)
     assert config != RunConfig()
     again = RunConfig.from_toml(config.to_toml())

@@ -79,9 +79,10 @@ FLAGS = """
 --block --categorical --checkpoint-seconds --clip --config --connector --csv --data --data-dir
 --decay --drop --numeric
 --dtype --early-stopping --epochs --erase --flip --head --json --kernel --label-smoothing --layers
+--level-epochs --levels
 --learning-rate --lr --method --no-flip --no-overwrite --no-standardize --no-time-invariant --norm
 --optimizer --out --overwrite --pixels --preset --projection --protocol --record --report --resume
---rotate
+--rotate --no-strict --strict
 --scale --schedule --seed --shift --size --solver --split --standardize --step --target --task
 --tensorboard --test --time-invariant --validation --warmup --weight-decay --width --widths --zoom
 """

@@ -3,6 +3,7 @@
 from hdnn.analysis.advice import Advice, advise
 from hdnn.analysis.certificate import Certificate, certify
 from hdnn.analysis.check import Check
+from hdnn.analysis.depth import DepthError, depth_error
 from hdnn.analysis.gradient_norms import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
 from hdnn.analysis.monitor import Measurement, Monitor, monitor
@@ -16,6 +17,7 @@ __all__ = [
     "Advice",
     "Certificate",
     "Check",
+    "DepthError",
     "Margins",
     "Measurement",
     "Monitor",
@@ -28,6 +30,7 @@ __all__ = [
     "accuracy_under",
     "advise",
     "certify",
+    "depth_error",
     "forward_sensitivities",
     "layer_factors",
     "margins",

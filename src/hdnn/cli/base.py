@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 
+from hdnn.cli.bars import step_bars
+from hdnn.cli.commands import App, Command, CommandGroup
 from hdnn.errors import (
     ConvergenceError,
     DivergenceError,
@@ -27,8 +28,6 @@ from hdnn.errors import (
 from hdnn.files import finite
 from hdnn.progress import logger
 from hdnn.training.group import is_distributed, refuse_distributed
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 """Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
@@ -47,37 +46,6 @@ console = Console()
 errors = Console(stderr=True)
 
 
-class _PlainFlags:
-    """Help without a placeholder (<bool>) on options that take no value."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """All options and arguments."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
-class Command(_PlainFlags, typer.core.TyperCommand):
-    """A command."""
-
-
-class CommandGroup(_PlainFlags, typer.core.TyperGroup):
-    """A command with commands of its own."""
-
-
-class App(typer.Typer):
-    """An application, or a group of commands, whose commands are `Command`."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": CommandGroup, **options})
-
-    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        """Register a function as a command."""
-        return super().command(name, **{"cls": Command, **options})
-
-
 class Listed(NamedTuple):
     """A command as ``hdnn --help`` lists it, without loading it (or torch)."""
 
@@ -93,13 +61,16 @@ COMMANDS = {
     "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
     "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
     "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
+    "coarsen": Listed(
+        "coarsen", USE, "Give a trained run fewer layers, as few as keep its accuracy."
+    ),
     "play": Listed("play", LOOK, "Train networks in the browser."),
     "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
     "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
     "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),
     "margins": Listed("gradients", LOOK, "Show how far data are from the decision boundary."),
     "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),
-    "advise": Listed("theory", CHECK, "Suggest T, step and depth for a network on your data."),
+    "advise": Listed("advise", CHECK, "Suggest T, step and depth for a network on your data."),
     "data": Listed("data", MORE, "List and fetch data sets."),
     "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
     "export": Listed("export", MORE, "Write a trained model as ONNX."),
@@ -168,6 +139,7 @@ def main(
 ) -> None:
     """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
     _show_log()
+    ctx.with_resource(step_bars(errors))
     if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":

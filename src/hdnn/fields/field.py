@@ -83,22 +83,50 @@ class Field(nn.Module, ABC):
 
     @abstractmethod
     def velocity_fn(self) -> Velocity:
-        """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
+        """The velocity ``(layer, t, canonical state)``, with the weights assembled once.
+
+        Returns:
+            A function of layer, time and canonical state, which gives the shape of the state.
+        """
 
     def as_layer(self) -> HiddenLayer | None:
-        """The field as one hidden layer, or None."""
+        """The field as one hidden layer, or None.
+
+        Returns:
+            W, A, b and the activation; None where the field is no hidden layer.
+        """
         return None
 
     def tensors(self) -> tuple[Tensor | None, ...] | None:
-        """The tensors that a program refers to, if it refers to nothing that is computed anew."""
+        """The tensors that a program refers to, if it refers to nothing that is computed anew.
+
+        Returns:
+            The parameters; None where a program must be made anew for every call.
+        """
         return None
 
     def half_layer(self, part: str) -> HiddenLayer | None:
-        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None."""
+        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None.
+
+        Args:
+            part: "y" (the first half of the state) or "z".
+
+        Returns:
+            W, A, b and the activation; None where the field is not separable.
+        """
         return None
 
     def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """The right-hand side of the ODE of a layer at time t, in the shape of y."""
+        """The right-hand side of the ODE of a layer at time t, in the shape of y.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The shape of y.
+        """
         x, restore = self.layout.flatten(y)
         return restore(self.velocity_fn()(layer, t, x))
 

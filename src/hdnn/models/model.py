@@ -156,24 +156,59 @@ class Model(nn.Module):
     # --- from data to prediction ------------------------------------------------------------------
 
     def check(self, x: Tensor) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's."""
+        """Raise HdnnError where training data have another shape or type than the model's.
+
+        Args:
+            x: the data, ``(samples, features)`` or images ``(B, C, H, W)``.
+
+        Raises:
+            HdnnError: they have another shape or type.
+        """
         self.stem.check(x, self.head.weight.dtype)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training: y_0 of a table; images stay uint8."""
+        """What can be computed once, before the training: y_0 of a table; images stay uint8.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            What `logits` and `block_inputs` take.
+        """
         return self.stem.prepare(x)
 
     def preprocess(self, x: Tensor) -> Tensor:
-        """y_0, the state of the first block."""
+        """y_0, the state of the first block.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            ``(..., n)``, or ``(B, n, H, W)`` of images.
+        """
         y: Tensor = self.stem(self.stem.prepare(x))
         return y
 
     def block_inputs(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
-        """Every Hamiltonian block with the state that enters it, of data from `prepare`."""
+        """Every Hamiltonian block with the state that enters it, of data from `prepare`.
+
+        Args:
+            states: what `prepare` gave.
+
+        Returns:
+            Pairs of a block and its state.
+        """
         return self.stages.block_inputs(self.stem(states))
 
     def logits(self, states: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the head, of data from `prepare`."""
+        """``(..., outputs)``: the values of the head, of data from `prepare`.
+
+        Args:
+            states: what `prepare` gave.
+
+        Returns:
+            One number for every sample and output.
+        """
         # Looked up here, as `self.head` takes torch a microsecond: 3 of the 35 of a small network.
         parts: dict[str, Any] = self._modules
         y = states if parts["stem"].prepares_all else parts["stem"](states)
@@ -181,12 +216,29 @@ class Model(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the head (logits, for classification)."""
+        """``(..., outputs)``: the values of the head (logits, for classification).
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            One number for every sample and output.
+
+        Raises:
+            HdnnError: the data have another shape or dtype than the model's.
+        """
         stem: Any = self._modules["stem"]  # as in `logits`
         return self.logits(stem.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """``(..., classes)``: logistic for a single output, softmax for more."""
+        """``(..., classes)``: logistic for a single output, softmax for more.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            Numbers in [0, 1] that sum to 1 over the classes.
+        """
         logits = self(x)
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
@@ -194,7 +246,14 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression."""
+        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            Numbers of classes, positions in ``model.labels``; or values.
+        """
         logits = self(x)
         if self.task == "regression":
             return logits

@@ -23,6 +23,7 @@ from hdnn.errors import FileFormatError, StorageError
 from hdnn.files import atomic, replace, sync, sync_folder
 from hdnn.models import Model
 from hdnn.training.epochlog import EpochLog
+from hdnn.training.levels import Levels
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import EpochRecord, Snapshot, Trainer
@@ -142,15 +143,13 @@ def _appear(folder: Path, name: str, content: bytes) -> None:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def read_checkpoint(
-    path: Path, config: RunConfig, shapes: dict[str, torch.Size]
-) -> Snapshot | None:
+def read_checkpoint(path: Path, config: RunConfig, model: Model) -> Snapshot | None:
     """The state in a file, or None where there is no file.
 
     Args:
         path: the file.
         config: what is trained.
-        shapes: of the model's tensors.
+        model: what is trained.
 
     Raises:
         FileFormatError: the file is damaged, or not of this run.
@@ -167,6 +166,8 @@ def read_checkpoint(
         if about["digest"] != _digest(about["format"], config, snapshot.epoch, tensors):
             raise ValueError("it is damaged, or of another run")
         found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
+        levels = Levels.of(model, config.training)
+        shapes = levels.shapes(model, levels.level_of(tensors))
         if found != {f"model.{name}": shape for name, shape in shapes.items()}:
             raise ValueError("it is of another model")
         if snapshot.epoch < 0 or not 0 <= snapshot.seconds < math.inf:

@@ -20,7 +20,7 @@ ALPHA, ALPHA_C = 1e-3, 3e-3
 SMALL = 1000
 """Up to so many rows, numbers are float64."""
 
-FULL_BATCH = {"coordinate": 500, "joint": 200}
+FULL_BATCH = {"coordinate": 500, "joint": 200, "varpro": 500}
 """Up to so many rows, they are one batch, ..."""
 
 BATCH = 200
@@ -51,7 +51,7 @@ def batch_size(rows: int, method: str) -> int:
 
 def schedule(method: str) -> str:
     """The learning rate over epochs: joint descent ends at 0."""
-    return "constant" if method == "coordinate" else "cosine"
+    return "cosine" if method == "joint" else "constant"
 
 
 def learning_rate(width: int, schedule: str, task: str) -> float:
@@ -79,23 +79,27 @@ class TableShape(NamedTuple):
 
 
 def filled(
-    model: Mapping[str, Any], training: Mapping[str, Any], shape: TableShape, columns: Scaler
+    model: Mapping[str, Any],
+    training: Mapping[str, Any],
+    shape: TableShape,
+    scalers: Sequence[Scaler],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of model and training, with what they leave open chosen for a table.
 
     Args:
         model, training: the settings that were asked for, by name.
         shape: of the training data.
-        columns: means and spreads of its columns.
+        scalers: means and spreads of its columns, and of what a regression predicts.
 
     Returns:
         The settings for `ModelConfig` and for `TrainingConfig`.
     """
     projects = model.get("projection") != "off"
     usual = width(shape.features) if projects else default_width(shape.features, "off")
-    model = {"layers": LAYERS, "width": usual, **model}
+    layers = training["levels"][-1] if training.get("levels") else LAYERS
+    model = {"layers": layers, "width": usual, **model}
     wide = model["width"] + model["width"] % 2
-    model = {"scale": scale(wide), "dtype": dtype(shape.rows, [columns]), **model}
+    model = {"scale": scale(wide), "dtype": dtype(shape.rows, scalers), **model}
     training = {"method": METHOD, **training}
     training = {"schedule": schedule(training["method"]), **training}
     chosen = {

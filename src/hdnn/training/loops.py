@@ -21,6 +21,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
+from hdnn.progress import track
 from hdnn.training.distortion import distort
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
@@ -36,6 +37,8 @@ from hdnn.training.settings import TrainingConfig
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
+BATCHES = "batches of this epoch"
+"""The step of an epoch, as `hdnn.progress` tells it."""
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
 
@@ -186,7 +189,7 @@ class CoordinateLoop(Loop):
             group["lr"] = self.config.learning_rate_at(number)
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for i, chosen in enumerate(batches):
+        for i, chosen in enumerate(track(batches, BATCHES)):
             self._look(number * len(batches) + i, chosen)
             plain, penalized, hits = self._step(chosen)
             sums += plain, penalized
@@ -243,7 +246,7 @@ class JointLoop(Loop):
         self.model.train()
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for k, chosen in enumerate(batches):
+        for k, chosen in enumerate(track(batches, BATCHES)):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
             self._look(number * len(batches) + k, chosen)
@@ -363,12 +366,15 @@ def make_loop(
     model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
 ) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    # Both build on this module.
+    # All build on this module.
     from hdnn.training.ensemble import CompiledLoop
     from hdnn.training.joint import CompiledJointLoop, joint_obstacle
+    from hdnn.training.varpro import VarProLoop
 
     _check_fit(model, config)
     group.check(config)
+    if config.method == "varpro":
+        return VarProLoop(model, data, config)
     joint = config.method == "joint"
     if joint:
         reason = joint_obstacle(model, data, config, group)
@@ -390,9 +396,13 @@ def _check_fit(model: Model, config: TrainingConfig) -> None:
     """Refuse settings that would not be used."""
     images = model.stem.takes_images
     if images and config.method != "joint":
-        raise HdnnError("an image classifier is trained with method='joint', not 'coordinate'")
+        raise HdnnError(
+            f"an image classifier is trained with method='joint', not {config.method!r}"
+        )
     if images and config.loop == "compiled":
         raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
+    if config.method == "varpro" and config.loop == "compiled":
+        raise HdnnError("loop='compiled' serves coordinate and joint; varpro has loop='auto'")
     if config.distorts and not images:
         raise HdnnError("shift, rotate, zoom, flip and erase are for images")
     if config.method != "joint" and (

@@ -49,8 +49,13 @@ def make_optimizer(
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimizer as named tensors."""
+    return flatten_state(optimizer.state_dict())
+
+
+def flatten_state(saved: dict[str, Any]) -> dict[str, Tensor]:
+    """The entries of an optimizer's state dict as named tensors."""
     found = {}
-    for number, entries in optimizer.state_dict()["state"].items():
+    for number, entries in saved["state"].items():
         for name, value in entries.items():
             if value is not None:
                 found[f"{number}.{name}"] = torch.as_tensor(value).clone()

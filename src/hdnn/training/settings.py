@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +27,7 @@ from hdnn.models.projection import CHOICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
-METHODS = ("coordinate", "joint")
+METHODS = ("coordinate", "joint", "varpro")
 SOLVERS = ("newton", "adam")
 SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
 LOOPS = ("auto", "compiled", "autograd")
@@ -52,6 +53,10 @@ Depths = Annotated[
     tuple[Annotated[int, Ge(0), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
 ]
 Betas = Annotated[tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]], LISTED]
+Levels = Annotated[
+    tuple[Annotated[int, Ge(1), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
+]
+Shares = Annotated[tuple[Annotated[int, Ge(1), Le(MOST)], ...], MinLen(1), LISTED_OR_ONE, LISTED]
 Targets = Annotated[
     str | Annotated[tuple[str, ...], MinLen(1), LISTED],
     BeforeValidator(lambda given: given[0] if _is_single(given) else given),
@@ -116,6 +121,9 @@ class DataConfig:
     pixels: int | None = setting(
         None, "Folders of images: the side to bring them to.", "Data", ge=1, le=MOST_WIDTH
     )
+    strict: bool = setting(
+        False, "Folders of images: a file that cannot be read is an error.", "Data"
+    )
     digest: str | None = setting(
         None,
         "Tables and folders: the SHA-256 by which a run notices that the data have changed.",
@@ -167,7 +175,7 @@ class ModelConfig:
     )
     dtype: Dtype = setting("float32", "float32 or float64.", "Network")
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
-    scale: float = setting(1.0, "Standard deviation of the initial K and b.", "Network")
+    scale: float = setting(1.0, "Standard deviation of the initial K; of b it is 1.", "Network")
 
     def __post_init__(self) -> None:
         row = architecture(self.architecture)
@@ -236,7 +244,8 @@ class TrainingConfig:
     method: Annotated[str, OneOf(METHODS)] = setting(
         "coordinate",
         "coordinate (solve the output layer in every iteration, then a step on the hidden layers; "
-        "appendix B.1) or joint (one optimizer for everything; appendix B.2).",
+        "appendix B.1), joint (one optimizer for everything; appendix B.2) or varpro (L-BFGS on "
+        "the hidden layers, all samples at once, the output layer eliminated).",
         "Training",
     )
     epochs: int = setting(50, "Passes over the data.", "Training", ge=0)
@@ -316,6 +325,18 @@ class TrainingConfig:
         ge=1,
         le=MOST,
     )
+    levels: Levels | None = setting(
+        None,
+        "Train at these depths one after the other, as in 4,16,64; see docs/depth.md.",
+        "Training",
+        allowed="a list of increasing integers, of which the last is the depth of the network",
+    )
+    level_epochs: Shares | None = setting(
+        None,
+        "levels: how the epochs are split, in proportion, as in 2,1,1; equally by default.",
+        "Training",
+        allowed="a list of positive integers, one for every level",
+    )
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
     loop: Annotated[str, OneOf(LOOPS)] = setting(
         "auto",
@@ -329,6 +350,21 @@ class TrainingConfig:
             raise HdnnError("early_stopping needs a validation part: give validation=0.1")
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
+        self._check_levels()
+
+    def _check_levels(self) -> None:
+        levels, shares = self.levels or (), self.level_epochs or ()
+        if any(b <= a for a, b in pairwise(levels)):
+            raise HdnnError(f"levels are increasing depths, as in 4,16,64; got {levels!r:.60}")
+        if shares and len(shares) != len(levels):
+            raise HdnnError(f"level_epochs has {len(shares)} entries for {len(levels)} levels")
+        if 0 < self.epochs < len(levels):
+            raise HdnnError(f"{len(levels)} levels need as many epochs, got epochs={self.epochs}")
+
+    @property
+    def solves_output(self) -> bool:
+        """Whether the output layer is the minimizer given the hidden layers."""
+        return self.method != "joint"
 
     @property
     def distorts(self) -> bool:
@@ -337,6 +373,12 @@ class TrainingConfig:
 
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate at an epoch, counted from 0; a fraction is a place within it.
+
+        Args:
+            epoch: from 0.
+
+        Returns:
+            The learning rate.
 
         >>> config = TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8)
         >>> config.learning_rate_at(1)
@@ -355,13 +397,24 @@ class TrainingConfig:
         return self.learning_rate
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, without those that are None."""
+        """The settings as plain values, without those that are None.
+
+        Returns:
+            Settings by name, for TOML or JSON.
+        """
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {name: value for name, value in plain.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The config of plain values; an unknown name raises an error that names the nearest."""
+        """The config of plain values; an unknown name raises an error that names the nearest.
+
+        Args:
+            values: settings by name.
+
+        Returns:
+            The config.
+        """
         return cls(**values)
 
 

@@ -15,9 +15,11 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
+from hdnn.refinement import refine, set_depth
 from hdnn.training.ensemble import Ensemble, EnsembleLoop
 from hdnn.training.evaluation import logits_of
 from hdnn.training.group import SINGLE_PROCESS, Group
+from hdnn.training.levels import INTERPOLATION, Levels, carried
 from hdnn.training.loops import (
     Batches,
     Epoch,
@@ -46,6 +48,7 @@ class EpochRecord:
         learning_rate: the optimizer's.
         validation_loss, validation_accuracy: on the held-out part, after the epoch.
         seconds: time since the training began (summed over interruptions).
+        layers: the depth, where it changes on the way.
     """
 
     epoch: int
@@ -56,9 +59,14 @@ class EpochRecord:
     seconds: float
     validation_loss: float | None = None
     validation_accuracy: float | None = None
+    layers: int | None = None
 
     def to_dict(self) -> dict[str, float | int]:
-        """Without what was not measured."""
+        """Without what was not measured.
+
+        Returns:
+            Figures by name.
+        """
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -170,27 +178,37 @@ class Trainer:
             data, watched = self._parts(X, target, sample_weight, validation)
             seeds = [self.config.seed]
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self.levels = Levels.of(self.trained, self.config)
+        self._set_level(self._first_level(resume))
         self.loop = self._make_loop(data)
         if resume is not None:
             self._restore(resume)
         with self.group.guard():
             self._run(data, watched, resume)
+        while self.level < self.levels.last:  # stopped on the way
+            self._enter_next_level(data)
         self._set_final_weights(data)
         return self.history
 
     def _check_ensemble(self, *unused: object) -> None:
         """Raise for what is there for single models only."""
         config = self.config
-        options = (config.class_weight, config.early_stopping, config.validation or None)
+        options = (
+            config.class_weight,
+            config.early_stopping,
+            config.validation or None,
+            config.levels,
+        )
         if any(part is not None for part in (*unused, *options, self.recorder)):
             raise HdnnError(
                 "an ensemble is trained without sample or class weights, validation, early "
-                "stopping and recorder; train its networks one by one"
+                "stopping, levels and recorder; train its networks one by one"
             )
 
     def _make_loop(self, data: Batches) -> Loop:
         # A batch is at most all samples, and the loop makes room for a whole one.
-        config = replace(self.config, batch_size=min(self.config.batch_size, data.samples))
+        config = self.levels.settings(self.level)
+        config = replace(config, batch_size=min(config.batch_size, data.samples))
         if isinstance(self.trained, Ensemble):
             self.group.check(config)
             loop = self.ensemble_loop(self.trained, data, config)
@@ -200,6 +218,8 @@ class Trainer:
         if self.recorder is not None:
             if self.model.stem.takes_images:
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
+            if self.config.levels is not None:
+                raise HdnnError("recording serves a training at one depth; leave out levels")
             self.recorder.start(self.model.network, data.states, self.model.stem)
             loop.observer = self.recorder
         return loop
@@ -232,19 +252,24 @@ class Trainer:
         if resume is None:
             self.snapshot = self._take(0, 0.0)
         for number in range(first, self.config.epochs):
+            if self._level_is_over(number):
+                self._enter_next_level(data)
             if self._patience_is_over(number):
                 break
             epoch = self.loop.epoch(self._order(data.samples), number)
             if not self._may_go_on(epoch):
                 raise DivergenceError(self._diagnosis(data, number))
+            loss, accuracy = (None, None) if watched is None else self._watch(watched)
             record = EpochRecord(
                 number + 1,
                 epoch.loss,
                 epoch.penalized,
                 epoch.accuracy,
-                self.config.learning_rate_at(number),
+                self.levels.settings(self.level).learning_rate_at(number),
                 time.perf_counter() - begin,
-                *(self._watch(watched) if watched is not None else (None, None)),
+                loss,
+                accuracy,
+                None if self.config.levels is None else self.config.levels[self.level],
             )
             self.history.append(record)
             self._note_best(record)
@@ -282,6 +307,35 @@ class Trainer:
                 f"class numbers are 0 to {classes - 1} for this model, got {int(target.min())} to "
                 f"{int(target.max())}"
             )
+
+    # --- levels -----------------------------------------------------------------------------------
+
+    def _first_level(self, resume: Snapshot | None) -> int:
+        if resume is not None:
+            return self.levels.level_of(resume.tensors)
+        return 0 if self.config.epochs else self.levels.last
+
+    def _set_level(self, level: int) -> None:
+        """Bring what is trained to the depth of a level."""
+        self.level = level
+        if self.levels.depths:
+            set_depth(self.trained, self.levels.depths[level], INTERPOLATION)
+
+    def _level_is_over(self, epochs: int) -> bool:
+        if self.level == self.levels.last:
+            return False
+        return epochs >= self.levels.ends[self.level] or self._patience_is_over(epochs)
+
+    def _enter_next_level(self, data: Batches) -> None:
+        """Refine what this level found, and go on from there, also after an interruption."""
+        assert self.snapshot is not None
+        self._return_to_best()
+        fine = refine(self.model, self.levels.depths[self.level + 1], INTERPOLATION)
+        state, self._best = carried(self.loop, fine), None
+        self._set_level(self.level + 1)
+        self.loop = self._make_loop(data)
+        self.loop.restore(state)
+        self.snapshot = self._take(self.snapshot.epoch, self.snapshot.seconds)
 
     # --- data -------------------------------------------------------------------------------------
 
@@ -326,28 +380,34 @@ class Trainer:
     # --- after an epoch ---------------------------------------------------------------------------
 
     @contextmanager
-    def _judged(self) -> Iterator[None]:
-        """The model with the weights that the training would return now."""
-        if self.loop.average is None:
-            yield
-            return
+    def _judged(self, best: bool) -> Iterator[None]:
+        """The model with the weights that the training would return now.
+
+        Args:
+            best: whether those of the best epoch count, or those of this one.
+        """
         last = {name: t.clone() for name, t in self.model.state_dict().items()}
-        self._load(self.loop.average.weights)
         try:
+            self._set_final_weights(self.loop.data, best)
             yield
         finally:
             self._load(last)
 
     @torch.no_grad()
-    def _watch(self, data: Batches) -> tuple[float, float | None]:
-        with self._judged():
-            logits = logits_of(self.model, data.states, self.group)
+    def _measure(
+        self, data: Batches, best: bool, group: Group = SINGLE_PROCESS
+    ) -> tuple[float, float | None]:
+        """Loss without penalties, and accuracy (None for regression), of what would be returned."""
+        with self._judged(best):
+            logits = logits_of(self.model, data.states, group)
         loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
         return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
 
-    @torch.no_grad()
+    def _watch(self, data: Batches) -> tuple[float, float | None]:
+        return self._measure(data, best=False, group=self.group)
+
     def evaluate_now(self) -> tuple[float, float | None]:
         """Loss and accuracy, on the training data, of the model that would be returned now.
 
@@ -356,26 +416,21 @@ class Trainer:
         Returns:
             The loss without penalties, and the accuracy; None for regression.
         """
-        last = {name: t.clone() for name, t in self.model.state_dict().items()}
-        try:
-            data = self.loop.data
-            self._set_final_weights(data)
-            logits = logits_of(self.model, data.states)
-        finally:
-            self._load(last)
-        loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
-        if self.loop.loss == "squared":
-            return loss, None
-        return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
+        return self._measure(self.loop.data, best=True)
 
-    def _set_final_weights(self, data: Batches) -> None:
+    def _set_final_weights(self, data: Batches, best: bool = True) -> None:
         """From the weights of the last epoch to those that a training returns."""
-        if self._best is not None and self.config.early_stopping is not None:
-            self._load(self._best[2])
-        elif self.loop.average is not None:
+        if not (best and self._return_to_best()) and self.loop.average is not None:
             self._load(self.loop.average.weights)
-        if self.config.method == "coordinate":
+        if self.config.solves_output:
             self._fit_output(data)
+
+    def _return_to_best(self) -> bool:
+        """Load the weights that early stopping has kept, if it has."""
+        if self._best is None or self.config.early_stopping is None:
+            return False
+        self._load(self._best[2])
+        return True
 
     def _note_best(self, record: EpochRecord) -> None:
         if self.config.early_stopping is None or record.validation_loss is None:
@@ -462,6 +517,8 @@ class Trainer:
         tensors = {f"model.{k}": v.detach().clone() for k, v in self.trained.state_dict().items()}
         tensors |= {f"loop.{k}": v for k, v in self.loop.state().items()}
         tensors["generator"] = torch.cat([source.get_state() for source in self.generators])
+        if self.levels.depths:
+            tensors["level"] = torch.tensor(self.level)
         if self._best is not None:
             tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
             tensors["best.epoch"] = torch.tensor(self._best[1])

@@ -179,35 +179,44 @@ def report_moving(schemes: tuple[str, ...]) -> None:
 
 
 def draw(found: dict[str, list[Row]], flow: Tensor, path: str) -> None:
-    from hdnn.plots import new_figure, save_figure
+    from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
+    from hdnn.plots.style import NORMAL
 
-    figure = new_figure(10.5, 3.4)
+    figure = new_figure(11.0, 3.5)
     axes = figure.subplots(1, 3)
-    for scheme, rows in found.items():
-        N = [row.layers for row in rows]
-        (line,) = axes[0].loglog(N, [r.state for r in rows], "o-", ms=3, lw=1.2, label=scheme)
-        style = {"color": line.get_color(), "ms": 3, "lw": 1.2}
-        axes[1].loglog(N, [r.gradient for r in rows], "o-", **style)
+    for number, (scheme, rows) in enumerate(found.items()):
+        N, name = [row.layers for row in rows], _words(scheme)
+        style = {"color": LIGHT.color(number), "ms": 3, "lw": 1.5}
+        axes[0].loglog(N, [r.state for r in rows], "o-", **style)
+        axes[1].loglog(N, [r.gradient for r in rows], "o-", label=name, **style)
         axes[2].loglog(N, [r.largest for r in rows], "o-", **style)
         axes[2].loglog(N, [r.smallest for r in rows], "o:", **style)
-    size = torch.linalg.matrix_norm(flow[:-1], 2)
-    axes[2].axhline(float(size.max()), color="black", lw=0.8, ls="--", label="ODE, largest")
-    axes[2].axhline(1.0, color="grey", lw=0.8, label="1")
-    titles = (
-        "error of the states",
-        "relative error of the gradients",
-        "norms of gradients: largest (—), smallest (···)",
-    )
+    limit = float(torch.linalg.matrix_norm(flow[:-1], 2).max())
+    axes[2].axhline(limit, color=LIGHT.ink, lw=0.9, ls="--")
+    for text, place in ((f"largest; dashed: the ODE, {limit:.1f}", 0.86 * limit), ("smallest", 1)):
+        va = "top" if place > 1 else "bottom"
+        axes[2].text(20, place * 1.04, text, fontsize=NORMAL, color=LIGHT.muted, va=va)
+    titles = ("error of the states", "relative error of the gradients", "norms of the gradients")
     for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel(f"layers N at T = {T:g}", fontsize=8)
+        axis.set_title(title, fontsize=NORMAL, loc="left")
+        axis.set_xlabel(f"layers N at T = {T:g}")
         axis.set_xticks(DEPTHS, [str(N) for N in DEPTHS])
         axis.minorticks_off()
-        axis.tick_params(labelsize=7)
-        axis.grid(alpha=0.25, lw=0.5)
-    axes[0].legend(fontsize=7, frameon=False)
-    axes[2].legend(fontsize=7, frameon=False)
+        clean(axis)
+    axes[2].set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+    label_ends(axes[1])
     save_figure(figure, path)
+
+
+def _words(scheme: str) -> str:
+    """The name of a scheme as people write it."""
+    return {
+        "ForwardEuler": "forward Euler",
+        "SemiImplicitEuler": "semi-implicit Euler",
+        "Leapfrog": "leapfrog",
+        "ImplicitMidpoint": "implicit midpoint",
+        "Yoshida4": "Yoshida, order 4",
+    }.get(scheme, scheme)
 
 
 if __name__ == "__main__":

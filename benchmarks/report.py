@@ -1,4 +1,4 @@
-"""Writes the tables and the figure of docs/performance.md from benchmarks/results.json.
+"""Writes the tables and the figure of docs/performance.md, and the README's, from the records.
 
 python benchmarks/bench.py --json > benchmarks/results.json
 python benchmarks/training.py --json > benchmarks/training.json
@@ -14,13 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import crossovers
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+
+from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
+from hdnn.plots.style import NORMAL
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
+README = HERE.parent / "README.md"
 FIGURE = HERE.parent / "docs" / "figures" / "performance.png"
 PEERS = ("reference", "compile", "jax", "jax-checkpoint", "torchdiffeq")
+NAMES = {
+    "reference": (1, "plain PyTorch"),
+    "fused": (0, "hdnn"),
+    "lean": (2, "lean memory"),
+}
+"""Numbers in the palette, and labels."""
+README_WORKS = (("H1", 4, None), ("MS3", 4, 16), ("H2", 8, None), ("H1", 256, None))
 
 
 def name(case: dict[str, Any]) -> str:
@@ -49,6 +58,34 @@ def speed_table(records: dict[str, Any]) -> str:
         time = f"{mid:.3g} ({low:.3g} to {high:.3g})"
         lines.append(f"| {name(record['case'])} | {time} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def readme_table(records: dict[str, Any], trained: dict[str, Any]) -> str:
+    """The few rows that the README shows: plain PyTorch and the faster of the two JAX programs."""
+    lines = ["| work | hdnn | plain PyTorch | JAX |", "| --- | --- | --- | --- |"]
+    for architecture, width, ensemble in README_WORKS:
+        record = next(
+            r
+            for r in records["cases"]
+            if (r["case"]["architecture"], r["case"]["width"], r["case"]["ensemble"] or None)
+            == (architecture, width, ensemble)
+        )
+        seconds = record["seconds"]
+        ours = (seconds.get("fused") or seconds["auto"])["median"]
+        jax = [seconds[peer]["median"] for peer in ("jax", "jax-checkpoint") if peer in seconds]
+        lines.append(
+            f"| {name(record['case'])} | {1e3 * ours:.3g} ms |"
+            f" {seconds['reference']['median'] / ours:.1f}x |"
+            f" {f'{min(jax) / ours:.1f}x' if jax else '-'} |"
+        )
+    training = trained["training"]
+    return "\n".join(
+        [
+            *lines,
+            "| a whole training of H1, 64 layers, 50 epochs |"
+            f" {training['seconds']['newton']:.2g} s | {training['ratios']['newton']:.0f}x | - |",
+        ]
+    )
 
 
 def facts(records: dict[str, Any]) -> str:
@@ -131,77 +168,64 @@ def training_table(found: dict[str, Any]) -> str:
 
 def draw(records: dict[str, Any]) -> None:
     """Time against depth and width, memory against depth."""
-    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11.0, 3.4)
     left, middle, right = figure.subplots(1, 3)
-    for axis, group, key, label in (
-        (left, "depth", "layers", "layers (n = 4, batch 125)"),
-        (middle, "width", "width", "width n (16 layers, batch 1024)"),
-    ):
+    for axis, group, key in ((left, "depth", "layers"), (middle, "width", "width")):
         rows = [r for r in records["sweep"] if r["case"]["group"] == group]
-        for peer, color in (("reference", "#c1440e"), ("fused", "#1f5a99")):
-            axis.loglog(
-                [r["case"][key] for r in rows],
-                [1e3 * r["seconds"][peer]["median"] for r in rows],
-                "o-",
-                ms=3,
-                color=color,
-                label=peer,
-            )
+        for peer in ("reference", "fused"):
+            times = [1e3 * r["seconds"][peer]["median"] for r in rows]
+            _plot(axis, [r["case"][key] for r in rows], times, peer)
+    for backend, kind in (("reference", "fast"), ("reference", "lean"), ("fused", "fast")):
+        key = (backend, kind, 8)
+        rows = [r for r in records["memory"] if (r["backend"], r["memory"], r["width"]) == key]
+        sizes = [max(r["megabytes"], 0.1) for r in rows]
+        _plot(right, [r["layers"] for r in rows], sizes, "lean" if kind == "lean" else backend)
+    for axis, title, label in (
+        (left, "forward + backward, ms", "layers (width 4, batch 125)"),
+        (middle, "forward + backward, ms", "width (16 layers, batch 1024)"),
+        (right, "peak extra memory, MB", "layers (width 8, 78,400 rows)"),
+    ):
+        axis.set_title(title, fontsize=NORMAL, loc="left")
         axis.set_xlabel(label)
-        axis.set_ylabel("forward + backward, ms")
-        axis.legend(frameon=False, fontsize=8)
-    styles = {
-        ("fused", "fast"): "#1f5a99",
-        ("reference", "fast"): "#c1440e",
-        ("reference", "lean"): "#3a7d44",
-    }
-    for (backend, kind), color in styles.items():
-        rows = [
-            r
-            for r in records["memory"]
-            if (r["backend"], r["memory"], r["width"]) == (backend, kind, 8)
-        ]
-        title = "lean" if kind == "lean" else backend
-        right.loglog(
-            [r["layers"] for r in rows],
-            [max(r["megabytes"], 0.1) for r in rows],
-            "o-",
-            ms=3,
-            color=color,
-            label=title,
-        )
-    right.set_xlabel("layers (n = 8, 78,400 rows)")
-    right.set_ylabel("peak extra memory, MB")
-    right.legend(frameon=False, fontsize=8, loc="center", bbox_to_anchor=(0.6, 0.25))
+        clean(axis)
     for axis in (left, middle, right):
-        axis.spines[["top", "right"]].set_visible(False)
+        label_ends(axis)
     FIGURE.parent.mkdir(exist_ok=True)
-    figure.savefig(FIGURE, dpi=110)
+    save_figure(figure, FIGURE)
 
 
-def main() -> None:
-    """Fill the marked parts of the page."""
-    records = json.loads((HERE / "results.json").read_text())
-    parts = {
-        "speed": speed_table(records),
-        "facts": facts(records),
-        "memory": memory_table(records),
-        "machine": machine(records),
-    }
-    trained = HERE / "training.json"
-    if trained.exists():
-        parts["training"] = training_table(json.loads(trained.read_text()))
-    crossed = HERE / "crossovers.json"
-    if crossed.exists():
-        parts["crossovers"] = crossovers.table(json.loads(crossed.read_text()))
-    text = PAGE.read_text()
+def _plot(axis: Any, x: list[float], y: list[float], name: str) -> None:
+    number, label = NAMES[name]
+    axis.loglog(x, y, "o-", ms=3, linewidth=1.6, color=LIGHT.color(number), label=label)
+
+
+def fill(page: Path, parts: dict[str, str]) -> None:
+    """Write each part between its marks."""
+    text = page.read_text()
     for key, part in parts.items():
         pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
         text = re.sub(
             pattern, lambda m, part=part: m.group(1) + part + m.group(2), text, flags=re.S
         )
-    PAGE.write_text(text)
+    page.write_text(text)
+
+
+def main() -> None:
+    """Fill the marked parts of the pages."""
+    records, trained, crossed = (
+        json.loads((HERE / f"{name}.json").read_text())
+        for name in ("results", "training", "crossovers")
+    )
+    parts = {
+        "speed": speed_table(records),
+        "facts": facts(records),
+        "memory": memory_table(records),
+        "machine": machine(records),
+        "training": training_table(trained),
+        "crossovers": crossovers.table(crossed),
+    }
+    fill(PAGE, parts)
+    fill(README, {"speed": readme_table(records, trained)})
     draw(records)
 
 

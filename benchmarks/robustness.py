@@ -33,7 +33,8 @@ from hdnn.paper.table2 import (
     select,
     train_cell,
 )
-from hdnn.plots import new_figure, save_figure
+from hdnn.plots import LIGHT, clean, label_ends, new_figure, plot_band, save_figure
+from hdnn.plots.style import NORMAL
 from hdnn.training.runs import Run
 
 OUT = Path(__file__).parent.parent / "results" / "robustness"
@@ -46,7 +47,7 @@ LEVELS = {
 WORDS = {
     "gaussian": ("Gaussian noise", "sigma"),
     "salt-and-pepper": ("Salt and pepper", "share of pixels"),
-    "fgsm": ("FGSM", "epsilon"),
+    "fgsm": ("Adversarial (FGSM)", "epsilon"),
 }
 CELLS = {
     "H2, 8 layers": select(["H2"], [8])[0],
@@ -55,7 +56,8 @@ CELLS = {
     # One 3x3 convolution from 8 to 8 channels has 584 parameters, 8 pointwise H2 layers have 576.
     "plain convolution": replace(select([CONVOLUTION], [2])[0], layers=1),
 }
-COLORS = dict(zip(CELLS, ("#c1440e", "#1f5a99", "#777777", "#3a7d44"), strict=True))
+COLORS = (1, 0, 6, 2)
+"""Of the networks, in the palette."""
 
 
 @dataclass(frozen=True)
@@ -154,27 +156,23 @@ def sizes(store: Store) -> str:
 
 def draw(store: Store) -> None:
     """A panel for every perturbation: means, and the range over seeds as a band."""
-    figure = new_figure(10.0, 3.3)
+    figure = new_figure(10.0, 3.4)
     axes = figure.subplots(1, len(LEVELS), sharey=True)
     for axis, (kind, levels) in zip(axes, LEVELS.items(), strict=True):
-        for name, cell in CELLS.items():
+        for number, (name, cell) in enumerate(CELLS.items()):
             found = np.array(list(accuracies(store, cell, kind).values()))
             if len(found):
-                style = {"color": COLORS[name], "linewidth": 1.3, "marker": "o", "markersize": 3}
-                axis.plot(levels, found.mean(0), label=name, **style)
-                axis.fill_between(
-                    levels, found.min(0), found.max(0), color=COLORS[name], alpha=0.15, linewidth=0
-                )
+                band = found.min(0), found.mean(0), found.max(0)
+                plot_band(axis, levels, *band, color=LIGHT.color(COLORS[number]), label=name)
         title, unit = WORDS[kind]
-        axis.set_title(title, fontsize=10)
+        axis.set_title(title, fontsize=NORMAL, loc="left")
         axis.set_xlabel(unit)
         axis.set_xticks(levels)
-        axis.tick_params(labelsize=8)
         axis.set_ylim(0, 101)
-        axis.grid(alpha=0.25)
+        clean(axis)
     axes[0].set_ylabel("test accuracy, %")
-    axes[0].legend(fontsize=8, loc="lower left")
-    save_figure(figure, store.folder / "robustness.png", dpi=110)
+    label_ends(axes[0])  # there the lines end apart
+    save_figure(figure, store.folder / "robustness.png")
 
 
 def write(store: Store, seeds: int) -> None:

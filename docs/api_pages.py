@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from pathlib import Path
 
 PAGES = {
     "networks": (
         "Networks",
-        "Networks by name, the torch module behind them, and how time is discretized.",
+        "Networks by name, the torch module behind them, how time is discretized, and the ODE.",
         {
-            "hdnn": ["network", "HamiltonianNetwork", "HdnnError"],
+            "hdnn": ["network", "HamiltonianNetwork", "HdnnError", "refine", "coarsen"],
             "hdnn.zoo": None,
             "hdnn.schemes": None,
+            "hdnn.ode": None,
+            "hdnn.refinement": ["optimizer_state"],
         },
     ),
     "fields": (
@@ -22,8 +25,8 @@ PAGES = {
     ),
     "models": (
         "Models and files",
-        "What one trains, saves and loads: a stem, Hamiltonian stages and an output layer.",
-        {"hdnn.models": None},
+        "What one trains, saves and exports: a stem, Hamiltonian stages and an output layer.",
+        {"hdnn.models": None, "hdnn": ["export_onnx"]},
     ),
     "estimators": (
         "Estimators",
@@ -36,11 +39,20 @@ PAGES = {
         {"hdnn.analysis": None},
     ),
     "training": ("Training", "How models are trained.", {"hdnn.training": None}),
-    "data": ("Data", "Where numbers come from.", {"hdnn.data": None}),
+    "data": (
+        "Data",
+        "Where numbers come from: planar problems, tables, images.",
+        {"hdnn.data": None, "hdnn.data.images": ["load", "ImageData", "ImageSet"]},
+    ),
+    "plots": (
+        "Figures and reports",
+        "What people look at: figures for matplotlib, and a page about a model or a run.",
+        {"hdnn.plots": None, "hdnn.report": None},
+    ),
     "program": (
         "Programs",
         "What a scheme makes of a field: stages, which every backend computes.",
-        {"hdnn.program": None},
+        {"hdnn.program": None, "hdnn.backends": None},
     ),
 }
 
@@ -55,11 +67,12 @@ def public(module: str) -> list[str]:
             for name, value in vars(loaded).items()
             if not name.startswith("_") and getattr(value, "__module__", None) == module
         ]
-    return [name for name in names if callable(getattr(loaded, name))]
+    values = {name: getattr(loaded, name) for name in names}
+    return [name for name, v in values.items() if inspect.isclass(v) or inspect.isroutine(v)]
 
 
 def write(folder: Path) -> None:
-    """Write the pages; those that have not changed are left alone, so that builds stay short."""
+    """Write the pages; those that have not changed stay, so that builds are short."""
     folder.mkdir(exist_ok=True)
     listed = "".join(f"   {page}\n" for page in PAGES)
     _write(
@@ -67,15 +80,21 @@ def write(folder: Path) -> None:
         _title("API reference") + "Every public name, by what it is for.\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{listed}",
     )
+    stubs = set()
     for page, (title, about, modules) in PAGES.items():
         parts = [f"{_title(title)}{about}\n"]
         for module, names in modules.items():
-            lines = "".join(f"   {name}\n" for name in names or public(module))
+            chosen = names or public(module)
+            stubs |= {f"{module}.{name}.rst" for name in chosen}
+            lines = "".join(f"   {name}\n" for name in chosen)
             parts.append(
                 f".. currentmodule:: {module}\n\n.. autosummary::\n"
                 f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
             )
         _write(folder / f"{page}.rst", "\n".join(parts))
+    for stub in (folder / "generated").glob("*.rst"):  # of names that are no longer public
+        if stub.name not in stubs:
+            stub.unlink()
 
 
 def _title(text: str) -> str:

@@ -2,14 +2,18 @@
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages
 
-api_pages.write(Path(__file__).parent / "api")
+ROOT = Path(__file__).parents[1]
+api_pages.write(ROOT / "docs" / "api")
 
 project = "hdnn"
 author = "the hdnn contributors"
@@ -26,6 +30,9 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
+if find_spec("latex2mathml"):  # else equations need MathJax, which readers' browsers fetch
+    extensions.append("mathml")
+    html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_theme = "furo"
 html_title = "hdnn"
@@ -43,7 +50,8 @@ nb_execution_raise_on_error = True
 nb_merge_streams = True
 suppress_warnings = ["ref.ref"]  # labels of scikit-learn, in docstrings that are inherited
 
-autosummary_generate = True
+# Named, since a build that adds a page would not find it among the pages of the last build.
+autosummary_generate = [f"api/{page}.rst" for page in api_pages.PAGES]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
@@ -79,6 +87,15 @@ def _as_rst(app, what, name, obj, options, lines):
     lines[:] = written
 
 
+def _settings(app, what, name, obj, options, lines):
+    """The arguments of a settings record are described where they are defined."""
+    if what != "class" or not hasattr(obj, "__pydantic_fields__"):
+        return
+    from hdnn.training.schema import settings_of
+
+    lines += ["", "Args:", *(f"    {s.name}: {s.help}" for s in settings_of(obj)), ""]
+
+
 def _link_results(app, page, source):
     """A page of results/ is a page of the site, too; on a code host the links stay as they are."""
     source[0] = re.sub(
@@ -86,7 +103,22 @@ def _link_results(app, page, source):
     )
 
 
+def _samples(app, error):
+    """What the landing page shows besides pages: the playground, and a report made by the demo."""
+    if error or app.builder.name != "html":
+        return
+    folder = Path(app.outdir)
+    shutil.copytree(ROOT / "src/hdnn/playground/static", folder / "play", dirs_exist_ok=True)
+    sample = folder / "samples" / "demo.png"
+    if not sample.exists():
+        sample.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "hdnn", "demo", "--epochs", "25", "--out", str(sample)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _settings, priority=90)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
     app.connect("source-read", _link_results)
+    app.connect("build-finished", _samples)

@@ -9,6 +9,7 @@ from typing import Any
 import bench
 import numpy as np
 import pytest
+import report
 import torch
 from speed import cases, peers
 from speed.cases import CASES, SWEEP, Case
@@ -183,3 +184,10 @@ def test_an_unknown_group_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.main(["--group", "smal"])
     assert "small" in capsys.readouterr().err
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    records, trained = (
+        json.loads((report.HERE / name).read_text()) for name in ("results.json", "training.json")
+    )
+    assert report.readme_table(records, trained) in report.README.read_text()

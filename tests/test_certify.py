@@ -188,6 +188,19 @@ def test_rough_weights_are_said_to_be() -> None:
     assert "smooth-weights" not in failing(smooth, y)
 
 
+def test_what_is_not_proved_may_be_unmet() -> None:
+    """Rough weights and a large step leave theorems as they are; a baseline has none of them."""
+    y = torch.randn(5, 4)
+    found = certify(build("H1", layers=24, T=8.0), y)
+    assert {"smooth-weights", "scheme-drift"} <= {check.name for check in found.failed}
+    assert {check.verdict for check in found.failed} == {"not met"}
+    assert found.ok
+    assert "everything that is proved holds; what is not met" in str(found)
+    baseline = certify(build("ResNet", T=1.0), y)
+    assert baseline["interconnection"].verdict == "FAILS"
+    assert not baseline.ok
+
+
 def test_broken_promises_are_found() -> None:
     @dataclass(frozen=True)
     class Boastful(ForwardEuler):
@@ -265,6 +278,8 @@ def test_advice_that_is_followed_helps() -> None:
         better.load_state_dict(net.state_dict())
         again = advise(better, y)
         assert again.added < found.added
+        assert again.T_range is not None
+        assert again.T_range[0] <= again.T_range[1]
         assert float(again.cumulative.max()) < float(found.cumulative.max())
 
 
@@ -361,6 +376,13 @@ def test_certify_a_run(runs: Path) -> None:
     assert found.exit_code == 1
     assert json.loads(found.output)["ok"] is False
     assert json.loads(found.output)["samples"] == 20
+
+
+def test_the_default_run_of_the_swiss_roll_keeps_what_is_proved(tmp_path: Path) -> None:
+    assert command("train", "swiss-roll", "--out", tmp_path / "run").exit_code == 0
+    result = command("certify", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "not met  unsaturated" in result.output  # a fact about what was trained
 
 
 def test_certify_files(runs: Path, tmp_path: Path) -> None:

@@ -36,6 +36,15 @@ QUICK = ("--layers", 3, "--epochs", 5, "--batch-size", 20)
 ROLL = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 4)
 
 
+def changed(words: tuple[object, ...], *changes: object) -> tuple[object, ...]:
+    """Words with other options in the place of theirs: an option is given once."""
+    kept = list(words)
+    for option in {*changes} & {*words}:
+        if str(option).startswith("--"):
+            del kept[kept.index(option) : kept.index(option) + 2]
+    return (*kept, *changes)
+
+
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -119,7 +128,7 @@ def labeled(home: Path, numbers: np.ndarray) -> Trained:
     texts[5:20, 1], texts[0, 2] = "", "NA"
     names = ["id", "length", "links", "score", "label"]
     path = write(home / "mail.csv", names, [[f"m{k}" for k in range(150)], *texts.T, labels])
-    words = (path, "--target", "label", "--drop", "id", *QUICK, "--epochs", 20)
+    words = (path, "--target", "label", "--drop", "id", *changed(QUICK, "--epochs", 20))
     return Trained(path, home / "mail", done("train", *words, "--out", home / "mail"))
 
 
@@ -218,7 +227,7 @@ def test_messages_show_brackets_as_they_are(name: str) -> None:
 
 
 def test_output_shows_brackets_as_they_are() -> None:
-    result = done("train", *ROLL, "--epochs", 1, "--out", "run[red]")
+    result = done("train", *changed(ROLL, "--epochs", 1), "--out", "run[red]")
     assert "run: run[red]" in result.stdout
 
 
@@ -243,7 +252,7 @@ def test_every_data_set_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(hdnn.zoo.ARCHITECTURES))
 def test_every_architecture_by_name(name: str) -> None:
-    done("train", *ROLL, "--epochs", 1, "--architecture", name.lower(), "--out", "run")
+    done("train", *changed(ROLL, "--epochs", 1, "--architecture", name.lower()), "--out", "run")
     assert Run.open("run").load_model().network.name == name
 
 
@@ -283,12 +292,12 @@ FLAGS: dict[str, tuple[tuple[object, ...], str, str, object]] = {
 @pytest.mark.parametrize("name", FLAGS)
 def test_every_flag_reaches_the_config(name: str) -> None:
     words, table, setting, value = FLAGS[name]
-    done("train", *ROLL, "--epochs", 1, *words, "--out", "run")
+    done("train", *changed(changed(ROLL, "--epochs", 1), *words), "--out", "run")
     assert getattr(getattr(Run.open("run").read_config(), table), setting) == value
 
 
 def test_a_seed_is_one_for_all() -> None:
-    done("train", *ROLL, "--epochs", 1, "--seed", 5, "--out", "run")
+    done("train", *changed(ROLL, "--epochs", 1, "--seed", 5), "--out", "run")
     found = Run.open("run").read_config()
     assert (found.data.seed, found.model.seed, found.training.seed) == (5, 5, 5)
 
@@ -321,7 +330,9 @@ def test_progress_shows_what_would_be_returned() -> None:
 
 
 def test_long_trainings_print_ten_lines() -> None:
-    lines = done("train", *ROLL, "--epochs", 50, "--validation", 0.2, "--out", "run").stdout
+    lines = done(
+        "train", *changed(ROLL, "--epochs", 50), "--validation", 0.2, "--out", "run"
+    ).stdout
     shown = [line for line in lines.splitlines() if line.startswith("epoch")]
     assert [int(line.split("/")[0].split()[1]) for line in shown] == list(range(5, 51, 5))
     assert all("validation" in line for line in shown)
@@ -337,6 +348,24 @@ def test_a_bar_with_loss_and_accuracy_on_a_terminal(monkeypatch: pytest.MonkeyPa
     assert "training" in shown
     assert "4/4" in shown
     assert re.search(r"loss \d\.\d{4}  accuracy \d\.\d{4}", shown)
+
+
+def test_the_bar_moves_within_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves: list[float] = []
+    update = train_module.Progress.update
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    monkeypatch.setattr(train_module, "console", terminal)
+    monkeypatch.setattr(
+        train_module.Progress,
+        "update",
+        lambda bar, task, **given: (
+            moves.append(given.get("completed", 0.0)) or update(bar, task, **given)
+        ),
+    )
+    Path("loop.toml").write_text('[training]\nloop = "autograd"\n')
+    batches = ("--size", 200, "--batch-size", 25, "--layers", 2, "--config", "loop.toml")
+    done("train", "swiss-roll", *batches, "--epochs", 2, "--out", "run")
+    assert {0.25, 0.5, 0.75, 1.25, 1.5, 1.75} <= set(moves)
 
 
 def test_json_and_nothing_else_on_standard_output(labeled: Trained) -> None:
@@ -444,7 +473,7 @@ def test_a_config_that_is_no_text() -> None:
         ((*ROLL, "--T", "nan"), ("T is a number above 0",)),
         ((*ROLL, "--width", 1, "--projection", "off"), ("too small for 2 features",)),
         ((*ROLL, "--dtype", "half"), ("unknown dtype",)),
-        ((*ROLL, "--epochs", -1), ("epochs",)),
+        (changed(ROLL, "--epochs", -1), ("epochs",)),
         ((*ROLL, "--batch-size", 0), ("batch_size",)),
         ((*ROLL, "--lr", 0), ("learning_rate",)),
         ((*ROLL, "--optimizer", "Adamm"), ("did you mean 'Adam'",)),
@@ -455,10 +484,10 @@ def test_a_config_that_is_no_text() -> None:
         ((*ROLL, "--early-stopping", 3), ("validation",)),
         ((*ROLL, "--validation", 1), ("share",)),
         ((*ROLL, "--split", "papr"), ("did you mean 'paper'",)),
-        ((*ROLL, "--size", 3), ("even",)),
+        (changed(ROLL, "--size", 3), ("even",)),
         ((*ROLL, "--test", 1), ("share",)),
         ((*ROLL, "--seed", -1), ("seed",)),
-        ((*ROLL, "--layers", -1), ("layers",)),
+        (changed(ROLL, "--layers", -1), ("layers",)),
     ],
     ids=lambda value: " ".join(map(str, value))[-40:],
 )
@@ -468,7 +497,7 @@ def test_errors_of_train(words: tuple[object, ...], expected: tuple[str, ...]) -
 
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
 def test_a_network_without_layers_is_misuse(method: str) -> None:
-    result = command("train", *ROLL, "--layers", 0, "--method", method, "--out", method)
+    result = command("train", *changed(ROLL, "--layers", 0), "--method", method, "--out", method)
     refused(result, 2, "layers is an integer from 1")
 
 
@@ -727,7 +756,9 @@ def test_a_result_no_better_than_the_baseline_is_doubted() -> None:
     """99 % accurate, and useless."""
     columns = [list(range(200)), [0.0, 1.0] * 100, ["rare", *["ok"] * 99] * 2]
     write(Path("t.csv"), ["a", "b", "label"], columns)
-    result = done("train", "t.csv", "--target", "label", *QUICK, "--epochs", 1, "--out", "run")
+    result = done(
+        "train", "t.csv", "--target", "label", *changed(QUICK, "--epochs", 1), "--out", "run"
+    )
     measured = done("evaluate", "run", "t.csv", "--json")
     for text in (result.stderr, *strict_json(measured.stdout)["warnings"][:1]):
         assert "is no better than always predicting the most frequent class" in text
@@ -865,3 +896,48 @@ def test_interrupted_it_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == base.INTERRUPTED == 130
     assert "interrupted; go on with: hdnn train --resume run" in result.stderr
     assert Run("run").checkpoint.exists()
+
+
+# --- small things ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("train", "iris", "--epochs", 1, "--epochs", 2), "--epochs"),
+        (("train", "iris", "--time-invariant", "--no-time-invariant"), "--time-invariant"),
+        (("reproduce", "table1", "--out", "a", "--out", "b"), "--out"),
+    ],
+    ids=["value", "flag", "command of a command"],
+)
+def test_an_option_of_one_value_is_given_once(words: tuple[object, ...], option: str) -> None:
+    result = command(*words)
+    assert result.exit_code == 2
+    assert re.search(rf"'{option}' is given 2 times", result.stderr)
+
+
+def test_an_option_of_several_values_repeats(labeled: Trained) -> None:
+    words = (labeled.table, "--target", "label", "--drop", "id", "--drop", "links", *QUICK)
+    done("train", *words, "--out", "run")
+    assert Run.open(Path("run")).read_config().data.drop == ("id", "links")
+
+
+def test_a_figure_without_an_ending_gets_one(roll: Path) -> None:
+    result = done("gradients", roll, "--out", "norms")
+    assert "norms has no ending: norms.png is written" in result.stderr
+    assert Path("norms.png").read_bytes().startswith(b"\x89PNG")
+    assert not Path("norms").exists()
+
+
+def test_reproduce_readme_outside_the_repository() -> None:
+    refused(command("reproduce", "readme", "records"), 2, "there is no page README.md", "--page")
+
+
+def test_a_rehearsal_says_so_and_does_everything(
+    monkeypatch: pytest.MonkeyPatch, labeled: Trained
+) -> None:
+    monkeypatch.setenv("HDNN_QUICK", "1")
+    result = done("train", labeled.table, "--target", "label", "--epochs", 500, "--out", "run")
+    assert "HDNN_QUICK is set, so this is a rehearsal: epochs 2" in result.stderr
+    assert Run.open(Path("run")).read_config().training.epochs == 2
+    assert Run.open(Path("run")).finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -17,8 +19,11 @@ from typer.testing import CliRunner
 import hdnn
 from catalogue import PAIRS, build, every_pair, skew
 from hdnn.cli import app
+from hdnn.data import ColumnEncoder
+from hdnn.data.columns import ColumnType
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, Activation, EnergyField, HamiltonianField, Learned, Weights
+from hdnn.models import Projection
 from hdnn.schemes import RK4
 
 onnx = pytest.importorskip("onnx", reason="export needs onnx")
@@ -183,33 +188,130 @@ def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Pa
 
 ALONE = """
 import json, sys
-import numpy as np, onnxruntime
+sys.modules["torch"] = sys.modules["hdnn"] = None  # importing them raises
+import numpy as np, onnxruntime, pandas as pd
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 facts = session.get_modelmeta().custom_metadata_map
-x = np.load(sys.argv[2])
-chances, = session.run(None, {session.get_inputs()[0].name: x})
+if sys.argv[2].endswith(".npy"):
+    feeds = {session.get_inputs()[0].name: np.load(sys.argv[2])}
+else:
+    frame, feeds = pd.read_csv(sys.argv[2], parse_dates=["day"]), {}
+    for name, kind in zip(json.loads(facts["columns"]), json.loads(facts["kinds"])):
+        if kind == "category":
+            feeds[name] = frame[name].fillna("").to_numpy(object)
+        elif kind == "date":
+            feeds[name] = ((frame[name] - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy()
+        else:
+            feeds[name] = frame[name].to_numpy(float)
+chances, = session.run(None, feeds)
 labels = json.loads(facts["labels"])
-assert not {"torch", "hdnn"} & set(sys.modules)
 print(json.dumps({"labels": [labels[k] for k in chances.argmax(1)], "p": chances.tolist()}))
 """
 
 
-def test_a_process_without_torch_predicts_the_same(tmp_path: Path) -> None:
-    model = table_model("classification", 3, "append", 4)
-    x = 3 * torch.randn(9, 4) + 5
-    x[::4] = torch.nan
-    np.save(tmp_path / "x.npy", x.numpy())
-    hdnn.save(model, tmp_path / "model.safetensors")
-    out = tmp_path / "model.onnx"
-    words = ["export", str(tmp_path / "model.safetensors"), "--out", str(out), "--json"]
-    result = CliRunner().invoke(app, words)
+def alone(model: Path, data: Path) -> tuple[list[Any], Tensor]:
+    """Labels and probabilities in a process that can import neither torch nor hdnn."""
+    call = [sys.executable, "-c", ALONE, str(model), str(data)]
+    result = json.loads(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
+    return result["labels"], torch.tensor(result["p"])
+
+
+def test_images_of_uint8_go_to_a_process_without_torch(tmp_path: Path) -> None:
+    model = hdnn.ImageClassifier(hdnn.ImageConfig(size=(9, 7), layers=3), dtype=torch.float32)
+    images = torch.randint(256, (6, 1, 9, 7), dtype=torch.uint8)
+    np.save(tmp_path / "x.npy", images.numpy())
+    export = hdnn.export_onnx(model, tmp_path / "model.onnx")
+    labels, chances = alone(export.path, tmp_path / "x.npy")
+    assert labels == model.predict(images).tolist()
+    expected = model.probabilities(images).detach().double()
+    torch.testing.assert_close(chances, expected, rtol=1e-5, atol=1e-6)
+
+
+def mixed_table(rows: int = 200) -> pd.DataFrame:
+    """Texts, dates, booleans and numbers, with gaps in all but the booleans."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "city": draw.choice(["Rome", "Bern", "São Paulo", "a, b"], rows).astype(object),
+            "day": np.datetime64("2019-03-01T06:00") + draw.integers(0, 2000, rows) * 37_000,
+            "member": draw.random(rows) < 0.5,
+            "size": 100 + 20 * draw.standard_normal(rows),
+            "add": draw.standard_normal(rows),  # also the name of an operator's result
+            "probabilities": draw.standard_normal(rows),  # and of the output
+        }
+    )
+    frame["label"] = np.where((frame["size"] > 100) ^ frame["member"], "yes", "no")
+    for name in ("city", "day", "size"):
+        frame.loc[draw.random(rows) < 0.4, name] = None
+    return frame
+
+
+def test_a_csv_with_categories_dates_and_gaps_goes_to_a_process_without_torch(
+    tmp_path: Path,
+) -> None:
+    data, folder, out = tmp_path / "data.csv", tmp_path / "run", tmp_path / "model.onnx"
+    mixed_table().to_csv(data, index=False)
+    words = ["train", str(data), "--target", "label", "--layers", "4", "--T", "1", "--epochs", "2"]
+    result = CliRunner().invoke(app, [*words, "--out", str(folder)])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["deviation"] < 1e-12
-    call = [sys.executable, "-c", ALONE, str(out), str(tmp_path / "x.npy")]
-    alone = json.loads(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
-    assert alone["labels"] == [model.labels[k] for k in model.predict(x)]
-    chances = model.probabilities(x).detach()
-    torch.testing.assert_close(torch.tensor(alone["p"]), chances, rtol=1e-12, atol=1e-12)
+    result = CliRunner().invoke(app, ["export", str(folder), "--out", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    names = ["city", "day", "member", "size", "add", "probabilities"]
+    assert json.loads(result.stdout)["inputs"] == {name: ["batch"] for name in names}
+    # Texts that training did not have, and none at all: what one sends to a server.
+    fresh = mixed_table(100).drop(columns="label")
+    fresh.loc[3, "city"] = "Atlantis"
+    fresh.loc[5, ["city", "day", "size", "add"]] = None
+    fresh.to_csv(data, index=False)
+    labels, chances = alone(out, data)
+    result = CliRunner().invoke(app, ["predict", str(folder), str(data)])
+    assert result.exit_code == 0, result.output
+    expected = pd.read_csv(io.StringIO(result.stdout))
+    assert labels == expected["prediction"].tolist()
+    assert len(set(labels)) == 2
+    right = torch.tensor(expected[["p_no", "p_yes"]].to_numpy())
+    torch.testing.assert_close(chances, right, rtol=1e-4, atol=1e-5)
+
+
+SCALINGS = {
+    "standard": np.linspace(-3, 5, 11),
+    "robust": np.array([1.0, 2.0, 2.5, 4.0, 300.0]),
+    "quantile": np.array([1.0, 1.0, 1.0, 2.0, 2.5, 4.0, 4.0, 300.0]),  # knots that are equal
+}
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_every_scaling_of_numbers_is_exported(scaling: str, tmp_path: Path) -> None:
+    types = ColumnType("x", "number"), ColumnType("c", "category")
+    x = SCALINGS[scaling]
+    texts = np.array(["u", "v"] * 6, object)[: len(x)]
+    encoder = ColumnEncoder.fit({"x": x, "c": texts}, types, scaling=scaling)
+    net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    model = hdnn.Model(net, 1, task="regression", encoder=encoder, projection=Projection(3, 4))
+    torch.nn.init.normal_(model.head.weight)
+    export = hdnn.export_onnx(model, tmp_path / "model.onnx")
+    between = np.concatenate([x, x + 1e-3, x - 0.4, [-1e6, 1e6]])
+    feeds = {"x": between, "c": np.array(["u"] * len(between), object)}
+    session = onnxruntime.InferenceSession(export.path, providers=["CPUExecutionProvider"])
+    expected = model(torch.from_numpy(encoder.transform(feeds))).detach()
+    (found,) = session.run(None, feeds)
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-10, atol=1e-10)
+
+
+def many_categories() -> hdnn.Model:
+    texts = np.array([f"text {k % 50}" for k in range(100)], object)
+    encoder = ColumnEncoder.fit({"c": texts}, [ColumnType("c", "category")])
+    features = len(encoder.feature_names)
+    net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    return hdnn.Model(net, 1, encoder=encoder, projection=Projection(features, 4))
+
+
+def test_hashed_categories_are_exported_encoded(tmp_path: Path) -> None:
+    model = many_categories()
+    export = hdnn.export_onnx(model, tmp_path / "model.onnx", encoded=True)
+    assert export.inputs == {"columns": ("batch", model.features)}
+    x = torch.randn(5, model.features)
+    torch.testing.assert_close(run(export.path, x), model.probabilities(x).detach())
 
 
 def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
@@ -249,6 +351,7 @@ def refused() -> dict[str, tuple[Any, str]]:
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
         "unknown part": (strange_stem(), r"Tanh\(\)"),
         "module": (torch.nn.Linear(2, 2), "network or a model"),
+        "hashes": (many_categories(), "encoded=True"),
         "double convolution": (build("H1", channels=2, kernel=3), "float32"),
     }
 

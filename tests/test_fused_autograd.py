@@ -387,21 +387,6 @@ def test_batched_vector_jacobian_products(served: str) -> None:
     close(*jacobians)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("memory", ["fast", "lean"])
-def test_compiles(memory: str, dynamic: bool) -> None:
-    torch.compiler.reset()  # torch counts compilations of the whole process
-    net = build("MS3", memory=memory)
-    compiled = torch.compile(net, backend="eager", fullgraph=True, dynamic=dynamic)
-    for samples in (5, 300):
-        y = torch.randn(samples, 4)
-        agree(derivatives_of(compiled, net, y), derivatives(twin(net, "reference"), y, y))
-    if memory == "fast":
-        net.backend = "fused"
-        with pytest.raises(HdnnError, match=r"torch\.compile"):
-            torch.compile(net, backend="eager")(y)
-
-
 def derivatives_of(function: Callable[[Tensor], Tensor], net: Net, y: Tensor) -> dict[str, Tensor]:
     x = y.clone().requires_grad_()
     out, named = function(x), dict(net.named_parameters())

@@ -510,15 +510,110 @@ def test_clear_errors_of_folders(tmp_path: Path) -> None:
     paint(tmp_path / "cat" / "b.png", 1)
     paint(tmp_path / "dog" / "c.png", 1, size=(5, 4))
     paint(tmp_path / "dog" / "d.png", 1)
-    with pytest.raises(HdnnError, match=r"a\.png is 2 x 3, .*c\.png is 4 x 5 .*size="):
-        image_sets.load(tmp_path)
     assert image_sets.load(tmp_path, size=(4, 6)).shape == (1, 4, 6)
     (tmp_path / "dog" / "c.png").write_bytes(b"GIF89a")
-    with pytest.raises(FileFormatError, match=r"c\.png as a image"):
-        image_sets.load(tmp_path)
+    with pytest.raises(FileFormatError, match=r"c\.png as an image"):
+        image_sets.load(tmp_path, strict=True)
     paint(tmp_path / "dog" / "c.png", 1, mode="I;16")
     with pytest.raises(FileFormatError, match=r"c\.png.*8 bits"):
+        image_sets.load(tmp_path, strict=True)
+    (tmp_path / "dog" / "d.png").write_bytes(b"nothing")
+    with pytest.raises(FileFormatError, match="of the class 'dog' no image can be read"):
         image_sets.load(tmp_path)
+    for name in "ab":
+        (tmp_path / "cat" / f"{name}.png").write_bytes(b"nothing")
+    with pytest.raises(FileFormatError, match="of 4 images none can be read"):
+        image_sets.load(tmp_path)
+
+
+def test_mixed_sizes_are_brought_to_the_median_and_it_is_said(tmp_path: Path) -> None:
+    sizes = [(3, 2), (5, 4), (5, 4), (5, 6), (400, 300)]  # width, height
+    for name in ("cat", "dog"):
+        for k, size in enumerate(sizes):
+            paint(tmp_path / name / f"{k}.png", 1, size=size)
+    found = image_sets.load(tmp_path)
+    assert found.shape == (1, 4, 5)
+    assert found.notes == (
+        "images of 4 sizes, 2 x 3 to 300 x 400, are resized to 4 x 5; the setting pixels chooses "
+        "another size",
+    )
+    for name in ("cat", "dog"):
+        for k in range(1, 4):
+            paint(tmp_path / name / f"{k}.png", 1, size=(400, 300))
+    assert image_sets.load(tmp_path).shape == (1, 96, 128)  # 300 x 400, but at most 128 a side
+    for name in ("cat", "dog"):
+        for k in range(5):
+            paint(tmp_path / name / f"{k}.png", 1, size=(400, 300))
+    same = image_sets.load(tmp_path)
+    assert same.shape == (1, 300, 400)  # of one size: as they are
+    assert not same.notes
+
+
+def test_an_image_that_was_turned_is_of_the_size_that_is_shown(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for name in ("cat", "dog"):
+        paint(tmp_path / name / "a.png", 1, size=(5, 4))
+        Image.new("L", (4, 5), 1).save(tmp_path / name / "b.jpg", exif=turned)
+    found = image_sets.load(tmp_path)
+    assert found.shape == (1, 4, 5)
+    assert not found.notes
+
+
+def test_broken_files_are_left_out_counted_and_listed(tmp_path: Path) -> None:
+    for name, value in (("cat", 10), ("dog", 20)):
+        for k in range(15):
+            paint(tmp_path / name / f"{k:02}.png", value)
+    for k in range(12):
+        path = tmp_path / "dog" / f"{k:02}.png"
+        path.write_bytes(path.read_bytes()[:40] if k else b"not an image")
+    found = image_sets.load(tmp_path)
+    assert len(found.train) + len(found.test) == 18
+    both = (
+        torch.cat([found.train, found.test])[:, 0, 0, 0],
+        torch.cat([found.train_labels, found.test_labels]),
+    )
+    assert torch.equal(both[0] == 20, both[1] == 1)  # labels go with their images
+    (note,) = found.notes
+    assert note.startswith("12 of 30 images cannot be read and are left out: dog/00.png, dog/01")
+    assert "dog/09.png and 2 more" in note
+    with pytest.raises(FileFormatError, match=r"00\.png"):
+        image_sets.load(tmp_path, strict=True)
+
+
+def test_a_folder_with_flaws_is_trained_on_and_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float32)
+    for name, value in (("cat", 10), ("dog", 200)):
+        for k in range(6):
+            paint(Path("photos", name, f"{k}.png"), value, size=(8, 8) if k else (9, 9))
+    Path("photos/cat/broken.png").write_bytes(b"GIF89a")
+
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(app, list(words))
+
+    options = "--layers", "1", "--epochs", "1"
+    strict = run("train", "photos", "--strict", *options, "--out", "run")
+    assert strict.exit_code == 1
+    assert "broken.png" in strict.stderr
+    result = run("train", "photos", *options, "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert "1 of 13 images cannot be read and are left out: cat/broken.png" in result.stderr
+    assert "are resized to 8 x 8" in result.stderr
+    sources = {"photos": 12, "photos/dog/1.png": 1, "photos/*/[12].png": 4, "photos/**/3.png": 2}
+    for source, count in sources.items():
+        result = run("predict", "run", source)
+        assert result.exit_code == 0, result.output
+        assert len(result.stdout.splitlines()) == 1 + count
+    assert "photos/cat/1.png," in run("predict", "run", "photos/*/1.png").stdout
+    several = run("predict", "run", "photos/cat/1.png", "photos/dog")
+    assert len(several.stdout.splitlines()) == 1 + 7
+    assert run("predict", "run", "photos", "--strict").exit_code == 1
+    assert run("predict", "run", "photos/*.gif").exit_code == 2
+    assert run("evaluate", "run", "photos").exit_code == 0
+    assert run("evaluate", "run", "photos", "--strict").exit_code == 1
 
 
 # ----------------------------------------------------------------------------------- the command

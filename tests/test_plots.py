@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_the_figure_of_flows(
     figure = plots.flow_figure(models, points, labels, samples=10, title="So it is.", theme=theme)
     *planes, norms = figure.axes
     titles = [axis.get_title() for axis in planes]
-    assert titles[:5] == ["input", "layer 2", "layer 4", "layer 6", "what it decides"]
+    assert titles[:4] == ["input", "layer 3", "layer 6", "what it decides"]
     for axis in planes:
         assert len(axis.collections[0].get_offsets()) == 10
     assert [len(line.get_xdata()) for line in norms.get_lines()] == [7, 10]
@@ -131,6 +132,23 @@ def test_learning_curves_are_labeled_at_their_ends() -> None:
     axis = plots.learning_curves(plots.new_figure(3, 3).subplots(), history, ["loss", "accuracy"])
     assert [text.get_text() for text in axis.texts] == ["loss", "accuracy"]
     assert axis.texts[1].xy == (2, 0.75)
+
+
+def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
+    axis = plots.new_figure(4, 3).subplots()
+    for name, end in (("b", 1.0), ("d", 1.02), ("a", 0.0), ("c", 1.01)):
+        axis.plot([0, 1], [0.5, end], label=name)
+    axis.plot([0, 1], [0, 0.5])  # has no label
+    plots.label_ends(axis)
+    axis.figure.canvas.draw()
+    boxes = sorted(
+        ((text.get_window_extent(), text.get_text()) for text in axis.texts),
+        key=lambda found: found[0].y0,
+    )
+    assert [name for _, name in boxes] == ["a", "b", "c", "d"]
+    assert all(low.y1 <= high.y0 for (low, _), (high, _) in itertools.pairwise(boxes))
+    end = axis.transData.transform((1, 0))[1]
+    assert boxes[0][0].y0 < end < boxes[0][0].y1  # what is alone stays beside its line
 
 
 def _contrast(one: str, other: str) -> float:

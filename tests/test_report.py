@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,9 +24,11 @@ from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
 from hdnn.training import DivergenceError, TrainingConfig
+from hdnn.training.prepare import prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
+from hdnn.training.trainer import EpochRecord, Trainer
 
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
@@ -106,11 +109,12 @@ def test_a_planar_run_has_every_section_in_order(roll: Path) -> None:
     accuracy = json.loads(Run.open(roll).metrics.read_text())["test"]["accuracy"]
     assert f"{100 * accuracy:.1f} % of 100 held-out samples" in " ".join(page.words.split())
     assert "While it was trained" in page.words
-    assert "plain network, trained alike" in page.words
+    assert "plain network of the same size (trained on the same data)" in page.words
     for tag, attributes in page.tags:
         assert tag != "img" or attributes.get("alt")
         assert tag not in ("canvas", "svg") or attributes.get("aria-label")
-    assert [tag for tag, _ in page.tags].count("noscript") == 1
+    (still,) = [k for k, (_, a) in enumerate(page.tags) if "still" in str(a.get("class")).split()]
+    assert page.tags[still + 1][0] == "svg"  # what is seen without a script
 
 
 def test_the_slider_has_the_trajectory_and_the_decision_regions(roll: Path) -> None:
@@ -201,9 +205,55 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(run.folder)
     assert "not finished: 1 of 2 epochs" in page.words
     assert "hdnn train --resume" in page.words
+    assert "as of its last checkpoint" in page.words
+    assert page.sections == ["results", "learning", "flow", "gradients", "certificate", "repeat"]
+    run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
+    page = page_of(run.folder)
+    assert "cannot be used" in page.words
     assert page.sections == ["learning", "repeat"]
+    shutil.rmtree(run.checkpoint.parent)
     run.train()
     assert "not finished" not in page_of(run.folder).words
+
+
+def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -> None:
+    """Also of a regression, which is trained on standardized targets."""
+    columns = np.random.default_rng(0).normal(size=(2, 60))
+    path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, 1000 + 50 * columns[0]])
+    data = DataConfig(str(path), target="y", task="regression")
+    model = ModelConfig("MS3", 3, T=0.5, dtype="float64")
+    run = Run.create(tmp_path / "run", RunConfig(data, model, TrainingConfig(epochs=2)))
+
+    X, seen = torch.randn(20, 2), []
+
+    def stop(trainer: Trainer, _: EpochRecord) -> None:
+        with torch.no_grad():
+            seen.append(trainer.model(X))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train([stop])
+    found = collect.of_run(run.folder)
+    target = prepare(run.read_config()).y_train
+    assert found.model is not None
+    expected = seen[0] * target.std(correction=0) + target.mean()
+    torch.testing.assert_close(found.model(X).detach(), expected)
+    assert set(found.metrics) == {"test"}
+
+
+def test_a_page_with_a_lead_begins_with_the_slider() -> None:
+    nets = (
+        hdnn.network("H1", features=4, layers=8, T=1.0),
+        hdnn.network("FCNN", features=4, layers=8),
+    )
+    model, other = (hdnn.Model(net, 1, hdnn.Augmentation(2, 4)) for net in nets)
+    X, y = torch.randn(40, 2), torch.arange(40) % 2
+    page = Page(hdnn.report(model, X, y, plain=other, lead=("A claim", "So <b> it is.")).html)
+    assert page.sections[:3] == ["flow", "gradients", "about"]
+    assert "A claim" in page.words
+    assert "So <b> it is." in page.words
+    right = 100 * float((model.predict(X) == y).double().mean())
+    assert f"{right:.1f} % right" in page.words
 
 
 def test_a_diverged_run_says_why(tmp_path: Path) -> None:

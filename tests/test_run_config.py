@@ -44,6 +44,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "task": "regression",
         "test": 0.35,
         "pixels": 32,
+        "strict": True,
         "digest": "00ff",
         "seed": 7,
     },

@@ -82,7 +82,7 @@ FLAGS = """
 --level-epochs --levels
 --learning-rate --lr --method --no-flip --no-overwrite --no-standardize --no-time-invariant --norm
 --optimizer --out --overwrite --pixels --preset --projection --protocol --record --report --resume
---rotate
+--rotate --no-strict --strict
 --scale --schedule --seed --shift --size --solver --split --standardize --step --target --task
 --tensorboard --test --time-invariant --validation --warmup --weight-decay --width --widths --zoom
 """

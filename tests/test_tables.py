@@ -895,6 +895,27 @@ def test_the_command_line_is_told_of_flags(write: Write) -> None:
     assert "drop=" not in done.output
 
 
+@pytest.mark.parametrize("rows", [300, 1200])  # float64 and float32
+@pytest.mark.parametrize("target", ["churned", "income"])
+def test_command_line_and_estimator_give_the_same_model(
+    write: Write, tmp_path: Path, rows: int, target: str
+) -> None:
+    path = write(customers(rows).replace("Bern", "", 7))
+    words = ("train", path, "--target", target, "--test", 0, "--seed", 5, "--epochs", 3)
+    done = CliRunner().invoke(app, list(map(str, (*words, "--out", tmp_path / "run"))))
+    assert done.exit_code == 0, done.output
+    model = hdnn.load(tmp_path / "run" / "model.safetensors")
+
+    frame = pd.read_csv(path, parse_dates=["since"]).dropna(subset=[target])
+    y = frame.pop(target)
+    kind = hdnn.HDNNClassifier if target == "churned" else hdnn.HDNNRegressor
+    fitted = kind(max_iter=3, random_state=5).fit(frame, y).model_
+    assert model.feature_names == fitted.feature_names
+    mine, other = model.state_dict(), fitted.state_dict()
+    assert mine.keys() == other.keys()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+
 def test_an_estimator_takes_data_frames_with_texts_and_dates() -> None:
     frame = pd.read_csv(io.StringIO(customers(60)), parse_dates=["since"])
     labels = frame.pop("churned")

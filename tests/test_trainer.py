@@ -124,11 +124,14 @@ def test_coordinate_descent_calls(solved: list[tuple[int, int]]) -> None:
     assert solved == [(20, 10), (20, 10), (10, 10)] * 3 + [(50, 10)]
 
 
-def test_watching_costs_one_forward_pass_an_epoch(solved: list[tuple[int, int]]) -> None:
+def test_watching_costs_a_final_output_layer_and_a_forward_pass_an_epoch(
+    solved: list[tuple[int, int]],
+) -> None:
     model = Model(Stub(), 1)
     Trainer(model, TrainingConfig(epochs=2, batch_size=20, validation=0.2)).fit(*moons())
-    assert model.network.calls == [20, 20, 10] * 2 + [40]  # 40 are trained on, 10 are watched
-    assert solved == [(20, 10), (20, 10)] * 2 + [(40, 10)]
+    # 40 are trained on, 10 are watched
+    assert model.network.calls == [20, 20, 40, 10] * 2 + [40]
+    assert solved == [(20, 10), (20, 10), (40, 10)] * 2 + [(40, 10)]
 
 
 def test_joint_descent_never_solves(solved: list[tuple[int, int]]) -> None:
@@ -253,21 +256,18 @@ def test_a_regression_is_held_out_without_classes() -> None:
 
 
 @every_loop
-def test_validation_is_measured_on_the_given_data_after_the_epoch(loop: str) -> None:
+def test_validation_is_of_the_model_that_would_be_returned_after_the_epoch(loop: str) -> None:
     X, target = moons(100)
-    seen: list[tuple[float, float]] = []
-
-    def measure(trainer: Trainer, entry: EpochRecord) -> None:
-        values = trainer.model(X[50:])[:, 0].detach()
-        loss = nn.functional.binary_cross_entropy_with_logits(values, target[50:].double())
-        seen.append((float(loss), float(((values > 0) == target[50:]).double().mean())))
-
-    trainer = Trainer(make(), config(loop), [measure])
+    trainer = Trainer(make(), config(loop))
     history = trainer.fit(X[:50], target[:50], validation=(X[50:], target[50:]))
     assert len(trainer.loop.data) == 50
-    for entry, (loss, accuracy) in zip(history, seen, strict=True):
-        assert entry.validation_loss == pytest.approx(loss, rel=1e-12)
-        assert entry.validation_accuracy == accuracy
+    for entry in history:
+        model = make()
+        Trainer(model, config(loop, epochs=entry.epoch)).fit(X[:50], target[:50])
+        values = model(X[50:])[:, 0].detach()
+        loss = nn.functional.binary_cross_entropy_with_logits(values, target[50:].double())
+        assert entry.validation_loss == pytest.approx(float(loss), rel=1e-12)
+        assert entry.validation_accuracy == float(((values > 0) == target[50:]).double().mean())
 
 
 def _scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""hdnn: Hamiltonian deep neural networks, whose gradients neither vanish nor explode.
+"""hdnn: Hamiltonian deep neural networks, very deep residual networks whose gradients stay alive.
 
 >>> import hdnn, torch
 >>> net = hdnn.network("H1", features=4, layers=64, T=1.2)

@@ -39,7 +39,14 @@ class HdnnError(ValueError):
     """Something was asked for that cannot be done as given."""
 
     def text(self, write: Callable[[str, str | list[str]], str] = as_argument) -> str:
-        """The message, its settings written by a function of name and value."""
+        """The message, its settings written by a function of name and value.
+
+        Args:
+            write: gives the text of a setting from its name and value; `as_argument` or `as_flag`.
+
+        Returns:
+            The message.
+        """
         return _SETTING.sub(lambda found: write(*json.loads(found[1])), super().__str__())
 
     def __str__(self) -> str:

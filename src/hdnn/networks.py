@@ -15,6 +15,7 @@ from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, limits
+from hdnn.fields.field import listed
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.surroundings import without_autocast
 from hdnn.notebook import table
@@ -110,6 +111,7 @@ class HamiltonianNetwork(nn.Module):
         self.backend, self.memory, self.name = backend, memory, name
         self._step: float | None = None
         self._lowered: tuple[list[_Place], Program] | None = None
+        self._owner = backends.operator.register(self)
         self.learn_steps = learn_steps
         self._set_steps(T, step)
 
@@ -308,8 +310,15 @@ class HamiltonianNetwork(nn.Module):
         self._lowered = (places, program) if steady and program.stages is not None else None
         return program
 
+    def __dir__(self) -> list[str]:
+        return listed(self, super().__dir__(), ("J", "K", "b", "parameters_per_layer"))
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lowered": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._owner = backends.operator.register(self)  # a copy is another network
 
     @property
     def invertible(self) -> bool:
@@ -350,7 +359,7 @@ class HamiltonianNetwork(nn.Module):
         program = self.program()
         if y.dtype is not program.dtype:
             self.check_state(y)
-        return backends.run(program, y, self.backend, self.memory)
+        return backends.run(program, y, self.backend, self.memory, self._owner)
 
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.

@@ -92,20 +92,42 @@ class ODE(nn.Module):
         return self._times[-1]
 
     def layer_at(self, t: float | Tensor) -> int:
-        """The layer whose weights hold at time t."""
+        """The layer whose weights hold at time t.
+
+        Args:
+            t: between 0 and T.
+
+        Returns:
+            Its number, from 0.
+        """
         times, now = self._times, t.detach().item() if isinstance(t, Tensor) else float(t)
         if isinstance(t, Tensor) and t.dtype != torch.float64:  # t_j as that solver rounds it
             times = torch.tensor(times, dtype=t.dtype).tolist()
         return min(max(bisect.bisect_right(times, now) - 1, 0), self.layers - 1)
 
     def layer(self, j: int) -> Callable[[Any, Any], Any]:
-        """f(t, y) with the weights of layer j at every time: smooth on the closed interval."""
+        """f(t, y) with the weights of layer j at every time: smooth on the closed interval.
+
+        Args:
+            j: the layer, from 0.
+
+        Returns:
+            A function of time and state.
+        """
         if not 0 <= j < self.layers:
             raise HdnnError(f"layer {j} is out of range: there are {self.layers}")
         return lambda t, y: self._evaluate(j, t, y)
 
     def forward(self, t: Any, y: Any) -> Any:
-        """f(t, y): a tensor for a tensor, else an array in float64, in the shape of y."""
+        """f(t, y): a tensor for a tensor, else an array in float64, in the shape of y.
+
+        Args:
+            t: between 0 and T.
+            y: states ``(..., n)``, or as one row of numbers, as scipy has it.
+
+        Returns:
+            dy/dt.
+        """
         return self._evaluate(self.layer_at(t), t, y)
 
     def solve(self, y: Tensor, tolerance: float = 1e-4) -> Solution:

@@ -46,7 +46,8 @@ class Stage:
 
     Args:
         read, write: ranges ``(start, stop)`` of the width.
-        W: ``([E,] L, m, r)``, or kernels ``(L, m, r, k, k)``; b: ``([E,] L, m)``: blocks of stacks.
+        W: ``([E,] L, m, r)``, or kernels ``(L, m, r, k, k)``: a block of a stack.
+        b: ``([E,] L, m)``: a block of a stack.
         A: see `Gain`.
         activation: sigma.
         carry: 1 (residual) or 0.

@@ -30,7 +30,7 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-def made() -> tuple[hdnn.Model, torch.Tensor, str]:
+def made(**options: Any) -> tuple[hdnn.Model, torch.Tensor, str]:
     torch.manual_seed(0)
     net = hdnn.network("H1", features=4, layers=12, T=2.0)
     model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["<b>in", "out"])
@@ -39,7 +39,8 @@ def made() -> tuple[hdnn.Model, torch.Tensor, str]:
     torch.nn.init.normal_(plain.head.weight)
     X = torch.randn(60, 2)
     labels = ["<b>in" if x > 0 else "out" for x in X[:, 0]]
-    return model, X, hdnn.report(model, X, labels, plain=plain, name="<script>roll").html
+    page = hdnn.report(model, X, labels, plain=plain, name="<script>roll", **options)
+    return model, X, page.html
 
 
 class Opened:
@@ -129,8 +130,37 @@ def test_the_page_fits_and_takes_the_readers_colors(
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
     assert opened.ask("document.querySelector('.network').offsetHeight") > 200
     assert "<script>roll" in opened.page.title()
-    assert opened.page.locator(".chip").first.inner_text() == "<b>in"
+    assert opened.page.locator(".chip").first.inner_text() == "class <b>in"
     assert opened.complaints == []
+
+
+def test_two_networks_are_side_by_side_and_a_lead_plays(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "lead.html"
+    path.write_text(made(lead=("A claim", "So it is."))[2], encoding="utf-8")
+    opened = Opened(browser, path, viewport={"width": 1280, "height": 800})
+    left, right = (
+        opened.page.locator(f"canvas[data-kind=state][data-flow='{k}']").bounding_box()
+        for k in range(2)
+    )
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] < right["x"]
+    assert left["y"] + left["height"] <= 800  # seen without scrolling
+    assert opened.page.locator("#play").inner_text() == "Pause"
+    sync_api.expect(opened.page.locator("#depth")).not_to_have_text("layer 0 of 12")
+    still = Opened(browser, path, reduced_motion="reduce")
+    assert still.page.locator("#depth").inner_text() == "layer 12 of 12"
+    assert opened.complaints == still.complaints == []
+
+
+def test_paper_shows_four_depths_instead_of_the_slider(
+    browser: Any, page: tuple[hdnn.Model, torch.Tensor, Path]
+) -> None:
+    opened = Opened(browser, page[2])
+    assert not opened.page.locator(".still").is_visible()
+    opened.page.emulate_media(media="print")
+    assert opened.page.locator(".still").is_visible()
+    assert not opened.page.locator("#layer").is_visible()
+    assert opened.page.locator(".still .frame").count() == 2 * 4
 
 
 def test_without_a_script_there_is_an_image(

@@ -142,11 +142,15 @@ class Advice:
         if self.T_range is not None and self.step_range is not None:
             lines += [
                 f"turn per step       {_span(self.turns)} radians of the fastest mode",
-                f"T at this depth     {self.T_range[0]:.3g} to {self.T_range[1]:.3g}",
-                f"step h              {self.step_range[0]:.3g} to {self.step_range[1]:.3g}",
+                f"T at this depth     {_between(*self.T_range)}",
+                f"step h              {_between(*self.step_range)}",
                 f"layers at this T    at least {self.layers:.7g}",
             ]
         return "\n".join([*lines, f"advice              {self.remedy}"])
+
+
+def _between(low: float, high: float) -> str:
+    return f"{low:.3g} to {high:.3g}" if low < high else f"at most {high:.3g}"
 
 
 def _span(values: Tensor) -> str:

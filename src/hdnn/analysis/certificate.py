@@ -35,13 +35,22 @@ class Certificate:
 
     @property
     def ok(self) -> bool:
-        """Whether everything holds that applies."""
-        return all(check.holds is not False for check in self.checks)
+        """Whether everything holds that is proved; premises and expectations may be unmet."""
+        return not any(check.proved for check in self.failed)
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The checks that do not hold."""
+        """The checks that do not hold, proved or not."""
         return tuple(check for check in self.checks if check.holds is False)
+
+    @property
+    def summary(self) -> str:
+        """The verdict in a line."""
+        if not self.failed:
+            return "everything that applies holds"
+        if self.ok:
+            return "everything that is proved holds; what is not met, and what it means:"
+        return "what fails or is not met, and what it means:"
 
     def __getitem__(self, name: str) -> Check:
         for check in self.checks:
@@ -70,12 +79,11 @@ class Certificate:
     def __str__(self) -> str:
         head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"
         rows = [
-            f"{check.verdict:6}{check.name:19}{check.comparison:22}{check.statement}"
+            f"{check.verdict:8}{check.name:19}{check.comparison:22}{check.statement}"
             for check in self.checks
         ]
         notes = [f"{check.name}: {check.consequence}" for check in self.failed]
-        verdict = "everything that applies holds" if self.ok else "what fails, and what it means:"
-        return "\n".join([head, *rows, verdict, *notes])
+        return "\n".join([head, *rows, self.summary, *notes])
 
 
 CHECKS: tuple[Callable[[Context, float | None], Check], ...] = (

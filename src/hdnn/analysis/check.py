@@ -20,6 +20,8 @@ class Check:
         reference: where the paper says so.
         relation: how value and tolerance are compared, "<=" or ">=".
         detail: further numbers, such as the layer where the worst value is.
+        proved: whether it is a theorem for such a network; else it is a premise of one or an
+            expectation, and where it is not met, nothing is proved, but nothing is broken either.
     """
 
     name: str
@@ -31,11 +33,14 @@ class Check:
     reference: str
     relation: str = "<="
     detail: Mapping[str, Any] = field(default_factory=dict)
+    proved: bool = True
 
     @property
     def verdict(self) -> str:
-        """In one word: "holds", "FAILS" or "n/a"."""
-        return "n/a" if self.holds is None else "holds" if self.holds else "FAILS"
+        """In a word or two: "holds", "FAILS", "not met" (where it is not proved) or "n/a"."""
+        if self.holds is None:
+            return "n/a"
+        return "holds" if self.holds else "FAILS" if self.proved else "not met"
 
     @property
     def comparison(self) -> str:

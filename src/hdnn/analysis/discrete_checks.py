@@ -199,6 +199,7 @@ def bounded_states(context: Context, tolerance: float | None) -> Check:
         else "it needs time-invariant weights and tanh",
         "section 3.1, equation (8)",
         detail=detail,
+        proved=False,
     )
 
 
@@ -237,6 +238,7 @@ def scheme_drift(context: Context, tolerance: float | None) -> Check:
         else "the step is too large for what the ODE promises; see hdnn.analysis.advise",
         "section 3.2, Remark 1",
         detail=detail,
+        proved=False,
     )
 
 

@@ -9,16 +9,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from hdnn.backends import reference
+from hdnn.backends import operator, reference
 from hdnn.backends.selection import BACKENDS, MEMORY, BackendChoice, choose
 from hdnn.program import Program
 
-__all__ = ["BACKENDS", "MEMORY", "BackendChoice", "choose", "reference", "run"]
+__all__ = ["BACKENDS", "MEMORY", "BackendChoice", "choose", "operator", "reference", "run"]
 
 
-def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fast") -> Tensor:
+def run(
+    program: Program,
+    x: Tensor,
+    requested: str = "auto",
+    memory: str = "fast",
+    owner: int | None = None,
+) -> Tensor:
     """The state after the last layer, by the backend that `choose` gives.
 
     Args:
@@ -26,6 +33,7 @@ def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fas
         x: y_0, ``(..., n)`` or ``(B, n, *spatial)``.
         requested: "auto", "reference" or "fused".
         memory: "fast" or "lean".
+        owner: the number of whose program it is (see `operator`), for torch.compile.
 
     Returns:
         y_N, in the shape of x.
@@ -33,9 +41,11 @@ def run(program: Program, x: Tensor, requested: str = "auto", memory: str = "fas
     Raises:
         IncompatibleError: the backend or the memory asked for cannot serve.
     """
-    backend = choose(program, x, requested, memory).backend
+    backend = choose(program, x, requested, memory, owner).backend
     if backend == "reference":
         return reference.run(program, x)
+    if owner is not None and backend == "fused" and torch.compiler.is_compiling():
+        return operator.run(program, x, owner)
     return _runner(backend)(program, x)
 
 

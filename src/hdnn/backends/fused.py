@@ -70,7 +70,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, compiled: CompiledProgram, graph: bool, *tensors: Tensor
     ) -> Tensor:
-        ctx.call = call = _Call(compiled, x)
+        ctx.call = call = Call(compiled, x)
         ctx.save_for_backward(x, *tensors)
         return call.forward(graph and True in ctx.needs_input_grad)
 
@@ -138,7 +138,7 @@ class _CallShape:
         ]
 
 
-class _Call:
+class Call:
     """One program on one batch."""
 
     __slots__ = ("compiled", "lease", "parameters", "shape", "x")

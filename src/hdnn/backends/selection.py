@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hdnn.backends import operator
 from hdnn.errors import IncompatibleError
 from hdnn.fields.activations import ACTIVATIONS as CATALOGUE
-from hdnn.fields.surroundings import active_transform
+from hdnn.fields.surroundings import active_transform, sees_operators
 from hdnn.program import Adjoint, Program
 
 BACKENDS = ("auto", "reference", "fused")
@@ -23,6 +24,8 @@ FEW = 4  # entries of J in a row, on the average, with which it is still sparse
 
 DTYPES = (torch.float32, torch.float64)
 """The numbers that the kernels know."""
+
+NOTHING = "there is nothing to compute"
 
 CROSSOVERS = ((128, 96, 32), (math.inf, 64, 32))
 """The widest networks at which the kernels win; beyond, a library's products do.
@@ -53,34 +56,46 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     """Why the fused kernels cannot serve, or None."""
     if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         return f"it reads memory, and the state is a {type(x).__name__}"
-    transform, stages = active_transform(), program.stages
+    transform = active_transform()
     if transform is not None:  # early: a tracer should see as little as possible
         return transform
-    if stages is None:
-        return "it needs a program of stages, and this scheme or field lowers to a flow"
-    if program.layout.kernel > 1:
-        return "its kernels multiply by matrices; a library's convolutions (oneDNN) are faster"
+    return _obstacle_of_form(program) or _obstacle_of_state(x)
+
+
+def _obstacle_of_state(x: Tensor) -> str | None:
     if x.device.type != "cpu":
         return f"it runs on the CPU, and the state is on {x.device}"
     if x.dtype not in DTYPES:
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
+    return NOTHING if x.numel() == 0 else None
+
+
+def _obstacle_of_form(program: Program) -> str | None:
+    stages = program.stages
+    if stages is None:
+        return "it needs a program of stages, and this scheme or field lowers to a flow"
+    if program.layout.kernel > 1:
+        return "its kernels multiply by matrices; a library's convolutions (oneDNN) are faster"
     for stage in stages:
         sigma = stage.activation
         known = sigma.name in ACTIVATIONS and sigma == CATALOGUE[sigma.name]
         if not known or sigma != stages[0].activation:
             return f"it knows one of {', '.join(ACTIVATIONS)}, and this is {sigma.name}"
-    if x.numel() == 0 or program.layers == 0 or not any(s.W.pattern.shape[0] for s in stages):
-        return "there is nothing to compute"
+    if program.layers == 0 or not any(stage.W.pattern.shape[0] for stage in stages):
+        return NOTHING
     return None
 
 
-def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") -> BackendChoice:
+def choose(
+    program: Program, x: Tensor, requested: str, memory: str = "fast", owner: int | None = None
+) -> BackendChoice:
     """The backend for a program and a state.
 
     Args:
         program, x: what is to be computed.
         requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
         memory: "lean" for memory that does not grow with depth, at any width.
+        owner: whose program it is, where torch.compile may see the fused backend as an operator.
 
     Returns:
         The backend, and why.
@@ -88,6 +103,8 @@ def choose(program: Program, x: Tensor, requested: str, memory: str = "fast") ->
     Raises:
         IncompatibleError: what is asked for cannot serve.
     """
+    if owner is not None and sees_operators():
+        return _for_compiler(program, x, requested, owner)
     transform, place = active_transform(), "cpu" if x.is_cpu else x.device
     # Whoever traces must not see a batch compared with numbers: its size may be a symbol.
     by_size = requested == "auto" and transform is None
@@ -110,6 +127,12 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
         return BackendChoice("reference", "asked for")
     reason = obstacle(program, x)
+    row = -1 if requested == "fused" or reason is not None else _row(program, x)
+    return _by_width(program, requested, reason, row)
+
+
+def _by_width(program: Program, requested: str, reason: str | None, row: int) -> BackendChoice:
+    """The choice where the fused kernels can serve, but for a reason."""
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(
@@ -120,7 +143,7 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> BackendChoice:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
     width = max(stage.W.pattern.shape[0] for stage in program.stages or ())
     width = max(width, program.layout.width)
-    samples, widest, full = CROSSOVERS[_row(program, x)]
+    samples, widest, full = CROSSOVERS[row]
     such = f" (up to {samples} samples)" if samples < math.inf else ""
     if full < width <= widest and _mixes(program):
         widest, such = full, " (full J)"
@@ -129,6 +152,27 @@ def _by_speed(program: Program, x: Tensor, requested: str) -> BackendChoice:
             "reference", f"width {width} is above {widest}{such}: matrix products win"
         )
     return BackendChoice("fused", f"width {width} is at most {widest}{such}")
+
+
+def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> BackendChoice:
+    """The choice that a compiler sees: what depends on the program is a constant to it."""
+    if requested == "reference":
+        return BackendChoice("reference", "asked for")
+    reason = _obstacle_of_state(x) or _why_not_operator(owner)
+    if requested == "fused" or reason is not None:
+        return _by_width(program, requested, reason, -1)
+    return BackendChoice(_backend_of_owner(owner, _row(program, x)), "by width")
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _why_not_operator(owner: int) -> str | None:
+    program = operator.program_of(owner)
+    return _obstacle_of_form(program) or operator.obstacle(program)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _backend_of_owner(owner: int, row: int) -> str:
+    return _by_width(operator.program_of(owner), "auto", None, row).backend
 
 
 def _row(program: Program, x: Tensor) -> int:

@@ -7,13 +7,14 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 
+from hdnn.cli.bars import step_bars
+from hdnn.cli.commands import App, Command, CommandGroup
 from hdnn.errors import (
     ConvergenceError,
     DivergenceError,
@@ -27,8 +28,6 @@ from hdnn.errors import (
 from hdnn.files import finite
 from hdnn.progress import logger
 from hdnn.training.group import is_distributed, refuse_distributed
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 """Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
@@ -45,37 +44,6 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 console = Console()
 errors = Console(stderr=True)
-
-
-class _PlainFlags:
-    """Help without a placeholder (<bool>) on options that take no value."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """All options and arguments."""
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
-
-
-class Command(_PlainFlags, typer.core.TyperCommand):
-    """A command."""
-
-
-class CommandGroup(_PlainFlags, typer.core.TyperGroup):
-    """A command with commands of its own."""
-
-
-class App(typer.Typer):
-    """An application, or a group of commands, whose commands are `Command`."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": CommandGroup, **options})
-
-    def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        """Register a function as a command."""
-        return super().command(name, **{"cls": Command, **options})
 
 
 class Listed(NamedTuple):
@@ -171,6 +139,7 @@ def main(
 ) -> None:
     """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
     _show_log()
+    ctx.with_resource(step_bars(errors))
     if is_distributed():
         console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
         if ctx.invoked_subcommand != "train":

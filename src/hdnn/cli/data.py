@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hdnn.cli.base import App, app, emit, errors, say
+from hdnn.cli.base import app, emit, say
+from hdnn.cli.commands import App
 from hdnn.errors import HdnnError, unknown_name
 
 group = App(help="List and fetch data sets.")
@@ -63,8 +61,7 @@ def fetch(
         if key in image_sets.IMAGE_SETS:
             raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(REMOTES)}")
         raise unknown_name("data set to fetch", name, REMOTES)
-    with _progress(hidden=as_json) as tell:
-        found = obtain(REMOTES[key], data_dir, tell, copy=True)
+    found = obtain(REMOTES[key], data_dir, copy=True)
     record = {
         "name": key,
         "folder": str(data_root(data_dir) / key),
@@ -94,21 +91,3 @@ def _state(chosen: Any, data_dir: Path | None) -> dict[str, Any]:
             record["state"] = "damaged" if found.faults else "missing"
         record["files"] = {name: str(path) for name, path in found.paths.items()}
     return record
-
-
-@contextmanager
-def _progress(hidden: bool) -> Iterator[Any]:
-    """A progress bar on a terminal; none when piped."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    if hidden or not sys.stderr.isatty():
-        yield None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task("looking", total=None)
-
-        def tell(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
-
-        yield tell

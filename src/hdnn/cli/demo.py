@@ -11,7 +11,9 @@ import torch
 import typer
 from rich.table import Table
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.cli.commands import with_ending
 from hdnn.models import Model
 from hdnn.paper.table1 import cells, run_settings
 from hdnn.training.prepare import Prepared, build, prepare
@@ -26,7 +28,9 @@ SHOWN = (("H1", 64), ("FCNN", 64))
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write the figure.")] = Path("demo.png"),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the figure.", callback=with_ending(".png"))
+    ] = Path("demo.png"),
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 0,
     epochs: Annotated[int, typer.Option(help="Of each training; the paper has 50.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -41,7 +45,7 @@ def demo(
     data = prepare(config)
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
-    with errors.status("training"):
+    with working(errors, "training"):
         # The first call compiles; it is not part of anybody's training time.
         Trainer(build(config, data), replace(config.training, epochs=1)).fit(
             data.X_train, data.y_train
@@ -49,7 +53,7 @@ def demo(
         for cell in CELLS:
             models[cell], record = _train(config, data, *cell)
             records.append(record)
-    with errors.status("drawing"):
+    with working(errors, "drawing"):
         _draw(models, records, data, out)
         page = report(
             models[SHOWN[0]],
@@ -57,6 +61,7 @@ def demo(
             data.y_test,
             plain=models[SHOWN[1]],
             name="the Swiss roll",
+            lead=_lead(records),
         ).save(out.with_suffix(".html"))
     if as_json:
         paths = {"figure": str(out), "report": str(page)}
@@ -65,7 +70,7 @@ def demo(
     title = f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}, protocol tuned"
     console.print(_table(title, records))
     say(f"figure: {out}")
-    say(f"report: {page}  (open it in a browser and move the slider)")
+    say(f"report: {page}  (open it in a browser: the two networks side by side, layer by layer)")
 
 
 def _train(
@@ -98,20 +103,33 @@ def _draw(
     from hdnn.plots import flow_figure, save_figure
 
     names = {"H1": "Hamiltonian (H1)", "FCNN": "plain network"}
-    accuracy = {
-        (record["architecture"], record["layers"]): record["accuracy"] for record in records
-    }
+    accuracy = _accuracies(records)
     shown = {
         f"{names[cell[0]]}\n{100 * accuracy[cell]:.0f} % right": models[cell] for cell in SHOWN
     }
+    title = _lead(records)[0]
+    save_figure(flow_figure(shown, data.X_test, data.y_test, title=title), out)
+
+
+def _accuracies(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    return {(record["architecture"], record["layers"]): record["accuracy"] for record in records}
+
+
+def _lead(records: list[dict[str, Any]]) -> tuple[str, str]:
+    """The sentence that figure and page show, if it came out so, and what there is to see."""
+    accuracy = _accuracies(records)
     good, bad = (accuracy[cell] for cell in SHOWN)
-    title = "The Swiss roll on its way through 64 layers"
-    if good > 0.95 and bad < 0.6:
-        title += (
-            ": the Hamiltonian network pulls the spirals apart, "
-            "the plain one crushes them to a point"
-        )
-    save_figure(flow_figure(shown, data.X_test, data.y_test, title=title), out, dpi=150)
+    text = (
+        "Both learn to tell two spirals apart. Watch the points on their way, or move the slider."
+    )
+    if not good > 0.95 > 0.6 > bad:
+        return "The Swiss roll on its way through 64 layers", text
+    title = "64 Hamiltonian layers pull the spirals apart; 64 plain layers crush them to a point"
+    reason = (
+        " Where all points become one, gradients vanish too: the plain network can only guess. "
+        "The Hamiltonian one follows a flow that keeps points apart and gradients alive."
+    )
+    return title, text + reason
 
 
 def _table(title: str, records: list[dict[str, Any]]) -> Table:

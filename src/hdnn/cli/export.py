@@ -20,6 +20,9 @@ def export(
     check: Annotated[
         bool, typer.Option(help="Compare with hdnn on a batch, where onnxruntime is installed.")
     ] = True,
+    encoded: Annotated[
+        bool, typer.Option(help="Take the features of a table, as its encoder gives them.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a trained model as ONNX.
@@ -27,7 +30,7 @@ def export(
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """
     model = load(run) if run.is_file() else Run.open(run).load_model()
-    written = export_onnx(model, out, check=check)
+    written = export_onnx(model, out, check=check, encoded=encoded)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         figures = {"bytes": written.size, "deviation": written.deviation}

@@ -13,6 +13,7 @@ import typer
 from hdnn.analysis import Profile, profile, robustness
 from hdnn.analysis.profiles import spread
 from hdnn.cli.base import app, emit, say
+from hdnn.cli.commands import with_ending
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
@@ -41,7 +42,11 @@ def gradients(
     samples: Annotated[int, typer.Option(min=1, help="Held-out samples to look at.")] = 500,
     depths: Annotated[int, typer.Option(min=2, help="How many layers to show.")] = DEPTHS,
     out: Annotated[
-        Path | None, typer.Option(help="A figure: of the record if there is one, else by layer.")
+        Path | None,
+        typer.Option(
+            help="A figure: of the record if there is one, else by layer.",
+            callback=with_ending(".png"),
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from glob import glob, has_magic
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from hdnn.data.folders import SUFFIXES, read_folder, read_images
+from hdnn.cli.base import warn
+from hdnn.data.folders import read_folder
 from hdnn.data.idx import read_idx
+from hdnn.data.image_files import SUFFIXES, is_image_file, read_images
 from hdnn.data.images import load
 from hdnn.data.reading import short
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 
 
-def read_unlabeled(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[str], Tensor]:
-    """Names and images ``(B, C, H, W)`` of a folder, of one image, or of an IDX file."""
+def read_unlabeled(
+    sources: Sequence[Path], shape: Sequence[int], strict: bool
+) -> tuple[list[str], Tensor]:
+    """Names and images ``(B, C, H, W)`` of folders, files, patterns, or of one IDX file.
+
+    Args:
+        sources: where they are.
+        shape: channels, height and width that the model takes.
+        strict: raise where a file cannot be read; else it is left out, which is told.
+    """
+    channels, height, width = shape
+    if len(sources) == 1 and sources[0].is_file() and sources[0].suffix.lower() not in SUFFIXES:
+        return _read_idx(sources[0], channels, (height, width))
+    paths = list(dict.fromkeys(path for source in sources for path in _files(source)))
+    found = read_images(paths, (height, width), strict)
+    for text in found.notes:
+        warn(f"note: {text}")
+    # Below one folder names are short; of several sources only whole paths tell images apart.
+    root = sources[0] if len(sources) == 1 and sources[0].is_dir() else None
+    names = [str(path if root is None else path.relative_to(root)) for path in paths]
+    return [names[k] for k in found.kept], _fit(found.images, channels)
+
+
+def _files(source: Path) -> list[Path]:
+    """The images of a folder, of one file, or of a pattern."""
+    if source.is_file():
+        return [source]
     if source.is_dir():
-        paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
-        if not paths:
-            raise HdnnError(f"{source} holds no images ({', '.join(SUFFIXES)})")
-        return [str(path.relative_to(source)) for path in paths], _fit(
-            read_images(paths, size), channels
-        )
-    if not source.is_file():
+        candidates: Iterable[Path] = source.rglob("*")
+    elif has_magic(str(source)):
+        candidates = map(Path, glob(str(source), recursive=True))
+    else:
         raise HdnnError(f"there is no folder or file {source}")
-    if source.suffix.lower() in SUFFIXES:
-        return [source.name], _fit(read_images([source], size), channels)
+    paths = sorted(filter(is_image_file, candidates))
+    if not paths:
+        raise HdnnError(f"{source} holds no images ({', '.join(SUFFIXES)})")
+    return paths
+
+
+def _read_idx(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[str], Tensor]:
     found = read_idx(source)
     if found.ndim != 3 or not found.size or found.shape[1:] != size:
         raise HdnnError(
@@ -44,12 +75,15 @@ def _fit(images: Tensor, channels: int) -> Tensor:
     return images.expand(-1, channels, -1, -1) if grey else images
 
 
-def labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
+def labeled(source: Path, model: Model, strict: bool) -> tuple[Tensor, Tensor]:
     """Images by class, the test part where there is one, with the class numbers of a model."""
     channels, *size = model.stem.shape
     if source.is_dir() and not list(source.glob("*idx*")):
-        train, test, classes = read_folder(source, (size[0], size[1]))
-        images, labels = train if test is None else test
+        folder = read_folder(source, (size[0], size[1]), strict)
+        images, labels = folder.train if folder.test is None else folder.test
+        classes = folder.classes
+        for text in folder.notes:
+            warn(f"note: {text}")
     else:
         found = load(str(source))
         images, labels, classes = found.test, found.test_labels, found.classes

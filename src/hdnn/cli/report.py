@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
+from hdnn.cli.bars import working
 from hdnn.cli.base import app, emit, errors, say
+from hdnn.cli.commands import with_ending
 
 
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run, finished or not.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write; default: report.html in the run.")
+        Path | None,
+        typer.Option(
+            help="The page to write; default: report.html in the run.",
+            callback=with_ending(".html"),
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -22,7 +28,7 @@ def report(
 
     How well it does, its layers, its gradients, what theory says of it.
     """
-    with errors.status("making the report"):
+    with working(errors, "making the report"):
         path = write_report(run, out)
     if as_json:
         emit({"run": str(run), "report": str(path), "bytes": path.stat().st_size})
@@ -32,7 +38,7 @@ def report(
 
 def say_report(run: Path, quiet: bool = False) -> None:
     """Write the page of a run into its folder and name it."""
-    with errors.status("making the report"):
+    with working(errors, "making the report"):
         path = write_report(run)
     if not quiet:
         say(f"report: {path}")

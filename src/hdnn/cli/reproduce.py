@@ -11,7 +11,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from hdnn.cli.base import App, app, console, emit, errors, say, warn
+from hdnn.cli.base import app, console, emit, errors, say, warn
+from hdnn.cli.commands import App, with_ending
 from hdnn.errors import HdnnError
 from hdnn.paper import figure1, figure2, figure2_page, render, robustness, table1, table2
 from hdnn.paper.engines import Engine
@@ -24,7 +25,10 @@ app.add_typer(reproduce, name="reproduce")
 Protocol = Annotated[str, typer.Option(help="paper, tuned or tuned-restarts.")]
 Kind = Annotated[str, typer.Option(help="paper or independent.")]
 Folder = Annotated[Path, typer.Option(help="Folder of the records.")]
-FigureFile = Annotated[Path, typer.Option(help="Where to write it; the ending is the format.")]
+FigureFile = Annotated[
+    Path,
+    typer.Option(help="Where to write it; the ending is the format.", callback=with_ending(".png")),
+]
 Table1Records = Annotated[Path, typer.Argument(help="Folder of records of table1.")]
 Filter = Annotated[list[str] | None, typer.Option(help="Filter; repeats.")]
 Layers = Annotated[list[int] | None, typer.Option(help="Filter; repeats.")]
@@ -67,7 +71,7 @@ class Progress:
 
 @reproduce.command(name="table1")
 def reproduce_table1(
-    out: Folder,
+    out: Folder = Path("results/table1"),
     protocol: Protocol = "tuned",
     split: Kind = "paper",
     data: Filter = None,
@@ -103,7 +107,7 @@ def reproduce_table1(
 
 @reproduce.command(name="figure1")
 def reproduce_figure1(
-    out: FigureFile,
+    out: FigureFile = Path("figure1.png"),
     protocol: Protocol = "tuned",
     split: Kind = "paper",
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 1000,
@@ -121,7 +125,7 @@ def _table1_rows(records: Path, protocol: str, split: str) -> list[table1.Row]:
 @reproduce.command()
 def depth(
     records: Table1Records,
-    out: FigureFile,
+    out: FigureFile = Path("depth.png"),
     protocol: Protocol = "tuned",
     split: Kind = "paper",
 ) -> None:
@@ -138,14 +142,16 @@ def readme(
     split: Kind = "paper",
 ) -> None:
     """Write the table of the records between the marks of a page."""
+    if not page.is_file():
+        raise HdnnError(f"there is no page {page}; run this in the repository, or give --page")
     table = table1.compact(_table1_rows(records, protocol, split))
-    render.write(page, render.fill(page.read_text(), "table1", table))
+    render.write(page, render.fill(page.read_text(encoding="utf-8"), "table1", table))
     say(f"table: {page}")
 
 
 @reproduce.command(name="table2")
 def reproduce_table2(
-    out: Folder,
+    out: Folder = Path("results/table2"),
     protocol: Annotated[str, typer.Option(help="paper, tuned or as-published-code.")] = "paper",
     architecture: Annotated[
         list[str] | None, typer.Option(help="MS1, H2 or convolution; repeats.")
@@ -177,7 +183,9 @@ def reproduce_table2(
 
 @reproduce.command(name="figure2")
 def reproduce_figure2(
-    out: Annotated[Path, typer.Option(help="Folder of the records and figures.")],
+    out: Annotated[Path, typer.Option(help="Folder of the records and figures.")] = Path(
+        "results/figure2"
+    ),
     seeds: Seeds = 10,
     first_seed: Annotated[
         int, typer.Option(help="The first of them; its curves are drawn.")

@@ -21,7 +21,7 @@ from hdnn.training.runs import Run
 
 ROWS = 2000
 """States of images (one for every pixel) that are examined at most."""
-_COLORS = {"holds": "green", "FAILS": "red", "n/a": "dim"}
+_COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
 
 
 @app.command(name="certify")
@@ -39,7 +39,7 @@ def certify_command(
 ) -> None:
     """Check which statements of the theory hold, with numbers.
 
-    The exit code is 1 where something fails.
+    The exit code is 1 where something fails that is proved.
     """
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
@@ -107,17 +107,16 @@ def _show(certificate: Certificate) -> None:
     say(f"{certificate.samples} samples; {certificate.dtype}, examined in float64")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "check", "measured", "statement"):
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=not title)
     for check in certificate.checks:
         color = _COLORS[check.verdict]
         table.add_row(
             f"[{color}]{check.verdict}[/]", check.name, check.comparison, _plain(check.statement)
         )
     console.print(table)
+    say(certificate.summary)
     for check in certificate.failed:
-        say(f"{check.name} ({check.reference}): {check.consequence}")
-    if certificate.ok:
-        say("everything that applies holds")
+        say(f"- {check.name} ({check.reference}): {check.consequence}")
 
 
 def _plain(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +18,12 @@ from hdnn.cli.report import say_report
 from hdnn.cli.show_metrics import show_references
 from hdnn.data import problem
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.progress import listening
 from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
 from hdnn.training.group import Group, joined
+from hdnn.training.loops import BATCHES
 from hdnn.training.prepare import PreparedRun
 from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
@@ -278,6 +280,7 @@ class _Progress:
     def __init__(self, epochs: int, quiet: bool) -> None:
         self.epochs, self.quiet = epochs, quiet
         self.bar: Progress | None = None
+        self.epoch, self.listener = 0, ExitStack()
 
     def __enter__(self) -> _Progress:
         if not self.quiet and console.is_terminal:
@@ -292,13 +295,21 @@ class _Progress:
             )
             self.bar.start()
             self.task = self.bar.add_task("training", total=self.epochs, figures="")
+            self.listener.enter_context(listening(self._in_epoch))
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.listener.close()
         if self.bar is not None:
             self.bar.stop()
 
+    def _in_epoch(self, text: str, done: int, total: int) -> None:
+        """The bar moves with every batch."""
+        if self.bar is not None and text == BATCHES and total:
+            self.bar.update(self.task, completed=self.epoch + done / total)
+
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
+        self.epoch = record.epoch
         if self.bar is not None:
             self.bar.update(self.task, completed=record.epoch)
         if self.quiet or record.epoch % max(1, self.epochs // 10):

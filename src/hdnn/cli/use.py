@@ -21,22 +21,29 @@ from hdnn.data.parquet import ParquetWriter
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
+from hdnn.progress import track
 from hdnn.training.evaluation import evaluate_fully
 from hdnn.training.prepare import Prepared, prepare
 from hdnn.training.references import References, doubts
 from hdnn.training.runs import Run
 
+BATCH = 500
+"""Images that are predicted at once."""
+
 RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Images: a file that cannot be read is an error.")
+]
 
 
 @app.command()
 def predict(
     run: RunFolder,
     data: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="CSV or Parquet with the columns that the model was trained on; for images, a "
-            "folder of them or an IDX file."
+            help="CSV or Parquet with the columns that the model was trained on; for images, "
+            "folders, files or patterns ('photos/*.jpg'), or an IDX file."
         ),
     ],
     out: Annotated[
@@ -46,15 +53,19 @@ def predict(
             "standard output as CSV."
         ),
     ] = None,
+    strict: Strict = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Append predictions to a table, or list those of images."""
     model = Run.open(run).load_model()
     if model.stem.takes_images:
-        _predict_images(model, data, out, as_json)
+        names, images = read_unlabeled(data, model.stem.shape, strict)
+        _predict_images(model, names, images, out, as_json)
         return
+    if len(data) > 1:
+        raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     columns = model.columns
-    rows = iter_rows(data, columns.columns)
+    rows = iter_rows(data[0], columns.columns)
     titles = _titles(model)
     count = 0
     with _written(out, [*rows.header, *titles]) as write:
@@ -91,13 +102,13 @@ def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: b
         say(f"{count} {what} with {', '.join(titles)}: {out}")
 
 
-def _predict_images(model: Model, data: Path, out: Path | None, as_json: bool) -> None:
-    channels, height, width = model.stem.shape
-    names, images = read_unlabeled(data, channels, (height, width))
+def _predict_images(
+    model: Model, names: list[str], images: torch.Tensor, out: Path | None, as_json: bool
+) -> None:
     titles = _titles(model)
     with _written(out, ["image", *titles]) as write:
-        for first in range(0, len(images), 500):
-            found = _chances(model, images[first : first + 500])
+        for first in track(range(0, len(images), BATCH), "predicting, in batches"):
+            found = _chances(model, images[first : first + BATCH])
             write([[names[first + k], *row] for k, row in enumerate(found)])
     _told(len(images), "images", ["image", *titles] if as_json else titles, out, as_json)
 
@@ -139,6 +150,7 @@ def evaluate(
             help="A table or a folder of images; without it, the data that the run held out."
         ),
     ] = None,
+    strict: Strict = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a trained run on held-out data or on another table.
@@ -149,7 +161,7 @@ def evaluate(
     model = opened.load_model()
     prepared = _run_data(opened, needed=data is None)
     if data is not None:
-        X, target = _labeled_data(opened, model, data)
+        X, target = _labeled_data(opened, model, data, strict)
     elif prepared is not None and len(prepared.X_test):
         X, target = prepared.X_test, prepared.y_test
     else:
@@ -177,9 +189,11 @@ def _run_data(run: Run, needed: bool) -> Prepared | None:
         return None
 
 
-def _labeled_data(run: Run, model: Model, data: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def _labeled_data(
+    run: Run, model: Model, data: Path, strict: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     if model.stem.takes_images:
-        return labeled(data, model)
+        return labeled(data, model, strict)
     name = run.read_config().data.target
     if name is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")

@@ -24,6 +24,12 @@ def bundled(name: str) -> Table:
     Args:
         name: "iris", "wine", "breast-cancer", "digits" or "diabetes", in any case, with - or _.
 
+    Returns:
+        Features, target and class names.
+
+    Raises:
+        HdnnError: no data set has this name.
+
     >>> bundled("iris")
     Table(150 rows, 4 features, 3 classes in 'target')
     >>> bundled("iris").classes

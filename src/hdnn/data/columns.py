@@ -94,6 +94,9 @@ class ColumnType:
             rows: the number of every cell's row, for the error.
             unit: what these numbers count: "line" or "row".
 
+        Returns:
+            As many as were given; NaN, NaT or None where missing.
+
         Raises:
             HdnnError: a cell is no number, infinite, or no date.
         """

@@ -16,11 +16,15 @@ import pandas as pd
 from hdnn.data.columns import MISSING, Block, as_number, plain
 from hdnn.data.reading import reading, reason_of, refuse_many
 from hdnn.errors import FileFormatError
+from hdnn.progress import Meter, note
 
 DELIMITERS = (",", ";", "\t")
 SUFFIXES = (".csv", ".tsv", ".txt")
 BLOCK, BLOCK_CELLS = 20_000, 250_000
 """Rows and cells that are in memory at once: a cell takes 60 bytes or more as a text."""
+
+ANNOUNCED = 20
+"""Megabytes from which on a file takes a while."""
 
 _HEAD = 2**20
 _MARKS = {
@@ -103,6 +107,9 @@ class CsvSource:
         positions = {place[name]: name for name in columns}
         strings = dict.fromkeys((place[name] for name in texts), object)
         size = max(1, min(size, BLOCK_CELLS // len(self.header)))
+        if (megabytes := self._file.seek(0, io.SEEK_END) / 1e6) > ANNOUNCED:
+            note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
+        meter, done = Meter(f"reading {self.path.name}, rows"), 0
         records = self._records()
         next(records)
         while block := list(itertools.islice(records, size)):
@@ -127,6 +134,8 @@ class CsvSource:
                     **_EXACT,
                 )
             values = {name: plain(frame[j]) for j, name in positions.items()}
+            done += len(block)
+            meter(done, 0)
             yield Block(values, lines, rows)
 
     def looks_headless(self) -> bool:

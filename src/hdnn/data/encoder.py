@@ -147,6 +147,9 @@ class ColumnEncoder:
             scaling: of numbers: "standard" leaves it to the model's scaler, "robust" divides by
                 the spread around the median and limits outliers, "quantile" makes them normal.
 
+        Returns:
+            The encoder.
+
         Raises:
             HdnnError: no column is left.
         """
@@ -173,7 +176,14 @@ class ColumnEncoder:
 
     @classmethod
     def numeric(cls, names: Sequence[str]) -> ColumnEncoder:
-        """The encoder of a model that takes these columns of numbers as they are."""
+        """The encoder of a model that takes these columns of numbers as they are.
+
+        Args:
+            names: of the columns, in order.
+
+        Returns:
+            The encoder.
+        """
         return cls(tuple(EncodedColumn(name, "number") for name in names))
 
     @property
@@ -187,7 +197,14 @@ class ColumnEncoder:
         return all(column == EncodedColumn(column.name, "number") for column in self.columns)
 
     def transform(self, values: Mapping[str, Values]) -> NDArray[np.float64]:
-        """``(rows, len(feature_names))``: the columns as numbers, NaN where missing."""
+        """``(rows, len(feature_names))``: the columns as numbers, NaN where missing.
+
+        Args:
+            values: the columns by name, as `read_table` or `read_frame` gives them.
+
+        Returns:
+            One column for every name in ``feature_names``.
+        """
         widths = [len(column.feature_names) for column in self.columns]
         rows = len(next(iter(values.values()), ()))
         X = np.empty((rows, sum(widths)))
@@ -197,6 +214,12 @@ class ColumnEncoder:
 
     def read_frame(self, frame: pd.DataFrame) -> dict[str, Values]:
         """The columns of a data frame, found by name.
+
+        Args:
+            frame: a data frame with at least the columns of the training data.
+
+        Returns:
+            The columns by name: float64, datetime64, or texts.
 
         Raises:
             HdnnError: some are absent, or hold other things than the training data.
@@ -214,7 +237,11 @@ class ColumnEncoder:
         return read_table(frame, types=self.columns).columns
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Plain values, for JSON; what has its default is left out."""
+        """Plain values, for JSON; what has its default is left out.
+
+        Returns:
+            One dictionary for every column.
+        """
         default = asdict(EncodedColumn("", "number"))
         return [
             {k: v for k, v in asdict(column).items() if k in ("name", "kind") or v != default[k]}
@@ -224,6 +251,12 @@ class ColumnEncoder:
     @classmethod
     def from_list(cls, described: Any) -> ColumnEncoder:
         """The encoder of plain values.
+
+        Args:
+            described: what `to_list` gave.
+
+        Returns:
+            The encoder.
 
         Raises:
             HdnnError: they describe none.

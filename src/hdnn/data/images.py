@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ class ImageData:
         train_labels, test_labels: class numbers, ``(B,)`` int64.
         classes: their names.
         name: of the data set, or the path of the folder.
+        notes: what was left out or resized, for people.
     """
 
     train: Tensor
@@ -43,6 +44,7 @@ class ImageData:
     test_labels: Tensor
     classes: tuple[str, ...]
     name: str
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -59,7 +61,15 @@ class ImageData:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What is known of a data set before it is loaded."""
+    """What is known of a data set before it is loaded.
+
+    Args:
+        name: as in `load`.
+        title: for people.
+        classes: names of the classes, in order.
+        shape: (C, H, W).
+        train, test: how many images.
+    """
 
     name: str
     title: str
@@ -103,6 +113,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     *,
     size: tuple[int, int] | None = None,
+    strict: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ImageData:
@@ -114,9 +125,17 @@ def load(
     Args:
         source: "digits", "mnist", "fashion-mnist", or the path of a folder.
         data_dir: where data sets are kept; None is HDNN_DATA, else the user's cache.
-        size: (height, width) to bring the images of a folder to; None: all are of one size.
+        size: (height, width) to bring the images of a folder to; None: theirs, or of mixed sizes
+            the median, with at most 128 pixels a side.
+        strict: raise where an image of a folder cannot be read; else it is left out, and noted.
         seed: of the part that is held out of a folder. That of the digits is fixed.
         progress: told what is fetched, ``progress(what, bytes_so_far, bytes_in_all)``.
+
+    Returns:
+        Images as uint8, training and test part.
+
+    Raises:
+        HdnnError: the name is unknown, files are damaged, or could not be fetched.
 
     >>> images = load("digits")
     >>> images
@@ -137,7 +156,7 @@ def load(
     if known:
         contents = obtain(REMOTES[key], data_dir, progress).contents
         return _from_idx(contents, key, IMAGE_SETS[key].classes)
-    return _from_folder(Path(source).expanduser(), size, seed)
+    return _from_folder(Path(source).expanduser(), size, strict, seed)
 
 
 def _digits() -> ImageData:
@@ -155,7 +174,7 @@ def _held_out(
     return ImageData(images[kept], labels[kept], images[held], labels[held], classes, name)
 
 
-def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> ImageData:
+def _from_folder(folder: Path, size: tuple[int, int] | None, strict: bool, seed: int) -> ImageData:
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
     contents = {}
@@ -168,10 +187,11 @@ def _from_folder(folder: Path, size: tuple[int, int] | None, seed: int) -> Image
         if missing:
             raise HdnnError(f"{folder} holds IDX files, but not {', '.join(missing)}")
         return _from_idx(contents, str(folder))
-    train, test, classes = read_folder(folder, size)
-    if test is None:
-        return _held_out(*train, classes, str(folder), seed)
-    return ImageData(*train, *test, classes, str(folder))
+    found = read_folder(folder, size, strict)
+    if found.test is None:
+        held_out = _held_out(*found.train, found.classes, str(folder), seed)
+        return replace(held_out, notes=found.notes)
+    return ImageData(*found.train, *found.test, found.classes, str(folder), found.notes)
 
 
 def _from_idx(

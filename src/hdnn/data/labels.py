@@ -108,6 +108,9 @@ def guess_task(y: NDArray[Any]) -> str:
     Args:
         y: the target without missing values, ``(rows,)``.
 
+    Returns:
+        "classification" or "regression".
+
     >>> guess_task(np.array([0, 1, 1, 0])), guess_task(np.arange(1000))
     ('classification', 'regression')
     """
@@ -169,6 +172,16 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     A label that is written like a class but of another type counts as that class ("1" for 1):
     types read from a text file depend on what else is in the file.
 
+    Args:
+        labels: ``(rows,)``.
+        classes: all labels that may occur, in order.
+
+    Returns:
+        ``(rows,)``, positions in ``classes``.
+
+    Raises:
+        HdnnError: a label is no class.
+
     >>> encode(["dog", "cat", "dog"], ["cat", "dog"])
     array([1, 0, 1])
     """
@@ -191,6 +204,13 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
 
 def decode(numbers: Any, classes: Sequence[Label]) -> NDArray[Any]:
     """Class numbers to labels, the inverse of `encode`.
+
+    Args:
+        numbers: ``(rows,)``, positions in ``classes``.
+        classes: the labels, in order.
+
+    Returns:
+        ``(rows,)``, the labels.
 
     >>> decode([1, 0], ["cat", "dog"]).tolist()
     ['dog', 'cat']

@@ -66,6 +66,12 @@ def split(
         seed: of the generator.
         noise: amplitude of the noise; None is the problem's own for this kind of split.
 
+    Returns:
+        Both parts, with how they were made.
+
+    Raises:
+        HdnnError: an unknown name or kind, or a size that is odd.
+
     >>> split("swiss-roll")
     Split(swiss-roll, paper, seed=0, noise=0.0: 5000 training points, 5000 test points, 2 classes)
     """
@@ -88,6 +94,11 @@ def split(
 
 def validation(data: Split, fraction: float = 0.2, seed: int = 0) -> tuple[Split, Sample]:
     """Cut a validation part from the training part, with the same share of every class.
+
+    Args:
+        data: training and test part.
+        fraction: share of the training part to cut off, between 0 and 1.
+        seed: of the generator.
 
     Returns:
         The split with the smaller training part, and the validation points and labels.
@@ -112,6 +123,12 @@ def holdout(
         seed: of the generator.
         labels: class numbers ``(size,)`` (tensor or array), to hold out the same share of every
             class: to the nearest row, at least one and not all. A class with one row is kept.
+
+    Returns:
+        Row numbers kept, and row numbers held out.
+
+    Raises:
+        HdnnError: the fraction is none, the labels are too few, or a part would be empty.
 
     >>> kept, held = holdout(10, 0.2, seed=0)
     >>> len(kept), len(held)

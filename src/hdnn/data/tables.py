@@ -58,6 +58,7 @@ class Table:
         classes: the distinct labels, sorted, for classification; else None.
         notes: remarks for people: missing values, rows left out.
         rows: the number of every row in its source, which ``unit`` ("line" or "row") counts.
+        unit: "line" (of a file) or "row".
     """
 
     columns: dict[str, Values]
@@ -140,6 +141,9 @@ def read_table(
             whatever labels occur.
         types: the columns that a model knows, instead of ``features``: read as they say.
         file: a CSV file that is open already, so that what was hashed is what is parsed.
+
+    Returns:
+        Features and target, and what was noted about them.
 
     Raises:
         HdnnError: the table cannot be used as it is.
@@ -229,7 +233,14 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 @dataclass(frozen=True)
 class NamedRows:
-    """The rows of a file with the columns of a model, block by block; see `iter_rows`."""
+    """The rows of a file with the columns of a model, block by block; see `iter_rows`.
+
+    Args:
+        path: of the file.
+        types: how the columns of the model are read.
+        header: the names of all columns of the file.
+        chunk: rows in a block.
+    """
 
     path: Path
     types: tuple[ColumnType, ...]

@@ -41,6 +41,9 @@ def swiss_roll(
         generator: source of randomness; None is torch's default generator.
         noise: uniform noise in [-noise, noise) on each coordinate.
 
+    Returns:
+        Points ``(size, 2)`` and labels ``(size,)``.
+
     >>> X, labels = swiss_roll(100)
     >>> X.shape, labels.bincount().tolist()
     (torch.Size([100, 2]), [50, 50])
@@ -60,6 +63,14 @@ def double_moons(
         and both again, moved by 2 to the right
 
     The arguments are those of `swiss_roll`.
+
+    Args:
+        size: number of points; the classes alternate.
+        generator: source of randomness; None is torch's default generator.
+        noise: uniform noise in [-noise, noise) on each coordinate.
+
+    Returns:
+        Points ``(size, 2)`` and labels ``(size,)``.
 
     >>> X, labels = double_moons(100)
     >>> X.shape, labels.bincount().tolist()
@@ -83,6 +94,14 @@ def double_circles(
 
     The arguments are those of `swiss_roll`; every circle has a quarter of the points.
 
+    Args:
+        size: number of points; every circle has a quarter of them.
+        generator: source of randomness; None is torch's default generator.
+        noise: uniform noise in [-noise, noise) on each coordinate.
+
+    Returns:
+        Points ``(size, 2)`` and labels ``(size,)``.
+
     >>> X, labels = double_circles(8, noise=0.0)
     >>> X.norm(dim=1).round(decimals=3).tolist(), labels.tolist()
     ([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 1, 0, 1, 0, 1])
@@ -103,6 +122,14 @@ def peaks(size: int = 1000, generator: torch.Generator | None = None, noise: flo
     The levels are constants, chosen so that every class has a fifth of the area: the classes are
     equally likely, not equally many. Noise moves a point after its class is known. The arguments
     are those of `swiss_roll`.
+
+    Args:
+        size: number of points.
+        generator: source of randomness; None is torch's default generator.
+        noise: uniform noise in [-noise, noise) on each coordinate.
+
+    Returns:
+        Points ``(size, 2)`` and labels ``(size,)``.
 
     >>> X, labels = peaks(1000)
     >>> X.shape, labels.unique().tolist()
@@ -160,6 +187,15 @@ PROBLEMS: dict[str, Problem] = {
 
 def problem(name: str) -> Problem:
     """The planar problem of this name, in any case, with - or _.
+
+    Args:
+        name: a name of `PROBLEMS`.
+
+    Returns:
+        The problem: its title, classes, noise and how it is drawn.
+
+    Raises:
+        HdnnError: no problem has this name; the nearest is in the message.
 
     >>> problem("swiss_roll").title
     'Swiss roll'

@@ -22,10 +22,10 @@ from hdnn import zoo
 from hdnn.data import ColumnEncoder, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
-from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, Model, Projection, Scaler
-from hdnn.models.projection import needs_projection
+from hdnn.models import Model, Scaler
 from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults
+from hdnn.training.prepare import build_for_columns
+from hdnn.training.settings import ModelConfig
 
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
@@ -60,12 +60,12 @@ def takes_parts(estimator: Any) -> bool:
 
 
 def fit_encoder(X: Any) -> ColumnEncoder | None:
-    """The encoder of a data frame with texts or dates; None for anything that is numbers."""
-    dtypes = getattr(X, "dtypes", ())
-    if not hasattr(X, "iloc") or all(getattr(kind, "kind", "O") in "biuf" for kind in dtypes):
+    """The encoder of a data frame; None where it leaves all columns as they are, and for arrays."""
+    if not hasattr(X, "iloc") or not len(X):
         return None
     table = read_table(X)
-    return ColumnEncoder.fit(table.columns, table.types)
+    encoder = ColumnEncoder.fit(table.columns, table.types)
+    return None if encoder.is_plain and len(encoder.columns) == X.shape[1] else encoder
 
 
 class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
@@ -153,79 +153,34 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     # --- building ---------------------------------------------------------------------------------
 
     def _build(
-        self,
-        X: Array,
-        weight: Array,
-        targets: list[Scaler],
-        seed: int,
-        outputs: int,
-        **description: Any,
+        self, X: Array, scalers: list[Scaler], seed: int, outputs: int, **description: Any
     ) -> Model:
-        rows, features = X.shape
-        width = settings.choose_width(self.width, features)
-        width += width % 2
-        projected = needs_projection("auto", features, width)
-        scaler = Scaler.fit(torch.tensor(X), torch.tensor(weight))
-        dtype = settings.choose_dtype(self.dtype, rows, [scaler, *targets])
-        row = zoo.architecture(self.architecture)
-        time = "T" if self.step is None else "step"
-        network = zoo.network(
-            row,
-            features=width,
-            layers=settings.choose_layers(self.layers, self.levels),
-            activation=self.activation,
-            time_invariant=bool(self.time_invariant),
-            generator=(generator := torch.Generator().manual_seed(seed)),
-            dtype=dtype,
-            **({time: settings.checked(time, getattr(self, time))} if row.scheme.uses_step else {}),
-        )
-        assert isinstance(network.field, WeightedField)
-        with torch.no_grad():
-            scale = settings.choose_scale(self.init_scale, width)
-            network.field.weights.theta.mul_(scale)
+        model, _ = self._settings(X, scalers, description["task"], seed)
         names = getattr(self, "feature_names_in_", None)
-        return Model(
-            network,
+        return build_for_columns(
+            ModelConfig(**model),
+            X.shape[1],
             outputs,
-            None if projected else Augmentation(features, width, self.augmentation),
-            scaler.to(dtype) if self.standardize else None,
+            scalers[0] if self.standardize else None,
+            self.architecture,
             feature_names=None if names is None or self._encoder else list(names),
             encoder=self._encoder,
-            projection=Projection(features, width, generator, dtype) if projected else None,
             **description,
         )
 
-    def _config(self, model: Model, rows: int, seed: int, partial: bool) -> TrainingConfig:
-        """The training; `partial_fit` is joint, since solving for a part would forget the rest."""
-        width = model.head.in_features
-        method = settings.choose_method(self.method)
-        method = "joint" if partial else method
-        schedule = settings.choose_schedule(self.schedule, method, partial)
-        stopping: dict[str, Any] = {}
-        if self.early_stopping:
-            for name in ("validation_fraction", "n_iter_no_change"):
-                value = settings.checked(name, getattr(self, name))
-                stopping[settings.PARAMETERS[name].setting] = value
-        return TrainingConfig(
-            method=method,
-            epochs=settings.checked("max_iter", self.max_iter),
-            batch_size=settings.choose_batch(self.batch_size, rows, method),
-            learning_rate=settings.choose_learning_rate(
-                self.learning_rate, width, schedule, model.task
-            ),
-            schedule=schedule,
-            alpha=settings.plain(self.alpha),
-            alpha_c=settings.plain(self.alpha_c),
-            solver=self.solver,
-            class_weight=self._class_weight(),
-            levels=None if partial or self._continues(partial) else self._levels(),
-            seed=seed,
-            **stopping,
-        )
-
-    def _levels(self) -> tuple[int, ...] | None:
-        levels: tuple[int, ...] | None = settings.checked("levels", self.levels)
-        return levels
+    def _settings(
+        self, X: Array, scalers: list[Scaler], task: str, seed: int, **training: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings of model and training: those given, and the others chosen from the data."""
+        model, given = settings.asked_for(self)
+        if not zoo.architecture(self.architecture).scheme.uses_step or "step" in model:
+            model.pop("T")
+        if "levels" in given:
+            model["layers"] = given["levels"][-1]
+        weight = self._class_weight()
+        given |= {"seed": seed, **training} | ({} if weight is None else {"class_weight": weight})
+        shape = defaults.TableShape(len(X), X.shape[1], task)
+        return defaults.filled({**model, "seed": seed}, given, shape, scalers)
 
     def _class_weight(self) -> str | tuple[float, ...] | None:
         return None
@@ -242,9 +197,10 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         **description: Any,
     ) -> tuple[Model, int]:
         """The model to train (a copy of the one there is, or a new one), and a seed."""
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         if not self._continues(partial):
-            model = self._build(X, weight, list(targets), seed, outputs, **description)
+            self._scalers = [Scaler.fit(torch.tensor(X), torch.tensor(weight)), *targets]
+            model = self._build(X, self._scalers, seed, outputs, **description)
             self._structure = {name: getattr(self, name) for name in STRUCTURE}
             self._snapshot: Snapshot | None = None
             self.history_: list[EpochRecord] = []
@@ -261,11 +217,15 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self, model: Model, X: Array, target: Array, weight: Array, seed: int, partial: bool
     ) -> None:
         """Train the model in place: `max_iter` epochs, or one more."""
-        config = self._config(model, len(X), seed, partial)
         resume = self._snapshot if partial else None
-        if partial:
+        more: dict[str, Any] = {}
+        if partial:  # solving for a part would forget the rest; and more epochs may follow
             epochs = 1 if resume is None else resume.epoch + 1
-            config = TrainingConfig.from_dict({**config.to_dict(), "epochs": epochs})
+            more = {"method": "joint", "schedule": "constant", "epochs": epochs}
+        if self._continues(partial):
+            more["levels"] = None  # the network has its depth
+        _, given = self._settings(X, self._scalers, model.task, seed, **more)
+        config = TrainingConfig(**given)
         trainer = Trainer(model, config, [_report] if self.verbose else [])
         dtype = model.head.weight.dtype
         history = trainer.fit(
@@ -279,6 +239,13 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self.history_ = [*self.history_, *history] if partial else list(history)
         self.loss_curve_ = [record.penalized for record in self.history_]
         self.n_iter_ = len(self.history_)
+
+    def _seed(self) -> int:
+        """An integer is the seed, as of a run; else one is drawn, as in scikit-learn."""
+        if isinstance(self.random_state, int | np.integer):
+            check_random_state(self.random_state)
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     @torch.no_grad()
     def _values(self, X: Any) -> Array:

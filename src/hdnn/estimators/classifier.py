@@ -149,6 +149,12 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             X: array-like or data frame; NaN is a missing value (with ``standardize``).
             y: classes, numbers or strings; at least two different ones.
             sample_weight: a number of at least 0 for every row.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            HdnnError: the data or a parameter cannot be used.
         """
         return self._fit_classes(X, y, sample_weight, partial=False, classes=None)
 
@@ -161,6 +167,9 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         Args:
             X, y, sample_weight: as for `fit`.
             classes: all classes there are, needed in the first call.
+
+        Returns:
+            The estimator itself.
         """
         if classes is None and not hasattr(self, "model_"):
             raise HdnnError("the first partial_fit needs classes=, all the classes that will come")
@@ -216,23 +225,51 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         return weights
 
     def decision_function(self, X: Any) -> Array:
-        """The output layer's values: ``(rows,)`` for two classes, else ``(rows, classes)``."""
+        """The output layer's values: ``(rows,)`` for two classes, else ``(rows, classes)``.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            Logits; above 0 is the second of two classes.
+        """
         values = self._values(X)
         return values[:, 0] if values.shape[1] == 1 else values
 
     def predict(self, X: Any) -> Array:
-        """The most probable class of every row."""
+        """The most probable class of every row.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            ``(rows,)``, entries of ``classes_``.
+        """
         values = self.decision_function(X)
         chosen = (values > 0).astype(int) if values.ndim == 1 else values.argmax(1)
         return self.classes_[chosen]
 
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of `predict_proba`, exact where those underflow."""
+        """The logarithms of `predict_proba`, exact where those underflow.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            ``(rows, classes)``.
+        """
         values = torch.from_numpy(self._values(X))
         if values.shape[1] == 1:
             values = torch.cat([torch.zeros_like(values), values], 1)
         return values.log_softmax(1).numpy()
 
     def predict_proba(self, X: Any) -> Array:
-        """``(rows, classes)``: the probability of every class, in the order of ``classes_``."""
+        """``(rows, classes)``: the probability of every class, in the order of ``classes_``.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            Numbers in [0, 1] that sum to 1 in every row.
+        """
         return np.exp(self.predict_log_proba(X))

@@ -11,7 +11,7 @@ from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
 from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
-from hdnn.models import Model, Scaler
+from hdnn.training import targets
 
 
 class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
@@ -22,8 +22,12 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     the output layer exactly: a ridge regression on the last hidden state.
 
     Args:
-        architecture: the network, as all other parameters of `hdnn.HDNNClassifier` but
-            ``class_weight``.
+        architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
+        layers, width, T, step, augmentation, activation: as in `hdnn.HDNNClassifier`.
+        time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
+        batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
+        early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
+        standardize, warm_start, dtype, random_state, verbose: as in `hdnn.HDNNClassifier`.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.
@@ -49,6 +53,12 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
             X: array-like or data frame; NaN is a missing value (with ``standardize``).
             y: numbers.
             sample_weight: a number of at least 0 for every row.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            HdnnError: the data or a parameter cannot be used.
         """
         return self._fit_values(X, y, sample_weight, partial=False)
 
@@ -57,6 +67,14 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         """Train for one epoch on a part of the data; the first part sets all scalings.
 
         There is no such method with ``early_stopping``, which needs all data.
+
+        Args:
+            X: array-like or data frame ``(rows, features)``.
+            y: numbers ``(rows[, outputs])``.
+            sample_weight: a number of at least 0 for every row.
+
+        Returns:
+            The estimator itself.
         """
         return self._fit_values(X, y, sample_weight, partial=True)
 
@@ -64,7 +82,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         X, y, weight = self._check(X, y, sample_weight, partial, multi_output=True, y_numeric=True)
         target = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
         if not self._continues(partial):
-            self._target = Scaler.fit(target, torch.tensor(weight))
+            self._target = targets.scale_of(target, torch.tensor(weight))
             self._flat = y.ndim == 1
         elif target.shape[1] != len(self._target.mean):
             raise HdnnError(
@@ -76,20 +94,20 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
             X, weight, partial, target.shape[1], self._target, task="regression"
         )
         if not fresh:
-            _rescale(model, 1 / self._target.scale, -self._target.mean / self._target.scale)
-        self._train(model, X, self._target(target).numpy(), weight, seed, partial)
-        _rescale(model, self._target.scale, self._target.mean)
+            targets.predict_scaled(model, self._target)
+        scaled = targets.standardize(target, self._target).numpy()
+        self._train(model, X, scaled, weight, seed, partial)
+        targets.predict_unscaled(model, self._target)
         return self._finish(model)
 
     def predict(self, X: Any) -> Array:
-        """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns."""
+        """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            In the units of the targets.
+        """
         values = self._values(X)
         return np.ascontiguousarray(values[:, 0]) if self._flat else values
-
-
-@torch.no_grad()
-def _rescale(model: Model, factor: torch.Tensor, shift: torch.Tensor) -> None:
-    """The output layer of ``factor * value + shift``."""
-    weight, bias = model.head.weight, model.head.bias
-    weight.copy_(weight.double() * factor[:, None])
-    bias.copy_(bias.double() * factor + shift)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import torch
 
-from hdnn.models import Scaler
-from hdnn.training import defaults
-from hdnn.training.schema import OneOf, check_value, record, setting
-from hdnn.training.settings import DTYPES, ModelConfig, TrainingConfig
+from hdnn.training.schema import OneOf, check_value, record, setting, settings_of
+from hdnn.training.settings import ModelConfig, TrainingConfig
+
+MODEL = frozenset(given.name for given in settings_of(ModelConfig))
 
 
 @record
@@ -54,7 +52,7 @@ PARAMETERS = {
     "augmentation": Parameter("augmentation", ModelConfig),
     "activation": Parameter("activation", ModelConfig),
     "time_invariant": Parameter("time_invariant", ModelConfig),
-    "init_scale": Parameter("scale", Narrowed, True, "of K only, chosen from the width"),
+    "init_scale": Parameter("scale", Narrowed, True, "chosen from the width"),
     "standardize": Parameter("standardize", ModelConfig, why="a run does so for tables too"),
     "dtype": Parameter("dtype", ModelConfig, True, "chosen from the rows"),
     "method": Parameter("method", auto=True, why="chosen for tables"),
@@ -93,54 +91,23 @@ def checked(name: str, value: Any) -> Any:
     return check_value(given.record, given.setting, plain(value), name, besides)
 
 
-def choose_layers(layers: Any, levels: Any) -> int:
-    """The depth of the network: that of the last level, where there are any."""
-    depths: tuple[int, ...] | None = checked("levels", levels)
-    depth: int = checked("layers", layers)
-    return depth if depths is None else depths[-1]
+def asked_for(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that an estimator's parameters give, of model and of training.
 
+    Those that the data choose are not among them, nor architecture, class weights and seed, which
+    scikit-learn's conventions make more than a setting.
 
-def choose_width(width: Any, features: int) -> int:
-    """The width of the network."""
-    given: int | None = checked("width", width)
-    if given is not None:
-        return given
-    return defaults.width(features)
-
-
-def choose_method(method: Any) -> str:
-    """How the network is trained."""
-    given: str = checked("method", method)
-    return defaults.METHOD if given == "auto" else given
-
-
-def choose_batch(batch_size: Any, rows: int, method: str) -> int:
-    """How many rows an iteration sees."""
-    given: int | str = checked("batch_size", batch_size)
-    return defaults.batch_size(rows, method) if isinstance(given, str) else min(rows, given)
-
-
-def choose_schedule(schedule: Any, method: str, partial: bool) -> str:
-    """The learning rate over epochs; it stays where more epochs may follow."""
-    given: str = checked("schedule", schedule)
-    if partial:
-        return "constant"
-    return defaults.schedule(method) if given == "auto" else given
-
-
-def choose_learning_rate(learning_rate: Any, width: int, schedule: str, task: str) -> float:
-    """The learning rate of the first step."""
-    given: float | str = checked("learning_rate", learning_rate)
-    return defaults.learning_rate(width, schedule, task) if isinstance(given, str) else given
-
-
-def choose_scale(init_scale: Any, width: int) -> float:
-    """The initial size of K."""
-    given: float | str = checked("init_scale", init_scale)
-    return defaults.scale(width) if isinstance(given, str) else given
-
-
-def choose_dtype(dtype: Any, rows: int, columns: Sequence[Scaler]) -> torch.dtype:
-    """The dtype of data and weights."""
-    given: str = checked("dtype", dtype)
-    return DTYPES[defaults.dtype(rows, columns) if given == "auto" else given]
+    Raises:
+        HdnnError: a value is not allowed.
+    """
+    stopping = ("validation_fraction", "n_iter_no_change")
+    besides = ("architecture", "class_weight", "random_state")
+    found: dict[str, dict[str, Any]] = {"model": {}, "training": {}}
+    for name, given in PARAMETERS.items():
+        if name in besides or (name in stopping and not estimator.early_stopping):
+            continue
+        value = checked(name, getattr(estimator, name))
+        if value is not None and value != "auto":
+            table = "model" if given.setting in MODEL else "training"
+            found[table][given.setting] = value
+    return found["model"], found["training"]

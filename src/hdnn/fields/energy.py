@@ -32,6 +32,7 @@ class EnergyField(Field):
         features, channels, ensemble: the layout of the state.
         separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
         dissipation: R, symmetric positive semidefinite.
+        dtype: of J and R; None is torch's default.
 
     >>> pendulum = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
     >>> pendulum.velocity(torch.tensor([0.0, 1.0]))
@@ -78,18 +79,45 @@ class EnergyField(Field):
         return self.interconnection.matrix()
 
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
+        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The matrix J.
+        """
         if isinstance(self.interconnection, StateDependent):
             return self.interconnection.at(y, t)
         return self.J if self.interconnection.constant else self.J[layer]
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """H(y, t): one number for every sample."""
+        """H(y, t): one number for every sample.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: is not used: one energy holds for all layers.
+            t: the time.
+
+        Returns:
+            ``(...)``, the batch shape of y.
+        """
         x, _ = self.layout.flatten(y)
         return self.layout.of_samples(self.function(x, t), y)
 
     def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """dH/dy, by autograd."""
+        """dH/dy, by autograd.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: is not used: one energy holds for all layers.
+            t: the time.
+
+        Returns:
+            The shape of y.
+        """
         x, restore = self.layout.flatten(y)
         return restore(self._gradient(x, t))
 

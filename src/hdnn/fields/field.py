@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy.typing as npt
@@ -38,6 +38,27 @@ class HiddenLayer:
     S: Tensor | None = None
 
 
+def listed(thing: object, names: Iterable[str], optional: Collection[str]) -> list[str]:
+    """Names of attributes, without the optional ones that this thing does not have.
+
+    Tools ask for every name that `dir` gives: an editor's completion, torch.jit.trace.
+
+    Args:
+        thing: whose attributes they are.
+        names: all of them.
+        optional: properties that may raise HdnnError.
+    """
+
+    def has(name: str) -> bool:
+        try:
+            getattr(thing, name)
+        except HdnnError:
+            return False
+        return True
+
+    return [name for name in names if name not in optional or has(name)]
+
+
 class Field(nn.Module, ABC):
     """What the dynamics are: a velocity for every layer.
 
@@ -51,6 +72,9 @@ class Field(nn.Module, ABC):
     layers: int | None = None
     separable: bool = False
 
+    def __dir__(self) -> list[str]:
+        return listed(self, super().__dir__(), ("J",))
+
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of its numbers, or None where it has none of its own."""
@@ -59,22 +83,50 @@ class Field(nn.Module, ABC):
 
     @abstractmethod
     def velocity_fn(self) -> Velocity:
-        """The velocity ``(layer, t, canonical state)``, with the weights assembled once."""
+        """The velocity ``(layer, t, canonical state)``, with the weights assembled once.
+
+        Returns:
+            A function of layer, time and canonical state, which gives the shape of the state.
+        """
 
     def as_layer(self) -> HiddenLayer | None:
-        """The field as one hidden layer, or None."""
+        """The field as one hidden layer, or None.
+
+        Returns:
+            W, A, b and the activation; None where the field is no hidden layer.
+        """
         return None
 
     def tensors(self) -> tuple[Tensor | None, ...] | None:
-        """The tensors that a program refers to, if it refers to nothing that is computed anew."""
+        """The tensors that a program refers to, if it refers to nothing that is computed anew.
+
+        Returns:
+            The parameters; None where a program must be made anew for every call.
+        """
         return None
 
     def half_layer(self, part: str) -> HiddenLayer | None:
-        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None."""
+        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None.
+
+        Args:
+            part: "y" (the first half of the state) or "z".
+
+        Returns:
+            W, A, b and the activation; None where the field is not separable.
+        """
         return None
 
     def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """The right-hand side of the ODE of a layer at time t, in the shape of y."""
+        """The right-hand side of the ODE of a layer at time t, in the shape of y.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The shape of y.
+        """
         x, restore = self.layout.flatten(y)
         return restore(self.velocity_fn()(layer, t, x))
 

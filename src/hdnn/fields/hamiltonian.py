@@ -68,7 +68,12 @@ class WeightedField(Field):
 
 
 class ActivationField(WeightedField):
-    """y' = sigma(K y + b) with any K: the baselines ResNet and FCNN. Not Hamiltonian."""
+    """y' = sigma(K y + b) with any K: the baselines ResNet and FCNN. Not Hamiltonian.
+
+    Args:
+        weights: K and b of every layer.
+        activation: sigma, a name of `ACTIVATIONS` or an `Activation`.
+    """
 
     def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
         super().__init__(weights, activation)
@@ -155,7 +160,16 @@ class HamiltonianField(WeightedField):
         return self.interconnection.matrix()
 
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t)."""
+        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The matrix J.
+        """
         if isinstance(self.interconnection, StateDependent):
             return self.interconnection.at(y, t)
         return self.J if self.interconnection.constant else self.J[..., layer, :, :]
@@ -167,14 +181,32 @@ class HamiltonianField(WeightedField):
         return effective_interconnection(self.interconnection, self.R)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """H(y) = 1' E(K y + b): one number for every sample."""
+        """H(y) = 1' E(K y + b): one number for every sample.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time; a layer's energy does not depend on it.
+
+        Returns:
+            ``(...)``, the batch shape of y.
+        """
         x, _ = self.layout.flatten(y)
         K, b = self._layers()
         H = self.activation.energy(self.layout.affine(K[layer], b[layer], x))
         return self.layout.of_samples(self.layout.sum(H), y)
 
     def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """dH/dy = K' sigma(K y + b), equation (9)."""
+        """dH/dy = K' sigma(K y + b), equation (9).
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time; a layer's energy does not depend on it.
+
+        Returns:
+            The shape of y.
+        """
         x, restore = self.layout.flatten(y)
         K, b = self._layers()
         s = self.activation.function(self.layout.affine(K[layer], b[layer], x))
@@ -224,7 +256,14 @@ class HamiltonianField(WeightedField):
 
 @dataclass(frozen=True)
 class LayerField:
-    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b). Unpacks as ``J, K, b``."""
+    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b). Unpacks as ``J, K, b``.
+
+    Args:
+        J: ``(n, n)``.
+        K: ``(m, n)``.
+        b: ``(m,)``.
+        activation: sigma, with its antiderivative E.
+    """
 
     J: Tensor
     K: Tensor
@@ -235,15 +274,36 @@ class LayerField:
         return iter((self.J, self.K, self.b))
 
     def energy(self, y: Tensor) -> Tensor:
-        """H(y) = 1' E(K y + b) for states ``(..., n)``."""
+        """H(y) = 1' E(K y + b) for states ``(..., n)``.
+
+        Args:
+            y: ``(..., n)``.
+
+        Returns:
+            ``(...)``.
+        """
         return self.activation.energy(y @ self.K.mT + self.b).sum(-1)
 
     def gradient(self, y: Tensor) -> Tensor:
-        """dH/dy = K' sigma(K y + b) for states ``(..., n)``."""
+        """dH/dy = K' sigma(K y + b) for states ``(..., n)``.
+
+        Args:
+            y: ``(..., n)``.
+
+        Returns:
+            ``(..., n)``.
+        """
         return self.activation.function(y @ self.K.mT + self.b) @ self.K
 
     def velocity(self, y: Tensor) -> Tensor:
-        """J dH/dy for states ``(..., n)``."""
+        """J dH/dy for states ``(..., n)``.
+
+        Args:
+            y: ``(..., n)``.
+
+        Returns:
+            ``(..., n)``.
+        """
         return self.gradient(y) @ self.J.mT
 
 

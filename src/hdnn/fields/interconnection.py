@@ -22,6 +22,16 @@ StateFunction = Callable[[Tensor, Tensor | float], Tensor]
 def canonical(n: int, X: Tensor | None = None) -> Tensor:
     """J1 = [0 I; -I 0], or [0 X; -X' 0] for a given square X.
 
+    Args:
+        n: the width, even.
+        X: ``(n/2, n/2)``; None is the identity.
+
+    Returns:
+        ``(n, n)``, in float64 or the dtype of X.
+
+    Raises:
+        HdnnError: n is odd, or X has another shape.
+
     >>> canonical(2)
     tensor([[ 0.,  1.],
             [-1.,  0.]], dtype=torch.float64)
@@ -41,6 +51,12 @@ def canonical(n: int, X: Tensor | None = None) -> Tensor:
 
 def signs(n: int) -> Tensor:
     """J2: +1 above the diagonal, -1 below.
+
+    Args:
+        n: the width.
+
+    Returns:
+        ``(n, n)`` in float64.
 
     >>> signs(3)
     tensor([[ 0.,  1.,  1.],
@@ -70,11 +86,22 @@ class Interconnection(nn.Module, ABC):
 
     @abstractmethod
     def matrix(self) -> Tensor:
-        """``([E,] n, n)`` where constant, else ``([E,] L, n, n)``."""
+        """``([E,] n, n)`` where constant, else ``([E,] L, n, n)``.
+
+        Returns:
+            J as it is now.
+        """
 
     @abstractmethod
     def support(self, n: int) -> npt.NDArray[np.bool_]:
-        """``(n, n)``: where J can be other than zero."""
+        """``(n, n)``: where J can be other than zero.
+
+        Args:
+            n: the width.
+
+        Returns:
+            A mask.
+        """
 
 
 def check_skew(name: str, J: Tensor, tolerance: float) -> None:
@@ -144,6 +171,8 @@ class Learned(Interconnection):
         layers: None for one J in all layers, L for J(t).
         ensemble: E, a J for every network of an ensemble.
         init: start from this matrix (default: J1 where the structure allows, J2 for odd n).
+        dtype: of the parameters; None is torch's default.
+        device: of the parameters.
     """
 
     index: Tensor
@@ -199,6 +228,9 @@ class StateDependent(Interconnection):
 
     Whether it is skew is checked on the first states that come by, and then no more.
 
+    Args:
+        function: J(y, t), of states ``(..., n)`` and a time.
+
     Attributes:
         checked: whether that has been done.
     """
@@ -210,6 +242,13 @@ class StateDependent(Interconnection):
 
     def at(self, y: Tensor, t: Tensor | float) -> Tensor:
         """J at states ``(..., n)`` and time t: ``(..., n, n)``.
+
+        Args:
+            y: states ``(..., n)``.
+            t: the time.
+
+        Returns:
+            One skew matrix for every state.
 
         Raises:
             HdnnError: at the first states it has another shape, is not finite, or not skew.

@@ -48,43 +48,120 @@ class Layout(ABC):
 
     @abstractmethod
     def check(self, x: Tensor) -> None:
-        """Refuse a state that does not have this layout."""
+        """Refuse a state that does not have this layout.
+
+        Args:
+            x: the state.
+
+        Raises:
+            HdnnError: its shape is another.
+        """
 
     @abstractmethod
     def flatten(self, x: Tensor) -> tuple[Tensor, Restore]:
-        """The canonical form of a state, and the function that undoes it."""
+        """The canonical form of a state, and the function that undoes it.
+
+        Args:
+            x: a state as the user gives it.
+
+        Returns:
+            The canonical state, and a function that brings one back to the shape of x.
+        """
 
     @abstractmethod
     def linear(self, A: Tensor, x: Tensor) -> Tensor:
-        """A x on canonical states; A is ``([E,] out, in)``, or a kernel ``(out, in, k, k)``."""
+        """A x on canonical states; A is ``([E,] out, in)``, or a kernel ``(out, in, k, k)``.
+
+        Args:
+            A: the matrix or kernel.
+            x: a canonical state.
+
+        Returns:
+            A canonical state.
+        """
 
     @abstractmethod
     def affine(self, W: Tensor, b: Tensor, x: Tensor) -> Tensor:
-        """W x + b on canonical states."""
+        """W x + b on canonical states.
+
+        Args:
+            W: as A in `linear`.
+            b: ``([E,] out)``.
+            x: a canonical state.
+
+        Returns:
+            A canonical state.
+        """
 
     @abstractmethod
     def add_linear(self, y: Tensor, A: Tensor, x: Tensor) -> Tensor:
-        """y + A x on canonical states."""
+        """y + A x on canonical states.
+
+        Args:
+            y: a canonical state.
+            A: as in `linear`.
+            x: a canonical state.
+
+        Returns:
+            A canonical state, as y.
+        """
 
     @abstractmethod
     def adjoint(self, K: Tensor) -> Tensor:
-        """K' of a stack: <K x, y> = <x, K' y>."""
+        """K' of a stack: <K x, y> = <x, K' y>.
+
+        Args:
+            K: ``([E,] L, m, n)``, or kernels ``(L, m, n, k, k)``.
+
+        Returns:
+            ``([E,] L, n, m)``, or kernels ``(L, n, m, k, k)``.
+        """
 
     @abstractmethod
     def mixed(self, S: Tensor, K: Tensor) -> Tensor:
-        """S K of a stack, where the matrix S ``(..., w, m)`` acts on the width, pixel by pixel."""
+        """S K of a stack, where the matrix S ``(..., w, m)`` acts on the width, pixel by pixel.
+
+        Args:
+            S: ``(..., w, m)``.
+            K: ``([E,] L, m, n)``, or kernels ``(L, m, n, k, k)``.
+
+        Returns:
+            ``([E,] L, w, n)``, or kernels ``(L, w, n, k, k)``.
+        """
 
     @abstractmethod
     def vectors(self, x: Tensor) -> tuple[Tensor, Restore]:
-        """A canonical state as vectors ``(..., m)`` of what K couples, and how to undo it."""
+        """A canonical state as vectors ``(..., m)`` of what K couples, and how to undo it.
+
+        Args:
+            x: a canonical state.
+
+        Returns:
+            The vectors, and a function that undoes it.
+        """
 
     @abstractmethod
     def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
-        """One number for every sample, ``([E,] B)``, in the batch shape of the state y."""
+        """One number for every sample, ``([E,] B)``, in the batch shape of the state y.
+
+        Args:
+            values: ``([E,] B)``.
+            y: a state, as the user gave it.
+
+        Returns:
+            The batch shape of y.
+        """
 
     @abstractmethod
     def sum(self, x: Tensor) -> Tensor:
-        """The sum over width and space of a canonical state: ``([E,] B)``."""
+        """The sum over width and space of a canonical state: ``([E,] B)``.
+
+        Args:
+            x: a canonical state.
+
+        Returns:
+            One number for every sample.
+        """
 
     def _check_ensemble(self, x: Tensor) -> None:
         if self.ensemble is not None and x.shape[0] not in (1, self.ensemble):
@@ -125,7 +202,12 @@ class Matrices(Layout, ABC):
 
 @dataclass(frozen=True)
 class Features(Matrices):
-    """States ``(..., n)``."""
+    """States ``(..., n)``.
+
+    Args:
+        width: n.
+        ensemble: E networks side by side, states ``(E, ..., n)``; None for one.
+    """
 
     def __str__(self) -> str:
         return self._named(f"features={self.width}")
@@ -170,7 +252,12 @@ class Features(Matrices):
 
 @dataclass(frozen=True)
 class Channels(Matrices):
-    """States ``(B, n, *spatial)``; K acts on channels, the same at every pixel."""
+    """States ``(B, n, *spatial)``; K acts on channels, the same at every pixel.
+
+    Args:
+        width: n, the channels.
+        ensemble: E networks side by side, states ``(E, B, n, *spatial)``; None for one.
+    """
 
     channels: ClassVar[bool] = True
     axis: ClassVar[int] = -2
@@ -225,6 +312,7 @@ class Convolution(Layout):
     Args:
         width: n.
         side: k, odd.
+        ensemble: None; convolutions do not run side by side.
     """
 
     side: int = 3

@@ -34,7 +34,18 @@ class Pattern:
 
     @classmethod
     def of(cls, code: npt.ArrayLike) -> Pattern:
-        """The pattern of a table, checked: its numbers are 1 to their largest, without gaps."""
+        """The pattern of a table, checked: its numbers are 1 to their largest, without gaps.
+
+        Args:
+            code: ``(m, n)`` or ``(m, n, k, k)``, whole numbers: 0 is a zero, k parameter k, -k its
+                negative.
+
+        Returns:
+            The pattern.
+
+        Raises:
+            HdnnError: the numbers have gaps, or are no whole numbers.
+        """
         table = np.asarray(code)
         if not np.issubdtype(table.dtype, np.integer):
             raise HdnnError(
@@ -81,7 +92,15 @@ class Pattern:
         return np.array_equal(self.code.ravel(), np.arange(1, self.size + 1))
 
     def block(self, rows: Codes, columns: Codes | None = None) -> Pattern:
-        """The sub-block of the given rows and columns, over the same parameters."""
+        """The sub-block of the given rows and columns, over the same parameters.
+
+        Args:
+            rows: numbers of the rows.
+            columns: numbers of the columns; None takes all.
+
+        Returns:
+            The pattern of the block.
+        """
         code = self.code[rows]
         return Pattern(code if columns is None else code[:, columns], self.size)
 

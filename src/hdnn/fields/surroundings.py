@@ -10,7 +10,7 @@ import torch
 def active_transform() -> str | None:
     """What sees a call besides plain execution, in words, or None; values must not be read then."""
     if torch.compiler.is_compiling():
-        return "torch.compile makes kernels of its own from plain torch"
+        return "torch.compile and torch.export see only plain torch here"
     if torch._C._are_functorch_transforms_active():
         return "torch.func transforms see only plain torch"
     if torch._C._is_tracing():
@@ -20,6 +20,13 @@ def active_transform() -> str | None:
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation sees only plain torch"
     return None
+
+
+def sees_operators() -> bool:
+    """Whether torch.compile traces the call, which runs on this machine and may hold operators."""
+    if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
+    return not torch._C._are_functorch_transforms_active()
 
 
 def without_autocast(kind: str) -> AbstractContextManager[None]:

@@ -67,12 +67,24 @@ class Stack:
 
     @classmethod
     def of(cls, tensor: Tensor, ndim: int) -> Stack:
-        """The stack that a plain tensor ``([E,] L, *shape)`` with ``ndim`` axes a layer is."""
+        """The stack that a plain tensor ``([E,] L, *shape)`` with ``ndim`` axes a layer is.
+
+        Args:
+            tensor: ``([E,] L, *shape)``.
+            ndim: axes of ``shape``.
+
+        Returns:
+            The stack, whose parameters are the entries.
+        """
         lead, shape = tensor.shape[: tensor.ndim - ndim], tensor.shape[tensor.ndim - ndim :]
         return cls(tensor.reshape(*lead, -1), plain(*shape), lead[-1])
 
     def tensor(self) -> Tensor:
-        """``([E,] L, *shape)``."""
+        """``([E,] L, *shape)``.
+
+        Returns:
+            All layers, assembled.
+        """
         flat = self.theta
         if self.pattern.size == 0:
             flat = flat.new_zeros(*flat.shape[:-1], self.pattern.code.size)
@@ -103,11 +115,25 @@ class Block:
 
     @classmethod
     def whole(cls, stack: Stack) -> Block:
-        """The block that is the stack itself."""
+        """The block that is the stack itself.
+
+        Args:
+            stack: the weights or biases of all layers.
+
+        Returns:
+            The block.
+        """
         return cls(stack, stack.pattern)
 
     def tensor(self, assembled: Tensor | None = None) -> Tensor:
-        """``([E,] L, *block)``, from the assembled stack where that is at hand."""
+        """``([E,] L, *block)``, from the assembled stack where that is at hand.
+
+        Args:
+            assembled: ``([E,] L, *shape)``, the stack's own tensor; None assembles it.
+
+        Returns:
+            The entries of the block.
+        """
         full = self.stack.tensor() if assembled is None else assembled
         first = self.stack.theta.ndim - 1
         for axis, indices in ((first, self.rows), (first + 1, self.columns)):
@@ -136,6 +162,8 @@ class Weights(nn.Module):
         bias: pattern of b in the general form, over the biases of the layer equations
             (None: the same); MS1 needs it.
         generator, scale, init: see `reset_parameters`.
+        dtype: of the parameters; None is torch's default.
+        device: of the parameters.
 
     >>> weights = Weights("skew", features=4, layers=16)
     >>> weights.K.shape, weights.b.shape, weights.parameters_per_layer
@@ -248,16 +276,28 @@ class Weights(nn.Module):
         return list(enumerate(generator))
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """What its stacks refer to."""
+        """What its stacks refer to.
+
+        Returns:
+            The parameters of K and b, and their signs.
+        """
         return self.theta, self.beta, self.sign, self.bias_sign
 
     def stack(self) -> Stack:
-        """K of all layers, not yet assembled."""
+        """K of all layers, not yet assembled.
+
+        Returns:
+            Parameters with their pattern.
+        """
         gather = None if self._plain[0] else (self.index, self.sign)
         return Stack(self.theta, self.pattern, self.layers, gather)
 
     def bias_stack(self) -> Stack:
-        """b of all layers in the general form, not yet assembled."""
+        """b of all layers in the general form, not yet assembled.
+
+        Returns:
+            Parameters with their pattern.
+        """
         gather = None if self._plain[1] else (self.bias_index, self.bias_sign)
         return Stack(self.beta, self.bias_pattern, self.layers, gather)
 

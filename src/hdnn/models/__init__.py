@@ -1,5 +1,6 @@
 """What one trains, saves and loads: a stem for tables or images, Hamiltonian blocks, a head."""
 
+from hdnn.models.hub import CardFacts
 from hdnn.models.image_config import ImageConfig, ImageOptions
 from hdnn.models.model import ImageClassifier, Model
 from hdnn.models.persistence import load, save
@@ -9,6 +10,7 @@ from hdnn.models.stems import Augmentation, ImageStem, Scaler, Stem, TableStem
 
 __all__ = [
     "Augmentation",
+    "CardFacts",
     "ImageClassifier",
     "ImageConfig",
     "ImageOptions",

@@ -17,18 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models.model import Model
+from hdnn.models.onnx.interface import Interface, Shape, interface_of
 from hdnn.networks import HamiltonianNetwork
 
 if TYPE_CHECKING:
     import onnx
-
-SAMPLES = 5
-"""How many samples an export is checked on."""
-PIXELS = (6, 5)
-"""Height and width of the states that a network over channels is checked on."""
 
 
 @dataclass(frozen=True)
@@ -45,36 +42,34 @@ class Export:
 
     path: Path
     size: int
-    inputs: Mapping[str, tuple[int | str, ...]]
-    outputs: Mapping[str, tuple[int | str, ...]]
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
     deviation: float | None
-
-
-@dataclass(frozen=True)
-class _Interface:
-    """The input and output of what is exported, and an example of an input."""
-
-    input: tuple[str, tuple[int | str, ...]]
-    output: tuple[str, tuple[int | str, ...]]
-    example: Tensor
 
 
 @torch.no_grad()
 def export_onnx(
-    thing: HamiltonianNetwork | Model, path: str | os.PathLike[str], *, check: bool = True
+    thing: HamiltonianNetwork | Model,
+    path: str | os.PathLike[str],
+    *,
+    check: bool = True,
+    encoded: bool = False,
 ) -> Export:
     """Write a network or a model as an ONNX file, in which depth is one `Scan` over layers.
 
     A network takes a state ``state``, ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``,
-    and gives ``final_state`` of the same shape. A model takes what it was trained on, ``columns``
-    ``(batch, features)`` (NaN is a missing value) or ``images`` ``(batch, C, H, W)`` in uint8, and
-    gives ``probabilities`` ``(batch, classes)`` or, for regression, ``prediction``. Labels and
-    names of columns are in the file's metadata, as JSON.
+    and gives ``final_state`` of the same shape. A model takes what it was trained on: ``images``
+    ``(batch, C, H, W)`` in uint8, ``columns`` ``(batch, features)`` where all are numbers (NaN is a
+    missing value), or else every column ``(batch,)`` under its own name (numbers in float64, texts
+    with "" for a missing one, dates as days since 1970 in float64). It gives ``probabilities``
+    ``(batch, classes)`` or, for regression, ``prediction``. Labels and names of columns are in the
+    file's metadata, as JSON.
 
     Args:
         thing: a network or a model, in float32 or float64; it is exported as in evaluation mode.
         path: the file to write.
         check: compare the file with hdnn on a batch, if onnxruntime is installed.
+        encoded: take ``columns`` as the model's encoder gives them, also where some were texts.
 
     Returns:
         Names, shapes and size of what was written, and the deviation that was measured.
@@ -97,7 +92,7 @@ def export_onnx(
     if importlib.util.find_spec("onnx") is None:
         raise HdnnError("export needs the package onnx: pip install 'hdnn[onnx]'")
     thing = copy.deepcopy(thing).cpu().eval()
-    interface = _interface(thing, _dtype(thing))
+    interface = interface_of(thing, _dtype(thing), encoded)
     model = _model_proto(thing, interface)
     content = _serialize(model)
     deviation = None
@@ -105,8 +100,8 @@ def export_onnx(
         deviation = _deviation(thing, interface, content)
     with atomic(path) as temporary:
         temporary.write_bytes(content)
-    inputs, outputs = dict([interface.input]), dict([interface.output])
-    return Export(Path(path), len(content), inputs, outputs, deviation)
+    outputs = {model.graph.output[0].name: interface.output[1]}
+    return Export(Path(path), len(content), dict(interface.inputs), outputs, deviation)
 
 
 def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
@@ -120,57 +115,31 @@ def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
 # --- the file -------------------------------------------------------------------------------------
 
 
-def _interface(thing: HamiltonianNetwork | Model, dtype: torch.dtype) -> _Interface:
-    draw = torch.Generator().manual_seed(0)
-    if isinstance(thing, HamiltonianNetwork):
-        layout = thing.field.layout
-        lead = () if layout.ensemble is None else (layout.ensemble,)
-        space = ("height", "width") if layout.channels else ()
-        shape = (*lead, "batch", layout.width, *space)
-        sizes = (*lead, SAMPLES, layout.width, *(PIXELS if layout.channels else ()))
-        state = torch.randn(sizes, generator=draw, dtype=dtype)
-        return _Interface(("state", shape), ("final_state", shape), state)
-    outputs = thing.head.out_features
-    if thing.task == "regression":
-        output: tuple[str, tuple[int | str, ...]] = "prediction", ("batch", outputs)
-    else:
-        output = "probabilities", ("batch", max(2, outputs))
-    sizes = (SAMPLES, *thing.stem.shape)
-    if thing.stem.takes_images:
-        images = torch.randint(256, sizes, generator=draw, dtype=torch.uint8)
-        return _Interface(("images", ("batch", *thing.stem.shape)), output, images)
-    columns = torch.randn(sizes, generator=draw, dtype=dtype)
-    if thing.scaler is not None:
-        columns = columns * thing.scaler.scale + thing.scaler.mean
-        columns.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
-    return _Interface(("columns", ("batch", *thing.stem.shape)), output, columns)
-
-
-def _model_proto(thing: HamiltonianNetwork | Model, interface: _Interface) -> onnx.ModelProto:
+def _model_proto(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.ModelProto:
     import onnx
     from onnx import helper
 
-    from hdnn.models.onnx.graph import IR_VERSION, OPSET, Graph
+    from hdnn.models.onnx.columns import add_columns
+    from hdnn.models.onnx.graph import IR_VERSION, Graph
     from hdnn.models.onnx.parts import add_part
 
     graph = Graph(_dtype(thing))
-    (start, shape), (end, end_shape) = interface.input, interface.output
-    start, end = graph.name(start), graph.name(end)
-    result = add_part(thing, graph, start)
+    names = [graph.name(name) for name in interface.inputs]
+    end = graph.name(interface.output[0])
+    encoder = interface.encoder
+    result = add_part(thing, graph, names[0] if encoder is None else add_columns(encoder, graph))
     graph.nodes.append(helper.make_node("Identity", [result], [end]))
-    proto = graph.finish(
-        "hdnn",
-        [graph.value(start, shape, interface.example.dtype)],
-        [graph.value(end, end_shape)],
-    )
+    declared = zip(interface.inputs.items(), interface.feeds.values(), strict=True)
+    inputs = [graph.value(name, shape, feed.dtype) for (name, shape), feed in declared]
+    proto = graph.finish("hdnn", inputs, [graph.value(end, interface.output[1])])
     model = helper.make_model(
         proto,
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=graph.opsets,
         ir_version=IR_VERSION,
         producer_name="hdnn",
         producer_version=_version(),
     )
-    helper.set_model_props(model, _metadata(thing))
+    helper.set_model_props(model, _metadata(thing, encoder))
     onnx.checker.check_model(model)
     return model
 
@@ -182,11 +151,14 @@ def _version() -> str:
         return ""
 
 
-def _metadata(thing: HamiltonianNetwork | Model) -> dict[str, str]:
+def _metadata(thing: HamiltonianNetwork | Model, encoder: ColumnEncoder | None) -> dict[str, str]:
     """What a user of the file needs to know, as JSON under names."""
     if isinstance(thing, HamiltonianNetwork):
         return {"network": thing.extra_repr()}
     facts: dict[str, Any] = {"task": thing.task, "columns": thing.feature_names}
+    if encoder is not None:
+        facts["columns"] = [column.name for column in encoder.columns]
+        facts["kinds"] = [column.kind for column in encoder.columns]
     if thing.task == "classification":
         facts["labels"] = thing.labels
     known = {name: json.dumps(value) for name, value in facts.items() if value is not None}
@@ -203,14 +175,13 @@ def _serialize(model: onnx.ModelProto) -> bytes:
 # --- the check ------------------------------------------------------------------------------------
 
 
-def _deviation(thing: HamiltonianNetwork | Model, interface: _Interface, content: bytes) -> float:
+def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, content: bytes) -> float:
     """The largest difference between onnxruntime and hdnn, on the example and on a sample of it."""
     largest, tolerance = 0.0, 0.0
-    axis = interface.input[1].index("batch")
     session, exact = _session(content), copy.deepcopy(thing).double()
-    for example in (interface.example, interface.example.narrow(axis, 0, 1)):
-        expected = _expected(thing, example)
-        (found,) = session.run(None, {interface.input[0]: example.numpy()})
+    for some in (interface, interface.first_sample()):
+        example, expected = some.example, _expected(thing, some.example)
+        (found,) = session.run(None, dict(some.feeds))
         if found.shape != expected.shape:
             raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
         largest = max(largest, _difference(torch.from_numpy(found), expected))

@@ -95,7 +95,11 @@ class ImageOptions:
             object.__setattr__(self, "step", 0.4 if self.architecture == "MS1" else 0.05)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, without those that are None."""
+        """The settings as plain values, without those that are None.
+
+        Returns:
+            Settings by name, for TOML or JSON.
+        """
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {name: value for name, value in plain.items() if value is not None}
 
@@ -108,6 +112,8 @@ class ImageConfig(ImageOptions):
         channels, size: of the images: C, and (H, W).
         classes: how many.
         mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
+        architecture, widths, layers, step, T, kernel: as in `ImageOptions`.
+        block, connector, norm, head, scale, time_invariant: as in `ImageOptions`.
 
     >>> ImageConfig(architecture="MS1", layers=16).step
     0.4
@@ -162,7 +168,14 @@ class ImageConfig(ImageOptions):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ImageConfig:
-        """The config of plain values; an unknown name is an error that names the nearest."""
+        """The config of plain values; an unknown name is an error that names the nearest.
+
+        Args:
+            values: settings by name.
+
+        Returns:
+            The config.
+        """
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -154,24 +156,59 @@ class Model(nn.Module):
     # --- from data to prediction ------------------------------------------------------------------
 
     def check(self, x: Tensor) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's."""
+        """Raise HdnnError where training data have another shape or type than the model's.
+
+        Args:
+            x: the data, ``(samples, features)`` or images ``(B, C, H, W)``.
+
+        Raises:
+            HdnnError: they have another shape or type.
+        """
         self.stem.check(x, self.head.weight.dtype)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training: y_0 of a table; images stay uint8."""
+        """What can be computed once, before the training: y_0 of a table; images stay uint8.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            What `logits` and `block_inputs` take.
+        """
         return self.stem.prepare(x)
 
     def preprocess(self, x: Tensor) -> Tensor:
-        """y_0, the state of the first block."""
+        """y_0, the state of the first block.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            ``(..., n)``, or ``(B, n, H, W)`` of images.
+        """
         y: Tensor = self.stem(self.stem.prepare(x))
         return y
 
     def block_inputs(self, states: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
-        """Every Hamiltonian block with the state that enters it, of data from `prepare`."""
+        """Every Hamiltonian block with the state that enters it, of data from `prepare`.
+
+        Args:
+            states: what `prepare` gave.
+
+        Returns:
+            Pairs of a block and its state.
+        """
         return self.stages.block_inputs(self.stem(states))
 
     def logits(self, states: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the head, of data from `prepare`."""
+        """``(..., outputs)``: the values of the head, of data from `prepare`.
+
+        Args:
+            states: what `prepare` gave.
+
+        Returns:
+            One number for every sample and output.
+        """
         # Looked up here, as `self.head` takes torch a microsecond: 3 of the 35 of a small network.
         parts: dict[str, Any] = self._modules
         y = states if parts["stem"].prepares_all else parts["stem"](states)
@@ -179,12 +216,29 @@ class Model(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., outputs)``: the values of the head (logits, for classification)."""
+        """``(..., outputs)``: the values of the head (logits, for classification).
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            One number for every sample and output.
+
+        Raises:
+            HdnnError: the data have another shape or dtype than the model's.
+        """
         stem: Any = self._modules["stem"]  # as in `logits`
         return self.logits(stem.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """``(..., classes)``: logistic for a single output, softmax for more."""
+        """``(..., classes)``: logistic for a single output, softmax for more.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            Numbers in [0, 1] that sum to 1 over the classes.
+        """
         logits = self(x)
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
@@ -192,11 +246,90 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression."""
+        """Class numbers ``(...)`` for classification, values ``(..., outputs)`` for regression.
+
+        Args:
+            x: ``(..., features)`` or images ``(B, C, H, W)``.
+
+        Returns:
+            Numbers of classes, positions in ``model.labels``; or values.
+        """
         logits = self(x)
         if self.task == "regression":
             return logits
         return logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
+
+    # --- folders and the Hugging Face Hub ---------------------------------------------------------
+
+    def save_pretrained(self, folder: str | os.PathLike[str], **facts: Any) -> Path:
+        """Write the model and a model card to a folder; see `docs/export.md`.
+
+        Args:
+            folder: made if need be; files of an earlier model are replaced.
+            **facts: for the card, see `hdnn.models.CardFacts`: ``metrics``, ``data``,
+                ``certificate``, ``license``, ``name``.
+
+        Returns:
+            The folder.
+
+        Raises:
+            HdnnError: the model cannot be saved, or not there.
+        """
+        from hdnn.models import hub  # which loads and saves models
+
+        return hub.save_pretrained(self, folder, hub.CardFacts(**facts))
+
+    @classmethod
+    def from_pretrained(
+        cls, source: str | os.PathLike[str], *, revision: str | None = None
+    ) -> Model:
+        """The model of a folder that `save_pretrained` wrote, or of a repository of the Hub.
+
+        Args:
+            source: a folder, or else "owner/name" (which needs `pip install 'hdnn[hub]'`).
+            revision: of the repository: a branch, a tag or a commit.
+
+        Returns:
+            The model, in evaluation mode; no code of the folder is executed.
+
+        Raises:
+            HdnnError: there is no such folder, or no model in it.
+        """
+        from hdnn.models import hub
+
+        model = hub.from_pretrained(source, revision)
+        if not isinstance(model, cls):
+            raise HdnnError(f"{source} holds a {type(model).__name__}; use hdnn.load")
+        return model
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        message: str = "Upload a model of hdnn",
+        **facts: Any,
+    ) -> str:
+        """Write the model and its card to a repository of the Hub, made if need be.
+
+        Args:
+            repository: "owner/name".
+            private: whether a new one is.
+            token: by default that of `hf auth login`.
+            message: of the commit.
+            **facts: for the card, as in `save_pretrained`.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            HdnnError: huggingface_hub is not installed.
+        """
+        from hdnn.models import hub
+
+        facts_of_card = hub.CardFacts(**facts)
+        return hub.push_to_hub(self, repository, facts_of_card, private, token, message)
 
     def extra_repr(self) -> str:
         shape = "x".join(map(str, self.stem.shape))

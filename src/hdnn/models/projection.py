@@ -56,7 +56,14 @@ class Projection(nn.Linear):
         return self.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to ``(..., width)``."""
+        """``(..., features)`` to ``(..., width)``.
+
+        Args:
+            x: ``(..., features)``.
+
+        Returns:
+            ``(..., width)``.
+        """
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")
         return super().forward(x)

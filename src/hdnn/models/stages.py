@@ -44,7 +44,14 @@ class Stages(nn.Module):
         return tuple(block for block in self.blocks if isinstance(block, HamiltonianNetwork))
 
     def block_inputs(self, y: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
-        """Every Hamiltonian block with the state that enters it, given y_0."""
+        """Every Hamiltonian block with the state that enters it, given y_0.
+
+        Args:
+            y: y_0, ``(..., n)`` or ``(B, channels, H, W)``.
+
+        Returns:
+            Pairs of a block and its state.
+        """
         inputs = []
         for number, block in enumerate(self.blocks):
             if number:
@@ -54,7 +61,14 @@ class Stages(nn.Module):
         return inputs
 
     def forward(self, y: Tensor) -> Tensor:
-        """``(..., features)`` of y_0."""
+        """``(..., features)`` of y_0.
+
+        Args:
+            y: y_0, ``(..., n)`` or ``(B, channels, H, W)``.
+
+        Returns:
+            ``(..., features)``: what the head takes.
+        """
         blocks: Any = self._modules["blocks"]  # see `Model.logits`
         for number, block in enumerate(blocks):
             if number:

@@ -52,7 +52,14 @@ class Augmentation(nn.Module):
         self.features, self.width, self.mode = features, width + width % 2, mode
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to ``(..., width)``."""
+        """``(..., features)`` to ``(..., width)``.
+
+        Args:
+            x: ``(..., features)``.
+
+        Returns:
+            ``(..., width)``: the features and zeros.
+        """
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")
         extra = self.width - self.features
@@ -87,7 +94,15 @@ class Scaler(nn.Module):
 
     @classmethod
     def fit(cls, x: Tensor, weight: Tensor | None = None) -> Scaler:
-        """The scaler that standardizes ``(samples, features)``, each sample with its weight."""
+        """The scaler that standardizes ``(samples, features)``, each sample with its weight.
+
+        Args:
+            x: ``(samples, features)``; NaN is left out.
+            weight: ``(samples,)``, of at least 0; None: all the same.
+
+        Returns:
+            The scaler.
+        """
         wide = x.to(torch.float64)
         w = torch.ones(len(x), dtype=torch.float64) if weight is None else weight.to(torch.float64)
         known = torch.isfinite(wide)
@@ -102,7 +117,14 @@ class Scaler(nn.Module):
         return cls(mean.to(x.dtype), scale.to(x.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)``, standardized."""
+        """``(..., features)``, standardized.
+
+        Args:
+            x: ``(..., features)``.
+
+        Returns:
+            The same shape, standardized.
+        """
         return torch.where(torch.isnan(x), 0.0, (x - self.mean) / self.scale)
 
     def extra_repr(self) -> str:
@@ -136,15 +158,34 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's."""
+        """Raise HdnnError where training data have another shape or type than the model's.
+
+        Args:
+            x: the data.
+            dtype: of the model.
+        """
 
     @abstractmethod
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training."""
+        """What can be computed once, before the training.
+
+        Args:
+            x: the data, as they come.
+
+        Returns:
+            What `forward` takes: y_0 of a table, images as they are.
+        """
 
     @abstractmethod
     def forward(self, states: Tensor) -> Tensor:
-        """y_0 of data that `prepare` has seen."""
+        """y_0 of data that `prepare` has seen.
+
+        Args:
+            states: what `prepare` gave.
+
+        Returns:
+            y_0, ``(..., width)`` or ``(B, channels, H, W)``.
+        """
 
 
 class TableStem(Stem):
@@ -260,7 +301,14 @@ class ImageStem(Stem):
         return x
 
     def normalize(self, x: Tensor) -> Tensor:
-        """Images as uint8 (0 to 255) or numbers (0 to 1), to numbers of mean 0 and spread 1."""
+        """Images as uint8 (0 to 255) or numbers (0 to 1), to numbers of mean 0 and spread 1.
+
+        Args:
+            x: images ``(B, C, H, W)``.
+
+        Returns:
+            ``(B, C, H, W)`` in the model's dtype.
+        """
         gain = self.gain
         if x.dtype == torch.uint8:
             x, gain = x.to(gain.dtype), gain / 255

@@ -21,7 +21,8 @@ from hdnn.paper.figure2 import (
     rows,
 )
 from hdnn.paper.render import Column, Table, markdown
-from hdnn.plots import LIGHT, clean, color_ramp, new_figure, plot_band
+from hdnn.plots import LIGHT, clean, color_ramp, label_ends, new_figure, plot_band
+from hdnn.plots.style import NORMAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,12 @@ PUBLISHED = {"H1": "[1, 17]", "H1 invariant": "[1, 37]"}
 """Intervals of the norms over layers and iterations, of 64-layer networks, as printed."""
 WINDOWS = ((0, "1 - 40"), (4, "161 - 200"), (7, "281 - 320"), (12, "481 - 520"), (23, "921 - 960"))
 """Epochs, and the iterations that they hold."""
-TITLES = {"H1": "H1", "H1 invariant": "H1, time-invariant", "MS3": "MS3", "FCNN": "FCNN"}
+TITLES = {
+    "H1": "H1",
+    "H1 invariant": "H1, shared weights",
+    "MS3": "MS3",
+    "FCNN": "plain network",
+}
 COLORS = dict(zip(("H1 invariant", "H1", "MS3", "FCNN"), LIGHT.classes, strict=False))
 
 
@@ -182,39 +188,66 @@ def page(records: Sequence[GradientRecord]) -> str:
 def norms_figure(curves: Mapping[str, Curves]) -> Figure:
     """Norms of d y_N / d y_l during training: of the batch mean (top), mean of samples (below)."""
     names = [name for name in TITLES if name in curves]
-    figure = new_figure(2.45 * len(names) + 0.5, 4.6)
+    figure = new_figure(2.35 * len(names) + 0.5, 4.8)
     axes = figure.subplots(2, len(names), squeeze=False, sharex=True)
     layers = sorted({l for name in names for l in curves[name].shown})
     shades = dict(zip(layers, color_ramp(len(layers)), strict=True))
-    axes[0][0].set_ylabel("norm of the batch mean", fontsize=8)
-    axes[1][0].set_ylabel("mean norm of the samples", fontsize=8)
+    axes[0][0].set_ylabel("norm of the mean")
+    axes[1][0].set_ylabel("mean of the norms")
     for column, name in enumerate(names):
         seen = curves[name]
         for lines, axis in zip((seen.of_mean, seen.mean), axes[:, column], strict=True):
             for l, line in zip(seen.shown, lines, strict=True):
-                axis.plot(line, color=shades[l], linewidth=0.7, label=f"$\\ell$ = {l}")
+                axis.plot(line, color=shades[l], linewidth=0.8, label=f"{l}")
             axis.set_yscale("log" if name == "FCNN" else "linear")
             axis.set_ylim(bottom=1e-16 if name == "FCNN" else 0)
-            clean(axis)
-        title = f"({'abcd'[column]}) {TITLES[name]}, {seen.layers} layers"
-        axes[0][column].set_title(title, fontsize=9)
-        axes[1][column].set_xlabel("iteration", fontsize=8)
-    handles = axes[0][0].get_lines()
-    labels = [str(line.get_label()) for line in handles]
-    look: dict[str, Any] = {"fontsize": 7, "frameon": False, "handlelength": 1.2}
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), **look)
+            _set_text(clean(axis))
+        title = f"({'abcd'[column]}) {TITLES[name]},\n{seen.layers} layers"
+        axes[0][column].set_title(title, fontsize=NORMAL, loc="left")
+        axes[1][column].set_xlabel("iteration", fontsize=NORMAL)
+    _legend_of_layers(figure, axes[0][0])
     return figure
+
+
+def _set_text(axis: Axes) -> None:
+    axis.tick_params(labelsize=NORMAL - 0.5)
+    axis.yaxis.label.set_fontsize(NORMAL)
+
+
+def _legend_of_layers(figure: Figure, axis: Axes) -> None:
+    """The shades of the layers, which are too many and too close for labels at the lines."""
+    handles = axis.get_lines()
+    labels = [str(line.get_label()) for line in handles]
+    look: dict[str, Any] = {"fontsize": NORMAL, "title_fontsize": NORMAL, "frameon": False}
+    legend = figure.legend(
+        *(handles, labels),
+        loc="outside lower center",
+        ncols=len(handles),
+        title="gradients with respect to layer ℓ: dark near the input, light near the output",
+        handlelength=1.4,
+        **look,
+    )
+    for line in legend.get_lines():
+        line.set_linewidth(3)
 
 
 def claims_figure(records: Sequence[GradientRecord]) -> Figure:
     """Parameter gradients during training; norms against alpha; norms against depth."""
-    figure = new_figure(10.2, 3.1)
+    figure = new_figure(11.5, 3.5)
     axes = figure.subplots(1, 3)
     found = rows(records)
-    for axis, letter, draw in zip(axes, "abc", (_gradients, _alphas, _depths), strict=True):
+    panels = {
+        "(a) while training": _gradients,
+        "(b) 64 layers": _alphas,
+        "(c) deeper, $T$ = 1.2": _depths,
+    }
+    for axis, (title, draw) in zip(axes, panels.items(), strict=True):
         draw(axis, found)
-        clean(axis)
-        axis.set_title(f"({letter}) {axis.get_title()}", fontsize=9)
+        _set_text(clean(axis))
+        axis.xaxis.label.set_fontsize(NORMAL)
+        axis.set_title(title, fontsize=NORMAL, loc="left")
+    for axis in axes:
+        label_ends(axis)
     return figure
 
 
@@ -226,10 +259,8 @@ def _gradients(axis: Axes, found: Sequence[Row]) -> None:
             band = np.quantile(norms, (0.1, 0.5, 0.9), axis=0)
             plot_band(axis, middle, *band, color=COLORS[name], label=title, style="-")
     axis.set_yscale("log")
-    axis.set_xlabel("iteration", fontsize=8)
-    axis.set_ylabel("norm of the parameter gradient", fontsize=8)
-    axis.legend(frameon=False, fontsize=7)
-    axis.set_title("parameter gradients: median, 10 to 90 %")
+    axis.set_xlabel("iteration")
+    axis.set_ylabel("norm of the parameters' gradient")
 
 
 def _bands(line: Sequence[Row], field: str) -> np.ndarray:
@@ -246,7 +277,7 @@ def _norm_ticks(axis: Axes) -> None:
 def _alphas(axis: Axes, found: Sequence[Row]) -> None:
     for method, color, label in (
         ("adam", COLORS["H1"], "H1, penalty in the loss"),
-        ("coupled", LIGHT.color(4), "H1, penalty implicit"),
+        ("coupled", LIGHT.color(4), "H1, implicit"),
     ):
         line = select(found, "H1", method, layers=64, T=T, every=8)
         alphas = (row.cell.alpha for row in line)
@@ -255,17 +286,16 @@ def _alphas(axis: Axes, found: Sequence[Row]) -> None:
     for row in select(found, "H1 invariant", layers=64, T=T, every=8):
         low, middle, high = _bands([row], "maximum")[:, 0]
         color = COLORS["H1 invariant"]
-        axis.axhline(middle, color=color, linewidth=1.2, label="time-invariant H1")
+        axis.axhline(middle, color=color, linewidth=1.2)
         axis.axhspan(low, high, color=color, alpha=0.1, linewidth=0)
+        axis.text(30, 0.62 * middle, "H1, shared weights", color=color, fontsize=NORMAL, va="top")
     axis.set_xscale("log")
-    names = ["0", "0.05", "5", *(f"$5{{\\cdot}}10^{k}$" for k in (2, 4, 6)), "$\\infty$"]
-    axis.set_xticks([5e-4, 5e-2, 5.0, 5e2, 5e4, 5e6, 2e9], names)
+    names = ["0", "0.05", "5", "$5{\\cdot}10^4$", "$\\infty$"]
+    axis.set_xticks([5e-4, 5e-2, 5.0, 5e4, 2e9], names)
     _norm_ticks(axis)
-    axis.set_xlabel("alpha", fontsize=8)
-    axis.set_ylabel("largest norm of a sample", fontsize=8)
+    axis.set_xlabel("smoothness penalty $\\alpha$")
+    axis.set_ylabel("largest norm of $\\partial y_N/\\partial y_\\ell$")
     axis.set_ylim(1, 400)
-    axis.legend(frameon=False, fontsize=7, loc="center right", bbox_to_anchor=(1.0, 0.38))
-    axis.set_title("64 layers against alpha")
 
 
 def _depths(axis: Axes, found: Sequence[Row]) -> None:
@@ -275,10 +305,15 @@ def _depths(axis: Axes, found: Sequence[Row]) -> None:
         maxima, minima = _bands(line, "maximum"), _bands(line, "minimum")
         plot_band(axis, depths, *maxima, color=color, label=TITLES[name])
         plot_band(axis, depths, *minima, color=color, style="v:")
+    axis.annotate(
+        *("smallest, of all three", (64, 1)),
+        xytext=(4, 5),
+        textcoords="offset points",
+        fontsize=NORMAL,
+        color=LIGHT.muted,
+    )
     axis.set_xscale("log", base=2)
     axis.set_xticks([64, 128, 256, 1024], ["64", "128", "256", "1024"])
     _norm_ticks(axis)
-    axis.set_xlabel("layers", fontsize=8)
-    axis.set_ylabel("largest and smallest norm of a sample", fontsize=8)
-    axis.legend(frameon=False, fontsize=7, loc="center right")
-    axis.set_title("against depth, T = 1.2")
+    axis.set_xlabel("layers")
+    axis.set_ylabel("largest norm of $\\partial y_N/\\partial y_\\ell$")

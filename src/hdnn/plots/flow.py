@@ -32,7 +32,14 @@ class Plane:
     boundary: bool
 
     def project(self, states: np.ndarray) -> np.ndarray:
-        """``(..., n)`` to ``(..., 2)``."""
+        """``(..., n)`` to ``(..., 2)``.
+
+        Args:
+            states: ``(..., n)``.
+
+        Returns:
+            ``(..., 2)``.
+        """
         points: np.ndarray = (states - self.center) @ self.axes.T
         return points
 
@@ -54,7 +61,11 @@ class Flow:
     last: int
 
     def box(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom, top of a square around all points, with a margin."""
+        """Left, right, bottom, top of a square around all points, with a margin.
+
+        Returns:
+            Four numbers, in the plane's units.
+        """
         flat = self.points.reshape(-1, 2)
         flat = flat[np.isfinite(flat).all(1)]
         if not len(flat):
@@ -127,6 +138,9 @@ def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
         model: the trained model.
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         most: depths at most.
+
+    Returns:
+        The points at every depth that is shown, and the plane.
 
     >>> import hdnn
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)

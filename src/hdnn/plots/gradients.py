@@ -13,7 +13,7 @@ from hdnn.plots.style import (
     SMALL,
     clean,
     color_ramp,
-    label_line,
+    label_ends,
     new_figure,
     plot_band,
     theme_of,
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
 
 def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes:
-    """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band."""
+    """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band.
+
+    Args:
+        axis: where to draw; it becomes logarithmic.
+        profile: of `hdnn.analysis.profile`.
+        label: is written at the curve.
+        color: of curve and label.
+
+    Returns:
+        The axis.
+    """
     norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
     band = norms.min(-1), norms.mean(-1), norms.max(-1)
     plot_band(axis, depths, *band, color=color, style="-")
@@ -49,16 +59,24 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
 def learning_curves(
     axis: Axes, history: Sequence[dict[str, Any]], names: Sequence[str] = ("loss",)
 ) -> Axes:
-    """Figures of the history against the epoch, each labeled at its end."""
+    """Figures of the history against the epoch, each labeled at its end.
+
+    Args:
+        axis: where to draw.
+        history: a dictionary for every epoch, as `EpochRecord.to_dict` gives it.
+        names: which figures.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     epochs = [entry["epoch"] for entry in history]
     for number, name in enumerate(names):
         values = [np.nan if entry.get(name) is None else entry[name] for entry in history]
-        color = theme.color(number)
-        axis.plot(epochs, values, color=color, linewidth=1.6)
-        label_line(axis, name.replace("_", " "), color)
+        label = name.replace("_", " ")
+        axis.plot(epochs, values, color=theme.color(number), linewidth=1.6, label=label)
     axis.set_xlabel("epoch")
-    return clean(axis)
+    return label_ends(clean(axis))
 
 
 def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str) -> Figure:
@@ -68,6 +86,9 @@ def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str)
         header: of the recording.
         records: one for every recorded iteration, at least one.
         title: above it.
+
+    Returns:
+        The figure.
     """
     energy = "energy" in records[0]
     panels = [
@@ -109,7 +130,15 @@ def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]
 
 
 def profile_figure(profile: Profile, title: str) -> Figure:
-    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean."""
+    """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean.
+
+    Args:
+        profile: of `hdnn.analysis.profile`.
+        title: above it.
+
+    Returns:
+        The figure.
+    """
     figure = new_figure(5.0, 3.2)
     axis = figure.subplots()
     theme = theme_of(axis)

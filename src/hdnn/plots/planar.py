@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LABEL = NORMAL + 1
+"""Points of text beside panels that are shown small."""
 Box = tuple[float, float, float, float]
 
 
@@ -52,6 +53,9 @@ def decision_regions(
         model: takes two features.
         points, labels: ``(samples, 2)`` and ``(samples,)``.
         resolution: pixels along each side.
+
+    Returns:
+        The axis.
     """
     from matplotlib.colors import ListedColormap
 
@@ -82,7 +86,18 @@ def scatter(
     size: float = 2.0,
     colors: Theme | None = None,
 ) -> Axes:
-    """Points ``(samples, 2)`` in the colors of their classes, on a bare axis."""
+    """Points ``(samples, 2)`` in the colors of their classes, on a bare axis.
+
+    Args:
+        axis: where to draw.
+        points: ``(samples, 2)``.
+        labels: ``(samples,)``, class numbers.
+        size: of a point.
+        colors: None takes those of the axis.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis) if colors is None else colors
     shades = [theme.color(int(label)) for label in labels]
     axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0)
@@ -102,6 +117,18 @@ def layer_states(
 
     Where all points have fallen onto one, a ring says so. The part of the plane that is shown is
     ``box``, or that of the flow.
+
+    Args:
+        axis: where to draw.
+        moving: of `flow`.
+        labels: ``(samples,)``, class numbers.
+        frame: position in ``moving.depths``.
+        size: of a point.
+        colors: None takes those of the axis.
+        box: left, right, bottom, top.
+
+    Returns:
+        The axis.
     """
     points = moving.points[frame]
     scatter(axis, points, labels, size, colors)
@@ -116,7 +143,7 @@ def layer_states(
             xytext=(0, 10 if y < (bottom + top) / 2 else -17),
             textcoords="offset points",
             ha=_side((x - left) / (right - left)),
-            fontsize=SMALL - 1,
+            fontsize=SMALL,
             color=theme.muted,
         )
     if moving.plane.boundary and moving.depths[frame] == moving.last:
@@ -146,7 +173,7 @@ def flow_figure(
     *,
     title: str = "",
     samples: int = 800,
-    frames: int = 4,
+    frames: int = 3,
     theme: Theme = LIGHT,
 ) -> Figure:
     """A row for every model: the data at some depths, and what it decides; norms at the right.
@@ -158,55 +185,32 @@ def flow_figure(
         samples: how many of them are drawn.
         frames: depths that are drawn.
         theme: light or dark.
+
+    Returns:
+        The figure; `save_figure` writes it.
     """
     points, labels = points[:samples], labels[:samples]
-    figure = new_figure(2.05 * (frames + 1) + 3.6, 2.3 * len(models) + 0.5, theme)
+    figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)
     layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
     numbers = labels.cpu().numpy()
     for row, (name, model) in enumerate(models.items()):
         moving = flow(model, points, frames)
         for column, depth in enumerate(moving.depths):
             axis = layer_states(figure.add_subplot(layout[row, column]), moving, numbers, column)
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
+            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=LABEL)
             if column == 0:
-                axis.set_ylabel(name, fontsize=NORMAL, color=theme.ink)
+                axis.set_ylabel(name, fontsize=LABEL, color=theme.ink)
         axis = figure.add_subplot(layout[row, frames])
         decision_regions(axis, model, points, labels)
         axis.set_box_aspect(1)
-        axis.set_title("what it decides", fontsize=SMALL)
+        axis.set_title("what it decides", fontsize=LABEL)
     gradients = figure.add_subplot(layout[:, frames + 1])
     for number, (name, model) in enumerate(models.items()):
         net = model.network
         seen = profile(net, model.preprocess(points), spread(net.layers, 65), energy=False)
         norms_by_depth(gradients, seen, label=name.split("\n")[0], color=theme.color(2 + number))
-    gradients.set_title("norm of $dy_N/dy_\\ell$", fontsize=SMALL, loc="left")
-    figure.suptitle(title, fontsize=LARGE, color=theme.ink, x=0.01, ha="left")
-    return figure
-
-
-def frames_figure(
-    flows: Mapping[str, Flow],
-    numbers: np.ndarray,
-    colors: list[str] | None = None,
-    frames: int = 4,
-    theme: Theme = LIGHT,
-) -> Figure:
-    """A row for every flow: the data at some of its depths.
-
-    Args:
-        flows: by title.
-        numbers: class of every sample, or its place in ``colors``.
-        colors: instead of the theme's.
-        frames: depths that are drawn.
-        theme: light or dark.
-    """
-    shown = theme if colors is None else replace(theme, classes=tuple(colors))
-    figure = new_figure(2.2 * frames, 2.4 * len(flows), theme)
-    axes = figure.subplots(len(flows), frames, squeeze=False)
-    for row, (name, moving) in zip(axes, flows.items(), strict=True):
-        for axis, frame in zip(row, spread(len(moving.depths) - 1, frames), strict=False):
-            layer_states(axis, moving, numbers, frame, colors=shown)
-            depth = moving.depths[frame]
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
-        row[0].set_ylabel(name[:40], fontsize=SMALL, color=theme.ink)
+    gradients.set_title(
+        "gradient norm $|dy_N/dy_\\ell|$ at layer $\\ell$", fontsize=LABEL, loc="left"
+    )
+    figure.suptitle(title, fontsize=LARGE + 1, color=theme.ink, x=0.01, ha="left")
     return figure

@@ -37,7 +37,14 @@ class Theme:
     classes: tuple[str, ...]
 
     def color(self, number: int) -> str:
-        """Of a class, a line or a network, counted from 0; they repeat after ten."""
+        """Of a class, a line or a network, counted from 0; they repeat after ten.
+
+        Args:
+            number: from 0.
+
+        Returns:
+            A color such as "#0072b2".
+        """
         return self.classes[number % len(self.classes)]
 
 
@@ -76,7 +83,16 @@ def theme_of(axis: Axes) -> Theme:
 
 
 def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
-    """An empty figure of a size in inches, drawn without a screen."""
+    """An empty figure of a size in inches, drawn without a screen.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        theme: `LIGHT` or `DARK`.
+
+    Returns:
+        The figure.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -87,8 +103,17 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) -> None:
-    """Write a figure, atomically; the ending of the path chooses the format."""
+def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
+    """Write a figure, atomically; the ending of the path chooses the format.
+
+    Args:
+        figure: what to write.
+        path: its ending is png, svg, pdf or jpg.
+        dpi: pixels in an inch, for png and jpg.
+
+    Raises:
+        HdnnError: the ending is no format, or the folder does not exist.
+    """
     check_figure_path(path)
     with atomic(path) as temporary:
         figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
@@ -97,7 +122,16 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 100) ->
 def check_figure_path(
     path: str | os.PathLike[str], formats: Sequence[str] = FORMATS, kind: str = "figure"
 ) -> None:
-    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist."""
+    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist.
+
+    Args:
+        path: where a figure is to go.
+        formats: endings that are allowed.
+        kind: what is written, for the message.
+
+    Raises:
+        HdnnError: the ending is no format, or the folder does not exist.
+    """
     ending = Path(path).suffix.lstrip(".").lower() or formats[0]
     if ending not in formats:
         raise HdnnError(
@@ -108,7 +142,14 @@ def check_figure_path(
 
 
 def color_ramp(count: int) -> list[str]:
-    """As many colors, from dark (near the input) to light (near the output)."""
+    """As many colors, from dark (near the input) to light (near the output).
+
+    Args:
+        count: how many.
+
+    Returns:
+        Colors such as "#0072b2".
+    """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -116,7 +157,14 @@ def color_ramp(count: int) -> list[str]:
 
 
 def clean(axis: Axes) -> Axes:
-    """Small ticks, a light grid, and no frame above and to the right."""
+    """Small ticks, a light grid, and no frame above and to the right.
+
+    Args:
+        axis: is changed.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
     axis.spines[["top", "right"]].set_visible(False)
@@ -132,7 +180,14 @@ def clean(axis: Axes) -> Axes:
 
 
 def bare(axis: Axes) -> Axes:
-    """No ticks and a thin frame: a plot of a plane."""
+    """No ticks and a thin frame: a plot of a plane.
+
+    Args:
+        axis: is changed.
+
+    Returns:
+        The axis.
+    """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
     axis.set_xticks([])
@@ -143,24 +198,54 @@ def bare(axis: Axes) -> Axes:
     return axis
 
 
-def label_line(axis: Axes, text: str, color: str, y: float | None = None) -> Axes:
-    """Write a label at the right end of the line drawn last, in its color."""
-    line = axis.get_lines()[-1]
-    xs, ys = (np.asarray(values, dtype=float) for values in line.get_data())
-    known = np.flatnonzero(np.isfinite(ys))
-    if len(known):
-        place = (xs[known[-1]], ys[known[-1]] if y is None else y)
+def label_ends(axis: Axes) -> Axes:
+    """Write the label of every line at its right end, in its color, instead of a legend.
+
+    Labels that would overlap are pushed apart. The limits and scales of the axis must be final.
+    """
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # the layout decides how far apart two values are
+    ends = []
+    for line in axis.get_lines():
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+        known = np.flatnonzero(np.isfinite(y))
+        if len(known) and not str(line.get_label()).startswith("_"):
+            end = (float(x[known[-1]]), float(y[known[-1]]))
+            ends.append((float(axis.transData.transform(end)[1]), end, line))
+    ends.sort(key=lambda found: found[0])
+    points = 72 / figure.dpi
+    for (height, end, line), place in zip(
+        ends, _apart([h * points for h, *_ in ends], NORMAL * 1.2), strict=True
+    ):
         axis.annotate(
-            text,
-            place,
-            xytext=(5, 0),
+            str(line.get_label()),
+            end,
+            xytext=(5, place - height * points),
             textcoords="offset points",
             va="center",
-            color=color,
+            color=line.get_color(),
             fontsize=NORMAL,
             annotation_clip=False,
         )
     return axis
+
+
+def _apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Ascending places as near as possible to those wanted, at least ``gap`` from each other."""
+    groups: list[list[float]] = []
+    for place in wanted:
+        groups.append([place])
+        # Groups that touch become one, centered on the mean of what its members want.
+        while len(groups) > 1 and _spread(groups[-1], gap)[0] < _spread(groups[-2], gap)[-1] + gap:
+            last = groups.pop()
+            groups[-1] += last
+    return [place for group in groups for place in _spread(group, gap)]
+
+
+def _spread(group: Sequence[float], gap: float) -> list[float]:
+    middle = sum(group) / len(group)
+    return [middle + gap * (k - (len(group) - 1) / 2) for k in range(len(group))]
 
 
 def plot_band(
@@ -181,6 +266,9 @@ def plot_band(
         x: places.
         low, middle, high: lower end of the band, line, upper end, at every place.
         color, label, style: of the line.
+
+    Returns:
+        The axis.
     """
     axis.plot(x, list(middle), style, ms=3, linewidth=1.6, color=color, label=label)
     axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)

@@ -15,6 +15,7 @@ from hdnn.files import atomic
 from hdnn.plots import LIGHT, Flow, Theme, check_figure_path, new_figure
 from hdnn.plots.planar import layer_states
 from hdnn.plots.style import NORMAL, SMALL
+from hdnn.report import words
 from hdnn.report.collect import Material
 from hdnn.report.scene import Scene, scene
 
@@ -59,9 +60,9 @@ def animate(
         raise HdnnError(material.notices[0])
     if not material.model.networks:
         raise HdnnError("the model has no Hamiltonian layers to animate")
-    models = {material.model.networks[0].name or "the network": material.model}
-    if material.plain is not None and material.plain_trained:
-        models["plain network, trained alike"] = material.plain
+    models = {words.network_name(material.model): material.model}
+    if material.plain is not None:
+        models["plain network"] = material.plain
     shown = scene(models, material.X, material.y, regions=False)
     images = _images(shown, seconds, theme)
     with atomic(path) as temporary:

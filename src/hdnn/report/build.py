@@ -26,7 +26,14 @@ class Report:
     html: str
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page, atomically."""
+        """Write the page, atomically.
+
+        Args:
+            path: where to.
+
+        Returns:
+            The path.
+        """
         check_page_path(path)
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
@@ -49,7 +56,13 @@ def check_page_path(path: str | os.PathLike[str]) -> None:
 
 
 def report(
-    model: Model, X: Any, y: Any, *, plain: Model | None = None, name: str = "model"
+    model: Model,
+    X: Any,
+    y: Any,
+    *,
+    plain: Model | None = None,
+    name: str = "model",
+    lead: tuple[str, str] | None = None,
 ) -> Report:
     """A report of a model on data, for a notebook or a file.
 
@@ -58,6 +71,7 @@ def report(
         X, y: data to show it on, arrays or tensors; ``y`` holds labels, or values.
         plain: a trained plain network to show beside it.
         name: for the title.
+        lead: a title and a sentence of your own; the page then begins with the slider.
 
     Returns:
         The page; a notebook shows it, ``.save(path)`` writes it.
@@ -72,11 +86,17 @@ def report(
     >>> page.html.startswith("<!doctype html>")
     True
     """
-    return Report(render(collect.of_model(model, X, y, name, plain)))
+    return Report(render(collect.of_model(model, X, y, name, plain, lead)))
 
 
 def report_of_run(folder: str | os.PathLike[str]) -> Report:
     """A report of a run folder, finished or not.
+
+    Args:
+        folder: with a run of `hdnn train`.
+
+    Returns:
+        The report; `Report.save` writes it.
 
     Raises:
         HdnnError: it is no run, or its data are gone.

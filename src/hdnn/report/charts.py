@@ -239,11 +239,13 @@ def _inner_labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
     place = x.start + (x.end - x.start) / 3
     for line in series:
         points = [point for run in _runs(line, x, y) for point in run]
-        near = [b for a, b in points if place - 10 <= a <= place + 9 * len(line.label)]
-        if not line.label or not near:
+        if not line.label or not points:
             continue
-        up = min(near) - 12
-        height = up if up > TOP + 20 else max(near) + 26
+        under = np.linspace(place, place + 9 * len(line.label), 9)  # what the label stands over
+        across, heights = zip(*points, strict=True)
+        near = np.interp(under, across, heights)
+        up = float(near.min()) - 12
+        height = up if up > TOP + 20 else float(near.max()) + 26
         found.append(
             f'<text class="label f{line.color % 10}" x="{place:.1f}" y="{height:.1f}">'
             f"{escape(line.label)}</text>"

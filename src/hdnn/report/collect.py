@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.errors import HdnnError
+from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training.evaluation import evaluate
-from hdnn.training.prepare import build, prepare
+from hdnn.training.prepare import Prepared, PreparedRun, build, prepare
 from hdnn.training.recorder import GradientLog
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 from hdnn.training.settings import ModelConfig
 from hdnn.training.trainer import Trainer
-from hdnn.zoo import network
 
 BUDGET = 3e9
 """Multiplications up to which a plain network is trained for comparison: a few seconds."""
+EVALUATED = 20_000
+"""Samples that predictions are made of at most."""
 
 
 @dataclass(frozen=True)
@@ -31,40 +33,41 @@ class Material:
 
     Args:
         name: of the data, for the title.
-        model: None where a run is not finished.
+        model: None where a run has none yet.
         X, y: data that the model has not been trained on, where there are such.
-        held_out: whether they are.
         metrics: by part of the data ("train", "test").
-        plain: a plain network of the same size.
-        plain_trained: whether it was trained as the model was.
-        history: entries by epoch.
-        epochs: how many the run was to have.
+        plain: a plain network of the same size, trained on the same data.
+        history: records by epoch.
         record: depths and recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
         run: its folder.
-        failure: why the training stopped early.
         notices: what a reader must know first.
+        lead: title and sentence of a page that begins with the slider.
     """
 
     name: str
-    model: Model | None
-    X: Tensor
-    y: Tensor
-    held_out: bool = False
+    model: Model | None = None
+    X: Tensor = field(default_factory=lambda: torch.empty(0))
+    y: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     plain: Model | None = None
-    plain_trained: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
-    epochs: int | None = None
     record: tuple[tuple[int, ...], list[dict[str, Any]]] | None = None
     config: str | None = None
     command: str | None = None
     run: str | None = None
-    failure: str | None = None
     notices: tuple[str, ...] = ()
+    lead: tuple[str, str] | None = None
 
 
-def of_model(model: Model, X: Any, y: Any, name: str, plain: Model | None = None) -> Material:
+def of_model(
+    model: Model,
+    X: Any,
+    y: Any,
+    name: str,
+    plain: Model | None = None,
+    lead: tuple[str, str] | None = None,
+) -> Material:
     """What is known of a model and data alone; ``plain`` is a trained plain network."""
     dtype = model.head.weight.dtype
     inputs = torch.as_tensor(X)
@@ -75,11 +78,7 @@ def of_model(model: Model, X: Any, y: Any, name: str, plain: Model | None = None
     if len(target) != len(inputs) or not len(inputs):
         raise HdnnError(f"X has {len(inputs)} samples and y has {len(target)}: give as many")
     metrics = {"data": evaluate(model, inputs, target)}
-    beside = _untrained_plain(model) if plain is None else plain
-    trained = plain is not None
-    return Material(
-        name, model, inputs, target, metrics=metrics, plain=beside, plain_trained=trained
-    )
+    return Material(name, model, inputs, target, metrics, plain, lead=lead)
 
 
 def _targets(model: Model, y: Any, dtype: torch.dtype) -> Tensor:
@@ -94,99 +93,88 @@ def _targets(model: Model, y: Any, dtype: torch.dtype) -> Tensor:
     return torch.tensor([numbers[value] for value in values])
 
 
-def of_run(folder: str | Path, data: Any = None) -> Material:
-    """What a run folder tells.
+# --- runs -----------------------------------------------------------------------------------------
 
-    Args:
-        folder: of the run, finished or not.
-        data: its data, where the caller has them prepared already.
-    """
+
+def of_run(folder: str | Path) -> Material:
+    """What a run folder tells, finished or not."""
     run = Run.open(folder)
     config = run.read_config()
     history = read_history(run.history) if run.history.exists() else []
-    known: dict[str, Any] = {
-        "name": Path(config.data.source).stem,
-        "run": str(run.folder),
-        "history": history,
-        "epochs": config.training.epochs,
-        "config": config.to_toml(),
-        "command": f"hdnn train {_quoted(config.data.source)} "
-        f"--config {_quoted(str(run.config))} --out again",
-        "failure": run.failure,
-    }
-    record = None
-    if run.gradients.exists():
-        header, entries = GradientLog(run.gradients).read()
-        record = (header.depths, entries) if entries else None
-    if not run.finished:
-        empty = torch.empty(0)
-        return Material(
-            model=None, X=empty, y=empty, record=record, notices=_unfinished(run, known), **known
-        )
-    model = run.load_model()
-    prepared = prepare(config) if data is None else data
-    held_out = len(prepared.X_test) > 0
-    X, y = (prepared.X_test, prepared.y_test) if held_out else (prepared.X_train, prepared.y_train)
-    metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
-    plain, trained = _plain_alike(config, prepared, model)
-    return Material(
-        model=model,
-        X=X,
-        y=y,
-        held_out=held_out,
-        metrics=metrics,
-        plain=plain,
-        plain_trained=trained,
-        record=record,
-        notices=() if held_out else ("No data were held out: all figures are of training data.",),
-        **known,
+    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config))
+    known = Material(
+        Path(config.data.source).stem,
+        history=history,
+        record=_read_record(run),
+        config=config.to_toml(),
+        command=f"hdnn train {source} --config {place} --out again",
+        run=str(run.folder),
+        notices=() if run.finished else _unfinished(run, len(history), config.training.epochs),
     )
+    if run.finished:
+        return _of_finished(run, config, known)
+    return _of_checkpoint(run, config, known) if run.checkpoint.exists() else known
 
 
-def _quoted(text: str) -> str:
-    import shlex
+def _read_record(run: Run) -> tuple[tuple[int, ...], list[dict[str, Any]]] | None:
+    if not run.gradients.exists():
+        return None
+    header, entries = GradientLog(run.gradients).read()
+    return (header.depths, entries) if entries else None
 
-    return shlex.quote(text)
 
-
-def _unfinished(run: Run, known: dict[str, Any]) -> tuple[str, ...]:
-    done, total = len(known["history"]), known["epochs"]
-    if known["failure"]:
-        return (f"The training diverged after {done} of {total} epochs: {known['failure']}",)
-    go_on = f"hdnn train --resume {_quoted(str(run.folder))}"
+def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
+    if run.failure:
+        return (f"The training diverged after {done} of {total} epochs: {run.failure}",)
+    go_on = f"hdnn train --resume {shlex.quote(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Go on with: {go_on}",)
 
 
-# --- the plain network of the same size -----------------------------------------------------------
+def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
+    model, data = run.load_model(), prepare(config)
+    metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
+    plain = _train_plain(config, data, model)
+    return replace(_with_data(known, model, data), metrics=metrics, plain=plain)
 
 
-def _plain_alike(config: RunConfig, data: Any, model: Model) -> tuple[Model | None, bool]:
-    """A plain network trained as the model was, where that takes seconds; else untrained."""
+def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
+    """What an unfinished run shows: its model as of the last checkpoint."""
+    try:
+        prepared = PreparedRun.of(config)
+        model = run.load_checkpoint(prepared)
+    except FileFormatError as error:
+        return replace(known, notices=(*known.notices, str(error)))
+    if model is None or not all(p.isfinite().all() for p in model.parameters()):
+        return known
+    found = _with_data(known, model, prepared.data)
+    part = "test" if len(prepared.data.X_test) else "train"
+    metrics = {part: evaluate(model, found.X[:EVALUATED], found.y[:EVALUATED])}
+    notice = "What follows is the model as of its last checkpoint."
+    return replace(found, metrics=metrics, notices=(*found.notices, notice))
+
+
+def _with_data(known: Material, model: Model, data: Prepared) -> Material:
+    """With a model and what was held out, or else what it was trained on."""
+    if len(data.X_test):
+        return replace(known, model=model, X=data.X_test, y=data.y_test)
+    notice = "No data were held out: all figures are of training data."
+    notices = (*known.notices, notice)
+    return replace(known, model=model, X=data.X_train, y=data.y_train, notices=notices)
+
+
+def _train_plain(config: RunConfig, data: Prepared, model: Model) -> Model | None:
+    """A plain network trained as the model was, where that takes seconds."""
     given = config.model
-    if not isinstance(given, ModelConfig):
-        return None, False
-    if given.architecture == "FCNN" or not given.layers:
-        return None, False
+    if not isinstance(given, ModelConfig) or given.architecture == "FCNN" or not given.layers:
+        return None
     width = model.network.features or 1
     work = config.training.epochs * len(data.X_train) * given.layers * width**2
-    if model.task == "classification" and work <= BUDGET:
-        chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
-        try:
-            plain = build(replace(config, model=chosen), data)
-            Trainer(plain, config.training).fit(data.X_train, data.y_train)
-            return plain, True
-        except HdnnError:  # it diverges, or its settings do not suit a plain network
-            pass
-    return _untrained_plain(model), False
-
-
-def _untrained_plain(model: Model) -> Model | None:
-    if model.stem.takes_images or len(model.networks) != 1:
+    if model.task != "classification" or work > BUDGET:
         return None
-    net = model.network
-    if net.name == "FCNN" or net.features is None or not net.layers:
+    chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
+    try:
+        plain = build(replace(config, model=chosen), data)
+        Trainer(plain, config.training).fit(data.X_train, data.y_train)
+    except HdnnError:  # it diverges, or its settings do not suit a plain network
         return None
-    draw = torch.Generator().manual_seed(0)
-    dtype = model.head.weight.dtype
-    plain = network("FCNN", features=net.features, layers=net.layers, generator=draw, dtype=dtype)
-    return Model(plain, 1, model.augmentation, model.scaler)
+    return plain

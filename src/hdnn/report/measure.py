@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from hdnn.fields import EnergyField, HamiltonianField
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.evaluation import logits_of
+from hdnn.zoo import network
 
 DEPTHS = 65
 EXAMINED = 200
@@ -85,11 +87,21 @@ def confusion(model: Model, logits: Tensor, y: Tensor) -> Confusion:
     return Confusion([str(label) for label in model.labels], counts.reshape(count, count).numpy())
 
 
+def accuracy(model: Model, X: Tensor, y: Tensor) -> float:
+    """The share of samples that are classified correctly."""
+    counts = confusion(model, outputs(model, X), y).counts
+    return float(counts.trace() / max(1, counts.sum()))
+
+
+def evenly(data: Tensor, most: int) -> Tensor:
+    """At most so many samples, evenly chosen."""
+    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
+
+
 def residuals(logits: Tensor, y: Tensor, most: int = 600) -> Residuals:
     """Observed against predicted, of evenly chosen samples."""
-    rows = torch.linspace(0, len(y) - 1, min(most, len(y))).long()
-    observed = y.reshape(len(y), -1)[rows, 0].double().numpy()
-    return Residuals(observed, logits[rows, 0].double().numpy())
+    observed = evenly(y.reshape(len(y), -1)[:, 0], most).double().numpy()
+    return Residuals(observed, evenly(logits[:, 0], most).double().numpy())
 
 
 def mistakes(model: Model, X: Tensor, logits: Tensor, y: Tensor, most: int = 12) -> list[Mistake]:
@@ -116,17 +128,37 @@ def _array(image: Tensor) -> np.ndarray:
 # --- along depth ----------------------------------------------------------------------------------
 
 
+Block = tuple[HamiltonianNetwork, Tensor]
+"""A network, and the states that enter it."""
+
+
 @torch.no_grad()
-def depth_norms(model: Model, X: Tensor) -> DepthNorms | None:
-    """Norms and energy along the depth of a model's last block; None where it has no layers."""
-    if not model.networks:
+def last_block(model: Model, X: Tensor) -> Block | None:
+    """The last block of a model and what data are when they enter it; None without layers."""
+    if not model.networks or not model.networks[-1].layers:
         return None
-    samples = X[torch.linspace(0, len(X) - 1, min(EXAMINED, len(X))).long()]
-    if model.networks[-1].features is not None:
-        net = model.networks[-1]
-        found = profile(net, model.preprocess(samples), spread(net.layers, DEPTHS))
-        return _of_profile(found)
-    net, y = model.block_inputs(model.prepare(samples[:16]))[-1]
+    most = 16 if model.stem.takes_images else EXAMINED
+    return model.block_inputs(model.prepare(evenly(X, most)))[-1]
+
+
+def plain_block(block: Block) -> Block | None:
+    """An untrained plain network of the same size, for the same states; None for one itself."""
+    net, y = block
+    if net.name == "FCNN":
+        return None
+    size = {"features": net.features} if net.features else {"channels": net.channels}
+    kernel = {} if net.features else {"kernel": net.kernel}
+    draw = torch.Generator().manual_seed(0)
+    options: dict[str, Any] = {**size, **kernel, "dtype": y.dtype}
+    return network("FCNN", layers=net.layers, generator=draw, **options), y
+
+
+@torch.no_grad()
+def depth_norms(block: Block) -> DepthNorms:
+    """Norms and energy along the depth of a block."""
+    net, y = block
+    if net.features is not None:
+        return _of_profile(profile(net, y, spread(net.layers, DEPTHS)))
     return _pointwise(net, y) if net.kernel == 1 else _convolved(net, y)
 
 
@@ -191,7 +223,7 @@ def _energy(net: HamiltonianNetwork, y: Tensor, depths: list[int]) -> np.ndarray
 def certificates(model: Model, X: Tensor) -> list[Certificate]:
     """What the theory says of every block, on a few samples; none for convolutions."""
     found = []
-    samples = X[torch.linspace(0, len(X) - 1, min(100, len(X))).long()]
+    samples = evenly(X, 100)
     if model.stem.takes_images:
         samples = samples[: max(1, PIXELS // samples[0, 0].numel())]
     with torch.no_grad():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from hdnn.analysis import Certificate
 from hdnn.models import Model
@@ -12,6 +15,8 @@ from hdnn.report.measure import DepthNorms
 
 LONGEST = 48
 """Characters of a name that are shown."""
+PARTS = {"train": "training", "test": "held-out", "data": "given"}
+"""What the parts of the data are called."""
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
@@ -34,6 +39,37 @@ def number(value: float) -> str:
     return f"{mantissa}·10{power}"
 
 
+def math(text: str) -> Markup:
+    """A sentence with the indices of y set as such.
+
+    >>> math("|∂y_N/∂y_ℓ| < 1")
+    Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1')
+    """
+    return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", escape(text)))
+
+
+def share(value: float) -> str:
+    """A share of samples that are right, for people.
+
+    >>> share(0.9996), share(1.0), share(0.5)
+    ('99.9 % right', '100 % right', '50.0 % right')
+    """
+    percent = 100 * value
+    if percent == 100:
+        return "100 % right"
+    return f"{min(percent, 99.9):.1f} % right"  # not 100 where one is wrong
+
+
+def network_name(model: Model) -> str:
+    """What a network is, for those who do not know the names of the zoo."""
+    name = model.networks[0].name
+    if name == "FCNN":
+        return "plain network"
+    if not name or name == "ResNet":
+        return name or "the network"
+    return f"Hamiltonian network ({name})"
+
+
 def title(model: Model | None, name: str) -> str:
     """What was trained on what."""
     if model is None or not model.networks:
@@ -49,8 +85,7 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
     if part is None:
         return None
     found = metrics[part]
-    of = {"test": "held-out", "train": "training"}.get(part, "given")
-    samples = f"{found['samples']:,} {of} samples"
+    samples = f"{found['samples']:,} {PARTS[part]} samples"
     if found.get("accuracy") is not None:
         return f"{100 * found['accuracy']:.1f} %", f"of {samples} are classified correctly"
     if found.get("r2") is not None:

@@ -79,14 +79,17 @@ class TableShape(NamedTuple):
 
 
 def filled(
-    model: Mapping[str, Any], training: Mapping[str, Any], shape: TableShape, columns: Scaler
+    model: Mapping[str, Any],
+    training: Mapping[str, Any],
+    shape: TableShape,
+    scalers: Sequence[Scaler],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of model and training, with what they leave open chosen for a table.
 
     Args:
         model, training: the settings that were asked for, by name.
         shape: of the training data.
-        columns: means and spreads of its columns.
+        scalers: means and spreads of its columns, and of what a regression predicts.
 
     Returns:
         The settings for `ModelConfig` and for `TrainingConfig`.
@@ -96,7 +99,7 @@ def filled(
     layers = training["levels"][-1] if training.get("levels") else LAYERS
     model = {"layers": layers, "width": usual, **model}
     wide = model["width"] + model["width"] % 2
-    model = {"scale": scale(wide), "dtype": dtype(shape.rows, [columns]), **model}
+    model = {"scale": scale(wide), "dtype": dtype(shape.rows, scalers), **model}
     training = {"method": METHOD, **training}
     training = {"schedule": schedule(training["method"]), **training}
     chosen = {

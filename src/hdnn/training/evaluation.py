@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.models import Model
+from hdnn.progress import track
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.metrics import Array, classification_metrics, regression_metrics
 from hdnn.training.objective import data_loss, loss_name
@@ -29,7 +30,8 @@ def logits_of(model: Model, states: Tensor, group: Group = SINGLE_PROCESS) -> Te
     try:
         parts = states[group.rows(len(states))].split(max(1, CHUNK // single))
         device = model.head.weight.device
-        logits = torch.cat([model.logits(part.to(device)).cpu() for part in parts])
+        chunks = track(parts, "evaluating, chunks")
+        logits = torch.cat([model.logits(part.to(device)).cpu() for part in chunks])
         return group.collect(logits, len(states))
     finally:
         model.train(before)

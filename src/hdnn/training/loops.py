@@ -21,6 +21,7 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.stage_table import DENSE
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
+from hdnn.progress import track
 from hdnn.training.distortion import distort
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
@@ -36,6 +37,8 @@ from hdnn.training.settings import TrainingConfig
 
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernels solve; beyond it a matrix library wins."""
+BATCHES = "batches of this epoch"
+"""The step of an epoch, as `hdnn.progress` tells it."""
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
 
@@ -186,7 +189,7 @@ class CoordinateLoop(Loop):
             group["lr"] = self.config.learning_rate_at(number)
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for i, chosen in enumerate(batches):
+        for i, chosen in enumerate(track(batches, BATCHES)):
             self._look(number * len(batches) + i, chosen)
             plain, penalized, hits = self._step(chosen)
             sums += plain, penalized
@@ -243,7 +246,7 @@ class JointLoop(Loop):
         self.model.train()
         sums, correct = np.zeros(2), 0
         batches = self._batches(order)
-        for k, chosen in enumerate(batches):
+        for k, chosen in enumerate(track(batches, BATCHES)):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
             self._look(number * len(batches) + k, chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hdnn import zoo
 from hdnn.data import (
     BUNDLED,
     PROBLEMS,
@@ -27,6 +29,7 @@ from hdnn.data.folders import folder_digest
 from hdnn.data.images import IMAGE_SETS, load
 from hdnn.data.reading import reading
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
 from hdnn.models.projection import default_width, needs_projection
 from hdnn.training import defaults
@@ -34,7 +37,8 @@ from hdnn.training.levels import Levels
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, DataConfig, ImageModelConfig, ModelConfig, TrainingConfig
-from hdnn.zoo import network
+from hdnn.training.targets import scale_of
+from hdnn.zoo import Architecture
 
 MOST_WEIGHTS = 10**9
 """More weights than this are a slip of the pen."""
@@ -64,6 +68,8 @@ class Prepared:
         feature_names: the columns of a table.
         target_names: its columns that a regression predicts.
         notes: remarks for people.
+        encoder: what made numbers of a table.
+        scaler: means and spreads of its columns, as exactly as they were read.
     """
 
     config: DataConfig
@@ -77,6 +83,13 @@ class Prepared:
     target_names: list[str] | None = None
     notes: tuple[str, ...] = ()
     encoder: ColumnEncoder | None = None
+    scaler: Scaler | None = None
+
+    @property
+    def scalers(self) -> list[Scaler]:
+        """Of the columns, and of what a regression predicts."""
+        columns = Scaler.fit(self.X_train) if self.scaler is None else self.scaler
+        return [columns] if self.task == "classification" else [columns, scale_of(self.y_train)]
 
 
 @dataclass(frozen=True)
@@ -130,18 +143,11 @@ def _with_defaults(
         given.get("model", {}),
         given.get("training", {}),
         defaults.TableShape(len(data.X_train), data.X_train.shape[1], data.task),
-        Scaler.fit(data.X_train),
+        data.scalers,
     )
     config = replace(config, model=ModelConfig(**model), training=TrainingConfig(**training))
     dtype = DTYPES[config.model.dtype]
-    exact = data.task == "classification"  # class numbers
-    return config, replace(
-        data,
-        X_train=data.X_train.to(dtype),
-        X_test=data.X_test.to(dtype),
-        y_train=data.y_train if exact else data.y_train.to(dtype),
-        y_test=data.y_test if exact else data.y_test.to(dtype),
-    )
+    return config, replace(data, X_train=data.X_train.to(dtype), X_test=data.X_test.to(dtype))
 
 
 def _outputs(data: Prepared) -> int:
@@ -191,7 +197,7 @@ def _prepare_images(data: DataConfig) -> Prepared:
         place = Path(os.path.expanduser(data.source)).resolve()
         data = _pinned(data, place, folder_digest(place))
     size = None if data.pixels is None else (data.pixels, data.pixels)
-    images = load(data.source, size=size, seed=data.seed)
+    images = load(data.source, size=size, strict=data.strict, seed=data.seed)
     return Prepared(
         data,
         images.train,
@@ -200,26 +206,26 @@ def _prepare_images(data: DataConfig) -> Prepared:
         images.test_labels,
         "classification",
         list(images.classes),
+        notes=images.notes,
     )
 
 
 def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
     data, table = _read_table(data)
-    targets = torch.from_numpy(table.targets)
-    labels = targets if table.task == "classification" else None
-    y = targets if labels is not None else targets.to(dtype)
+    y = torch.from_numpy(table.targets)
+    labels = y if table.task == "classification" else None
     train, test = torch.arange(len(table)), torch.arange(0)
     if data.test > 0:
         train, test = holdout(len(table), data.test, data.seed, labels)
     seen = {name: values[train.numpy()] for name, values in table.columns.items()}
     encoder = ColumnEncoder.fit(seen, table.types, keep=(*data.categorical, *data.numeric))
-    X = torch.from_numpy(encoder.transform(table.columns)).to(dtype)
+    X = torch.from_numpy(encoder.transform(table.columns))
     assert table.task is not None
     return Prepared(
         data,
-        X[train],
+        X[train].to(dtype),
         y[train],
-        X[test],
+        X[test].to(dtype),
         y[test],
         table.task,
         None if table.classes is None else list(table.classes),
@@ -227,6 +233,7 @@ def _prepare_table(data: DataConfig, dtype: torch.dtype) -> Prepared:
         _names_of_targets(table),
         (*table.notes, *encoder.notes),
         encoder,
+        Scaler.fit(X[train]),
     )
 
 
@@ -303,43 +310,72 @@ def _check_images(given: ImageModelConfig) -> None:
 
 
 def _build_model(given: ModelConfig, is_table: bool, data: Prepared) -> Model:
-    features = data.X_train.shape[1]
-    width = given.width or default_width(features, given.projection)
-    _check_weights(given.layers * width**2)
-    generator, dtype = torch.Generator().manual_seed(given.seed), DTYPES[given.dtype]
-    augmentation = projection = None
-    if not needs_projection(given.projection, features, width):
-        augmentation = Augmentation(features, width, given.augmentation)
-    net = network(
-        given.architecture,
-        features=width + width % 2,
-        layers=given.layers,
-        T=given.T,
-        step=given.step,
-        activation=given.activation,
-        time_invariant=given.time_invariant,
-        dtype=dtype,
-        generator=generator,
-        scale=given.scale,
-    )
-    if augmentation is None:
-        projection = Projection(features, width, generator, dtype)
     standardize = is_table if given.standardize is None else given.standardize
     if not standardize and bool(torch.isnan(data.X_train).any()):
         raise HdnnError("missing values are taken as the mean, which needs --standardize")
-    return Model(
-        net,
+    return build_for_columns(
+        given,
+        data.X_train.shape[1],
         _outputs(data),
-        augmentation,
-        Scaler.fit(data.X_train) if standardize else None,
+        data.scalers[0] if standardize else None,
         task=data.task,
         classes=data.classes,
         feature_names=data.feature_names,
         target_names=data.target_names,
         # Files of purely numeric models stay as they always were.
         encoder=None if data.encoder is None or data.encoder.is_plain else data.encoder,
-        projection=projection,
     )
+
+
+def build_for_columns(
+    given: ModelConfig,
+    features: int,
+    outputs: int,
+    scaler: Scaler | None,
+    architecture: str | Architecture | None = None,
+    **description: Any,
+) -> Model:
+    """The untrained model of a config for rows of numbers.
+
+    Args:
+        given: the config.
+        features: how many numbers a row has.
+        outputs: of the model.
+        scaler: of the columns; None where they are taken as they are.
+        architecture: instead of the config's, one that need not be in the catalogue.
+        description: what else the `Model` is told.
+
+    Returns:
+        The model; its K starts with the config's scale, its biases are standard normal.
+
+    Raises:
+        HdnnError: the settings do not fit together, or ask for too much.
+    """
+    row = zoo.architecture(architecture or given.architecture)
+    width = given.width or default_width(features, given.projection)
+    _check_weights(given.layers * width**2)
+    generator, dtype = torch.Generator().manual_seed(given.seed), DTYPES[given.dtype]
+    augmentation = projection = None
+    if not needs_projection(given.projection, features, width):
+        augmentation = Augmentation(features, width, given.augmentation)
+    net = zoo.network(
+        row,
+        features=width + width % 2,
+        layers=given.layers,
+        activation=given.activation,
+        time_invariant=given.time_invariant,
+        dtype=dtype,
+        generator=generator,
+        T=given.T if row.scheme.uses_step else None,
+        step=given.step if row.scheme.uses_step else None,
+    )
+    assert isinstance(net.field, WeightedField)
+    with torch.no_grad():
+        net.field.weights.theta.mul_(given.scale)
+    if augmentation is None:
+        projection = Projection(features, width, generator, dtype)
+    scaler = None if scaler is None else copy.deepcopy(scaler).to(dtype)
+    return Model(net, outputs, augmentation, scaler, projection=projection, **description)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

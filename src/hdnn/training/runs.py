@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
@@ -34,7 +33,7 @@ from hdnn.files import (
     sync_folder,
 )
 from hdnn.models import Model, load, save
-from hdnn.training import checkpoint, toml
+from hdnn.training import checkpoint, targets, toml
 from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
@@ -265,6 +264,25 @@ class Run:
             raise FileFormatError(f"{self.model_file} holds a network, not a model")
         return model
 
+    def load_checkpoint(self, prepared: PreparedRun) -> Model | None:
+        """The model as of the last checkpoint; None where there is no checkpoint.
+
+        Args:
+            prepared: data and untrained model of this run; the model gets the state.
+
+        Raises:
+            FileFormatError: the checkpoint is damaged.
+        """
+        model = prepared.model
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), shapes)
+        if snapshot is None:
+            return None
+        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in shapes})
+        _, undo = _standard(prepared.data)
+        undo(model)
+        return model
+
     def train(
         self,
         callbacks: Sequence[Callback] = (),
@@ -382,18 +400,12 @@ class Run:
 
 def standardized_target(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
     """Targets of a regression, standardized, and how to undo that in the output layer."""
-    target = data.y_train
     if data.task == "classification":
-        return target, lambda model: None
-    mean, spread = target.mean(0), target.std(0, correction=0)
-    spread = torch.where(spread > 0, spread, 1.0)
-
-    @torch.no_grad()
-    def undo(model: Model) -> None:
-        model.head.weight.mul_(spread.reshape(-1, 1))
-        model.head.bias.mul_(spread).add_(mean)
-
-    return (target - mean) / spread, undo
+        return data.y_train, lambda model: None
+    scale = targets.scale_of(data.y_train)
+    return targets.standardize(data.y_train, scale), (
+        lambda model: targets.predict_unscaled(model, scale)
+    )
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

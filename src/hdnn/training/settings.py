@@ -121,6 +121,9 @@ class DataConfig:
     pixels: int | None = setting(
         None, "Folders of images: the side to bring them to.", "Data", ge=1, le=MOST_WIDTH
     )
+    strict: bool = setting(
+        False, "Folders of images: a file that cannot be read is an error.", "Data"
+    )
     digest: str | None = setting(
         None,
         "Tables and folders: the SHA-256 by which a run notices that the data have changed.",
@@ -172,7 +175,7 @@ class ModelConfig:
     )
     dtype: Dtype = setting("float32", "float32 or float64.", "Network")
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
-    scale: float = setting(1.0, "Standard deviation of the initial K and b.", "Network")
+    scale: float = setting(1.0, "Standard deviation of the initial K; of b it is 1.", "Network")
 
     def __post_init__(self) -> None:
         row = architecture(self.architecture)
@@ -371,6 +374,12 @@ class TrainingConfig:
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate at an epoch, counted from 0; a fraction is a place within it.
 
+        Args:
+            epoch: from 0.
+
+        Returns:
+            The learning rate.
+
         >>> config = TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8)
         >>> config.learning_rate_at(1)
         0.032
@@ -388,13 +397,24 @@ class TrainingConfig:
         return self.learning_rate
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values, without those that are None."""
+        """The settings as plain values, without those that are None.
+
+        Returns:
+            Settings by name, for TOML or JSON.
+        """
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {name: value for name, value in plain.items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The config of plain values; an unknown name raises an error that names the nearest."""
+        """The config of plain values; an unknown name raises an error that names the nearest.
+
+        Args:
+            values: settings by name.
+
+        Returns:
+            The config.
+        """
         return cls(**values)
 
 

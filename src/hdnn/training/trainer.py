@@ -62,7 +62,11 @@ class EpochRecord:
     layers: int | None = None
 
     def to_dict(self) -> dict[str, float | int]:
-        """Without what was not measured."""
+        """Without what was not measured.
+
+        Returns:
+            Figures by name.
+        """
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -376,28 +380,34 @@ class Trainer:
     # --- after an epoch ---------------------------------------------------------------------------
 
     @contextmanager
-    def _judged(self) -> Iterator[None]:
-        """The model with the weights that the training would return now."""
-        if self.loop.average is None:
-            yield
-            return
+    def _judged(self, best: bool) -> Iterator[None]:
+        """The model with the weights that the training would return now.
+
+        Args:
+            best: whether those of the best epoch count, or those of this one.
+        """
         last = {name: t.clone() for name, t in self.model.state_dict().items()}
-        self._load(self.loop.average.weights)
         try:
+            self._set_final_weights(self.loop.data, best)
             yield
         finally:
             self._load(last)
 
     @torch.no_grad()
-    def _watch(self, data: Batches) -> tuple[float, float | None]:
-        with self._judged():
-            logits = logits_of(self.model, data.states, self.group)
+    def _measure(
+        self, data: Batches, best: bool, group: Group = SINGLE_PROCESS
+    ) -> tuple[float, float | None]:
+        """Loss without penalties, and accuracy (None for regression), of what would be returned."""
+        with self._judged(best):
+            logits = logits_of(self.model, data.states, group)
         loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
         return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
 
-    @torch.no_grad()
+    def _watch(self, data: Batches) -> tuple[float, float | None]:
+        return self._measure(data, best=False, group=self.group)
+
     def evaluate_now(self) -> tuple[float, float | None]:
         """Loss and accuracy, on the training data, of the model that would be returned now.
 
@@ -406,21 +416,11 @@ class Trainer:
         Returns:
             The loss without penalties, and the accuracy; None for regression.
         """
-        last = {name: t.clone() for name, t in self.model.state_dict().items()}
-        try:
-            data = self.loop.data
-            self._set_final_weights(data)
-            logits = logits_of(self.model, data.states)
-        finally:
-            self._load(last)
-        loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
-        if self.loop.loss == "squared":
-            return loss, None
-        return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
+        return self._measure(self.loop.data, best=True)
 
-    def _set_final_weights(self, data: Batches) -> None:
+    def _set_final_weights(self, data: Batches, best: bool = True) -> None:
         """From the weights of the last epoch to those that a training returns."""
-        if not self._return_to_best() and self.loop.average is not None:
+        if not (best and self._return_to_best()) and self.loop.average is not None:
             self._load(self.loop.average.weights)
         if self.config.solves_output:
             self._fit_output(data)

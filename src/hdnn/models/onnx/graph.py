@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from torch import Tensor
 
-OPSET = 17
-"""The version of the operators: of 2022, so that runtimes of the last years read it."""
+OPSETS = {"": 17, "ai.onnx.ml": 3}
+"""The versions of the operators: of 2022, so that runtimes of the last years read them."""
 IR_VERSION = 8
 """The version of the file format that goes with it."""
 
 DTYPES = {
     torch.float32: onnx.TensorProto.FLOAT,
     torch.float64: onnx.TensorProto.DOUBLE,
-    torch.uint8: onnx.TensorProto.UINT8,
 }
-"""What exported graphs compute in, and uint8, which images come in."""
+"""What exported graphs compute in."""
 
 Dimensions = Sequence[int | str]
 """A shape; a name stands for a size that may be any."""
@@ -39,13 +40,14 @@ class Graph:
         self.dtype, self.outer = dtype, outer
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
-        self._count: dict[str, int] = {} if outer is None else outer._count
+        self._taken: set[str] = set() if outer is None else outer._taken
 
     def name(self, hint: str) -> str:
         """A name that no other value of the file has."""
-        number = self._count.get(hint, 0)
-        self._count[hint] = number + 1
-        return f"{hint}_{number}" if number else hint
+        names = chain((hint,), (f"{hint}_{number}" for number in count(1)))
+        free = next(name for name in names if name not in self._taken)
+        self._taken.add(free)
+        return free
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """The name of the value that an operator makes of others."""
@@ -67,6 +69,16 @@ class Graph:
         """The name of a list of integers: a shape, or positions on an axis."""
         return self.constant(torch.tensor(values, dtype=torch.int64), "integers")
 
+    def double(self, value: float | NDArray[np.float64]) -> str:
+        """The name of a constant in float64, whatever the graph computes in."""
+        name = self.name("double")
+        self.constants.append(numpy_helper.from_array(np.asarray(value, np.float64), name))
+        return name
+
+    def convert(self, x: str) -> str:
+        """The name of a value in the dtype of the graph."""
+        return self.add("Cast", x, to=DTYPES[self.dtype])
+
     def split(self, x: str, sizes: Sequence[int], axis: int) -> list[str]:
         """The names of the parts of a value along an axis."""
         if len(sizes) == 1:
@@ -79,9 +91,16 @@ class Graph:
         """The name of parts put together along an axis."""
         return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=axis)
 
-    def value(self, name: str, shape: Dimensions | None, dtype: torch.dtype | None = None) -> Any:
+    def value(self, name: str, shape: Dimensions | None, dtype: np.dtype[Any] | None = None) -> Any:
         """The declaration of an input or output; a shape of None says nothing about it."""
-        return helper.make_tensor_value_info(name, DTYPES[dtype or self.dtype], shape)
+        kind = DTYPES[self.dtype] if dtype is None else helper.np_dtype_to_tensor_dtype(dtype)
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    @property
+    def opsets(self) -> list[onnx.OperatorSetIdProto]:
+        """The sets of operators that the nodes are from."""
+        used = {"", *(node.domain for node in self.nodes)}
+        return [helper.make_opsetid(domain, OPSETS[domain]) for domain in sorted(used)]
 
     def finish(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> onnx.GraphProto:
         """The graph, with its inputs and outputs declared."""

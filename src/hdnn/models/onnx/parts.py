@@ -11,7 +11,7 @@ from torch import nn
 
 from hdnn.errors import HdnnError
 from hdnn.models.model import Model
-from hdnn.models.onnx.graph import DTYPES, Graph
+from hdnn.models.onnx.graph import Graph
 from hdnn.models.onnx.layers import add_network
 from hdnn.models.stages import PixelMean, Stages
 from hdnn.models.stems import Augmentation, ImageStem, Scaler, TableStem
@@ -60,7 +60,8 @@ def _augmentation(part: Augmentation, graph: Graph, x: str) -> str:
 
 @add_part.register
 def _table_stem(part: TableStem, graph: Graph, x: str) -> str:
-    steps = [step for step in (part.scaler, part.augmentation) if step is not None]
+    parts = part.scaler, part.augmentation, part.projection
+    steps = [step for step in parts if step is not None]
     if forgotten := set(part.children()) - set(steps):
         raise HdnnError(f"{forgotten.pop()} in the stem of a table has no place in its ONNX form")
     for step in steps:
@@ -70,8 +71,7 @@ def _table_stem(part: TableStem, graph: Graph, x: str) -> str:
 
 @add_part.register
 def _image_stem(part: ImageStem, graph: Graph, x: str) -> str:
-    pixels = graph.add("Cast", x, to=DTYPES[graph.dtype])
-    scaled = graph.add("Mul", pixels, graph.constant(part.gain / 255, "gain"))
+    scaled = graph.add("Mul", graph.convert(x), graph.constant(part.gain / 255, "gain"))
     normalized = graph.add("Add", scaled, graph.constant(part.offset, "offset"))
     return add_part(part.opening, graph, normalized)
 

@@ -147,8 +147,8 @@
   const again = () => { restyle(); show(moment); };
   new ResizeObserver(again).observe(document.querySelector("main"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  addEventListener("beforeprint", again);
   again();
+  if ("autoplay" in play.dataset && !matchMedia("(prefers-reduced-motion: reduce)").matches) start();
 
   // What is drawn now, for whoever wants the numbers.
   window.hdnnReport = { drawn: (k) => Array.from(flows[k].drawn), depth: () => flows[0].depths[Math.round(moment)] };

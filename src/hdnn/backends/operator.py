@@ -1,0 +1,182 @@
+"""The fused backend as an operator of torch, so that torch.compile keeps it.
+
+A compiler sees ``hdnn::fused`` as one node with tensors as inputs; its form (which stages, what
+they read and write) it finds again by the number of its owner, the network. Eager mode goes past
+it, through `torch.autograd.Function`, which costs less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hdnn.program import Adjoint, Program
+
+if TYPE_CHECKING:
+    from hdnn.backends.activation_pool import Lease
+    from hdnn.backends.compiled_program import CompiledProgram
+
+
+class Owner(Protocol):
+    """Whatever has a program: a network."""
+
+    def program(self) -> Program:
+        """What it computes."""
+        ...
+
+
+_numbers = itertools.count()
+_owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
+
+
+def register(owner: Owner) -> int:
+    """The number by which the operator finds the program of an owner, while that lives."""
+    number = next(_numbers)
+    _owners[number] = owner
+    return number
+
+
+def program_of(owner: int) -> Program:
+    """The program of an owner as it is now."""
+    return _owners[owner].program()
+
+
+def obstacle(program: Program) -> str | None:
+    """Why the operator cannot serve a program of stages, or None."""
+    first, *_ = stages = program.stages or ()
+    for stage in stages:
+        step = stage.A.step if isinstance(stage.A, Adjoint) else stage.A
+        if not isinstance(step, float):
+            return "torch.compile sees steps or gains that are tensors in plain torch only"
+        if isinstance(stage.A, Adjoint) and (stage.A.S.ndim > 2 or stage.A.S.requires_grad):
+            return "torch.compile sees J(t) and a learned J in plain torch only"
+        own = stage.W.stack.theta is first.W.stack.theta
+        if not own or stage.b.stack.theta is not first.b.stack.theta:
+            return "torch.compile sees several stacks of weights in plain torch only"
+    return None
+
+
+def run(program: Program, x: Tensor, owner: int) -> Tensor:
+    """The state after the last layer, as a compiler sees it."""
+    x, restore = program.layout.flatten(x)
+    stages = program.stages or ()
+    theta, beta = stages[0].W.stack.theta, stages[0].b.stack.theta
+    mixers = [stage.A.S for stage in stages if isinstance(stage.A, Adjoint)]
+    keep = torch.is_grad_enabled()
+    out: Tensor = torch.ops.hdnn.fused(x, theta, beta, mixers, owner, keep)[0]
+    return restore(out)
+
+
+# --- activations that the way back finds again ----------------------------------------------------
+
+
+class _Held(np.ndarray):
+    """The memory of a token: it holds a lease for as long as any tensor over it is alive."""
+
+    lease: Lease | None
+
+
+_leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
+
+
+def _token(lease: Lease | None) -> Tensor:
+    """A tensor that stands for a lease in the graph."""
+    memory = np.zeros(1, np.int64).view(_Held)
+    memory.lease = lease
+    token = torch.from_numpy(memory)
+    if lease is not None:
+        _leases[token.data_ptr()] = lease
+    return token
+
+
+# --- the operator ---------------------------------------------------------------------------------
+
+_library = torch.library.Library("hdnn", "DEF")
+_library.define(
+    "fused(Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner, bool keep)"
+    " -> (Tensor, Tensor)"
+)
+_library.define(
+    "fused_backward(Tensor gout, Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner,"
+    " Tensor token) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _compiled(
+    owner: int, x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor]
+) -> CompiledProgram:
+    """The owner's program over the tensors that are given, which mostly are the owner's own."""
+    from hdnn.backends.compiled_program import Inputs, compile_program
+
+    compiled = compile_program(program_of(owner), x.dtype, x.device)
+    own = *compiled.inputs[:2], *compiled.mixers
+    for a, b in zip((theta, beta, *mixers), own, strict=True):
+        if a.data_ptr() != b.data_ptr() or a.stride() != b.stride():
+            inputs = Inputs(theta, beta, *compiled.inputs[2:])
+            return replace(compiled, inputs=inputs, mixers=tuple(mixers), _views=[])
+    return compiled
+
+
+def _forward(
+    x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor], owner: int, keep: bool
+) -> tuple[Tensor, Tensor]:
+    from hdnn.backends.fused import Call
+
+    call = Call(_compiled(owner, x, theta, beta, mixers), x)
+    out = call.forward(keep)
+    return out, _token(call.lease)
+
+
+def _backward(
+    gout: Tensor,
+    x: Tensor,
+    theta: Tensor,
+    beta: Tensor,
+    mixers: Sequence[Tensor],
+    owner: int,
+    token: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from hdnn.backends.fused import Call
+
+    call = Call(_compiled(owner, x, theta, beta, mixers), x)
+    call.lease = _leases.get(token.data_ptr())
+    gx, grads = call.backward(gout, [True, True])
+    return (gx, *grads)  # type: ignore[return-value] # all are wanted, so none is None
+
+
+def _fake_forward(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(1, dtype=torch.int64)
+
+
+def _fake_backward(
+    gout: Tensor, x: Tensor, theta: Tensor, beta: Tensor, *_: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    whole = torch.contiguous_format
+    gtheta, gbeta = (torch.empty_like(t, memory_format=whole) for t in (theta, beta))
+    return torch.empty_like(x), gtheta, gbeta
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, theta, beta, mixers, ctx.owner, _ = inputs
+    ctx.save_for_backward(x, theta, beta, output[1], *mixers)
+
+
+def _differentiate(ctx: Any, gout: Tensor, _: object) -> tuple[Any, ...]:
+    x, theta, beta, token, *mixers = ctx.saved_tensors
+    operator = torch.ops.hdnn.fused_backward
+    grads = operator(gout, x, theta, beta, mixers, ctx.owner, token)
+    return (*grads, [None] * len(mixers), None, None)
+
+
+_library.impl("fused", _forward, "CPU")
+_library.impl("fused_backward", _backward, "CPU")
+torch.library.register_fake("hdnn::fused", _fake_forward, lib=_library)
+torch.library.register_fake("hdnn::fused_backward", _fake_backward, lib=_library)
+torch.library.register_autograd("hdnn::fused", _differentiate, setup_context=_save, lib=_library)

@@ -1,0 +1,66 @@
+"""The pages: links lead somewhere, every page can be reached, and the README stays short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(p for p in DOCS.rglob("*.md") if "api" not in p.relative_to(DOCS).parts)
+TEXTS = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "results").glob("*/*.md"))]
+LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def _prose(path: Path) -> str:
+    return FENCE.sub("", path.read_text(encoding="utf-8"))
+
+
+def _links(path: Path) -> list[tuple[Path, str]]:
+    """Files that a page links to, each with the anchor, which may be empty."""
+    links = (link.partition("#") for link in LINK.findall(_prose(path)) if "://" not in link)
+    return [((path.parent / file).resolve() if file else path, part) for file, _, part in links]
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors of headings, as GitHub and MyST make them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(path), re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        f"{target.name}#{anchor}"
+        for target, anchor in _links(page)
+        if not target.exists() or (anchor and anchor not in _anchors(target))
+    ]
+    assert not broken
+
+
+def test_every_page_is_linked_from_the_text_of_another() -> None:
+    included = {
+        (page.parent / included).resolve(): page
+        for page in PAGES
+        for included in re.findall(r"^```\{include\} (\S+)", page.read_text(), re.MULTILINE)
+    }
+    linked = {target for page in TEXTS for target, _ in _links(page) if target != page}
+    # A link to a folder of results, or into it, is one to the page of the site that shows it.
+    folders = linked | {target.parent for target in linked}
+    linked |= {shown for file, shown in included.items() if file.parent in folders}
+    alone = [str(page.relative_to(DOCS)) for page in PAGES if page not in linked]
+    assert not [name for name in alone if name != "index.md"]
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
+    folder = DOCS / "tutorials"
+    listed = {target.name for target, _ in _links(folder / "index.md")}
+    assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}

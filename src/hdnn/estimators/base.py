@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
@@ -19,11 +20,12 @@ from sklearn.utils.validation import (
 )
 
 from hdnn import zoo
+from hdnn.backends.threads import thread_count
 from hdnn.data import ColumnEncoder, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
 from hdnn.models import Model, Scaler
-from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults
+from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults, starts
 from hdnn.training.prepare import build_for_columns
 from hdnn.training.settings import ModelConfig
 
@@ -78,7 +80,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         layers: int = defaults.LAYERS,
         levels: Sequence[int] | None = None,
         width: int | None = None,
-        T: float = 1.2,
+        T: float | str = "auto",
         step: float | None = None,
         augmentation: str = "append",
         activation: str = "tanh",
@@ -87,10 +89,11 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         method: str = "auto",
         solver: str = "newton",
         max_iter: int = 50,
+        n_init: int = 1,
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
-        alpha: float = defaults.ALPHA,
+        alpha: float | str = "auto",
         alpha_c: float = defaults.ALPHA_C,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -106,7 +109,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self.T, self.step, self.augmentation = T, step, augmentation
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
+        self.max_iter, self.n_init, self.batch_size = max_iter, n_init, batch_size
         self.learning_rate, self.schedule = learning_rate, schedule
         self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
         self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
@@ -173,14 +176,16 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings of model and training: those given, and the others chosen from the data."""
         model, given = settings.asked_for(self)
-        if not zoo.architecture(self.architecture).scheme.uses_step or "step" in model:
-            model.pop("T")
+        row = zoo.architecture(self.architecture)
+        if not row.scheme.uses_step or "step" in model:
+            model.pop("T", None)
         if "levels" in given:
             model["layers"] = given["levels"][-1]
         weight = self._class_weight()
         given |= {"seed": seed, **training} | ({} if weight is None else {"class_weight": weight})
         shape = defaults.TableShape(len(X), X.shape[1], task)
-        return defaults.filled({**model, "seed": seed}, given, shape, scalers)
+        named = {"architecture": row.name} if row.name in zoo.ARCHITECTURES else {}
+        return defaults.filled({**model, **named, "seed": seed}, given, shape, scalers)
 
     def _class_weight(self) -> str | tuple[float, ...] | None:
         return None
@@ -195,28 +200,32 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         outputs: int,
         *targets: Scaler,
         **description: Any,
-    ) -> tuple[Model, int]:
-        """The model to train (a copy of the one there is, or a new one), and a seed."""
+    ) -> tuple[list[Model], int]:
+        """The models to train (a copy of the one there is, or new ones), and the first's seed."""
         seed = self._seed()
         if not self._continues(partial):
             self._scalers = [Scaler.fit(torch.tensor(X), torch.tensor(weight)), *targets]
-            model = self._build(X, self._scalers, seed, outputs, **description)
+            count = 1 if partial else settings.checked("n_init", self.n_init)
+            models = [
+                self._build(X, self._scalers, each, outputs, **description)
+                for each in starts.seeds(seed, count)
+            ]
             self._structure = {name: getattr(self, name) for name in STRUCTURE}
             self._snapshot: Snapshot | None = None
             self.history_: list[EpochRecord] = []
-            return model, seed
+            return models, seed
         for name, built in self._structure.items():
             if getattr(self, name) != built:
                 raise HdnnError(
                     f"{name}={getattr(self, name)!r}, but the fitted network has {built!r}: set it "
                     "back to go on with this network, or fit with warm_start=False"
                 )
-        return copy.deepcopy(self.model_), seed
+        return [copy.deepcopy(self.model_)], seed
 
     def _train(
-        self, model: Model, X: Array, target: Array, weight: Array, seed: int, partial: bool
-    ) -> None:
-        """Train the model in place: `max_iter` epochs, or one more."""
+        self, models: list[Model], X: Array, target: Array, weight: Array, seed: int, partial: bool
+    ) -> Model:
+        """Train models in place, `max_iter` epochs or one more; the one with the lowest loss."""
         resume = self._snapshot if partial else None
         more: dict[str, Any] = {}
         if partial:  # solving for a part would forget the rest; and more epochs may follow
@@ -224,21 +233,27 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             more = {"method": "joint", "schedule": "constant", "epochs": epochs}
         if self._continues(partial):
             more["levels"] = None  # the network has its depth
-        _, given = self._settings(X, self._scalers, model.task, seed, **more)
-        config = TrainingConfig(**given)
-        trainer = Trainer(model, config, [_report] if self.verbose else [])
-        dtype = model.head.weight.dtype
-        history = trainer.fit(
-            torch.tensor(X, dtype=dtype),
-            torch.tensor(target),
-            torch.tensor(weight / weight.mean(), dtype=dtype),
-            resume=resume,
-        )
+        dtype = models[0].head.weight.dtype
+        data = torch.tensor(X, dtype=dtype), torch.tensor(target)
+        weights = torch.tensor(weight / weight.mean(), dtype=dtype)
+
+        def train(model: Model, seed: int) -> Trainer:
+            _, given = self._settings(X, self._scalers, model.task, seed, **more, n_init=1)
+            trainer = Trainer(model, TrainingConfig(**given), [_report] if self.verbose else [])
+            trainer.fit(*data, weights, resume=resume)
+            return trainer
+
+        with ThreadPoolExecutor(thread_count()) as threads:  # one model: as if there were none
+            trainers = list(threads.map(train, models, starts.seeds(seed, len(models))))
+        losses = [starts.final_loss(r.to_dict() for r in each.history) for each in trainers]
+        trainer = trainers[losses.index(min(losses))]
+        history = trainer.history
         # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
         self._snapshot = trainer.snapshot if partial else None
         self.history_ = [*self.history_, *history] if partial else list(history)
         self.loss_curve_ = [record.penalized for record in self.history_]
         self.n_iter_ = len(self.history_)
+        return trainer.model
 
     def _seed(self) -> int:
         """An integer is the seed, as of a run; else one is drawn, as in scikit-learn."""

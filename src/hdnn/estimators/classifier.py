@@ -28,9 +28,10 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         layers: number of layers.
         levels: depths to train at one after the other, as in (4, 16, 64), instead of `layers`; see
             docs/depth.md. None: one depth.
-        width: width of the network, made even; None: twice the features, from 8
-            to 64, to which more than 64 features are projected.
-        T: final time; layers have the step T / layers (not for FCNN, which has no time).
+        width: width of the network, made even; None: twice the features, from 8 to 64, and from
+            800 rows on four times, from 32 to 64; more than 64 features are projected to 64.
+        T: final time; layers have the step T / layers (not for FCNN, which has no time). "auto":
+            3 for H1, 1.2 for the others.
         step: step size of a layer, instead of T. H2 needs a T that shrinks with the width, as
             the norm of its J grows.
         augmentation: "append" zeros after the features, or "spread" them in the middle.
@@ -42,12 +43,15 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             layers), "joint" (Adam on everything), or "auto": joint. `partial_fit` is always joint.
         solver: how coordinate descent solves the output layer: "newton" or "adam".
         max_iter: epochs, passes over the data.
+        n_init: initializations to train side by side, of which the one with the lowest loss is
+            kept; `partial_fit` and a warm start have one.
         batch_size: rows in an iteration; "auto": all of up to 500 (joint: 200), else 200.
         learning_rate: of Adam; "auto": 0.3 / width (regression: 0.4 / width), and two thirds of it
             where the schedule is constant.
         schedule: learning rate over epochs: "constant", "cosine" (to 0), or "auto": constant for
             coordinate descent and `partial_fit`, cosine for joint descent.
-        alpha: weight of the smoothness penalty on the hidden layers.
+        alpha: weight of the smoothness penalty on the hidden layers; "auto": 0.001, for
+            regression 0.003.
         alpha_c: weight of the penalty on the output layer.
         early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
             return to the best epoch.
@@ -88,7 +92,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         layers: int = defaults.LAYERS,
         levels: Sequence[int] | None = None,
         width: int | None = None,
-        T: float = 1.2,
+        T: float | str = "auto",
         step: float | None = None,
         augmentation: str = "append",
         activation: str = "tanh",
@@ -97,10 +101,11 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         method: str = "auto",
         solver: str = "newton",
         max_iter: int = 50,
+        n_init: int = 1,
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
-        alpha: float = defaults.ALPHA,
+        alpha: float | str = "auto",
         alpha_c: float = defaults.ALPHA_C,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -126,6 +131,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             method=method,
             solver=solver,
             max_iter=max_iter,
+            n_init=n_init,
             batch_size=batch_size,
             learning_rate=learning_rate,
             schedule=schedule,
@@ -198,10 +204,10 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             )
         self.classes_ = known
         outputs = 1 if len(known) == 2 else len(known)
-        model, seed = self._start(
+        models, seed = self._start(
             X, weight, partial, outputs, task="classification", classes=known.tolist()
         )
-        self._train(model, X, np.searchsorted(known, y), weight, seed, partial)
+        model = self._train(models, X, np.searchsorted(known, y), weight, seed, partial)
         return self._finish(model)
 
     def _class_weight(self) -> str | tuple[float, ...] | None:

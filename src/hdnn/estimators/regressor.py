@@ -90,13 +90,13 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
                 f"{len(self._target.mean)}: fit anew"
             )
         fresh = not self._continues(partial)
-        model, seed = self._start(
+        models, seed = self._start(
             X, weight, partial, target.shape[1], self._target, task="regression"
         )
         if not fresh:
-            targets.predict_scaled(model, self._target)
+            targets.predict_scaled(models[0], self._target)
         scaled = targets.standardize(target, self._target).numpy()
-        self._train(model, X, scaled, weight, seed, partial)
+        model = self._train(models, X, scaled, weight, seed, partial)
         targets.predict_unscaled(model, self._target)
         return self._finish(model)
 

@@ -47,7 +47,7 @@ PARAMETERS = {
     "layers": Parameter("layers", ModelConfig, why=TABLES),
     "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
-    "T": Parameter("T", ModelConfig, why="a run takes 1.2 too where step is not given"),
+    "T": Parameter("T", ModelConfig, True, "chosen from the architecture"),
     "step": Parameter("step", ModelConfig),
     "augmentation": Parameter("augmentation", ModelConfig),
     "activation": Parameter("activation", ModelConfig),
@@ -58,10 +58,11 @@ PARAMETERS = {
     "method": Parameter("method", auto=True, why="chosen for tables"),
     "solver": Parameter("solver"),
     "max_iter": Parameter("epochs", Narrowed),
+    "n_init": Parameter("n_init"),
     "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
     "learning_rate": Parameter("learning_rate", auto=True, why="chosen from the width"),
     "schedule": Parameter("schedule", Narrowed, True, "chosen from the method"),
-    "alpha": Parameter("alpha", why=TABLES),
+    "alpha": Parameter("alpha", auto=True, why="chosen from the task"),
     "alpha_c": Parameter("alpha_c", why=TABLES),
     "n_iter_no_change": Parameter(
         "early_stopping", Narrowed, why="counts with early_stopping=True only"

@@ -34,13 +34,13 @@ from hdnn.files import (
 )
 from hdnn.models import Model, load, save
 from hdnn.refinement import set_depth
-from hdnn.training import checkpoint, targets, toml
+from hdnn.training import checkpoint, starts, targets, toml
 from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.levels import INTERPOLATION, Levels
-from hdnn.training.prepare import Prepared, PreparedRun, data_digest
+from hdnn.training.prepare import Prepared, PreparedRun, build, data_digest
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
 from hdnn.training.trainer import Callback, Snapshot, Trainer
@@ -81,6 +81,11 @@ class Run:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.json"
+
+    @property
+    def starts(self) -> Path:
+        """Where the starts of a run of several are, each a run."""
+        return self.folder / "starts"
 
     @property
     def failure(self) -> str | None:
@@ -186,6 +191,8 @@ class Run:
             HdnnError: the run has as many already, stopped early, or its last state is not there.
         """
         config = self.read_config()
+        if config.training.n_init > 1:
+            raise HdnnError("a run of several starts ends with them; train anew with more --epochs")
         before = config.training.epochs
         longer = replace(config, training=replace(config.training, epochs=epochs))
         if epochs < before or (epochs == before and self.finished):
@@ -228,7 +235,8 @@ class Run:
 
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
-        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
+        for folder in (self.checkpoint.parent, self.starts):
+            shutil.rmtree(folder, ignore_errors=True)
         failure = self.folder / FAILURE
         earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
         files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
@@ -317,6 +325,9 @@ class Run:
         """
         with ExitStack() as held:
             config = group.rank_zero(lambda: self._claim(held, prepared))
+            if config.training.n_init > 1:
+                run = prepared or PreparedRun.of(config)
+                return self._train_starts(run, callbacks, checkpoint_seconds)
             run = group.all_ranks(lambda: prepared or PreparedRun.of(config))
             data, model = run.data, run.model
             journal = Journal(
@@ -344,6 +355,28 @@ class Run:
                 if writes and isinstance(error, DivergenceError):
                     (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
                 raise
+
+    def _train_starts(
+        self, prepared: PreparedRun, callbacks: Sequence[Callback], checkpoint_seconds: float
+    ) -> dict[str, Any]:
+        """Train every start in a folder of its own, and keep what the best one wrote."""
+        tried = []
+        for number, config in enumerate(starts.configs(prepared.config)):
+            start = Run(self.starts / str(number))
+            if not start.finished:
+                start = Run.create(start.folder, config)
+                model = prepared.model if number == 0 else build(config, prepared.data)
+                own = PreparedRun(config, prepared.data, model)
+                start.train(callbacks, checkpoint_seconds, prepared=own)
+            tried.append((starts.final_loss(read_history(start.history)), number, start))
+        best = min(tried, key=lambda found: found[:2])[2]
+        for written in (best.history, best.gradients, best.metrics, best.model_file):
+            if written.exists():
+                with atomic(self.folder / written.name) as temporary:
+                    shutil.copyfile(written, temporary)
+        self.trained = best.trained or (best.load_model(), prepared.data)
+        metrics: dict[str, Any] = json.loads(self.metrics.read_text())
+        return metrics
 
     def _claim(self, held: ExitStack, prepared: PreparedRun | None) -> RunConfig:
         """Lock the folder for as long as the stack lives; the run config in it."""

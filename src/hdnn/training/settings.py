@@ -337,6 +337,9 @@ class TrainingConfig:
         "Training",
         allowed="a list of positive integers, one for every level",
     )
+    n_init: int = setting(
+        1, "Starts, of which the one with the lowest loss is kept.", "Training", ge=1, le=1000
+    )
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
     loop: Annotated[str, OneOf(LOOPS)] = setting(
         "auto",

@@ -132,6 +132,10 @@ class Trainer:
         self.trained, self.recorder, self.group = model, recorder, group
         self.observer, self.ensemble_loop = observer, ensemble_loop
         self.config = TrainingConfig() if config is None else config
+        if self.config.n_init > 1:
+            raise HdnnError(
+                "a trainer trains the model it is given: n_init is for runs and estimators"
+            )
         self.callbacks = list(callbacks)
         self.history: list[EpochRecord] = []
         self.stopped = False

@@ -28,7 +28,8 @@ from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimators import settings
 from hdnn.kernels import output_layer
 from hdnn.models import Scaler
-from hdnn.training import output_solver
+from hdnn.training import defaults as table_defaults
+from hdnn.training import output_solver, starts
 from hdnn.training.objective import LOSSES
 from hdnn.training.schema import check_value, settings_of
 from hdnn.training.settings import ModelConfig, TrainingConfig
@@ -160,27 +161,53 @@ def test_numbers_from_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "width"), [(1, 8), (4, 8), (13, 26), (33, 64), (64, 64), (65, 64), (20_000, 64)]
+    ("rows", "features", "width"),
+    [
+        *((100, 1, 8), (100, 4, 8), (799, 13, 26), (799, 33, 64), (799, 64, 64), (799, 65, 64)),
+        *((800, 1, 32), (800, 8, 32), (800, 13, 52), (800, 16, 64), (10**6, 20_000, 64)),
+    ],
 )
-def test_width_by_features(features: int, width: int) -> None:
-    assert settings.choose_width(None, features) == width
+def test_width_by_rows_and_features(rows: int, features: int, width: int) -> None:
+    assert table_defaults.width(rows, features) == width
 
 
-def test_method_batch_rate_and_dtype() -> None:
-    assert settings.choose_method("auto") == "joint"
-    assert settings.choose_method("coordinate") == "coordinate"
-    assert settings.choose_batch("auto", 500, "coordinate") == 500
-    assert settings.choose_batch("auto", 501, "coordinate") == 200
-    assert settings.choose_batch("auto", 201, "joint") == 200
-    assert settings.choose_batch(64, 50, "joint") == 50
-    assert settings.choose_learning_rate("auto", 10, "constant", "classification") == pytest.approx(
-        0.02
-    )
-    assert settings.choose_schedule("auto", "joint", partial=True) == "constant"
+def chosen(rows: int = 100, task: str = "classification", **given: Any) -> dict[str, Any]:
+    """What is chosen for a table of 10 columns, beside what is given."""
+    names = {"layers", "width", "T", "step", "architecture", "dtype"}
+    model = {name: value for name, value in given.items() if name in names}
+    training = {name: value for name, value in given.items() if name not in names}
+    shape = table_defaults.TableShape(rows, 10, task)
+    plain = Scaler(torch.ones(1), torch.ones(1))
+    found = table_defaults.filled(model, training, shape, [plain])
+    return {**found[0], **found[1]}
+
+
+def test_what_is_chosen_for_a_table() -> None:
+    assert (chosen()["method"], chosen()["layers"], chosen()["T"]) == ("joint", 8, 3.0)
+    assert "T" not in chosen(step=0.1)
+    assert "T" not in chosen(architecture="MS1")
+    assert chosen(rows=200)["batch_size"] == 200
+    assert chosen(rows=201)["batch_size"] == 200
+    assert chosen(rows=500, method="coordinate")["batch_size"] == 500
+    assert chosen(rows=501, method="coordinate")["batch_size"] == 200
+    assert chosen(width=10)["learning_rate"] == pytest.approx(0.03)
+    assert chosen(width=10, schedule="constant")["learning_rate"] == pytest.approx(0.02)
+    assert chosen(width=10, task="regression")["learning_rate"] == pytest.approx(0.04)
+    assert chosen(alpha=0.5)["alpha"] == 0.5
     plain, offset = (Scaler(torch.tensor([m]), torch.ones(1)) for m in (1.0, 1e6))
-    assert settings.choose_dtype("auto", 1000, [plain]) == torch.float64
-    assert settings.choose_dtype("auto", 1001, [plain]) == torch.float32
-    assert settings.choose_dtype("auto", 1001, [plain, offset]) == torch.float64
+    assert table_defaults.dtype(1000, [plain]) == "float64"
+    assert table_defaults.dtype(1001, [plain]) == "float32"
+    assert table_defaults.dtype(1001, [plain, offset]) == "float64"
+
+
+def test_of_several_starts_the_one_with_the_lowest_loss_is_kept() -> None:
+    X, y = make_friedman1(120, noise=0.5, random_state=0)
+    seeds = starts.seeds(1, 3)
+    alone = [HDNNRegressor(max_iter=5, random_state=seed).fit(X, y) for seed in seeds]
+    best = min(alone, key=lambda found: found.loss_curve_[-1])
+    found = HDNNRegressor(max_iter=5, random_state=1, n_init=3).fit(X, y)
+    assert found.loss_curve_ == best.loss_curve_
+    assert (found.predict(X) == best.predict(X)).all()
 
 
 def test_seconds_since_1970_are_good_features_and_targets() -> None:

@@ -286,6 +286,31 @@ def test_an_unfinished_run_can_become_longer(whole: Run, tmp_path: Path) -> None
     assert len(read_history(run.history)) == 7
 
 
+def test_a_run_of_several_starts_keeps_the_best_and_resumes(tmp_path: Path) -> None:
+    config = replace(RECIPE, training=replace(RECIPE.training, epochs=3, n_init=3))
+    whole = Run.create(tmp_path / "whole", config)
+    metrics = whole.train()
+    tried = [Run.open(whole.starts / str(k)) for k in range(3)]
+    losses = [read_history(run.history)[-1]["penalized"] for run in tried]
+    assert len(set(losses)) == 3
+    best = tried[losses.index(min(losses))]
+    assert whole.model_file.read_bytes() == best.model_file.read_bytes()
+    assert json.loads(best.metrics.read_text()) == metrics
+    assert tried[0].read_config().model == config.model  # the first start is the run without n_init
+
+    def stop(trainer: Trainer, entry: EpochRecord) -> None:
+        if trainer.config.seed and entry.epoch == 2:
+            raise KeyboardInterrupt
+
+    run = Run.create(tmp_path / "run", config)
+    with pytest.raises(KeyboardInterrupt):
+        run.train([stop])
+    assert not run.finished
+    assert command("train", "--resume", run.folder).exit_code == 0
+    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+    refused(command("train", "--resume", run.folder, "--epochs", 9), 2, "several starts")
+
+
 def test_runs_that_cannot_go_on_are_left_alone(whole: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
     before = contents(run.folder)

@@ -274,12 +274,12 @@ class Run:
             FileFormatError: the checkpoint is damaged.
         """
         model = prepared.model
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), shapes)
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), model)
         if snapshot is None:
             return None
-        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in shapes})
-        _, undo = _standard(prepared.data)
+        names = model.state_dict()
+        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in names})
+        _, undo = standardized_target(prepared.data)
         undo(model)
         return model
 

@@ -102,7 +102,8 @@ def reproduce_table1(
     console.print(table.terminal(title, console.width))
     reached = sum(map(table1.reached, rows))
     say(f"the mean reaches the published value in {reached} of {len(rows)} cells; {took:.0f} s")
-    say(f"records and tables: {out}")
+    page = out / f"table1-{protocol}-{split}.html"
+    say(f"table: {page}  (records and other forms are beside it)")
 
 
 @reproduce.command(name="figure1")
@@ -178,7 +179,7 @@ def reproduce_table2(
         emit({"protocol": protocol, "rows": table.data()})
         return
     console.print(table.terminal(f"Table 2, protocol {protocol}", console.width))
-    say(f"records and table: {out}")
+    say(f"table: {out / 'README.md'}  (records are beside it)")
 
 
 @reproduce.command(name="figure2")
@@ -211,7 +212,8 @@ def reproduce_figure2(
         return
     rows = figure2.rows(records, figure2.FIGURE)
     say(render.Table(figure2_page.NORMS, rows).markdown())
-    say(f"{len(records)} records, figures and tables: {out}; {took:.0f} s")
+    say(f"{len(records)} records and their tables: {out}; {took:.0f} s")
+    say(f"figure: {out / 'figure2.png'}")
 
 
 @reproduce.command(name="robustness")

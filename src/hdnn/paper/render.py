@@ -14,6 +14,7 @@ import numpy as np
 
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
+from hdnn.plots import DARK, LIGHT, Theme
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
@@ -99,7 +100,8 @@ class Table(Generic[T]):
             + "</tr>\n"
             for texts in self.texts()
         )
-        return _PAGE.format(title=html.escape(title), head=head, body=body)
+        colors = {"light": _colors(LIGHT), "dark": _colors(DARK)}
+        return _PAGE.format(title=html.escape(title), head=head, body=body, **colors)
 
     def terminal(self, title: str, width: int) -> TerminalTable:
         """For a terminal of a width, without as many spare columns as it has no room for."""
@@ -157,14 +159,27 @@ def write(path: Path, text: str) -> None:
         temporary.write_text(text)
 
 
+def _colors(theme: Theme) -> str:
+    return (
+        f"--paper:{theme.paper};--ink:{theme.ink};--muted:{theme.muted};--grid:{theme.grid};"
+        f"--reached:{theme.color(2)};--short:{theme.color(1)}"
+    )
+
+
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #222 }}
-table {{ border-collapse: collapse; width: 100% }}
-th, td {{ padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #ddd }}
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+:root {{ {light} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 62rem;
+  background: var(--paper); color: var(--ink) }}
+div {{ overflow-x: auto }}
+table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(--grid) }}
+th {{ color: var(--muted); font-weight: 500 }}
 th:nth-child(-n+2), td:nth-child(-n+2) {{ text-align: left }}
-.reached td:last-child {{ color: #1f7a33 }} .short td:last-child {{ color: #c1440e }}
+.reached td:last-child {{ color: var(--reached) }} .short td:last-child {{ color: var(--short) }}
 </style></head><body><h1>{title}</h1>
-<table><thead><tr>{head}</tr></thead><tbody>
-{body}</tbody></table></body></html>
+<div><table><thead><tr>{head}</tr></thead><tbody>
+{body}</tbody></table></div></body></html>
 """

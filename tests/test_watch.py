@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hdnn
-from hdnn.analysis import watch
+from hdnn.analysis import monitor, watch
 from hdnn.errors import HdnnError
 
 
@@ -156,3 +161,142 @@ def test_layers_that_are_not_there(layers: list[str] | None, words: str) -> None
 def test_nothing_watched_is_an_error() -> None:
     with pytest.raises(HdnnError, match="nothing was watched"):
         watch(nn.Sequential(nn.Linear(2, 2))).measure()
+
+
+# --- during a training ----------------------------------------------------------------------------
+
+
+class Rings(nn.Module):
+    """A classifier with a Hamiltonian block, as a user writes it; batch norm and dropout too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        block = hdnn.network("H1", features=8, layers=8, T=1.0, dtype=torch.float32)
+        stem = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.02)).float()
+        self.layers = nn.Sequential(stem, block, nn.Linear(8, 2).float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def rings(samples: int = 512, seed: int = 1) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 2, generator=draw, dtype=torch.float32)
+    return x, (x.norm(dim=1) > 1.18).long()
+
+
+def accuracy(model: nn.Module) -> float:
+    x, labels = rings(2000, seed=2)
+    with torch.no_grad():
+        return float((model.eval()(x).argmax(1) == labels).double().mean())
+
+
+def train(model: nn.Module, epochs: int) -> None:
+    x, labels = rings()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(epochs):
+        for some in torch.arange(512).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[some]), labels[some]).backward()
+            optimizer.step()
+
+
+def test_a_monitored_training_is_the_same_to_the_last_bit() -> None:
+    plain, watched = Rings(), Rings()
+    logged: dict[int, dict[str, float]] = {}
+    torch.manual_seed(0)
+    train(plain, 2)
+    torch.manual_seed(0)
+    with monitor(watched.layers, every=5, log=lambda m, step: logged.update({step: m})) as seen:
+        train(watched, 2)
+    for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert list(logged) == [0, 5, 10, 15]
+    assert set(logged[0]) == {
+        f"gradient_norm{kind}/{layer}" for kind in ("", "_min", "_max") for layer in ("input", 0, 1)
+    }
+    first = watch(Rings().layers.eval())(rings()[0][:16])
+    assert logged[0]["gradient_norm_max/1"] == pytest.approx(float(first.norms.maximum[2]))
+    train(watched, 1)
+    assert len(seen.measurements) == 4  # the hook is gone
+    with monitor(watched.layers, every=1) as seen, torch.no_grad():
+        watched(rings()[0])  # no training
+    assert not seen.measurements
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"samples": -1}, {"every": True}])
+def test_a_monitor_of_nonsense_raises(options: dict[str, Any]) -> None:
+    with pytest.raises(HdnnError, match="positive integer"):
+        monitor(Rings().layers, **options)
+
+
+def test_lightning_logs_the_norms_and_trains_as_a_plain_loop(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's, about packages that it finds
+        L = pytest.importorskip("lightning.pytorch", reason="needs Lightning")
+        lightning = pytest.importorskip("hdnn.analysis.lightning")
+
+        class Lit(L.LightningModule):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = Rings()
+
+            def training_step(self, batch: Any, _: int) -> Tensor:
+                return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+            def configure_optimizers(self) -> Any:
+                return torch.optim.Adam(self.parameters(), lr=0.02)
+
+        model = Lit()
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*rings()), 64)
+        logger = L.loggers.CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+        trainer = L.Trainer(
+            accelerator="cpu",
+            max_epochs=30,
+            logger=logger,
+            callbacks=[lightning.GradientNorms("net.layers", every=20)],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(model, loader)
+    table = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    steps = [int(row.split(",")[table[0].split(",").index("step")]) for row in table[1:]]
+    assert "gradient_norm/1" in table[0]
+    assert steps == list(range(0, 240, 20))
+    plain = Rings()
+    train(plain, 30)
+    assert accuracy(plain) > 0.95
+    assert accuracy(model.net) > accuracy(plain) - 0.02
+
+
+def test_skorch_trains_a_monitored_model() -> None:
+    skorch = pytest.importorskip("skorch", reason="needs skorch")
+    x, labels = rings()
+    net = skorch.NeuralNetClassifier(
+        Rings,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.Adam,
+        lr=0.02,
+        batch_size=64,
+        max_epochs=30,
+        train_split=None,
+        verbose=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net.initialize()
+        with monitor(net.module_.layers, every=20) as seen:
+            net.partial_fit(x.numpy(), labels.numpy())
+        assert len(seen.measurements) == 12
+        test, expected = rings(2000, seed=2)
+        assert float(np.mean(net.predict(test.numpy()) == expected.numpy())) > 0.93
+
+
+def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hdnn.analysis.lightning as module
+
+    monkeypatch.setattr(module, "Callback", None)
+    with pytest.raises(HdnnError, match=r"hdnn\[lightning\]"):
+        module.GradientNorms()

@@ -6,6 +6,7 @@ from hdnn.analysis.check import Check
 from hdnn.analysis.depth import DepthError, depth_error
 from hdnn.analysis.gradient_norms import Norms, norms, product_bound
 from hdnn.analysis.margins import Margins, Robustness, margins, robustness
+from hdnn.analysis.monitor import Measurement, Monitor, monitor
 from hdnn.analysis.perturbations import accuracy_under
 from hdnn.analysis.profiles import Profile, profile
 from hdnn.analysis.sensitivity import forward_sensitivities, layer_factors, sensitivities
@@ -18,6 +19,8 @@ __all__ = [
     "Check",
     "DepthError",
     "Margins",
+    "Measurement",
+    "Monitor",
     "Norms",
     "Profile",
     "Robustness",
@@ -31,6 +34,7 @@ __all__ = [
     "forward_sensitivities",
     "layer_factors",
     "margins",
+    "monitor",
     "norms",
     "product_bound",
     "profile",

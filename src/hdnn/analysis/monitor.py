@@ -50,6 +50,9 @@ class Measurement:
 class Monitor:
     """Measures a module every so many training steps, while it is a context; see `monitor`.
 
+    Args:
+        module, layers, every, samples, log, options: as in `monitor`.
+
     Attributes:
         measurements: all so far.
     """

@@ -23,7 +23,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
-        layers, width, T, step, augmentation, activation: as in `hdnn.HDNNClassifier`.
+        layers, width, T, step, levels, augmentation: as in `hdnn.HDNNClassifier`.
+        activation: as in `hdnn.HDNNClassifier`.
         time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
         batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
         early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.

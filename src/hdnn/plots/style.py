@@ -202,6 +202,12 @@ def label_ends(axis: Axes) -> Axes:
     """Write the label of every line at its right end, in its color, instead of a legend.
 
     Labels that would overlap are pushed apart. The limits and scales of the axis must be final.
+
+    Args:
+        axis: with labeled lines.
+
+    Returns:
+        The axis.
     """
     figure = axis.get_figure(root=True)
     assert figure is not None

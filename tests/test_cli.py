@@ -938,6 +938,6 @@ def test_a_rehearsal_says_so_and_does_everything(
 ) -> None:
     monkeypatch.setenv("HDNN_QUICK", "1")
     result = done("train", labeled.table, "--target", "label", "--epochs", 500, "--out", "run")
-    assert "HDNN_QUICK is set, so this is a rehearsal: epochs 2" in result.stderr
-    assert Run.open(Path("run")).read_config().training.epochs == 2
+    assert "HDNN_QUICK is set, so this is a rehearsal: epochs 3" in result.stderr
+    assert Run.open(Path("run")).read_config().training.epochs == 3
     assert Run.open(Path("run")).finished

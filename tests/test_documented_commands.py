@@ -143,7 +143,7 @@ def bring(text: str, place: Path) -> None:
     words = shlex.split(text)
     named = [word for word in words if word in ("run", "RUN") and not (place / word).exists()]
     if named and words[words.index(named[0]) - 1] != "--out":
-        execute(f"hdnn train data.csv --target label --layers 4 --out {named[0]}")
+        execute(f"hdnn train data.csv --target label --layers 16 --out {named[0]}")
     if "PATH" in words:
         shutil.copy(place / "data.csv", place / "PATH")
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hdnn.cli.help import show_help
 from hdnn.progress import note
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -19,7 +20,7 @@ QUICK = "HDNN_QUICK"
 """Set, it makes rehearsals of long commands: they do everything, but little of it."""
 
 REHEARSALS: dict[str, dict[str, Any]] = {
-    "train": {"epochs": 2},
+    "train": {"epochs": 3},
     "demo": {"epochs": 2},
     "animate": {"seconds": 2.0},
     "table1": {"seeds": 1, "layers": [4], "workers": 1},
@@ -45,6 +46,10 @@ class _Options:
             if getattr(param, "is_flag", False):
                 param.metavar = ""
         return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; see `hdnn.cli.help`."""
+        show_help(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line; an option of one value that is given twice is a misuse."""

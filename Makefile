@@ -12,7 +12,7 @@ WORKERS ?= 2              # test processes; 0 runs the tests in one process, as 
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
 ATTACK  ?=                # further arguments of the attack: make attack ATTACK='--scale 0.1'
 
-.PHONY: help setup demo test attack lint format types bench docs clean
+.PHONY: help setup demo test attack lint format types bench docs wheel clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench e
 
 docs: $(VENV)/.docs  ## build the site into build/docs; a warning is an error
 	$(PY) -m sphinx -q -W --keep-going -j auto -b html docs build/docs
+
+wheel:  ## build wheel and sdist into dist, and use both from a fresh environment
+	.ci/wheel $(PYTHON)
 
 clean:  ## remove caches and build products; keeps .venv (rm -r .venv to start afresh)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

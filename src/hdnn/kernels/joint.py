@@ -310,7 +310,7 @@ def _block(
     return found
 
 
-@compiled
+@always_inline
 def _chunk(
     samples: Samples,
     first: int,
@@ -436,7 +436,7 @@ def _advance(
     return True
 
 
-@compiled
+@always_inline
 def _work(
     samples: Samples,
     shared: Shared,

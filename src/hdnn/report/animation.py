@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,8 @@ from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.plots import LIGHT, Flow, Theme, check_figure_path, new_figure
 from hdnn.plots.planar import layer_states
-from hdnn.plots.style import NORMAL, SMALL
-from hdnn.report import words
+from hdnn.plots.style import NORMAL
+from hdnn.report import measure
 from hdnn.report.collect import Material
 from hdnn.report.scene import Scene, scene
 
@@ -60,11 +60,9 @@ def animate(
         raise HdnnError(material.notices[0])
     if not material.model.networks:
         raise HdnnError("the model has no Hamiltonian layers to animate")
-    models = {words.network_name(material.model): material.model}
-    if material.plain is not None:
-        models["plain network"] = material.plain
-    shown = scene(models, material.X, material.y, regions=False)
-    images = _images(shown, seconds, theme)
+    shown = scene(material.models, material.X, material.y, regions=False)
+    scores = [measure.score(model, material.X, material.y) for model in material.models.values()]
+    images = _images(shown, scores, seconds, theme)
     with atomic(path) as temporary:
         write = _write_mp4 if Path(path).suffix.lower() == ".mp4" else _write_gif
         write(images, temporary)
@@ -79,29 +77,33 @@ def moments(frames: int, seconds: float) -> np.ndarray:
     return np.concatenate([np.zeros(first), way, np.full(last, frames - 1.0)])
 
 
-def _images(shown: Scene, seconds: float, theme: Theme) -> Iterator[np.ndarray]:
+def _images(
+    shown: Scene, scores: Sequence[str], seconds: float, theme: Theme
+) -> Iterator[np.ndarray]:
     """RGB images ``(H, W, 3)``."""
-    flows = dict(zip(shown.titles, shown.flows, strict=True))
     for moment in moments(len(shown.flows[0].depths), seconds):
-        figure = _frame(flows, shown, float(moment), theme)
+        figure = _frame(shown, scores, float(moment), theme)
         figure.canvas.draw()
         yield np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # type: ignore[attr-defined]
 
 
-def _frame(flows: Mapping[str, Flow], shown: Scene, moment: float, theme: Theme) -> Figure:
-    """All flows side by side at a moment between two frames."""
-    figure = new_figure(3.2 * len(flows), 3.62, theme)
+def _frame(shown: Scene, scores: Sequence[str], moment: float, theme: Theme) -> Figure:
+    """All flows side by side at a moment between two frames; scores are told at the end."""
+    count = len(shown.flows)
+    figure = new_figure(3.2 * count, 3.7, theme)
     figure.set_layout_engine("none")
     colors = None if shown.colors is None else replace(theme, classes=tuple(shown.colors))
-    for number, (name, moving) in enumerate(flows.items()):
-        share = 1 / len(flows)
-        axis = figure.add_axes((share * number + 0.02 * share, 0.015, 0.96 * share, 0.85))
-        now = between(moving, moment)
-        layer_states(axis, now, shown.numbers, 0, 5.0, colors, moving.box())
+    share = 1 / count
+    for number, (name, moving) in enumerate(zip(shown.titles, shown.flows, strict=True)):
+        axis = figure.add_axes((share * number + 0.02 * share, 0.015, 0.96 * share, 0.83))
+        layer_states(axis, between(moving, moment), shown.numbers, 0, 5.0, colors, moving.box())
+        depth = moving.depths[round(moment)]
+        place, color = f"layer {depth} of {moving.last}", theme.muted
+        if depth == moving.depths[-1] and scores[number]:
+            place, color = f"{place}: {scores[number]}", theme.ink
         look: dict[str, Any] = {"transform": axis.transAxes, "va": "bottom"}
-        axis.text(0, 1.03, name, fontsize=NORMAL + 1, color=theme.ink, **look)
-        depth = f"layer {moving.depths[round(moment)]}"
-        axis.text(1, 1.03, depth, fontsize=SMALL + 1, color=theme.muted, ha="right", **look)
+        axis.text(0, 1.09, name, fontsize=NORMAL + 1.5, color=theme.ink, **look)
+        axis.text(0, 1.015, place, fontsize=NORMAL, color=color, **look)
     return figure
 
 

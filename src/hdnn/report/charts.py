@@ -67,7 +67,8 @@ class _Scale:
                 inside = [v for v in found if self.low - 1e-9 <= math.log10(v) <= self.high + 1e-9]
                 return [(v, f"{v:.3g}") for v in inside]
             step = max(1, math.ceil((last - first) / most))
-            return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
+            # Multiples of the step, so that 1 is among them.
+            return [(10.0**k, _power(k)) for k in range(-(-first // step) * step, last + 1, step)]
         return _round_ticks(self.low, self.high, most, 1.0 if self.whole else 0.0)
 
 
@@ -117,9 +118,9 @@ def line_chart(
     right = width - (RIGHT if any(s.label for s in series) and not converge else 16)
     x = _Scale(_finite(*(s.x for s in series)), LEFT, right, whole=True)
     values = _finite(*(column for s in series for column in (s.y, s.low, s.high)))
-    y = _Scale(
-        values[values > 0] if log and (values > 0).any() else values, HEIGHT - BOTTOM, TOP, log
-    )
+    if log and (values > 0).any():
+        values = values[values > 0]
+    y = _Scale(values, HEIGHT - BOTTOM, TOP + 20 if converge else TOP, log)
     parts = [_axes(x, y, x_label, y_label)]
     for line in series:
         parts += [_band(line, x, y), _line(line, x, y)]
@@ -234,21 +235,23 @@ def _labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
 
 
 def _inner_labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:
-    """Labels at a third of the way: above their line, or below it where that is too high."""
-    found = []
+    """Labels at a third of the way: above the upper line, below the lower one if there is room."""
     place = x.start + (x.end - x.start) / 3
+    lines = []
     for line in series:
         points = [point for run in _runs(line, x, y) for point in run]
-        if not line.label or not points:
-            continue
-        under = np.linspace(place, place + 9 * len(line.label), 9)  # what the label stands over
-        across, heights = zip(*points, strict=True)
-        near = np.interp(under, across, heights)
-        up = float(near.min()) - 12
-        height = up if up > TOP + 20 else float(near.max()) + 26
+        if line.label and points:
+            across, heights = zip(*points, strict=True)
+            under = np.linspace(place, place + 9 * len(line.label), 9)  # where the label stands
+            lines.append((np.interp(under, across, heights), line))
+    lines.sort(key=lambda found: float(found[0].mean()))
+    found = []
+    for number, (near, line) in enumerate(lines):
+        below = float(near.max()) + 22
+        lower = number > 0 and below < HEIGHT - BOTTOM
         found.append(
-            f'<text class="label f{line.color % 10}" x="{place:.1f}" y="{height:.1f}">'
-            f"{escape(line.label)}</text>"
+            f'<text class="label f{line.color % 10}" x="{place:.1f}" '
+            f'y="{below if lower else float(near.min()) - 10:.1f}">{escape(line.label)}</text>'
         )
     return found
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
+from hdnn.report import words
+from hdnn.report.measure import EVALUATED
 from hdnn.training.evaluation import evaluate
 from hdnn.training.prepare import Prepared, PreparedRun, build, prepare
 from hdnn.training.recorder import GradientLog
@@ -23,8 +25,6 @@ from hdnn.training.trainer import Trainer
 
 BUDGET = 3e9
 """Multiplications up to which a plain network is trained for comparison: a few seconds."""
-EVALUATED = 20_000
-"""Samples that predictions are made of at most."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,12 @@ class Material:
     run: str | None = None
     notices: tuple[str, ...] = ()
     lead: tuple[str, str] | None = None
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """The networks to show side by side, by title."""
+        found = {} if self.model is None else {words.network_name(self.model): self.model}
+        return found if self.plain is None else {**found, "plain network": self.plain}
 
 
 def of_model(

@@ -14,12 +14,11 @@ import numpy as np
 from markupsafe import Markup
 from torch import Tensor
 
-from hdnn.models import Model
 from hdnn.plots.planar import collapsed
 from hdnn.report import measure, words
 from hdnn.report.charts import NARROW, Series, line_chart, scatter_chart
-from hdnn.report.collect import EVALUATED, Material
-from hdnn.report.measure import DepthNorms
+from hdnn.report.collect import Material
+from hdnn.report.measure import EVALUATED, DepthNorms
 from hdnn.report.scene import Scene, scene
 from hdnn.report.still import still
 
@@ -66,7 +65,10 @@ def _metrics(metrics: dict[str, dict[str, Any]]) -> dict[str, Any]:
             return ""
         return f"{value:,}" if isinstance(value, int) else words.number(float(value))
 
-    rows = [(name, [text(found.get(name)) for found in metrics.values()]) for name in names]
+    rows = [
+        (words.MEASURES.get(name, name), [text(found.get(name)) for found in metrics.values()])
+        for name in names
+    ]
     return {"parts": [words.PARTS.get(part, part) for part in metrics], "rows": rows}
 
 
@@ -122,7 +124,8 @@ def learning(material: Material) -> Section:
     history = material.history
     if not history:
         return None
-    charts = [_curves(history, name) for name in ("loss", "accuracy")]
+    names = ("loss", "accuracy") if len(history) > 1 else ()  # a point is no curve
+    charts = [_curves(history, name) for name in names]
     return {"sentence": words.learning(history), "charts": [c for c in charts if c is not None]}
 
 
@@ -148,17 +151,14 @@ def _curves(history: list[dict[str, Any]], name: str) -> Markup | None:
 
 def flow(material: Material) -> Section:
     """The data layer by layer, beside a plain network where one was trained."""
-    model, plain = material.model, material.plain
+    model = material.model
     if model is None or not any(net.layers for net in model.networks):
         return None
-    models = {words.network_name(model): model}
-    if plain is not None:
-        models["plain network"] = plain
-    shown = scene(models, material.X, material.y)
+    shown = scene(material.models, material.X, material.y)
     return {
         "networks": [
-            {"title": title, "score": _score(network, material)}
-            for title, network in models.items()
+            {"title": title, "score": measure.score(network, material.X, material.y)}
+            for title, network in material.models.items()
         ],
         "planar": shown.regions[0] is not None,
         "labels": shown.labels[:10],
@@ -171,12 +171,6 @@ def flow(material: Material) -> Section:
         "data": _script_json(shown.data()),
         "still": still(shown),
     }
-
-
-def _score(model: Model, material: Material) -> str:
-    if model.task == "regression":
-        return ""
-    return words.share(measure.accuracy(model, material.X[:EVALUATED], material.y[:EVALUATED]))
 
 
 def _flow_sentence(shown: Scene) -> str:

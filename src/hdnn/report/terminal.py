@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from hdnn.analysis import profile
+from hdnn.analysis import profile, sensitivities
 from hdnn.analysis.profiles import spread
 from hdnn.training.runs import read_history
 from hdnn.training.trainer import EpochRecord, Trainer
@@ -21,6 +22,8 @@ HEIGHT, WIDTH = 5, 34
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 EXAMINED = 100
 """Samples whose gradients are measured."""
+SMALL = 512
+"""Layers times width up to which plain torch is fast enough: no kernel is compiled for a chart."""
 
 
 class Charts:
@@ -36,11 +39,14 @@ class Charts:
         """Depths and mean norms of d y_N / d y_l on training data; None for images."""
         if self.trainer is None or self.trainer.model.stem.takes_images:
             return None
-        net = self.trainer.model.network
-        depths = spread(net.layers, WIDTH)
+        net = copy.copy(self.trainer.model.network)
+        depths, states = spread(net.layers, WIDTH), self.trainer.loop.data.states[:EXAMINED]
         with torch.no_grad():
-            seen = profile(net, self.trainer.loop.data.states[:EXAMINED], depths, energy=False)
-        return depths, seen.largest.mean(-1)
+            if net.layers * (net.features or 1) > SMALL:
+                return depths, profile(net, states, depths, energy=False).largest.mean(-1)
+            net.backend = "reference"
+            M = sensitivities(net, states)[depths]
+            return depths, torch.linalg.matrix_norm(M, 2).mean(-1).double().numpy()
 
     def show(self, history: Path, console: Console) -> None:
         """Print them side by side, or one below the other where there is no room."""

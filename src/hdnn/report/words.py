@@ -17,6 +17,8 @@ LONGEST = 48
 """Characters of a name that are shown."""
 PARTS = {"train": "training", "test": "held-out", "data": "given"}
 """What the parts of the data are called."""
+MEASURES = {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+"""What measures are called whose key is no word."""
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
@@ -45,19 +47,7 @@ def math(text: str) -> Markup:
     >>> math("|∂y_N/∂y_ℓ| < 1")
     Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1')
     """
-    return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", escape(text)))
-
-
-def share(value: float) -> str:
-    """A share of samples that are right, for people.
-
-    >>> share(0.9996), share(1.0), share(0.5)
-    ('99.9 % right', '100 % right', '50.0 % right')
-    """
-    percent = 100 * value
-    if percent == 100:
-        return "100 % right"
-    return f"{min(percent, 99.9):.1f} % right"  # not 100 where one is wrong
+    return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text))))
 
 
 def network_name(model: Model) -> str:
@@ -98,8 +88,10 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
 def learning(history: Sequence[dict[str, Any]]) -> str:
     """How the training went."""
     first, last = history[0], history[-1]
+    if len(history) == 1:
+        return f"The loss is {number(last['loss'])} after the first epoch."
     text = f"The loss went from {number(first['loss'])} to {number(last['loss'])}"
-    text += f" in {last['epoch']} epoch{'s' if last['epoch'] != 1 else ''}"
+    text += f" in {last['epoch']} epochs"
     best = min(history, key=lambda entry: entry["loss"])
     if best["loss"] < 0.5 * last["loss"]:
         text += f"; it was lowest in epoch {best['epoch']} ({number(best['loss'])})"

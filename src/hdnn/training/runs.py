@@ -33,11 +33,13 @@ from hdnn.files import (
     sync_folder,
 )
 from hdnn.models import Model, load, save
+from hdnn.refinement import set_depth
 from hdnn.training import checkpoint, targets, toml
 from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
+from hdnn.training.levels import INTERPOLATION, Levels
 from hdnn.training.prepare import Prepared, PreparedRun, data_digest
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
@@ -274,12 +276,16 @@ class Run:
             FileFormatError: the checkpoint is damaged.
         """
         model = prepared.model
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), shapes)
+        config = self.read_config()
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
         if snapshot is None:
             return None
-        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in shapes})
-        _, undo = _standard(prepared.data)
+        levels = Levels.of(model, config.training)
+        if levels.depths:
+            set_depth(model, levels.depths[levels.level_of(snapshot.tensors)], INTERPOLATION)
+        state = {k[6:]: v for k, v in snapshot.tensors.items() if k.startswith("model.")}
+        model.load_state_dict(state)
+        _, undo = standardized_target(prepared.data)
         undo(model)
         return model
 

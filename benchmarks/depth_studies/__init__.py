@@ -1,0 +1,1 @@
+"""Studies of depth as a dial, see benchmarks/depth.py."""

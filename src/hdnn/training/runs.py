@@ -38,6 +38,7 @@ from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.group import SINGLE_PROCESS, Group
+from hdnn.training.levels import Levels
 from hdnn.training.prepare import Prepared, PreparedRun, data_digest
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
@@ -273,13 +274,13 @@ class Run:
         Raises:
             FileFormatError: the checkpoint is damaged.
         """
-        model = prepared.model
-        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, self.read_config(), shapes)
+        model, config = prepared.model, self.read_config()
+        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
         if snapshot is None:
             return None
-        model.load_state_dict({name: snapshot.tensors[f"model.{name}"] for name in shapes})
-        _, undo = _standard(prepared.data)
+        Levels.of(model, config.training).enter(model, snapshot.tensors)
+        model.load_state_dict({k: snapshot.tensors[f"model.{k}"] for k in model.state_dict()})
+        _, undo = standardized_target(prepared.data)
         undo(model)
         return model
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
 from hdnn.models import Model
-from hdnn.refinement import coarsen, optimizer_state, refine
+from hdnn.refinement import coarsen, optimizer_state, refine, set_depth
 from hdnn.refinement.depth import networks_in
 from hdnn.refinement.optimizers import LayerMix, layer_mixes
 from hdnn.training.ensemble import CompiledLoop
@@ -113,6 +113,11 @@ class Levels:
         if not 0 <= level <= self.last:
             raise HdnnError(f"there is no level {level} of {self.last + 1}")
         return level
+
+    def enter(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """Bring a module on the last level to the depth of a state, in place."""
+        if self.depths:
+            set_depth(module, self.depths[self.level_of(tensors)], INTERPOLATION)
 
     def shapes(self, module: nn.Module, level: int) -> Mapping[str, torch.Size]:
         """The shapes of the tensors of a module on a level, by name.

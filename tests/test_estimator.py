@@ -153,7 +153,7 @@ def test_numbers_from_numpy_are_numbers() -> None:
     options = {"layers": np.int64(3), "max_iter": np.int32(6), "alpha": np.float64(1e-3)}
     found = quick(**options, learning_rate=np.float32(0.01), T=np.float64(1.2)).fit(X, y)
     np.testing.assert_allclose(
-        values(found), values(quick(learning_rate=float(np.float32(0.01))).fit(X, y))
+        values(found), values(quick(learning_rate=float(np.float32(0.01)), T=1.2).fit(X, y))
     )
 
 
@@ -469,7 +469,7 @@ def test_what_the_estimators_narrow_is_a_setting_of_a_run(setting: str) -> None:
         ({"layers": 0}, "layers is an integer from 1 to 1000000, got 0"),
         ({"layers": 2.5}, "layers is an integer"),
         ({"width": "big"}, "width is an integer from 1 to 100000, got 'big'"),
-        ({"T": -1.0}, "T is a number above 0, got -1.0"),
+        ({"T": -1.0}, "T is a number above 0, or 'auto', got -1.0"),
         ({"step": 0.0}, "step is a number above 0, got 0.0"),
         ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),
         ({"activation": "tan"}, "unknown activation 'tan'.*tanh"),

@@ -88,6 +88,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "warmup": 1.5,
         "label_smoothing": 0.1,
         "averaging": 0.99,
+        "n_init": 4,
         "shift": 2,
         "rotate": 10.0,
         "zoom": 0.1,

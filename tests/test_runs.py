@@ -56,6 +56,14 @@ def command(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def changed(*change: object) -> list[object]:
+    """`FLAGS` with other values; an option is given once."""
+    given = dict(zip(FLAGS[1::2], FLAGS[2::2], strict=True)) | dict(
+        zip(change[::2], change[1::2], strict=True)
+    )
+    return [FLAGS[0], *(word for pair in given.items() for word in pair)]
+
+
 def refused(result: Result, code: int, *words: str) -> None:
     """One message, no traceback, nothing on standard output."""
     assert result.exit_code == code, (result.output, result.exception)
@@ -204,10 +212,10 @@ def test_resume_goes_on(whole: Run, tmp_path: Path) -> None:
 def test_out_on_another_config_is_refused(change: tuple[object, ...], tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run")
     before = contents(run.folder)
-    result = command("train", *FLAGS, *change, "--out", run.folder)
+    result = command("train", *changed(*change), "--out", run.folder)
     refused(result, 2, "another config", "--overwrite")
     assert contents(run.folder) == before
-    result = command("train", *FLAGS, *change, "--out", run.folder, "--overwrite")
+    result = command("train", *changed(*change), "--out", run.folder, "--overwrite")
     assert result.exit_code == 0
     assert run.finished
     assert epochs(run) == [1, 2, 3, 4, 5, 6]
@@ -341,7 +349,8 @@ def test_runs_that_cannot_go_on_are_left_alone(whole: Run, tmp_path: Path) -> No
 def test_a_planar_problem_has_the_settings_of_table_1(
     flags: tuple[object, ...], expected: tuple[object, ...], tmp_path: Path
 ) -> None:
-    words = ("swiss-roll", "--size", 20, "--layers", 32, "--epochs", 0, *flags)
+    depth = () if "--layers" in flags else ("--layers", 32)
+    words = ("swiss-roll", "--size", 20, *depth, "--epochs", 0, *flags)
     done = command("train", *words, "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output
     config = Run.open(tmp_path / "run").read_config()
@@ -383,7 +392,7 @@ def test_settings_that_cannot_be_built_leave_no_folder(
     wrong: tuple[object, ...], tmp_path: Path
 ) -> None:
     """Else the same command, corrected, would find "a run of another config" there."""
-    refused(command("train", *FLAGS, *wrong, "--out", tmp_path / "run"), 2)
+    refused(command("train", *changed(*wrong), "--out", tmp_path / "run"), 2)
     assert not (tmp_path / "run").exists()
 
 

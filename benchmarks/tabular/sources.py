@@ -66,6 +66,20 @@ def _read_keel(name: str, kind: str) -> tuple[pd.DataFrame, pd.Series]:
     return X.astype({c: "category" for c in texts if c in X}), y
 
 
+def _noisy_categories(rows: int, columns: int, numbers: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Categories, and some numbers, of which a few matter; every fifth label is drawn by lot."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({f"n{k}": rng.normal(size=rows) for k in range(numbers)})
+    score = X.to_numpy()[:, :2].sum(1) if numbers else np.zeros(rows)
+    for k in range(columns):
+        levels = int(rng.integers(3, 8))
+        drawn = rng.integers(levels, size=rows)
+        X[f"c{k}"] = pd.Categorical([f"v{value}" for value in drawn])
+        score = score + (rng.normal(size=levels)[drawn] if k < 4 else 0.0)
+    y = np.where(rng.random(rows) < 0.2, rng.random(rows) < 0.3, score > np.quantile(score, 0.7))
+    return X, y.astype(int)
+
+
 def _bundled(load: Callable[..., Any], task: str = "classification") -> Source:
     return Source(task, lambda: load(return_X_y=True, as_frame=True))
 
@@ -143,6 +157,8 @@ TUNING: dict[str, Source] = {
         n_classes=12,
         n_clusters_per_class=1,
     ),
+    "few-noisy-categories": Source("classification", lambda: _noisy_categories(280, 9, 0)),
+    "noisy-mixed": Source("classification", lambda: _noisy_categories(650, 8, 6)),
     "26-classes": _synthetic(
         "classification",
         datasets.make_classification,

@@ -354,6 +354,8 @@ def build_for_columns(
     row = zoo.architecture(architecture or given.architecture)
     width = given.width or default_width(features, given.projection)
     _check_weights(given.layers * width**2)
+    # The config's own architecture has it checked; another one has its own notion of time.
+    timed = architecture is None or row.scheme.uses_step
     generator, dtype = torch.Generator().manual_seed(given.seed), DTYPES[given.dtype]
     augmentation = projection = None
     if not needs_projection(given.projection, features, width):
@@ -366,8 +368,8 @@ def build_for_columns(
         time_invariant=given.time_invariant,
         dtype=dtype,
         generator=generator,
-        T=given.T if row.scheme.uses_step else None,
-        step=given.step if row.scheme.uses_step else None,
+        T=given.T if timed else None,
+        step=given.step if timed else None,
     )
     assert isinstance(net.field, WeightedField)
     with torch.no_grad():

@@ -382,7 +382,7 @@ def test_the_default_run_of_the_swiss_roll_keeps_what_is_proved(tmp_path: Path) 
     assert command("train", "swiss-roll", "--out", tmp_path / "run").exit_code == 0
     result = command("certify", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "not met  unsaturated" in result.output  # a fact about what was trained
+    assert "not met  smooth-weights" in result.output  # a fact about what was trained
 
 
 def test_certify_files(runs: Path, tmp_path: Path) -> None:

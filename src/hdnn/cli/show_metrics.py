@@ -119,7 +119,7 @@ def _show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table: names to the left, numbers to the right; labels are no markup."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for k, title in enumerate(header):
-        table.add_column(Text(title), justify="right" if k else "left", no_wrap=True)
+        table.add_column(Text(title), justify="right" if k else "left", no_wrap=console.width >= 60)
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)

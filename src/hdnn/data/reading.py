@@ -74,7 +74,8 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(ValueError("bad\nmagic")), reason_of(KeyError("X")), reason_of(MemoryError())
     ('bad magic', "KeyError: 'X'", 'MemoryError')
     """
-    text = cut(" ".join(str(getattr(error, "strerror", None) or error).split()), MOST_SHOWN)
+    said = str(getattr(error, "strerror", None) or error).partition(" <_io.")[0]  # of Pillow
+    text = cut(" ".join(said.split()), MOST_SHOWN)
     speaks = isinstance(error, (OSError, ValueError))
     return text if text and speaks else ": ".join(filter(None, (type(error).__name__, text)))
 

@@ -51,7 +51,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         schedule: learning rate over epochs: "constant", "cosine" (to 0), or "auto": constant for
             coordinate descent and `partial_fit`, cosine for joint descent.
         alpha: weight of the smoothness penalty on the hidden layers; "auto": 0.001, for
-            regression 0.01.
+            regression 0.003.
         alpha_c: weight of the penalty on the output layer.
         early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
             return to the best epoch.

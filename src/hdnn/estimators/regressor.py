@@ -25,7 +25,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
         layers, width, T, step, levels, augmentation: as in `hdnn.HDNNClassifier`.
         activation: as in `hdnn.HDNNClassifier`.
-        time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
+        time_invariant, init_scale, method, solver, max_iter, n_init: as in `hdnn.HDNNClassifier`.
         batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
         early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
         standardize, warm_start, dtype, random_state, verbose: as in `hdnn.HDNNClassifier`.

@@ -17,8 +17,8 @@ from hdnn.analysis.profiles import spread
 from hdnn.training.runs import read_history
 from hdnn.training.trainer import EpochRecord, Trainer
 
-HEIGHT, WIDTH = 5, 34
-"""Characters of a chart."""
+HEIGHT, WIDTH, MARGIN = 5, 34, 12
+"""Characters of a chart, and of what stands at its left."""
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 EXAMINED = 100
 """Samples whose gradients are measured."""
@@ -53,20 +53,26 @@ class Charts:
         entries = read_history(history) if history.exists() else []
         losses = [record["loss"] for record in entries]
         letters = BLOCKS if console.encoding.lower().startswith("utf") else ASCII
-        charts = []
+        charts, room = [], max(8, min(WIDTH, console.width - MARGIN))
         if len(losses) > 1:
             ends = (str(entries[0]["epoch"]), str(entries[-1]["epoch"]))
-            charts.append(chart("loss by epoch", losses, ends, letters))
+            charts.append(chart("loss by epoch", losses, ends, letters, room))
         found = self.norms()
         if found is not None and len(found[0]) > 1:
             depths, norms = found
             title = "norm of d y_N / d y_l by layer l"
-            charts.append(chart(title, norms.tolist(), ("0", str(depths[-1])), letters))
+            charts.append(chart(title, norms.tolist(), ("0", str(depths[-1])), letters, room))
         for line in beside(charts, console.width):
             console.print(Text(line, style="cyan"), soft_wrap=True)
 
 
-def chart(title: str, values: Sequence[float], ends: tuple[str, str], letters: str) -> list[str]:
+def chart(
+    title: str,
+    values: Sequence[float],
+    ends: tuple[str, str],
+    letters: str,
+    width: int = WIDTH,
+) -> list[str]:
     r"""Lines of a chart of positive values, on a logarithmic axis.
 
     >>> print("\n".join(chart("loss", [1.0, 0.1, 0.01], ("1", "3"), ASCII)))
@@ -79,7 +85,7 @@ def chart(title: str, values: Sequence[float], ends: tuple[str, str], letters: s
           1 3
     """
     logs = [math.log10(v) if 0 < v < math.inf else math.nan for v in values]
-    logs = _shrunk(logs)
+    logs = _shrunk(logs, width)
     known = [v for v in logs if not math.isnan(v)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     span = max(high - low, 1e-9)
@@ -100,11 +106,11 @@ def chart(title: str, values: Sequence[float], ends: tuple[str, str], letters: s
     return [*lines, " " * (margin + 2) + first + " " * gap + last]
 
 
-def _shrunk(values: list[float]) -> list[float]:
-    """At most `WIDTH` values: the means of stretches of equal length."""
-    if len(values) <= WIDTH:
+def _shrunk(values: list[float], width: int) -> list[float]:
+    """At most so many values: the means of stretches of equal length."""
+    if len(values) <= width:
         return values
-    parts = np.array_split(np.array(values), WIDTH)
+    parts = np.array_split(np.array(values), width)
     known = [part[~np.isnan(part)] for part in parts]
     return [float(part.mean()) if len(part) else math.nan for part in known]
 

@@ -25,13 +25,13 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
-        layers: number of layers.
+        layers: number of layers; "auto": 8, for regression 4.
         levels: depths to train at one after the other, as in (4, 16, 64), instead of `layers`; see
             docs/depth.md. None: one depth.
         width: width of the network, made even; None: twice the features, from 8 to 64, and from
             800 rows on four times, from 32 to 64; more than 64 features are projected to 64.
         T: final time; layers have the step T / layers (not for FCNN, which has no time). "auto":
-            3 for H1, 1.2 for the others.
+            3 for H1 where it classifies, else 1.2.
         step: step size of a layer, instead of T. H2 needs a T that shrinks with the width, as
             the norm of its J grows.
         augmentation: "append" zeros after the features, or "spread" them in the middle.
@@ -50,8 +50,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             where the schedule is constant.
         schedule: learning rate over epochs: "constant", "cosine" (to 0), or "auto": constant for
             coordinate descent and `partial_fit`, cosine for joint descent.
-        alpha: weight of the smoothness penalty on the hidden layers; "auto": 0.001, for
-            regression 0.003.
+        alpha: weight of the smoothness penalty on the hidden layers.
         alpha_c: weight of the penalty on the output layer.
         early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
             return to the best epoch.
@@ -89,7 +88,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
-        layers: int = defaults.LAYERS,
+        layers: int | str = "auto",
         levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float | str = "auto",
@@ -105,7 +104,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
-        alpha: float | str = "auto",
+        alpha: float = defaults.ALPHA,
         alpha_c: float = defaults.ALPHA_C,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,

@@ -44,10 +44,10 @@ class Parameter(NamedTuple):
 TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
-    "layers": Parameter("layers", ModelConfig, why=TABLES),
+    "layers": Parameter("layers", ModelConfig, True, "chosen from the task"),
     "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
-    "T": Parameter("T", ModelConfig, True, "chosen from the architecture"),
+    "T": Parameter("T", ModelConfig, True, "chosen from architecture and task"),
     "step": Parameter("step", ModelConfig),
     "augmentation": Parameter("augmentation", ModelConfig),
     "activation": Parameter("activation", ModelConfig),
@@ -62,7 +62,7 @@ PARAMETERS = {
     "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
     "learning_rate": Parameter("learning_rate", auto=True, why="chosen from the width"),
     "schedule": Parameter("schedule", Narrowed, True, "chosen from the method"),
-    "alpha": Parameter("alpha", auto=True, why="chosen from the task"),
+    "alpha": Parameter("alpha", why=TABLES),
     "alpha_c": Parameter("alpha_c", why=TABLES),
     "n_iter_no_change": Parameter(
         "early_stopping", Narrowed, why="counts with early_stopping=True only"

@@ -14,11 +14,11 @@ from hdnn.models import Scaler
 from hdnn.models.projection import MOST_PADDED, default_width
 from hdnn.training.settings import ModelConfig
 
-LAYERS = 8
-TIMES = {"H1": 3.0}
-"""The final time where it is not 1.2; the others were not tried on tables."""
+LAYERS = {"classification": 8, "regression": 4}
+TIMES = {("H1", "classification"): 3.0}
+"""The final time where it is not 1.2, by architecture and task; others were not tried on tables."""
 
-ALPHAS = {"classification": 1e-3, "regression": 3e-3}
+ALPHA = 1e-3
 """Penalty of the smoothness of the weights in time, ..."""
 ALPHA_C = 1e-2
 """... and of the output layer."""
@@ -106,8 +106,8 @@ def filled(
     """
     projects = model.get("projection") != "off"
     usual = width(*shape[:2]) if projects else default_width(shape.features, "off")
-    layers = training["levels"][-1] if training.get("levels") else LAYERS
-    model = {"layers": layers, "width": usual, **_time(model), **model}
+    layers = training["levels"][-1] if training.get("levels") else LAYERS[shape.task]
+    model = {"layers": layers, "width": usual, **_time(model, shape.task), **model}
     wide = model["width"] + model["width"] % 2
     model = {"scale": scale(wide), "dtype": dtype(shape.rows, scalers), **model}
     training = {"method": METHOD, **training}
@@ -115,14 +115,14 @@ def filled(
     chosen = {
         "batch_size": batch_size(shape.rows, training["method"]),
         "learning_rate": learning_rate(wide, training["schedule"], shape.task),
-        "alpha": ALPHAS[shape.task],
+        "alpha": ALPHA,
         "alpha_c": ALPHA_C,
     }
     return model, {**chosen, **training}
 
 
-def _time(model: Mapping[str, Any]) -> dict[str, float]:
+def _time(model: Mapping[str, Any], task: str) -> dict[str, float]:
     """The final time, where neither it nor the step is given."""
-    name = str(model.get("architecture", ModelConfig().architecture)).upper()
+    case = str(model.get("architecture", ModelConfig().architecture)).upper(), task
     given = {"T", "step"} & model.keys()
-    return {} if given or name not in TIMES else {"T": TIMES[name]}
+    return {} if given or case not in TIMES else {"T": TIMES[case]}

@@ -243,8 +243,11 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
             trainer.fit(*data, weights, resume=resume)
             return trainer
 
-        with ThreadPoolExecutor(thread_count()) as threads:  # one model: as if there were none
-            trainers = list(threads.map(train, models, starts.seeds(seed, len(models))))
+        if len(models) == 1:  # in this thread, which interrupts reach
+            trainers = [train(models[0], seed)]
+        else:
+            with ThreadPoolExecutor(thread_count()) as threads:
+                trainers = list(threads.map(train, models, starts.seeds(seed, len(models))))
         losses = [starts.final_loss(r.to_dict() for r in each.history) for each in trainers]
         trainer = trainers[losses.index(min(losses))]
         history = trainer.history

@@ -77,7 +77,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
-        layers: int | str = "auto",
+        layers: int = defaults.LAYERS,
         levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float | str = "auto",

@@ -25,7 +25,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
-        layers: number of layers; "auto": 8, for regression 4.
+        layers: number of layers.
         levels: depths to train at one after the other, as in (4, 16, 64), instead of `layers`; see
             docs/depth.md. None: one depth.
         width: width of the network, made even; None: twice the features, from 8 to 64, and from
@@ -88,7 +88,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
-        layers: int | str = "auto",
+        layers: int = defaults.LAYERS,
         levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float | str = "auto",

@@ -44,7 +44,7 @@ class Parameter(NamedTuple):
 TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
-    "layers": Parameter("layers", ModelConfig, True, "chosen from the task"),
+    "layers": Parameter("layers", ModelConfig, why=TABLES),
     "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
     "T": Parameter("T", ModelConfig, True, "chosen from architecture and task"),

@@ -14,7 +14,7 @@ from hdnn.models import Scaler
 from hdnn.models.projection import MOST_PADDED, default_width
 from hdnn.training.settings import ModelConfig
 
-LAYERS = {"classification": 8, "regression": 4}
+LAYERS = 8
 TIMES = {("H1", "classification"): 3.0}
 """The final time where it is not 1.2, by architecture and task; others were not tried on tables."""
 
@@ -106,7 +106,7 @@ def filled(
     """
     projects = model.get("projection") != "off"
     usual = width(*shape[:2]) if projects else default_width(shape.features, "off")
-    layers = training["levels"][-1] if training.get("levels") else LAYERS[shape.task]
+    layers = training["levels"][-1] if training.get("levels") else LAYERS
     model = {"layers": layers, "width": usual, **_time(model, shape.task), **model}
     wide = model["width"] + model["width"] % 2
     model = {"scale": scale(wide), "dtype": dtype(shape.rows, scalers), **model}

@@ -96,7 +96,7 @@ class Ranks(Group):
 
     def parallel(self, objective: nn.Module) -> nn.Module:
         objective.to(self.device)
-        synchronise(objective)
+        synchronize(objective)
         chosen = [self.device.index] if self.device.type == "cuda" else None
         with self.guard():
             return DistributedDataParallel(objective, chosen)
@@ -270,10 +270,10 @@ class GlobalBatchNorm(nn.BatchNorm2d):
         self.running_var.lerp_(variance, self.momentum)
 
 
-def synchronise(module: nn.Module) -> None:
+def synchronize(module: nn.Module) -> None:
     """Put a `GlobalBatchNorm` in the place of every batch normalization."""
     for name, child in list(module.named_children()):
         if type(child) is nn.BatchNorm2d:
             setattr(module, name, GlobalBatchNorm.of(child))
         else:
-            synchronise(child)
+            synchronize(child)

@@ -164,15 +164,19 @@ def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> Ba
     return BackendChoice(_backend_of_owner(owner, _row(program, x)), "by width")
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _why_not_operator(owner: int) -> str | None:
     program = operator.program_of(owner)
     return _obstacle_of_form(program) or operator.obstacle(program)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _backend_of_owner(owner: int, row: int) -> str:
     return _by_width(operator.program_of(owner), "auto", None, row).backend
+
+
+# All that torch.compiler.assume_constant_result does; calling it imports the compiler, a second
+# that every command would wait for.
+for _function in (_why_not_operator, _backend_of_owner):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _row(program: Program, x: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Public functions, classes and methods say what they take and what they return."""
+"""Public functions, classes and methods say what they take, return and raise, with an example."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import inspect
 import re
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from hdnn.errors import HdnnError
 from hdnn.training.schema import settings_of
 
 PUBLIC = (
@@ -85,7 +87,17 @@ def _lacking(value: object) -> list[str]:
     ]
     returns = not inspect.isclass(value) and signature.return_annotation not in ("None", None)
     told = "Returns:" in text or "Yields:" in text
-    return lacking + (["Returns"] if returns and not told else [])
+    lacking += ["Returns"] if returns and not told else []
+    return lacking + (["Raises"] if _raises(value) and "Raises:" not in text else [])
+
+
+def _raises(value: Any) -> bool:
+    """Whether the code of a function, or of a class's own constructor, raises an error of use."""
+    makers = [vars(value).get(name) for name in ("__init__", "__post_init__")]
+    functions = makers if inspect.isclass(value) else [inspect.unwrap(value)]
+    codes = [function.__code__ for function in functions if inspect.isfunction(function)]
+    sources = [inspect.getsource(c) for c in codes if not c.co_filename.startswith("<")]
+    return any(re.search(r"\braise (?!NotImplementedError|AttributeError)\w", s) for s in sources)
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -94,6 +106,13 @@ def test_public_names_say_args_and_returns(package):
     assert public
     lacking = {name: sections for name, value in public.items() if (sections := _lacking(value))}
     assert not lacking
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_public_names_show_an_example(package):
+    module = importlib.import_module(package)
+    public = {name: value for name, value in _documented(module) if "." not in name}
+    assert not [name for name, value in public.items() if ">>>" not in (value.__doc__ or "")]
 
 
 def test_a_missing_section_is_noticed():
@@ -112,5 +131,15 @@ def test_a_missing_section_is_noticed():
         """
         return x + y
 
+    def strict(x: int) -> None:
+        """A function.
+
+        Args:
+            x: a number.
+        """
+        if x < 0:
+            raise HdnnError("x is at least 0")
+
     assert _lacking(silent) == ["x", "Returns"]
+    assert _lacking(strict) == ["Raises"]
     assert _lacking(half) == ["y"]

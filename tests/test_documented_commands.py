@@ -36,6 +36,7 @@ PROGRAMS = ("hdnn", "python", "pip", "make", "torchrun", "git", "docker", "apt",
 NOT_EXECUTED = {
     "make ": "sets up an environment of its own",
     "pip install ": "needs the network",
+    "hdnn --install-completion": "changes the files of the user's shell",
     "torchrun ": "several processes: tests/test_distributed.py",
     "python benchmarks/": "measures for minutes: tests/test_bench.py",
     "python -m hdnn.paper.tuning": "takes hours",

@@ -36,7 +36,15 @@ def as_flag(name: str, value: str | list[str]) -> str:
 
 
 class HdnnError(ValueError):
-    """Something was asked for that cannot be done as given."""
+    """Something was asked for that cannot be done as given.
+
+    >>> import hdnn
+    >>> try:
+    ...     hdnn.network("H1", features=3, layers=4, T=1.0)
+    ... except hdnn.HdnnError as error:
+    ...     print("H1 needs an even width" if "even" in str(error) else error)
+    H1 needs an even width
+    """
 
     def text(self, write: Callable[[str, str | list[str]], str] = as_argument) -> str:
         """The message, its settings written by a function of name and value.
@@ -70,7 +78,12 @@ class FileFormatError(HdnnError):
 
 
 class DivergenceError(HdnnError):
-    """The loss of a training is no longer a finite number."""
+    """The loss of a training is no longer a finite number.
+
+    >>> import hdnn
+    >>> issubclass(hdnn.training.DivergenceError, hdnn.HdnnError)
+    True
+    """
 
 
 class LostRankError(HdnnError):

@@ -41,6 +41,14 @@ def own_precision(function: OfState) -> OfState:
 
     Returns:
         The same function, outside autocast.
+
+    >>> import torch
+    >>> from hdnn.networks import own_precision
+    >>> @own_precision
+    ... def total(net, y):
+    ...     return y.sum(-1)
+    >>> total.__name__
+    'total'
     """
 
     @functools.wraps(function)
@@ -73,6 +81,9 @@ class HamiltonianNetwork(nn.Module):
         name: shown by `repr`.
 
     Under `torch.autocast` it computes in its own dtype, and takes states of autocast's too.
+
+    Raises:
+        HdnnError: scheme, backend, memory, step or layers do not suit the field.
 
     >>> from hdnn.fields import HamiltonianField, Weights
     >>> field = HamiltonianField("J2", Weights("dense", features=4, layers=16))

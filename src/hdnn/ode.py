@@ -31,6 +31,12 @@ class Solution(NamedTuple):
         y: at time T, in the shape of the state.
         steps, rejected: how many steps were taken, and how many were tried in vain.
         evaluations: of f, each about as much work as a layer.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> solution = net.ode().solve(torch.zeros(2, 4), 1e-4)
+    >>> solution.y.shape, solution.steps > 0
+    (torch.Size([2, 4]), True)
     """
 
     y: Tensor
@@ -58,6 +64,9 @@ class ODE(nn.Module):
         h: the step, one number or ``(L,)``.
         layers: L.
         shape: of the state that a flat vector stands for; None: ``(-1, n)``, for features only.
+
+    Raises:
+        HdnnError: there are no layers, or the networks of an ensemble have no time in common.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0, dtype=torch.float64)
@@ -113,6 +122,9 @@ class ODE(nn.Module):
 
         Returns:
             A function of time and state.
+
+        Raises:
+            HdnnError: there is no such layer.
         """
         if not 0 <= j < self.layers:
             raise HdnnError(f"layer {j} is out of range: there are {self.layers}")

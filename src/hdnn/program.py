@@ -30,6 +30,11 @@ class Adjoint:
     Args:
         step: h times the coefficient of the scheme.
         S: J - R or a block of it, ``(w, r)`` or ``(L, w, r)``.
+
+    >>> import hdnn
+    >>> stage = hdnn.network("H1", features=4, layers=3, T=0.3).program().stages[0]
+    >>> round(stage.A.step, 3), stage.A.S.shape
+    (0.1, torch.Size([4, 4]))
     """
 
     step: Step
@@ -51,6 +56,11 @@ class Stage:
         A: see `Gain`.
         activation: sigma.
         carry: 1 (residual) or 0.
+
+    >>> import hdnn
+    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
+    >>> stage.read, stage.write, stage.carry
+    ((2, 4), (0, 2), 1)
     """
 
     read: tuple[int, int]
@@ -93,6 +103,12 @@ class Flow:
     Args:
         advance: ``(layer, x) -> x``.
         inverse: undoes it, or None.
+
+    >>> import torch
+    >>> from hdnn.program import Flow
+    >>> decay = Flow(lambda layer, x: 0.5 * x, inverse=lambda layer, x: 2 * x)
+    >>> float(decay.advance(0, torch.tensor(4.0)))
+    2.0
     """
 
     advance: Callable[[int, Tensor], Tensor]
@@ -109,6 +125,11 @@ class Program:
         layout: the layout of the state.
         stages: the steps, if all are stages, else None.
         memo: where a backend may keep what it derives from the program's form.
+
+    >>> import hdnn
+    >>> program = hdnn.network("MS3", features=4, layers=3, T=1.0).program()
+    >>> program.layers, len(program.steps)
+    (3, 2)
     """
 
     layers: int
@@ -146,6 +167,11 @@ def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
 
     Returns:
         A number, or a tensor that broadcasts over states.
+
+    >>> import torch
+    >>> from hdnn.program import at_layer
+    >>> at_layer(0.1, 2), float(at_layer(torch.tensor([0.25, 0.5, 1.0]), 2))
+    (0.1, 1.0)
     """
     if not isinstance(step, Tensor):
         return step
@@ -162,6 +188,10 @@ def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
 
     Returns:
         L times, the first of them 0.
+
+    >>> from hdnn.program import times
+    >>> times(0.5, 3)
+    [0.0, 0.5, 1.0]
     """
     if not isinstance(step, Tensor):
         return [layer * step for layer in range(layers)]

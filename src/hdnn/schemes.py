@@ -32,6 +32,10 @@ class Scheme(ABC):
         invertible: a step can be undone.
         needs_separable: it applies only where y' depends on z only and z' on y only.
         uses_step: it has a step size (a plain feed-forward network has none).
+
+    >>> from hdnn import schemes
+    >>> schemes.Leapfrog().order, schemes.Leapfrog().structure_preserving
+    (2, True)
     """
 
     structure_preserving: ClassVar[bool] = False
@@ -112,7 +116,12 @@ def _stage(
 
 @dataclass(frozen=True)
 class ForwardEuler(Scheme):
-    """y_{j+1} = y_j + h f(y_j): the layers of H1, H2, MS2 and ResNet."""
+    """y_{j+1} = y_j + h f(y_j): the layers of H1, H2, MS2 and ResNet.
+
+    >>> from hdnn import schemes
+    >>> schemes.ForwardEuler().order, schemes.ForwardEuler().structure_preserving
+    (1, False)
+    """
 
     order: ClassVar[int] = 1
 
@@ -126,7 +135,12 @@ class ForwardEuler(Scheme):
 
 @dataclass(frozen=True)
 class DirectMap(Scheme):
-    """y_{j+1} = f(y_j): not a discretization; a plain feed-forward network (FCNN)."""
+    """y_{j+1} = f(y_j): not a discretization; a plain feed-forward network (FCNN).
+
+    >>> from hdnn import schemes
+    >>> schemes.DirectMap().uses_step
+    False
+    """
 
     order: ClassVar[int] = 0
     uses_step: ClassVar[bool] = False
@@ -155,6 +169,9 @@ class Splitting(Scheme):
         coefficients: c_1, c_2, ...; those of y sum to 1, and those of z.
         first: the half that moves first.
         name: how it shows itself.
+
+    Raises:
+        HdnnError: the coefficients or the first half are impossible.
 
     >>> Splitting((0.5, 1.0, 0.5)).order
     2
@@ -250,6 +267,11 @@ def SemiImplicitEuler(first: str = "y") -> Splitting:  # noqa: N802 (reads as th
 
     Returns:
         The scheme.
+
+    >>> import hdnn
+    >>> scheme = hdnn.schemes.SemiImplicitEuler()
+    >>> scheme.order, scheme.structure_preserving, scheme.invertible
+    (1, True, True)
     """
     return Splitting((1.0, 1.0), first, "SemiImplicitEuler")
 
@@ -262,6 +284,11 @@ def Verlet(first: str = "y") -> Splitting:  # noqa: N802
 
     Returns:
         The scheme.
+
+    >>> import hdnn
+    >>> scheme = hdnn.schemes.Verlet()
+    >>> scheme.order, scheme.structure_preserving, scheme.invertible
+    (1, True, True)
     """
     return Splitting((1.0, 1.0), first, "Verlet")
 
@@ -274,6 +301,11 @@ def Leapfrog(first: str = "y") -> Splitting:  # noqa: N802
 
     Returns:
         The scheme.
+
+    >>> import hdnn
+    >>> scheme = hdnn.schemes.Leapfrog()
+    >>> scheme.order, scheme.structure_preserving, scheme.invertible
+    (2, True, True)
     """
     return Splitting((0.5, 1.0, 0.5), first, "Leapfrog")
 
@@ -286,6 +318,11 @@ def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
 
     Returns:
         The scheme.
+
+    >>> import hdnn
+    >>> scheme = hdnn.schemes.Yoshida4()
+    >>> scheme.order, scheme.structure_preserving, scheme.invertible
+    (4, True, True)
     """
     outer = 1 / (2 - 2 ** (1 / 3))
     weights = (outer, 1 - 2 * outer, outer)
@@ -297,7 +334,12 @@ def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
 
 @dataclass(frozen=True)
 class RK4(Scheme):
-    """The classical Runge-Kutta method: order 4, any field, not structure-preserving."""
+    """The classical Runge-Kutta method: order 4, any field, not structure-preserving.
+
+    >>> from hdnn import schemes
+    >>> schemes.RK4().order, schemes.RK4().structure_preserving
+    (4, False)
+    """
 
     order: ClassVar[int] = 4
 
@@ -322,6 +364,15 @@ class ImplicitMidpoint(Scheme):
             differentiates through its iterations).
         tolerance: largest change of the last iteration, relative to 1 + |y|; None: 32 eps.
         max_iterations: error beyond this many.
+
+    Raises:
+        HdnnError: solver, tolerance or max_iterations is impossible.
+
+    >>> import hdnn
+    >>> scheme = hdnn.schemes.ImplicitMidpoint()
+    >>> net = hdnn.network("H2", features=4, layers=3, T=1.0, scheme=scheme)
+    >>> scheme.order, net.scheme.structure_preserving
+    (2, True)
     """
 
     solver: str = "newton"

@@ -46,6 +46,10 @@ class Architecture:
         J: a named or given interconnection, "inverse" for J K' = I, or None for a baseline.
         scheme: its own scheme.
         bias: pattern of the bias in the general form, where it differs.
+
+    >>> from hdnn.zoo import ARCHITECTURES
+    >>> ARCHITECTURES["H1"].structure, ARCHITECTURES["H1"].J
+    ('dense', 'J1')
     """
 
     name: str
@@ -82,6 +86,13 @@ def register(architecture: Architecture) -> Architecture:
 
     Returns:
         The same.
+
+    >>> import hdnn
+    >>> from hdnn.zoo import ARCHITECTURES, Architecture, register
+    >>> _ = register(Architecture("Mine", "y += h J2 K' tanh(K y + b)", "skew", J="J2"))
+    >>> hdnn.network("Mine", features=4, layers=3, T=1.0).K.shape
+    torch.Size([3, 4, 4])
+    >>> _ = ARCHITECTURES.pop("Mine")
     """
     ARCHITECTURES[architecture.name] = architecture
     return architecture

@@ -70,6 +70,13 @@ class Advice:
         breaks: the first layer after which a state is not finite, or gradients exceed 1e3 or fall
             below 1e-3 altogether; None if there is none.
         reason: what breaks there.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> advice = hdnn.analysis.advise(net, torch.randn(8, 4))
+    >>> advice.growth.shape, advice.cumulative.shape
+    (torch.Size([6]), torch.Size([7]))
     """
 
     network: str

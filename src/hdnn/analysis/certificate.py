@@ -26,6 +26,13 @@ class Certificate:
         samples: how many states were examined.
         dtype: of the network; the examination itself is always in float64.
         checks: line by line.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> certificate = hdnn.analysis.certify(net, torch.randn(8, 4))
+    >>> certificate.ok, certificate["structure"].holds
+    (True, True)
     """
 
     network: str

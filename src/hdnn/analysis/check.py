@@ -22,6 +22,13 @@ class Check:
         detail: further numbers, such as the layer where the worst value is.
         proved: whether it is a theorem for such a network; else it is a premise of one or an
             expectation, and where it is not met, nothing is proved, but nothing is broken either.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> check = hdnn.analysis.certify(net, torch.randn(8, 4))["norm-at-least-one"]
+    >>> check.holds, check.relation, check.tolerance
+    (True, '>=', 1.0)
     """
 
     name: str

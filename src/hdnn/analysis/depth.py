@@ -40,6 +40,13 @@ class DepthError:
         error: the estimate of the mean of |p_N - p|, p those of the ODE.
         tolerance: what hardly matters.
         enough: the depth at which the error falls below the tolerance, by its order.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> model = hdnn.Model(net, 1)
+    >>> found = hdnn.analysis.depth_error(model, torch.randn(20, 4))
+    >>> found.layers, found.order
+    (8, 1)
     """
 
     layers: int

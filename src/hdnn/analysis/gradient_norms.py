@@ -26,6 +26,13 @@ class Norms:
         of_mean: the norm of the *mean* Jacobian of the batch, which the paper's own code plots; it
             can be far below the norm of every sample, where their Jacobians cancel.
         levels: of the quantiles.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> norms = hdnn.analysis.norms(hdnn.analysis.sensitivities(net, torch.randn(8, 4)))
+    >>> norms.mean.shape, norms.quantiles.shape
+    (torch.Size([7]), torch.Size([5, 7]))
     """
 
     mean: Tensor
@@ -96,6 +103,9 @@ def product_bound(net: HamiltonianNetwork) -> Tensor:
 
     Args:
         net: a network whose layers are stages.
+
+    Raises:
+        HdnnError: the layers are no stages, or K is a convolution.
 
     >>> import hdnn
     >>> product_bound(hdnn.network("H1", features=4, layers=8, T=1.0)).shape

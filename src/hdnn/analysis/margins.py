@@ -25,6 +25,13 @@ class Margins:
         distance: ``(samples,)``, its length; infinite where none was found within ``reach``.
         point: ``(samples, features)``, where the class changes.
         reach: the radius of the search.
+
+    >>> import hdnn, torch
+    >>> line = torch.nn.Linear(2, 1, dtype=torch.float64)
+    >>> _ = line.weight.data.copy_(torch.tensor([[3.0, 4.0]])), line.bias.data.zero_()
+    >>> found = hdnn.analysis.margins(line, torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    >>> round(found.distance.item(), 3), found.point.shape
+    (0.6, torch.Size([1, 2]))
     """
 
     distance: Tensor
@@ -41,6 +48,13 @@ class Robustness:
         random: mean accuracy where every sample is moved by that length in a random direction.
         worst: share of samples that are right and stay right under *every* shorter perturbation.
         margins: of the samples; negative where one is classified wrongly to begin with.
+
+    >>> import hdnn, torch
+    >>> line = torch.nn.Linear(2, 1, dtype=torch.float64)
+    >>> _ = line.weight.data.copy_(torch.tensor([[1.0, 0.0]])), line.bias.data.zero_()
+    >>> X, y = torch.tensor([[1.0, 0.0], [-3.0, 0.0]], dtype=torch.float64), torch.tensor([1, 0])
+    >>> hdnn.analysis.robustness(line, X, y, radii=(0.5, 2.0)).worst
+    (1.0, 0.5)
     """
 
     radii: tuple[float, ...]

@@ -31,6 +31,14 @@ class Measurement:
     Args:
         step: how many forward passes of the training came before.
         watched: what `watch` has measured.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> with hdnn.analysis.monitor(model) as monitor:
+    ...     model(torch.randn(5, 3)).sum().backward()
+    >>> monitor.measurements[0].step, monitor.measurements[0].watched.names
+    (0, ('input', '0', '1', '2'))
     """
 
     step: int
@@ -55,6 +63,18 @@ class Monitor:
 
     Attributes:
         measurements: all so far.
+
+    Raises:
+        HdnnError: ``every`` or ``samples`` is no positive integer.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> with hdnn.analysis.monitor(model, every=2) as monitor:
+    ...     for _ in range(4):
+    ...         model(torch.randn(5, 3)).sum().backward()
+    >>> [measurement.step for measurement in monitor.measurements]
+    [0, 2]
     """
 
     def __init__(

@@ -121,6 +121,9 @@ def accuracy_under(
     Returns:
         The accuracy at every level.
 
+    Raises:
+        HdnnError: the perturbation or a level is unknown, or images and labels differ.
+
     >>> brightest = nn.Flatten()
     >>> x = torch.tensor([[0.9, 0.1], [0.4, 0.6]]).reshape(2, 1, 1, 2)
     >>> accuracy_under(brightest, x, torch.tensor([0, 1]), "fgsm", [0.0, 0.2, 0.5])

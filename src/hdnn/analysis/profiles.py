@@ -37,6 +37,13 @@ class Profile:
             which cancellation between samples makes smaller.
         energy: H of layer l at y_l by sample (at l = N with the weights of the last layer),
             ``([E,] D, samples)``; None for a network without an energy.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> profile = hdnn.analysis.profile(net, torch.randn(8, 4), depths=[0, 3, 6])
+    >>> profile.largest.shape, profile.of_mean.shape
+    ((3, 8), (3,))
     """
 
     depths: np.ndarray

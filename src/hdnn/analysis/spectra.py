@@ -43,6 +43,9 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     Returns:
         ``(layers, samples, n, n)``, for an ensemble ``(layers, E, samples, n, n)``.
 
+    Raises:
+        HdnnError: the network has no step size, or K is a convolution.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
     >>> velocity_jacobians(net, torch.zeros(5, 4)).shape
@@ -78,6 +81,12 @@ class Spectrum:
         rounding: ``(...)``, how large `real` may be by rounding alone.
         condition: ``(...)``, the condition number kappa of a basis of eigenvectors; infinite where
             there is none, to working precision. With imaginary eigenvalues, ||exp(t A)|| <= kappa.
+
+    >>> import hdnn, torch
+    >>> rotation = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    >>> found = hdnn.analysis.spectrum(rotation)
+    >>> float(found.real), round(float(found.condition), 6)
+    (0.0, 1.0)
     """
 
     eigenvalues: Tensor

@@ -33,6 +33,13 @@ class Watched:
         exact: False where the norms are estimates by power iteration, from below.
         sizes: numbers a sample has in every state.
         jacobians: M_l ``(samples, m_N, m_l)`` for every name, where exact and asked for.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> watched = hdnn.analysis.watch(model)(torch.randn(5, 3))
+    >>> watched.names, watched.sizes, watched.exact
+    (('input', '0', '1', '2'), (3, 4, 4, 1), True)
     """
 
     names: tuple[str, ...]
@@ -76,6 +83,14 @@ class Watch:
 
     Args:
         module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep: as in `watch`.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> with hdnn.analysis.watch(model) as watcher:
+    ...     _ = model(torch.randn(5, 3))
+    >>> watcher.measure().names
+    ('input', '0', '1', '2')
     """
 
     def __init__(

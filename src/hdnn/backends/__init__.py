@@ -40,6 +40,12 @@ def run(
 
     Raises:
         IncompatibleError: the backend or the memory asked for cannot serve.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> y = torch.randn(5, 4)
+    >>> torch.allclose(hdnn.backends.run(net.program(), y, "reference"), net(y), atol=1e-5)
+    True
     """
     backend = choose(program, x, requested, memory, owner).backend
     if backend == "reference":

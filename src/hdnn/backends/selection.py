@@ -43,6 +43,12 @@ class BackendChoice:
     Args:
         backend: "reference", "fused" or "checkpointed".
         reason: in words.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> y = torch.randn(5, 4)
+    >>> net.explain_backend(y).backend in ("fused", "reference")
+    True
     """
 
     backend: str
@@ -102,6 +108,12 @@ def choose(
 
     Raises:
         IncompatibleError: what is asked for cannot serve.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> y = torch.randn(5, 4)
+    >>> hdnn.backends.choose(net.program(), y, "reference").backend
+    'reference'
     """
     if owner is not None and sees_operators():
         return _for_compiler(program, x, requested, owner)

@@ -71,6 +71,13 @@ class ColumnType:
         kind: "number", "date" or "category".
         style: of numbers, one of `STYLES`.
         format: of dates that are texts, one of `FORMATS`.
+
+    Raises:
+        HdnnError: kind, style or format is unknown.
+
+    >>> from hdnn.data import ColumnType
+    >>> ColumnType("joined", "date", format="ISO8601").kind
+    'date'
     """
 
     name: str

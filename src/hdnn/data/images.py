@@ -36,6 +36,12 @@ class ImageData:
         classes: their names.
         name: of the data set, or the path of the folder.
         notes: what was left out or resized, for people.
+
+    >>> import torch
+    >>> from hdnn.data.images import ImageData
+    >>> pixels, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    >>> ImageData(pixels, labels, pixels[:2], labels[:2], ("cat", "dog"), "pets")
+    ImageData(pets: 4 training, 2 test, 1 x 8 x 8, 2 classes)
     """
 
     train: Tensor
@@ -69,6 +75,11 @@ class ImageSet:
         classes: names of the classes, in order.
         shape: (C, H, W).
         train, test: how many images.
+
+    >>> from hdnn.data import images
+    >>> mnist = images.IMAGE_SETS["mnist"]
+    >>> mnist.shape, mnist.train
+    ((1, 28, 28), 60000)
     """
 
     name: str

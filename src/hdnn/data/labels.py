@@ -212,6 +212,9 @@ def decode(numbers: Any, classes: Sequence[Label]) -> NDArray[Any]:
     Returns:
         ``(rows,)``, the labels.
 
+    Raises:
+        HdnnError: a number is no class.
+
     >>> decode([1, 0], ["cat", "dog"]).tolist()
     ['dog', 'cat']
     """

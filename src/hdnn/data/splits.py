@@ -23,6 +23,11 @@ class Split:
         y_train, y_test: class numbers, ``(size / 2,)``.
         name, kind, seed, noise: which problem, which kind of split, from which seed.
         classes: number of classes.
+
+    >>> import hdnn
+    >>> split = hdnn.data.split("double-moons", size=100)
+    >>> split.X_train.shape, split.classes
+    (torch.Size([50, 2]), 2)
     """
 
     X_train: Tensor

@@ -59,6 +59,12 @@ class Table:
         notes: remarks for people: missing values, rows left out.
         rows: the number of every row in its source, which ``unit`` ("line" or "row") counts.
         unit: "line" (of a file) or "row".
+
+    >>> import hdnn
+    >>> columns = {"age": [31, 45, 28], "plan": ["a", "b", "a"], "left": ["no", "yes", "no"]}
+    >>> table = hdnn.data.read_table(columns, "left")
+    >>> table.task, table.classes, [column.kind for column in table.types]
+    ('classification', ('no', 'yes'), ['number', 'category'])
     """
 
     columns: dict[str, Values]
@@ -233,13 +239,20 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 @dataclass(frozen=True)
 class NamedRows:
-    """The rows of a file with the columns of a model, block by block; see `iter_rows`.
+    r"""The rows of a file with the columns of a model, block by block; see `iter_rows`.
 
     Args:
         path: of the file.
         types: how the columns of the model are read.
         header: the names of all columns of the file.
         chunk: rows in a block.
+
+    >>> import tempfile, pathlib, hdnn
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
+    >>> _ = path.write_text("a,b\n1,x\n2,y\n")
+    >>> rows = hdnn.data.iter_rows(path, (hdnn.data.ColumnType("a", "number"),))
+    >>> rows.header
+    ('a', 'b')
     """
 
     path: Path
@@ -278,6 +291,9 @@ def iter_rows(
         Something to iterate over, which gives ``(rows, values)``: up to ``chunk`` rows as lists of
         cells, as they are in the file, and the columns by name. Its ``header`` is the names of all
         columns of the file.
+
+    Raises:
+        HdnnError: the file cannot be read block by block, or lacks columns.
 
     >>> path = getfixture("tmp_path") / "new.csv"
     >>> _ = path.write_text("id,b,a\nfirst,2,1\nsecond,,3\n")

@@ -163,6 +163,11 @@ class Problem:
         classes: number of classes, labeled 0, 1, ...
         noise: the noise of the `paper` split.
         independent_noise: the noise of the `independent` split, where it must not vanish.
+
+    >>> import hdnn
+    >>> problem = hdnn.data.PROBLEMS["swiss-roll"]
+    >>> problem.classes, problem.noise
+    (2, 0.0)
     """
 
     name: str

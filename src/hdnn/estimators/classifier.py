@@ -175,6 +175,9 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
 
         Returns:
             The estimator itself.
+
+        Raises:
+            HdnnError: the first call has no classes, or a later one has others.
         """
         if classes is None and not hasattr(self, "model_"):
             raise HdnnError("the first partial_fit needs classes=, all the classes that will come")

@@ -26,6 +26,12 @@ class Activation:
         energy: a function whose derivative is sigma.
         slope: the supremum of |sigma'|, for bounds on gradients.
         odd: whether sigma(-x) = -sigma(x).
+
+    >>> import torch
+    >>> from hdnn.fields import Activation
+    >>> identity = Activation("identity", lambda x: x, lambda x: x.square() / 2)
+    >>> float(identity.energy(torch.tensor(3.0)))
+    4.5
     """
 
     name: str

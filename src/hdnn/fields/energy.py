@@ -34,6 +34,9 @@ class EnergyField(Field):
         dissipation: R, symmetric positive semidefinite.
         dtype: of J and R; None is torch's default.
 
+    Raises:
+        HdnnError: the width is impossible, or J does not suit it.
+
     >>> pendulum = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
     >>> pendulum.velocity(torch.tensor([0.0, 1.0]))
     tensor([1., -0.])

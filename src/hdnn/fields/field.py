@@ -29,6 +29,11 @@ class HiddenLayer:
         activation: sigma.
         adjoint: whether G = S W' (Hamiltonian) or the identity (MS1, MS2, baselines).
         S: J - R, or a block of it: ``(w, r)`` or ``(L, w, r)``.
+
+    >>> import hdnn
+    >>> layer = hdnn.network("H1", features=4, layers=3, T=1.0).field.as_layer()
+    >>> layer.adjoint, layer.S.shape
+    (True, torch.Size([4, 4]))
     """
 
     W: Block
@@ -66,6 +71,11 @@ class Field(nn.Module, ABC):
         layout: width, and where it lives in a state.
         layers: number of layers it has parameters for, or None for any number.
         separable: whether y' depends on z only and z' on y only.
+
+    >>> import hdnn, torch
+    >>> field = hdnn.network("MS3", features=4, layers=3, T=1.0).field
+    >>> field.separable, field.velocity(torch.zeros(2, 4), layer=0).shape
+    (True, torch.Size([2, 4]))
     """
 
     layout: Layout

@@ -73,6 +73,12 @@ class ActivationField(WeightedField):
     Args:
         weights: K and b of every layer.
         activation: sigma, a name of `ACTIVATIONS` or an `Activation`.
+
+    >>> import hdnn, torch
+    >>> from hdnn import fields
+    >>> weights = fields.Weights("dense", features=4, layers=3)
+    >>> fields.ActivationField(weights).velocity(torch.zeros(2, 4), layer=0).shape
+    torch.Size([2, 4])
     """
 
     def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
@@ -99,6 +105,9 @@ class HamiltonianField(WeightedField):
         weights: K and b.
         activation: sigma, by name; E is its energy (log cosh for tanh).
         dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+
+    Raises:
+        HdnnError: J, dissipation and weights do not suit each other.
 
     >>> import torch
     >>> field = HamiltonianField("J1", Weights("dense", features=4, layers=16))
@@ -263,6 +272,11 @@ class LayerField:
         K: ``(m, n)``.
         b: ``(m,)``.
         activation: sigma, with its antiderivative E.
+
+    >>> import hdnn
+    >>> J, K, b = hdnn.network("MS1", features=4, layers=3, T=1.0).field_at(0)
+    >>> J.shape, K.shape, b.shape
+    (torch.Size([4, 4]), torch.Size([4, 4]), torch.Size([4]))
     """
 
     J: Tensor

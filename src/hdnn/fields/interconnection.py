@@ -78,6 +78,11 @@ class Interconnection(nn.Module, ABC):
         constant: one matrix serves all layers.
         layers: the number of layers of J(t), or None.
         width: n, or None where any will do.
+
+    >>> import hdnn
+    >>> J = hdnn.network("H2", features=4, layers=3, T=1.0).field.interconnection
+    >>> J.constant, J.width
+    (True, 4)
     """
 
     constant: bool = False
@@ -124,6 +129,14 @@ class Fixed(Interconnection):
         J: the matrix, or one for every layer.
         name: how it shows itself.
         support: where J can be other than zero (default: where it is).
+
+    Raises:
+        HdnnError: J is not square, not skew or not finite.
+
+    >>> import torch
+    >>> from hdnn.fields import Fixed
+    >>> Fixed(torch.tensor([[0.0, 2.0], [-2.0, 0.0]])).width
+    2
     """
 
     J: Tensor
@@ -173,6 +186,16 @@ class Learned(Interconnection):
         init: start from this matrix (default: J1 where the structure allows, J2 for odd n).
         dtype: of the parameters; None is torch's default.
         device: of the parameters.
+
+    Raises:
+        HdnnError: the structure is unknown, or needs an even width.
+
+    >>> import torch
+    >>> from hdnn import fields
+    >>> weights = fields.Weights("dense", features=4, layers=3)
+    >>> field = fields.HamiltonianField(J=fields.Learned(4), weights=weights)
+    >>> sum(p.numel() for p in field.interconnection.parameters())  # the entries above the diagonal
+    6
     """
 
     index: Tensor
@@ -233,6 +256,12 @@ class StateDependent(Interconnection):
 
     Attributes:
         checked: whether that has been done.
+
+    >>> import torch
+    >>> from hdnn.fields import StateDependent
+    >>> turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    >>> StateDependent(lambda y, t: y.square().sum(-1)[..., None, None] * turn).constant
+    False
     """
 
     def __init__(self, function: StateFunction) -> None:
@@ -289,7 +318,13 @@ class StateDependent(Interconnection):
 
 
 class InverseTranspose(Interconnection):
-    """J_j K_j' = I, the case of MS1 and MS2: y' = sigma(K y + b) with K skew and invertible."""
+    """J_j K_j' = I, the case of MS1 and MS2: y' = sigma(K y + b) with K skew and invertible.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("MS2", features=4, layers=3, T=1.0, dtype=torch.float64)
+    >>> torch.allclose(net.J @ net.K.mT, torch.eye(4, dtype=torch.float64))
+    True
+    """
 
     def matrix(self) -> Tensor:
         raise HdnnError("J is the inverse of K', so it needs K: use field.J or net.J")

@@ -35,6 +35,10 @@ class Layout(ABC):
         channels: whether the width is a channel axis, ``(B, n, *spatial)``, or the last one.
         axis: the axis of the width in the canonical form.
         kernel: k, the side of a convolution's kernel; 1 where K is a matrix.
+
+    >>> import hdnn
+    >>> hdnn.network("H1", channels=8, kernel=3, layers=2, T=1.0).field.layout
+    Convolution(width=8, ensemble=None, side=3)
     """
 
     width: int
@@ -207,6 +211,10 @@ class Features(Matrices):
     Args:
         width: n.
         ensemble: E networks side by side, states ``(E, ..., n)``; None for one.
+
+    >>> from hdnn.fields import Features
+    >>> Features(8).channels, Features(8, ensemble=5).ensemble
+    (False, 5)
     """
 
     def __str__(self) -> str:
@@ -257,6 +265,10 @@ class Channels(Matrices):
     Args:
         width: n, the channels.
         ensemble: E networks side by side, states ``(E, B, n, *spatial)``; None for one.
+
+    >>> from hdnn.fields import Channels
+    >>> Channels(8).channels, Channels(8).kernel
+    (True, 1)
     """
 
     channels: ClassVar[bool] = True
@@ -313,6 +325,10 @@ class Convolution(Layout):
         width: n.
         side: k, odd.
         ensemble: None; convolutions do not run side by side.
+
+    >>> from hdnn.fields import Convolution
+    >>> Convolution(8, side=3).kernel
+    3
     """
 
     side: int = 3

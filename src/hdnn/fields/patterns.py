@@ -27,6 +27,11 @@ class Pattern:
     Args:
         code: ``(rows, columns)`` for matrices, ``(n,)`` for biases, ``(o, i, u, v)`` for kernels.
         size: number of parameters that the numbers refer to.
+
+    >>> import numpy as np
+    >>> from hdnn.fields import Pattern
+    >>> Pattern.of(np.array([[0, 1], [-1, 0]])).size  # a skew 2 x 2 matrix has one parameter
+    1
     """
 
     code: Codes

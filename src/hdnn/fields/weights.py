@@ -54,6 +54,11 @@ class Stack:
         pattern: how the entries follow from the parameters.
         layers: L.
         gather: index and sign of every entry as tensors, or None where the pattern is plain.
+
+    >>> import hdnn
+    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
+    >>> stage.W.stack.theta.shape, stage.W.stack.layers
+    (torch.Size([3, 8]), 3)
     """
 
     def __init__(
@@ -106,6 +111,11 @@ class Block:
         stack: the whole stack.
         pattern: the pattern of the block, over the parameters of the stack.
         rows, columns: which; None means all.
+
+    >>> import hdnn
+    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
+    >>> type(stage.W).__name__, stage.W.rows, stage.W.columns
+    ('Block', (0, 2), (2, 4))
     """
 
     stack: Stack
@@ -164,6 +174,9 @@ class Weights(nn.Module):
         generator, scale, init: see `reset_parameters`.
         dtype: of the parameters; None is torch's default.
         device: of the parameters.
+
+    Raises:
+        HdnnError: sizes or patterns do not fit.
 
     >>> weights = Weights("skew", features=4, layers=16)
     >>> weights.K.shape, weights.b.shape, weights.parameters_per_layer
@@ -249,6 +262,9 @@ class Weights(nn.Module):
                 one for every member, which is then drawn as that member alone would be.
             scale: factor on every parameter, beside that one.
             init: "normal", "uniform" (on [-1, 1]) or "zeros".
+
+        Raises:
+            HdnnError: the initializer is unknown.
         """
         if init not in INITIALIZERS:
             raise unknown_name("initializer", init, INITIALIZERS)

@@ -38,6 +38,11 @@ class Export:
         inputs, outputs: names and shapes; a string stands for a size that may be any.
         deviation: the largest difference between onnxruntime and hdnn on a batch, relative to the
             largest output (at least 1); None where onnxruntime is not installed or not asked.
+
+    >>> from pathlib import Path
+    >>> from hdnn.models.export import Export
+    >>> Export(Path("m.onnx"), 2048, {"y": ("batch", 4)}, {"y_N": ("batch", 4)}, 1e-7).inputs
+    {'y': ('batch', 4)}
     """
 
     path: Path

@@ -33,6 +33,13 @@ class ImageOptions:
         head: "linear" on all values (the paper's) or "pool": average over pixels, then linear.
         scale: of the initial K and b.
         time_invariant: the layers of a stage share their weights.
+
+    Raises:
+        HdnnError: a name is unknown, or widths, layers, steps do not fit.
+
+    >>> from hdnn.models import ImageOptions
+    >>> ImageOptions(architecture="MS1", widths=(16, 32), layers=(2, 2), kernel=3, step=0.3).widths
+    (16, 32)
     """
 
     architecture: str = "H2"
@@ -115,6 +122,9 @@ class ImageConfig(ImageOptions):
         architecture, widths, layers, step, T, kernel: as in `ImageOptions`.
         block, connector, norm, head, scale, time_invariant: as in `ImageOptions`.
 
+    Raises:
+        HdnnError: the shape of the images or the number of classes is impossible.
+
     >>> ImageConfig(architecture="MS1", layers=16).step
     0.4
     """
@@ -175,6 +185,9 @@ class ImageConfig(ImageOptions):
 
         Returns:
             The config.
+
+        Raises:
+            HdnnError: a name is unknown, or a value impossible.
         """
         known = [field.name for field in fields(cls)]
         for name in values:

@@ -26,6 +26,9 @@ class Projection(nn.Linear):
         generator: draws P; None is torch's default generator.
         dtype: of the weights.
 
+    Raises:
+        HdnnError: features or width is no positive integer.
+
     >>> Projection(50, 16)(torch.zeros(10, 50)).shape
     torch.Size([10, 16])
     """
@@ -63,6 +66,9 @@ class Projection(nn.Linear):
 
         Returns:
             ``(..., width)``.
+
+        Raises:
+            HdnnError: the last axis of ``x`` is not the features.
         """
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")

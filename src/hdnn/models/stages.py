@@ -23,6 +23,11 @@ class Stages(nn.Module):
         connectors: one fewer than blocks.
         closing: layers after the last block.
         features: how many values a sample has in the end.
+
+    >>> import hdnn, torch
+    >>> block = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> hdnn.models.Stages([block], features=4)(torch.zeros(5, 4)).shape
+    torch.Size([5, 4])
     """
 
     def __init__(

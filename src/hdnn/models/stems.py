@@ -30,6 +30,9 @@ class Augmentation(nn.Module):
         width: width of the network (default: twice the features); an odd one is made even.
         mode: "append" or "spread".
 
+    Raises:
+        HdnnError: the mode is unknown, or the width is smaller than the features.
+
     >>> import torch
     >>> Augmentation(2, 4)(torch.tensor([1.0, 2.0]))
     tensor([1., 2., 0., 0.])
@@ -59,6 +62,9 @@ class Augmentation(nn.Module):
 
         Returns:
             ``(..., width)``: the features and zeros.
+
+        Raises:
+            HdnnError: the last axis of ``x`` is not the features.
         """
         if x.ndim < 1 or x.shape[-1] != self.features:
             raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")
@@ -139,6 +145,12 @@ class Stem(nn.Module, ABC):
 
     Args:
         shape: of one sample: ``(features,)``, or ``(C, H, W)``.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> model = hdnn.Model(net, 3)
+    >>> model.stem.shape, model.stem(model.stem.prepare(torch.zeros(5, 4))).shape
+    ((4,), torch.Size([5, 4]))
     """
 
     takes_images: ClassVar[bool]
@@ -200,6 +212,11 @@ class TableStem(Stem):
 
     Raises:
         HdnnError: the widths do not fit.
+
+    >>> import torch
+    >>> from hdnn.models import TableStem
+    >>> TableStem(4).prepare(torch.zeros(5, 4)).shape
+    torch.Size([5, 4])
     """
 
     takes_images = False
@@ -261,6 +278,11 @@ class ImageStem(Stem):
     Args:
         config: what the images are like, and the width of the first stage.
         dtype: of the weights.
+
+    >>> import hdnn, torch
+    >>> model = hdnn.ImageClassifier(hdnn.ImageConfig(layers=2, step=0.1, channels=1, size=(8, 8)))
+    >>> model.stem(model.stem.prepare(torch.zeros(5, 1, 8, 8, dtype=torch.uint8))).shape
+    torch.Size([5, 8, 8, 8])
     """
 
     takes_images = True

@@ -24,6 +24,13 @@ class Plane:
         axes: ``(2, n)``, orthonormal.
         shares: of the variance of all states that each axis shows.
         boundary: whether the first axis is the distance to the plane that separates two classes.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
+    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
+    >>> plots.flow(model, X).plane.axes.shape
+    (2, 2)
     """
 
     center: np.ndarray
@@ -53,6 +60,14 @@ class Flow:
         points: ``(D, samples, 2)``; NaN where a state is not finite.
         plane: what the points are projections to.
         last: the number of layers of the model.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
+    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
+    >>> flow = plots.flow(model, X)
+    >>> flow.points.shape, flow.last
+    ((9, 30, 2), 8)
     """
 
     depths: tuple[int, ...]

@@ -36,6 +36,14 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
 
     Returns:
         The axis.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> profile = hdnn.analysis.profile(net, torch.randn(10, 4))
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> plots.norms_by_depth(axis, profile, "H1", "#0072b2").get_yscale()
+    'log'
     """
     norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
     band = norms.min(-1), norms.mean(-1), norms.max(-1)
@@ -68,6 +76,12 @@ def learning_curves(
 
     Returns:
         The axis.
+
+    >>> from hdnn import plots
+    >>> history = [{"epoch": 1, "loss": 0.7}, {"epoch": 2, "loss": 0.4}]
+    >>> axis = plots.learning_curves(plots.new_figure(4, 3).subplots(), history)
+    >>> axis.lines[0].get_ydata().tolist()
+    [0.7, 0.4]
     """
     theme = theme_of(axis)
     epochs = [entry["epoch"] for entry in history]
@@ -89,6 +103,14 @@ def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str)
 
     Returns:
         The figure.
+
+    >>> from hdnn import plots
+    >>> from hdnn.training.recorder import Header
+    >>> records = [
+    ...     {"iteration": k, "mean": [2.0, 1.5, 1.0], "gradient": [0.1, 0.2]} for k in (0, 8)
+    ... ]
+    >>> len(plots.record_figure(Header(8, (0, 4, 8), 2), records, "H1").axes)
+    2
     """
     energy = "energy" in records[0]
     panels = [
@@ -138,6 +160,13 @@ def profile_figure(profile: Profile, title: str) -> Figure:
 
     Returns:
         The figure.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> profile = hdnn.analysis.profile(net, torch.randn(10, 4))
+    >>> len(plots.profile_figure(profile, "H1, 8 layers").axes)
+    1
     """
     figure = new_figure(5.0, 3.2)
     axis = figure.subplots()

@@ -56,6 +56,18 @@ def decision_regions(
 
     Returns:
         The axis.
+
+    Raises:
+        HdnnError: the points are not points of the plane, ``(samples, 2)``.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
+    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
+    >>> axis = plots.new_figure(3, 3).subplots()
+    >>> labels = (X[:, 0] > 0).long()
+    >>> plots.decision_regions(axis, model, X, labels, resolution=20) is axis
+    True
     """
     from matplotlib.colors import ListedColormap
 
@@ -97,6 +109,12 @@ def scatter(
 
     Returns:
         The axis.
+
+    >>> import numpy as np
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(3, 3).subplots()
+    >>> plots.scatter(axis, np.zeros((2, 2)), np.array([0, 1])) is axis
+    True
     """
     theme = theme_of(axis) if colors is None else colors
     shades = [theme.color(int(label)) for label in labels]
@@ -130,6 +148,14 @@ def layer_states(
 
     Returns:
         The axis.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
+    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
+    >>> axis = plots.new_figure(3, 3).subplots()
+    >>> plots.layer_states(axis, plots.flow(model, X), (X[:, 0] > 0).long().numpy(), 4) is axis
+    True
     """
     points = moving.points[frame]
     scatter(axis, points, labels, size, colors)
@@ -189,6 +215,14 @@ def flow_figure(
 
     Returns:
         The figure; `save_figure` writes it.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
+    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
+    >>> figure = plots.flow_figure({"H1": model}, X, (X[:, 0] > 0).long(), frames=2)
+    >>> len(figure.axes)
+    4
     """
     points, labels = points[:samples], labels[:samples]
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)

@@ -30,6 +30,10 @@ class Theme:
         paper, ink, muted, grid: background, text, secondary text, thin lines.
         classes: of the classes, in order; told apart by people who see fewer colors (Okabe and
             Ito), the first two also in gray.
+
+    >>> from hdnn import plots
+    >>> plots.LIGHT.color(0), plots.DARK.paper
+    ('#0072b2', '#14161a')
     """
 
     paper: str
@@ -100,6 +104,13 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
 
     Returns:
         The figure.
+
+    Raises:
+        HdnnError: matplotlib is not installed.
+
+    >>> from hdnn import plots
+    >>> plots.new_figure(4, 3, plots.DARK).get_size_inches().tolist()
+    [4.0, 3.0]
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -123,6 +134,13 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
 
     Raises:
         HdnnError: the ending is no format, or the folder does not exist.
+
+    >>> import tempfile, pathlib
+    >>> from hdnn import plots
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty.png"
+    >>> plots.save_figure(plots.new_figure(1, 1), path)
+    >>> path.exists()
+    True
     """
     check_figure_path(path)
     kind = Path(path).suffix.lstrip(".").lower() or "png"
@@ -201,6 +219,9 @@ def check_figure_path(
 
     Raises:
         HdnnError: the ending is no format, or the folder does not exist.
+
+    >>> from hdnn import plots
+    >>> plots.check_figure_path("figure.png")  # nothing happens: it can be written
     """
     ending = Path(path).suffix.lstrip(".").lower() or formats[0]
     if ending not in formats:
@@ -219,6 +240,10 @@ def color_ramp(count: int) -> list[str]:
 
     Returns:
         Colors such as "#0072b2".
+
+    >>> from hdnn import plots
+    >>> plots.color_ramp(2)[0]
+    '#440154'
     """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -234,6 +259,11 @@ def clean(axis: Axes) -> Axes:
 
     Returns:
         The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> plots.clean(axis).spines["top"].get_visible()
+    False
     """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
@@ -257,6 +287,11 @@ def bare(axis: Axes) -> Axes:
 
     Returns:
         The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> len(plots.bare(axis).get_xticks())
+    0
     """
     theme = theme_of(axis)
     axis.set_facecolor(theme.paper)
@@ -278,6 +313,12 @@ def label_ends(axis: Axes) -> Axes:
 
     Returns:
         The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> _ = axis.plot([0, 1], [0, 1], label="loss")
+    >>> [text.get_text() for text in plots.label_ends(axis).texts]
+    ['loss']
     """
     figure = axis.get_figure(root=True)
     assert figure is not None
@@ -345,6 +386,12 @@ def plot_band(
 
     Returns:
         The axis.
+
+    >>> from hdnn import plots
+    >>> axis = plots.new_figure(4, 3).subplots()
+    >>> _ = plots.plot_band(axis, [0, 1], [0, 1], [1, 2], [2, 3], color="#0072b2")
+    >>> len(axis.lines)
+    1
     """
     axis.plot(x, list(middle), style, ms=3, linewidth=1.6, color=color, label=label)
     axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)

@@ -21,6 +21,12 @@ class Report:
 
     Args:
         html: the page.
+
+    >>> import tempfile, pathlib, hdnn
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "report.html"
+    >>> _ = hdnn.report.Report("<!doctype html><title>a report</title>").save(path)
+    >>> path.read_text().startswith("<!doctype html>")
+    True
     """
 
     html: str
@@ -100,5 +106,12 @@ def report_of_run(folder: str | os.PathLike[str]) -> Report:
 
     Raises:
         HdnnError: it is no run, or its data are gone.
+
+    >>> import hdnn
+    >>> try:
+    ...     hdnn.report.report_of_run("no-such-folder")
+    ... except hdnn.HdnnError:
+    ...     print("there is no run")
+    there is no run
     """
     return Report(render(collect.of_run(Path(folder))))

@@ -78,6 +78,11 @@ class Ensemble(nn.Module):
 
     Raises:
         HdnnError: there is not one seed a network.
+
+    >>> import hdnn
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0, ensemble=2)
+    >>> hdnn.training.Ensemble(net, seeds=[0, 1]).V.shape
+    torch.Size([2, 1, 5])
     """
 
     V: Tensor

@@ -239,7 +239,17 @@ class ImageModelConfig:
 
 @record
 class TrainingConfig:
-    """How a model is trained; the defaults are appendix B.1 of the paper, with Newton."""
+    """How a model is trained; the defaults are appendix B.1 of the paper, with Newton.
+
+    Raises:
+        HdnnError: a setting is unknown or out of range.
+
+    >>> from dataclasses import replace
+    >>> from hdnn.training import TrainingConfig
+    >>> config = TrainingConfig(method="joint", epochs=20)
+    >>> replace(config, learning_rate=0.01).learning_rate
+    0.01
+    """
 
     method: Annotated[str, OneOf(METHODS)] = setting(
         "coordinate",

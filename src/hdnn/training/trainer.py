@@ -49,6 +49,10 @@ class EpochRecord:
         validation_loss, validation_accuracy: on the held-out part, after the epoch.
         seconds: time since the training began (summed over interruptions).
         layers: the depth, where it changes on the way.
+
+    >>> from hdnn.training import EpochRecord
+    >>> EpochRecord(1, 0.5, 0.6, 0.9, learning_rate=0.05, seconds=1.0).to_dict()["loss"]
+    0.5
     """
 
     epoch: int
@@ -86,6 +90,10 @@ class Snapshot:
         seconds: time since the training began.
         tensors: the state of model, loop and generator.
         record, recordings: of this epoch; None and nothing at the beginning, or where resumed.
+
+    >>> from hdnn.training import Snapshot
+    >>> Snapshot(epoch=0, seconds=0.0).record is None
+    True
     """
 
     epoch: int
@@ -108,6 +116,9 @@ class Trainer:
             are those of rank 0.
         observer: looks at iterations of an ensemble; it changes nothing.
         ensemble_loop: how an ensemble goes through an epoch.
+
+    Raises:
+        HdnnError: the settings do not suit the model.
 
     >>> import hdnn
     >>> from hdnn.data import split

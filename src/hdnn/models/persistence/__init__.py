@@ -70,6 +70,13 @@ def load(path: str | os.PathLike[str], *, limit: int | None = None) -> Any:
     Raises:
         HdnnError: there is no such file.
         FileFormatError: the file is damaged, foreign, too new, or says what is not so.
+
+    >>> import tempfile, pathlib, hdnn, torch
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.safetensors"
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> hdnn.save(net, path)
+    >>> torch.equal(hdnn.load(path).K, net.K)
+    True
     """
     place = Path(path)
     if not place.is_file():

@@ -65,7 +65,7 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     transform = active_transform()
     if transform is not None:  # early: a tracer should see as little as possible
         return transform
-    return _obstacle_of_form(program) or _obstacle_of_state(x)
+    return obstacle_of_form(program) or _obstacle_of_state(x)
 
 
 def _obstacle_of_state(x: Tensor) -> str | None:
@@ -76,7 +76,7 @@ def _obstacle_of_state(x: Tensor) -> str | None:
     return NOTHING if x.numel() == 0 else None
 
 
-def _obstacle_of_form(program: Program) -> str | None:
+def obstacle_of_form(program: Program) -> str | None:
     stages = program.stages
     if stages is None:
         return "it needs a program of stages, and this scheme or field lowers to a flow"
@@ -178,7 +178,7 @@ def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> Ba
 
 def _why_not_operator(owner: int) -> str | None:
     program = operator.program_of(owner)
-    return _obstacle_of_form(program) or operator.obstacle(program)
+    return obstacle_of_form(program) or operator.obstacle(program)
 
 
 def _backend_of_owner(owner: int, row: int) -> str:

@@ -58,6 +58,14 @@ class Ranks(Group):
                 f"{config.method!r}; use --method joint, or one process"
             )
 
+    def device_for(self, asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+        if asked not in ("cpu", "auto", self.device.type):
+            raise HdnnError(
+                f"device={asked!r}, but these processes train on {self.device.type}: torchrun's "
+                "take one GPU each where there are any; leave device out"
+            )
+        return self.device
+
     def rank_zero(self, work: Callable[[], T]) -> T:
         outcome = _attempt(work) if self.is_rank_zero else (None, None)
         found = [(outcome[0], _portable(outcome[1], 0))]
@@ -95,7 +103,6 @@ class Ranks(Group):
         return whole
 
     def parallel(self, objective: nn.Module) -> nn.Module:
-        objective.to(self.device)
         synchronize(objective)
         chosen = [self.device.index] if self.device.type == "cuda" else None
         with self.guard():

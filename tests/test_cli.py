@@ -941,3 +941,16 @@ def test_a_rehearsal_says_so_and_does_everything(
     assert "HDNN_QUICK is set, so this is a rehearsal: epochs 3" in result.stderr
     assert Run.open(Path("run")).read_config().training.epochs == 3
     assert Run.open(Path("run")).finished
+
+
+def test_every_command_takes_a_run_of_mixed_columns_with_gaps_and_a_projection() -> None:
+    rows = [f"{k % 7},{'' if k % 5 == 0 else k % 3},{'ab'[k % 2]},{k % 4 > 1}" for k in range(60)]
+    Path("t.csv").write_text("\n".join(["u,v,w,label", *rows, ""]))
+    words = ("--width", 4, "--projection", "on", "--record", 1, "--report")
+    done("train", "t.csv", "--target", "label", *QUICK, *words, "--out", "run")
+    for name in ("evaluate", "gradients", "certify", "advise", "margins"):
+        done(name, "run")
+    done("predict", "run", "t.csv", "--out", "p.csv")
+    done("coarsen", "run", "--layers", 2, "--out", "coarse")
+    done("export", "run", "--out", "model.onnx")
+    assert len(rows_of(Path("p.csv"))) == 60

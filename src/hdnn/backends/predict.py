@@ -216,7 +216,16 @@ def _assemble(program: Program, constants: _Constants) -> tuple[Array, int]:
         else:
             gain = put(W.new_full((program.layers, 1, 1), A))
         wide = constants.fill(m), constants.fill(w)
-        row[:] = *_span(stage.read), *_span(stage.write), m, *wide, *places, gain, not dense, stage.carry
+        row[:] = (
+            *_span(stage.read),
+            *_span(stage.write),
+            m,
+            *wide,
+            *places,
+            gain,
+            not dense,
+            stage.carry,
+        )
     return table, constants.layers(parts)
 
 

@@ -695,6 +695,7 @@ def test_a_file_of_several_blocks(many: Trained) -> None:
         "columns": ["prediction", "p_0", "p_10", "p_20"],
     }
     assert len(Path("p.csv").read_text().splitlines()) == 20_002
+    refused(command("predict", many.run, "large.csv", "--json"), 2, "--json", "give --out")
 
 
 def test_errors_of_predict_leave_the_old_file(
@@ -810,7 +811,9 @@ def test_info() -> None:
     assert facts["hdnn"] == hdnn.__version__
     assert facts["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert facts["architectures"] == list(hdnn.zoo.ARCHITECTURES)
-    assert facts["data sets"] == ["swiss-roll", "double-moons", "double-circles", "peaks"]
+    listed = [line.split()[0] for line in done("data").stdout.splitlines()]
+    assert facts["data sets"] == list(dict.fromkeys(listed))  # what trains by name
+    assert {"swiss-roll", "iris", "mnist"} <= set(listed)
     assert {"auto", "reference", "fused"} <= set(facts["backends"])
     assert facts["threads"] >= 1
     text = done("info").stdout

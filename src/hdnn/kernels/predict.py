@@ -354,7 +354,7 @@ def scratch_size(form: Form) -> int:
     return BLOCK * (form.pitch + form.hidden + form.features) + VECTOR_BYTES // 4
 
 
-def _types(number: types.Float) -> tuple[types.Type, ...]:
+def predict_types(number: types.Float) -> tuple[types.Type, ...]:
     flat, pair = build.flat(number), types.UniTuple(types.int64, 2)
     form = build.named(Form, *(types.int64,) * len(Form._fields))
     return (
@@ -374,4 +374,4 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
 
 def predict_kernel(dtype: str) -> build.Kernel:
     """`predict`, compiled for float32 or float64."""
-    return build.kernel(predict, dtype, _types)
+    return build.kernel(predict, dtype, predict_types)

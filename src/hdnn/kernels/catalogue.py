@@ -6,6 +6,7 @@ from hdnn.kernels.jacobians import jacobians_kernel
 from hdnn.kernels.joint import joint_kernel
 from hdnn.kernels.passes import backward_kernel, forward_kernel
 from hdnn.kernels.predict import predict_kernel
+from hdnn.kernels.predict_images import predict_images_kernel
 
 KERNELS = (
     forward_kernel,
@@ -14,6 +15,7 @@ KERNELS = (
     joint_kernel,
     jacobians_kernel,
     predict_kernel,
+    predict_images_kernel,
 )
 DTYPES = "float32", "float64"
 

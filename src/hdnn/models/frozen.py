@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 
-from hdnn.backends.assembled import assemble, convolution
+from hdnn.backends.assembled import assemble
 from hdnn.backends.selection import DTYPES
 from hdnn.fields.surroundings import active_transform
 from hdnn.models.stages import PixelMean, Stages
@@ -67,9 +67,12 @@ def frozen(model: Model, x: Tensor) -> FrozenModel | None:
     if _is_hooked(model) or torch_module._global_forward_hooks:
         return None
     form = model._frozen
+    if form is not None and not form.takes(x):
+        return None
     if form is None or not form.is_current():
         form = model._frozen = FrozenModel(model)
-    return form if form.takes(x) else None
+        return form if form.takes(x) else None
+    return form
 
 
 class FrozenModel:
@@ -98,7 +101,7 @@ class FrozenModel:
         with torch.inference_mode(False), torch.no_grad():
             self._table = _table_predictor(model)
             if self._table is None:
-                self._steps = _steps(model)
+                self._steps = _image_steps(model) or _steps(model)
         if isinstance(model.stem, ImageStem):
             height, width = model.stem.shape[1:]
             self._chunk = max(1, CHUNK // (model.stem.config.widths[0] * height * width))
@@ -129,8 +132,6 @@ class FrozenModel:
         Returns:
             Whether shape and dtype are the model's, and there is a gain.
         """
-        if self._is_observed():
-            return False
         if self._table is not None:
             narrow = self._table.form.wide >= 2 * self._table.form.width
             fits = x.ndim == 2 and x.shape[1] == self.shape[0] and x.dtype is self.dtype
@@ -253,34 +254,94 @@ def _table_predictor(model: Model) -> TablePredictor | None:
     return TablePredictor(program, around)
 
 
-# --- lists of functions ---------------------------------------------------------------------------
+# --- images, and lists of functions ---------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A module, with the batch norm and the activation that follow it."""
+
+    module: nn.Module
+    norm: nn.BatchNorm2d | None = None
+    relu: bool = False
+
+
+def _parts(model: Model) -> list[_Part]:
+    """What follows the normalization of images, or the stem of a table, in order."""
+    opening = model.stem.opening if type(model.stem) is ImageStem else ()
+    modules = [*opening, *_flat(model.stages), model.head]
+    parts: list[_Part] = []
+    for module in modules:
+        part = parts[-1] if parts else None
+        if part is not None and not part.relu:
+            convolves = type(part.module) is nn.Conv2d
+            if convolves and part.norm is None and _has_statistics(module):
+                parts[-1] = part._replace(norm=module)
+                continue
+            if type(module) is nn.ReLU and (convolves or _has_statistics(part.module)):
+                parts[-1] = part._replace(relu=True)
+                continue
+        parts.append(_Part(module))
+    return parts
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return type(module) is nn.BatchNorm2d and module.track_running_stats
+
+
+def _image_steps(model: Model) -> list[Step] | None:
+    """An image model as one call of a kernel and its head; None where there is no kernel for it."""
+    stem = model.stem
+    if type(stem) is not ImageStem or stem.config.kernel == 1 or type(model.head) is not nn.Linear:
+        return None
+    from hdnn.backends import predict_images  # loads numba
+
+    *parts, closing, head = _parts(model)
+    if not all(map(_is_drawn, parts)) or type(closing.module) not in (PixelMean, nn.Flatten):
+        return None
+    plan = predict_images.ImagePlan(*stem.shape, stem.config.kernel // 2, model.head.weight.dtype)
+    for part in parts:
+        module = part.module
+        if isinstance(module, nn.Conv2d):
+            plan.convolution(*_folded(part), module.stride[0], part.relu)
+        elif isinstance(module, nn.BatchNorm2d):
+            plan.affine(*_affine(module), part.relu)
+        elif isinstance(module, HamiltonianNetwork):
+            plan.block(module.program())
+        else:
+            plan.pool()
+    if plan.bytes > predict_images.LARGEST:
+        return None
+    mean = type(closing.module) is PixelMean
+    run = predict_images.ImagePredictor(plan, mean)
+    steps: list[Step] = [_normalization(stem), run]
+    if not mean:
+        steps.append(lambda y: y.flatten(1))
+    return [*steps, _step(head)]
+
+
+def _is_drawn(part: _Part) -> bool:
+    """Whether the kernel for images knows a part."""
+    from hdnn.backends.predict_images import is_served
+
+    module = part.module
+    if type(module) is nn.Conv2d:
+        return _is_ordinary(module) and module.stride[0] == module.stride[1]
+    if type(module) is nn.MaxPool2d:
+        pooling = module.kernel_size, module.stride, module.padding, module.dilation
+        return pooling == (2, 2, 0, 1) and not module.ceil_mode
+    if type(module) is HamiltonianNetwork:
+        backend = module.backend == "auto"
+        return backend and module.keeps_program and is_served(module.program())
+    return _has_statistics(module)
 
 
 def _steps(model: Model) -> list[Step]:
     """The parts of a model one after the other; those that are not known are called as they are."""
-    stem, channels_last = model.stem, False
-    parts: list[nn.Module] = []
-    steps: list[Step] = []
+    stem = model.stem
+    first: Step = lambda x: stem(stem.prepare(x))  # noqa: E731
     if type(stem) is ImageStem:
-        steps.append(_normalization(stem))
-        parts.extend(stem.opening)
-        channels_last = stem.config.kernel > 1
-    else:
-        steps.append(lambda x: stem(stem.prepare(x)))
-    parts += [*_flat(model.stages), model.head]
-    while parts:
-        part = parts.pop(0)
-        norm = parts.pop(0) if type(part) is nn.Conv2d and _is_batch_norm(parts) else None
-        foldable = type(part) in (nn.Conv2d, nn.BatchNorm2d)
-        relu = foldable and bool(parts) and type(parts[0]) is nn.ReLU
-        if relu:
-            parts.pop(0)
-        steps.append(_step(part, norm, relu, channels_last))
-    return steps
-
-
-def _is_batch_norm(parts: list[nn.Module]) -> bool:
-    return bool(parts) and type(parts[0]) is nn.BatchNorm2d and parts[0].track_running_stats
+        first = _normalization(stem)
+    return [first, *map(_step, _parts(model))]
 
 
 def _flat(part: nn.Module) -> Iterator[nn.Module]:
@@ -298,29 +359,41 @@ def _flat(part: nn.Module) -> Iterator[nn.Module]:
         yield part
 
 
-def _step(part: nn.Module, norm: Any, relu: bool, channels_last: bool) -> Step:
-    """The function of a part, with the batch norm and the activation that follow it."""
-    if type(part) is nn.Conv2d and _is_ordinary(part):
-        return _convolution(part, norm, relu, channels_last)
-    if type(part) is nn.BatchNorm2d and part.track_running_stats:
-        scale, shift = (t[:, None, None] for t in _affine(part))
+def _step(part: _Part) -> Step:
+    """The function of a part."""
+    module, relu = part.module, part.relu
+    if type(module) is nn.Conv2d and _is_ordinary(module):
+        W, b = _folded(part)
+        stride, padding = module.stride, _padding(module)
+        if relu:
+            return lambda y: F.conv2d(y, W, b, stride, padding).relu_()
+        return lambda y: F.conv2d(y, W, b, stride, padding)
+    if _has_statistics(module):
+        scale, shift = (t[:, None, None] for t in _affine(module))
         if relu:
             return lambda y: torch.addcmul(shift, y, scale).relu_()
         return lambda y: torch.addcmul(shift, y, scale)
-    if type(part) is nn.Linear:
-        weight, bias = part.weight, part.bias
+    if type(module) is nn.Linear:
+        weight, bias = module.weight, module.bias
         return lambda y: F.linear(y, weight, bias)
-    if type(part) is HamiltonianNetwork and part.keeps_program:
-        return assemble(part.program(), part.backend, part.memory)
-    if type(part) is PixelMean:
-        return part.forward
-    following = [one for one in (part, norm, nn.ReLU() if relu else None) if one is not None]
-    return nn.Sequential(*following) if len(following) > 1 else part
+    if type(module) is HamiltonianNetwork and module.keeps_program:
+        return assemble(module.program(), module.backend, module.memory)
+    if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+        return lambda y: y.flatten(1)
+    following = [one for one in (module, part.norm, nn.ReLU() if relu else None) if one is not None]
+    return nn.Sequential(*following) if len(following) > 1 else module
 
 
 def _is_ordinary(part: nn.Conv2d) -> bool:
-    odd = part.padding != "same" or all(k % 2 for k in part.kernel_size)
-    return odd and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
+    """Whether it is a convolution with an odd kernel and half of it around the image."""
+    odd = all(k % 2 for k in part.kernel_size) and part.kernel_size[0] == part.kernel_size[1]
+    halves = part.padding == "same" or part.padding == _padding(part)
+    kind = part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
+    return odd and halves and kind
+
+
+def _padding(part: nn.Conv2d) -> tuple[int, ...]:
+    return tuple(k // 2 for k in part.kernel_size)
 
 
 def _normalization(stem: ImageStem) -> Step:
@@ -331,27 +404,20 @@ def _normalization(stem: ImageStem) -> Step:
     return lambda x: x * (of_bytes if x.dtype == torch.uint8 else gain)
 
 
-def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+def _affine(norm: Any) -> tuple[Tensor, Tensor]:
     """Batch norm with its running statistics: the factor and the summand of every channel."""
-    mean, variance = norm.running_mean, norm.running_var
-    assert mean is not None and variance is not None
-    scale = torch.rsqrt(variance + norm.eps)
+    scale = torch.rsqrt(norm.running_var + norm.eps)
     if norm.weight is not None:
         scale = scale * norm.weight
-    shift = -mean * scale
+    shift = -norm.running_mean * scale
     return scale, shift if norm.bias is None else shift + norm.bias
 
 
-def _convolution(
-    part: nn.Conv2d, norm: nn.BatchNorm2d | None, relu: bool, channels_last: bool
-) -> Step:
-    W, b = part.weight.detach(), None if part.bias is None else part.bias.detach()
-    if norm is not None:
-        scale, shift = _affine(norm)
-        W, b = W * scale[:, None, None, None], shift if b is None else b * scale + shift
-    # "same" is written in our blocks for odd kernels only, where it is half of them on all sides.
-    padding = (
-        part.padding if isinstance(part.padding, tuple) else tuple(k // 2 for k in part.kernel_size)
-    )
-    unary = "relu" if relu else "none"
-    return convolution(W, b, part.stride, padding, unary, channels_last)
+def _folded(part: _Part) -> tuple[Tensor, Tensor | None]:
+    """The kernel and the bias of a convolution, with the batch norm behind it in them."""
+    module: Any = part.module
+    W, b = module.weight, module.bias
+    if part.norm is None:
+        return W, b
+    scale, shift = _affine(part.norm)
+    return W * scale[:, None, None, None], shift if b is None else b * scale + shift

@@ -38,8 +38,8 @@ def assemble(program: Program, requested: str, memory: str) -> Callable[[Tensor]
 
 
 def _fused(program: Program, x: Tensor) -> Tensor:
-    from hdnn.backends import fused  # loads numba
+    from hdnn.backends.compiled_program import compile_program
+    from hdnn.backends.fused import Call  # loads numba
 
     x, restore = program.layout.flatten(x)
-    compiled = fused.compile_program(program, x.dtype, x.device)
-    return restore(fused.Call(compiled, x).forward(False))
+    return restore(Call(compile_program(program, x.dtype, x.device), x).forward(False))

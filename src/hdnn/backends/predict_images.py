@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.backends.predict import RowConstants, thread_scratch
+from hdnn.backends.predict import SERIAL, RowConstants, thread_scratch
 from hdnn.backends.selection import ACTIVATIONS
 from hdnn.backends.threads import parallel_for, thread_count
 from hdnn.kernels import predict_images as kernels
@@ -49,29 +49,44 @@ class ImagePlan:
     """A list of operations that grows by one part of a model after the other.
 
     Args:
-        channels, height, width: of an image.
+        shape: channels, height and width of an image.
         edge: zeros around images: half the side of the largest kernel, and at least 1.
         dtype: of the numbers.
     """
 
-    def __init__(
-        self, channels: int, height: int, width: int, edge: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], edge: int, dtype: torch.dtype) -> None:
+        channels, height, width = shape
         self.dtype, self.edge, self.channels = dtype, max(1, edge), channels
         self.constants = RowConstants(dtype)
         self.planes: list[tuple[int, ...]] = []
         self.operations: list[tuple[int, ...]] = []
         self.size = 0
-        self.last = self._plane(channels, height, width)
+        self.last = self._plane(channels, height, width, channels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of what the last part gives."""
+        _, height, width, _, _ = self.planes[self.last]
+        return self.channels, height, width
+
+    @property
+    def products(self) -> int:
+        """Multiplications of an image."""
+        total = 0
+        for row in self.operations:
+            _, height, width, _, _ = self.planes[row[kernels.TARGET]]
+            taps = row[kernels.SIDE] ** 2 * row[kernels.R]
+            total += height * width * taps * row[kernels.WIDE]
+        return total
 
     @property
     def bytes(self) -> int:
         """Of the planes of an image."""
         return self.size * self.constants.dtype.itemsize
 
-    def _plane(self, channels: int, height: int, width: int, pitch: int = 0) -> int:
+    def _plane(self, channels: int, height: int, width: int, pitch: int | None = None) -> int:
         """Add a plane; returns its number."""
-        pitch = max(pitch, self.constants.fill(channels))
+        pitch = self.constants.fill(channels) if pitch is None else pitch
         self.planes.append((self.size, height, width, self.edge, pitch))
         self.size += (height + 2 * self.edge) * (width + 2 * self.edge) * pitch
         self.channels = channels
@@ -183,6 +198,7 @@ class ImagePredictor:
         self.outputs, self.last = plan.channels, plan.last
         # Behind the planes, room for a vector: activations are computed two at a time.
         self.scratch = plan.size + plan.constants.lanes
+        self.products = plan.products
         self.kernel = predict_images_kernel(self.constants.dtype.name)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -199,24 +215,16 @@ class ImagePredictor:
         shape = (count, self.outputs) if self.mean else (count, self.outputs, height, width)
         out = torch.empty(shape, dtype=self.dtype)
         to = (self.outputs, 1, 0) if self.mean else (*out.stride()[:2], 1)
-        images = Images(
-            x.data_ptr(),
-            *x.stride(),
-            out.data_ptr(),
-            *to,
-            int(self.mean),
-            channels,
-            self.outputs,
-            self.last,
-        )
+        place = x.data_ptr(), *x.stride(), out.data_ptr(), *to
+        images = Images(*place, int(self.mean), channels, self.outputs, self.last)  # type: ignore[call-arg]
 
         def work(team: Team, caller: bool) -> None:
             scratch = thread_scratch(self.scratch, self.constants.dtype)[: self.scratch]
             rest = self.operations, self.planes, self.constants, scratch
             self.kernel(images, *rest, team, caller)
 
-        if count == 1:
-            work(new_team(1), True)
+        if count == 1 or count * self.products < SERIAL:
+            work(new_team(count), True)
         else:
             parallel_for(work, count, thread_count())
         return out

@@ -6,15 +6,18 @@ batch norm folded into convolutions and images taken by the chunk that stays in 
 with the model up to rounding.
 
 It is made when first needed and kept while nothing has changed. To be sure of that, every call
-compares all parameters and buffers with a copy, byte by byte: versions of tensors do not tell of
-writes through `.data`, numpy or a kernel, and comparing takes a small part of the time of using
-them. A hook, a module in training mode, autocast, torch.func, a tracer: then there is none, and the
-model goes its plain way.
+compares the tensors whose numbers it holds with a copy, byte by byte: versions of tensors do not
+tell of writes through `.data`, numpy or a kernel, and comparing takes a small part of the time of
+using them. A hook, a module in training mode, autocast, torch.func, a tracer: then there is none,
+and the model goes its plain way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -44,7 +47,10 @@ WIDEST = 256
 FEW = 256
 """Samples of a narrow network up to which the kernel for tables wins: it leaves lanes idle."""
 
-CHUNK = 1 << 18
+FEWEST_CHANNELS = 8
+"""Channels that a convolution reads from which on the kernel for images is faster than torch."""
+
+CHUNK = 1 << 20
 """Numbers of an image model's widest state that are computed at once, on every thread."""
 
 
@@ -67,12 +73,11 @@ def frozen(model: Model, x: Tensor) -> FrozenModel | None:
     if _is_hooked(model) or torch_module._global_forward_hooks:
         return None
     form = model._frozen
-    if form is not None and not form.takes(x):
+    if form is not None and form.is_slower(x):
         return None
     if form is None or not form.is_current():
         form = model._frozen = FrozenModel(model)
-        return form if form.takes(x) else None
-    return form
+    return form if form.takes(x) and not form.is_observed() else None
 
 
 class FrozenModel:
@@ -84,34 +89,46 @@ class FrozenModel:
 
     def __init__(self, model: Model) -> None:
         _, *self._modules = model.modules()  # not the model, which holds this
-        self._places = [
-            (held, name, entry)
+        entries = [
+            held
             for module in (model, *self._modules)
             for held in (module._modules, module._parameters, module._buffers)
-            for name, entry in held.items()
         ]
+        self._sizes = [(held, len(held)) for held in entries]
+        self._places = [(held, *item) for held in entries for item in held.items()]
         self._networks = [(n, n.backend, n.memory) for n in model.networks]
-        self._contents = _contents(model)
-        self.dtype, self.shape = model.head.weight.dtype, model.stem.shape
+        self._contents: list[_Content] = []
+        dtype, self.shape = model.head.weight.dtype, model.stem.shape
+        self._dtypes = (dtype, torch.uint8) if model.stem.takes_images else (dtype,)
         self._table: TablePredictor | None = None
         self._steps: list[Step] | None = None
         self._chunk = 0
-        if self._contents is None or self.dtype not in DTYPES or self._is_observed():
+        self._is_narrow = False
+        tensors = [*model.parameters(), *model.buffers()]
+        if dtype not in DTYPES or not _are_plain(tensors):
             return
         with torch.inference_mode(False), torch.no_grad():
             self._table = _table_predictor(model)
-            if self._table is None:
-                self._steps = _image_steps(model) or _steps(model)
+            if self._table is not None:
+                self._is_narrow = self._table.form.wide >= 2 * self._table.form.width
+                self._contents = _contents(tensors)
+                return
+            self._steps, folded = _steps(model)
+            self._contents = _contents(
+                [t for part in folded for t in (*part.parameters(), *part.buffers())]
+            )
         if isinstance(model.stem, ImageStem):
-            height, width = model.stem.shape[1:]
-            self._chunk = max(1, CHUNK // (model.stem.config.widths[0] * height * width))
+            self._chunk = max(1, CHUNK // (model.stem.expansion * math.prod(self.shape)))
 
     def is_current(self) -> bool:
         """Whether the model is still the same, and so are all its numbers."""
+        for held, size in self._sizes:
+            if len(held) != size:
+                return False
         for held, name, entry in self._places:
             if held.get(name) is not entry:
                 return False
-        for tensor, address, view, copy in self._contents or ():
+        for tensor, address, view, copy in self._contents:
             if tensor.data_ptr() != address or copy != view:
                 return False
         for network, backend, memory in self._networks:
@@ -119,7 +136,7 @@ class FrozenModel:
                 return False
         return True
 
-    def _is_observed(self) -> bool:
+    def is_observed(self) -> bool:
         """Whether a part is in training mode, or somebody looks at what it computes."""
         return any(module.training or _is_hooked(module) for module in self._modules)
 
@@ -130,17 +147,23 @@ class FrozenModel:
             x: raw data.
 
         Returns:
-            Whether shape and dtype are the model's, and there is a gain.
+            Whether shape and dtype are the model's, and it is not slower.
         """
-        if self._table is not None:
-            narrow = self._table.form.wide >= 2 * self._table.form.width
-            fits = x.ndim == 2 and x.shape[1] == self.shape[0] and x.dtype is self.dtype
-            return fits and 0 < len(x) <= (FEW if narrow else len(x))
-        if self._steps is None or len(x) == 0:
+        if x.shape[1:] != self.shape or x.dtype not in self._dtypes:
             return False
-        if self._chunk:
-            return x.shape[1:] == self.shape and x.dtype in (torch.uint8, self.dtype)
-        return x.ndim == 2 and x.shape[1] == self.shape[0] and x.dtype is self.dtype
+        served = self._table is not None or self._steps is not None
+        return served and len(x) > 0 and not self.is_slower(x)
+
+    def is_slower(self, x: Tensor) -> bool:
+        """Whether the kernel for tables, which leaves lanes idle, is slower than the model.
+
+        Args:
+            x: raw data.
+
+        Returns:
+            Whether the network is narrow and the samples are many.
+        """
+        return self._is_narrow and x.ndim > 0 and len(x) > FEW
 
     def logits(self, x: Tensor) -> Tensor:
         """``(samples, outputs)``: the values of the head, of data that it takes.
@@ -172,9 +195,7 @@ class FrozenModel:
         return probabilities(self.logits(x))
 
     def _run(self, y: Tensor) -> Tensor:
-        for step in self._steps or ():
-            y = step(y)
-        return y
+        return functools.reduce(_apply, self._steps or (), y)
 
 
 def _is_hooked(module: nn.Module) -> bool:
@@ -207,19 +228,22 @@ class _Content(NamedTuple):
     copy: bytearray
 
 
-def _contents(model: Model) -> list[_Content] | None:
-    """The numbers of all parameters and buffers; None where they cannot be looked at."""
-    found, size = [], 0
-    tensors: Iterable[Tensor] = [*model.parameters(), *model.buffers()]
-    for tensor in tensors:
-        size += tensor.nbytes
-        plain = type(tensor) in (Tensor, nn.Parameter) and tensor.is_cpu
-        if not plain or size > LARGEST or not tensor.is_contiguous():
-            return None
-        if tensor.numel():
-            view = memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
-            # A bytearray compares itself with any memory as C's memcmp does.
-            found.append(_Content(tensor, tensor.data_ptr(), view, bytearray(view)))
+def _are_plain(tensors: list[Tensor]) -> bool:
+    """Whether their bytes can be looked at, and are not too many."""
+    plain = all(
+        type(t) in (Tensor, nn.Parameter) and t.is_cpu and t.is_contiguous() for t in tensors
+    )
+    return plain and sum(t.nbytes for t in tensors) <= LARGEST
+
+
+def _contents(tensors: list[Tensor]) -> list[_Content]:
+    """What these tensors hold now."""
+    found = []
+    for tensor in filter(Tensor.numel, tensors):
+        numbers: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+        view = memoryview(numbers)
+        # A bytearray compares itself with any memory as C's memcmp does.
+        found.append(_Content(tensor, tensor.data_ptr(), view, bytearray(view)))
     return found
 
 
@@ -288,17 +312,71 @@ def _has_statistics(module: nn.Module) -> bool:
     return type(module) is nn.BatchNorm2d and module.track_running_stats
 
 
-def _image_steps(model: Model) -> list[Step] | None:
-    """An image model as one call of a kernel and its head; None where there is no kernel for it."""
-    stem = model.stem
-    if type(stem) is not ImageStem or stem.config.kernel == 1 or type(model.head) is not nn.Linear:
-        return None
-    from hdnn.backends import predict_images  # loads numba
+def _steps(model: Model) -> tuple[list[Step], list[nn.Module]]:
+    """The parts of a model one after the other, and the modules whose numbers are folded into them.
 
-    *parts, closing, head = _parts(model)
-    if not all(map(_is_drawn, parts)) or type(closing.module) not in (PixelMean, nn.Flatten):
-        return None
-    plan = predict_images.ImagePlan(*stem.shape, stem.config.kernel // 2, model.head.weight.dtype)
+    What is not known is called as it is.
+    """
+    stem, parts = model.stem, _parts(model)
+    if type(stem) is not ImageStem:
+        steps = [lambda x: stem(stem.prepare(x)), *map(_step, parts)]
+        return steps, [part.module for part in parts if _is_folded(part)]
+    steps: list[Step] = [_normalization(stem)]
+    folded: list[nn.Module] = [stem]
+    shape: tuple[int, ...] | None = stem.shape
+    while parts:
+        run = list(itertools.takewhile(_is_drawn, parts)) if shape is not None else []
+        if not any(map(_is_wide, run)):
+            run = []
+        if shape is None or not run:
+            part = parts.pop(0)
+            steps.append(_step(part))
+            folded += [part.module, *filter(None, [part.norm])] if _is_folded(part) else []
+            shape = None if shape is None else _shape(part, shape)
+            continue
+        del parts[: len(run)]
+        mean = bool(parts) and type(parts[0].module) is PixelMean
+        step, shape = _drawn(run, shape, mean, model.head.weight.dtype)
+        steps.append(step)
+        folded += [one for p in run for one in (p.module, p.norm) if one is not None]
+        if mean:
+            parts.pop(0)
+    return steps, folded
+
+
+def _is_folded(part: _Part) -> bool:
+    """Whether the function of a part holds numbers that were computed of its own."""
+    return part.norm is not None or type(part.module) in (nn.BatchNorm2d, HamiltonianNetwork)
+
+
+def _is_wide(part: _Part) -> bool:
+    """Whether the kernel for images is faster than torch's convolutions."""
+    module = part.module
+    if isinstance(module, nn.Conv2d):
+        return module.in_channels >= FEWEST_CHANNELS
+    return isinstance(module, HamiltonianNetwork)
+
+
+def _shape(part: _Part, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Of an image behind a part; None where that is not known."""
+    module = part.module
+    if isinstance(module, nn.Conv2d) and _is_ordinary(module):
+        _, height, width = shape
+        down, across = module.stride
+        return module.out_channels, -(-height // down), -(-width // across)
+    keeps = isinstance(module, HamiltonianNetwork | nn.GroupNorm | nn.BatchNorm2d | nn.ReLU)
+    return shape if keeps else None
+
+
+def _drawn(
+    parts: list[_Part], shape: tuple[int, ...], mean: bool, dtype: torch.dtype
+) -> tuple[Step, tuple[int, ...]]:
+    """Parts that the kernel for images knows, as one call of it, and the shape of what it gives."""
+    from hdnn.backends.predict_images import LARGEST, ImagePlan, ImagePredictor  # loads numba
+
+    kernels = [p.module.kernel for p in parts if isinstance(p.module, HamiltonianNetwork)]
+    kernels += [p.module.kernel_size[0] for p in parts if isinstance(p.module, nn.Conv2d)]
+    plan = ImagePlan(shape, max(kernels, default=1) // 2, dtype)
     for part in parts:
         module = part.module
         if isinstance(module, nn.Conv2d):
@@ -309,14 +387,16 @@ def _image_steps(model: Model) -> list[Step] | None:
             plan.block(module.program())
         else:
             plan.pool()
-    if plan.bytes > predict_images.LARGEST:
-        return None
-    mean = type(closing.module) is PixelMean
-    run = predict_images.ImagePredictor(plan, mean)
-    steps: list[Step] = [_normalization(stem), run]
-    if not mean:
-        steps.append(lambda y: y.flatten(1))
-    return [*steps, _step(head)]
+    if plan.bytes <= LARGEST:
+        return ImagePredictor(plan, mean), plan.shape
+    plain = [_step(part) for part in parts]
+    if mean:
+        plain.append(PixelMean())
+    return lambda y: functools.reduce(_apply, plain, y), plan.shape
+
+
+def _apply(y: Tensor, step: Step) -> Tensor:
+    return step(y)
 
 
 def _is_drawn(part: _Part) -> bool:
@@ -333,15 +413,6 @@ def _is_drawn(part: _Part) -> bool:
         backend = module.backend == "auto"
         return backend and module.keeps_program and is_served(module.program())
     return _has_statistics(module)
-
-
-def _steps(model: Model) -> list[Step]:
-    """The parts of a model one after the other; those that are not known are called as they are."""
-    stem = model.stem
-    first: Step = lambda x: stem(stem.prepare(x))  # noqa: E731
-    if type(stem) is ImageStem:
-        first = _normalization(stem)
-    return [first, *map(_step, _parts(model))]
 
 
 def _flat(part: nn.Module) -> Iterator[nn.Module]:

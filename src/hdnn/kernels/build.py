@@ -24,6 +24,7 @@ SECONDS = {
     "jacobians": 10,
     "newton": 3,
     "predict": 5,
+    "predict_images": 5,
     "adam": 1,
 }
 """How long kernels compile on a machine of 2020, alone."""

@@ -14,6 +14,7 @@ from hdnn.kernels import (
     output_layer,
     passes,
     predict,
+    predict_images,
     products,
     rows,
     svd,
@@ -44,6 +45,11 @@ KERNELS = {
     "joint_steps": Entry(joint.joint_steps, joint.joint_types, joint.joint_kernel),
     "jacobians": Entry(jacobians.jacobians, jacobians.jacobians_types, jacobians.jacobians_kernel),
     "predict": Entry(predict.predict, predict.predict_types, predict.predict_kernel),
+    "predict_images": Entry(
+        predict_images.predict_images,
+        predict_images.predict_images_types,
+        predict_images.predict_images_kernel,
+    ),
 }
 PARTS = {
     "product": Entry(products._product, products.product_types),

@@ -21,7 +21,7 @@ from hdnn.plots.style import NORMAL
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 README = HERE.parent / "README.md"
-FIGURE = HERE.parent / "docs" / "figures" / "performance.png"
+FIGURE = HERE.parent / "docs" / "figures" / "performance.svg"
 PEERS = ("reference", "compile", "jax", "jax-checkpoint", "torchdiffeq")
 NAMES = {
     "reference": (1, "plain PyTorch"),

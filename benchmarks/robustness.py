@@ -4,7 +4,7 @@
 
 trains on MNIST by protocol `tuned` of Table 2, but for 8 epochs, measures the accuracy on the
 10,000 test images under perturbations, and writes results/robustness: records.jsonl (a line for
-every network, seed, perturbation and level, as soon as it is measured), robustness.png, README.md.
+every network, seed, perturbation and level, as soon as it is measured), robustness.svg, README.md.
 A training that is interrupted goes on from its last epoch; what has a record is not repeated.
 Levels, networks and settings were fixed before the first result; nothing is chosen by it.
 """
@@ -172,7 +172,7 @@ def draw(store: Store) -> None:
         clean(axis)
     axes[0].set_ylabel("test accuracy, %")
     label_ends(axes[0])  # there the lines end apart
-    save_figure(figure, store.folder / "robustness.png")
+    save_figure(figure, store.folder / "robustness.svg")
 
 
 def write(store: Store, seeds: int) -> None:
@@ -196,7 +196,7 @@ Below: accuracy on the 10,000 test images, per cent; means over the seeds, in br
 and the greatest. Levels are on the scale on which black is 0 and white is 1; perturbed images are
 cut off there. All networks meet the same noise.
 
-![accuracy under perturbation](robustness.png)
+![accuracy under perturbation](robustness.svg)
 
 """ + "\n".join(table(store, kind) for kind in LEVELS)
     with atomic(store.folder / "README.md") as temporary:

@@ -56,7 +56,7 @@ def theory() -> Figure:
     for (name, states), color in zip(
         [("input", disk), *after.items()], (MUTED, BLUE, ORANGE), strict=True
     ):
-        right.scatter(*states.T, s=2, color=color, label=name)
+        right.scatter(*states.T, s=2, color=color, label=name, rasterized=True)
     right.legend(frameon=False, fontsize=8, markerscale=4, loc="upper left")
     right.set_title("a disk of states", fontsize=10)
     for axis in (left, right):
@@ -139,7 +139,9 @@ def certificates() -> Figure:
         found = analysis.spectrum(analysis.velocity_jacobians(net, states)).eigenvalues
         values = found.detach().numpy().ravel()
         axis.axvline(0, color=plots.LIGHT.grid, linewidth=1)
-        axis.scatter(values.real, values.imag, s=5, color=color, alpha=0.5, linewidths=0)
+        axis.scatter(
+            values.real, values.imag, s=5, color=color, alpha=0.5, linewidths=0, rasterized=True
+        )
         plots.clean(axis).set(xlabel="real part", ylim=(-6, 6))
         axis.set_title(name, fontsize=10)
     figure.axes[0].set_ylabel("imaginary part")
@@ -181,7 +183,7 @@ def main(names: list[str]) -> None:
     """Draw the figures of these names, or all."""
     for name in names or FIGURES:
         torch.manual_seed(0)
-        plots.save_figure(FIGURES[name](), FOLDER / f"{name}.png", dpi=110)
+        plots.save_figure(FIGURES[name](), FOLDER / f"{name}.svg", dpi=110)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,18 @@ def test_import_hdnn_and_help_are_light() -> None:
     assert run.stdout.split("\n")[:3] == ["[]", "0", "[]"]
 
 
+def test_a_report_does_not_wait_for_the_compiler_of_torch() -> None:
+    heavy = ["torch._dynamo", "sympy", "sklearn", "matplotlib"]
+    code = (
+        "import sys, torch, hdnn; net = hdnn.network('H1', features=4, layers=3, T=1.0); "
+        "model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4)); "
+        "hdnn.report(model, torch.randn(20, 2), torch.arange(20) % 2); "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
 def test_the_help_lists_every_command_as_it_is() -> None:
     for listed in set(COMMANDS.values()):
         importlib.import_module(f"hdnn.cli.{listed.module}")

@@ -191,7 +191,7 @@ def test_lemma_1_as_the_paper_writes_it(n: int, rows: int, seed: int, T: float) 
         method="DOP853",
         t_eval=[T - l * T / 4 for l in (4, 3, 2, 1, 0)],
     ).y
-    mine = backward_dynamics(net, solution.states[-1], 3 * solution.substeps)
+    mine = backward_dynamics(net, solution.states, 3 * solution.substeps)
     for l in range(5):
         phi = torch.from_numpy(exact[n:, 4 - l].reshape(n, n))
         for found in (mine[l, 0], solution.sensitivities[l, 0]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,6 +30,25 @@ def test_factors_multiply_to_both_sensitivities(name: str, scheme: str) -> None:
         torch.testing.assert_close(backward[l + 1] @ factors[l], backward[l], rtol=1e-9, atol=1e-10)
     to_third = vmap(jacrev(lambda x: net.trajectory(x)[3]))(y)
     torch.testing.assert_close(forward[3], to_third.detach(), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"step": [0.1, 0.3, 0.2]},
+        {"T": 1.0, "learn_steps": True},
+        {"T": 1.0, "time_invariant": True},
+    ],
+    ids=["steps", "learned-steps", "time-invariant"],
+)
+def test_layers_side_by_side_are_the_layers(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, y = hdnn.network("H1", features=4, layers=3, **options), torch.randn(5, 4)
+    monkeypatch.setattr("hdnn.analysis.sensitivity.ENTRIES", 100)  # two samples at a time
+    backward, factors = sensitivities(net, y), layer_factors(net, y)
+    for l in range(3):
+        torch.testing.assert_close(backward[l + 1] @ factors[l], backward[l], rtol=1e-9, atol=1e-10)
 
 
 def test_factors_in_other_layouts() -> None:

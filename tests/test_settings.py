@@ -77,8 +77,8 @@ def test_every_setting_has_a_flag_in_its_group_unless_a_config_file_only_has_it(
 FLAGS = """
 --T --activation --alpha --alpha-c --architecture --augmentation --averaging --balanced
 --batch-size --block --categorical --checkpoint-seconds --clip --config --connector --csv --data
---data-dir --decay --drop --dtype --early-stopping --epochs --erase --flip --head --json --kernel
---label-smoothing --layers --learning-rate --level-epochs --levels --lr --method --n-init
+--data-dir --decay --device --drop --dtype --early-stopping --epochs --erase --flip --head --json
+--kernel --label-smoothing --layers --learning-rate --level-epochs --levels --lr --method --n-init
 --no-flip --no-overwrite --no-standardize --no-strict --no-time-invariant --norm --numeric
 --optimizer --out --overwrite --pixels --preset --projection --protocol --record --report
 --resume --rotate --scale --schedule --seed --shift --size --solver --split --standardize --step

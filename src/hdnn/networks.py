@@ -321,6 +321,11 @@ class HamiltonianNetwork(nn.Module):
         self._lowered = (places, program) if steady and program.stages is not None else None
         return program
 
+    @property
+    def keeps_program(self) -> bool:
+        """Whether `program` follows from parameters and buffers alone, and so is kept."""
+        return self.program().stages is not None and self._lowered is not None
+
     def __dir__(self) -> list[str]:
         return listed(self, super().__dir__(), ("J", "K", "b", "parameters_per_layer"))
 

@@ -67,10 +67,14 @@ class Outcome:
 
 @functools.cache
 def table() -> Path:
-    """A table with a label and a value to predict."""
+    """A table with a label and a value to predict, categories, dates and gaps."""
     path, points = new_folder() / "table.csv", np.random.default_rng(0).normal(size=(120, 3))
-    rows = [f"{a},{b},{c},{'yes' if a > b else 'no'},{a * b}" for a, b, c in points]
-    path.write_text("\n".join(["a,b,c,label,value", *rows, ""]))
+    rows = [
+        f"{a},{b if b < 2 else ''},{c},{'red' if c > 0 else 'blue'},2020-01-{number % 28 + 1:02},"
+        f"{'yes' if a > b else 'no'},{a * b}"
+        for number, (a, b, c) in enumerate(points)
+    ]
+    path.write_text("\n".join(["a,b,c,color,day,label,value", *rows, ""]))
     return path
 
 
@@ -125,6 +129,10 @@ def settings() -> list[list[str]]:
         [*label, "--balanced", "--clip", "0.1", "--solver", "adam", "--dtype", "float64"],
         [*value, "--record", "5"],
         [*value, *joint, *stopping],
+        [*planar, "--levels", "1,2,4"],
+        [*label, *joint, *stopping, "--levels", "1,3"],
+        [*label, "--width", "4", "--projection", "on", "--n-init", "2"],
+        [*planar, "--method", "varpro"],
         image,
         [*image, "--kernel", "3", "--shift", "1", "--averaging", "0.9", *stopping],
     ]

@@ -194,7 +194,10 @@ def verdict_on(reader: Reader, data: bytes, folder: Path) -> str:
     resource.setrlimit(resource.RLIMIT_AS, (before["VmSize:"] + CEILING, resource.RLIM_INFINITY))
     verdict = _read(reader, path)
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    growth = _status()["VmHWM:"] - before["VmRSS:"]
+    after = _status()
+    # Pages of libraries come back one by one after a fork, or when the system had taken them away.
+    libraries = max(0, after["RssFile:"] - before["RssFile:"])
+    growth = after["VmHWM:"] - before["VmRSS:"] - libraries
     if reader.bounded and growth > FACTOR * len(data) + ROOM:
         return f"allocation: {growth >> 20} MB for a file of {len(data) >> 10} KB; {verdict}"
     return verdict

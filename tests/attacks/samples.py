@@ -21,7 +21,10 @@ from pyarrow import parquet
 
 import hdnn
 from hdnn.cli import app
+from hdnn.data import ColumnEncoder, ColumnType
+from hdnn.data.encoder import SCALINGS
 from hdnn.fields import STRUCTURES
+from hdnn.models.projection import Projection
 from hdnn.paper.figure2 import GradientRecord
 from hdnn.paper.table2 import ImageRecord
 from hdnn.training import TrainingConfig
@@ -82,6 +85,7 @@ def _classifiers() -> list[Any]:
             feature_names=["u", "v", "w"],
         ),
         hdnn.Model(lean, 1, hdnn.Augmentation(2, 4, "spread"), task="regression"),
+        *_models_of_mixed_columns(),
         *(
             hdnn.ImageClassifier(
                 hdnn.ImageConfig(size=(8, 8), classes=3, **given), classes=[0, 1, 2]
@@ -89,6 +93,36 @@ def _classifiers() -> list[Any]:
             for given in options
         ),
     ]
+
+
+def _models_of_mixed_columns() -> list[Any]:
+    """Models with an encoder of texts, dates and gaps, of every scaling, and a projection."""
+    values = {
+        "city": np.array(["Rome", "Bern", "Rome", None] * 5, object),
+        "age": np.array([31.0, 42.0, np.nan, 7.0] * 5),
+        "day": np.array(["2020-01-01", "2021-02-03", "NaT", "2022-01-01"] * 5, "datetime64[D]"),
+        "code": np.array([f"c{number % 40}" for number in range(20)], object),
+    }
+    kinds = {"city": "category", "age": "number", "day": "date", "code": "category"}
+    types = [ColumnType(name, kind) for name, kind in kinds.items()]
+    made = []
+    for scaling in SCALINGS:
+        encoder = ColumnEncoder.fit(values, types, keep=["code"], scaling=scaling)
+        features = len(encoder.feature_names)
+        net = hdnn.network("H1", features=4, layers=2, T=1.0)
+        made.append(
+            hdnn.Model(
+                net,
+                2,
+                task="regression",
+                feature_names=encoder.feature_names,
+                target_names=["u", "v"],
+                encoder=encoder,
+                projection=Projection(features, 4),
+                scaler=hdnn.Scaler.fit(torch.from_numpy(encoder.transform(values)).float()),
+            )
+        )
+    return made
 
 
 def _saved(thing: Any) -> bytes:
@@ -105,6 +139,12 @@ def tables() -> dict[str, list[bytes]]:
     rows = [f"{u:.4f},{v},{'yes' if w else 'no'}" for u, v, w in zip(a, b, y, strict=True)]
     csv = "\n".join(["a,b,y", *rows, ""])
     quoted = csv.replace("a,b,y", '"a, or so",b,"y"').replace(",3,", ",NA,").replace("-", "")
+    cities = "Rome", "Bern", "Zürich"
+    mixed_rows = [
+        f"{'' if v == 3 else v};{cities[v % 3]};2020-0{v % 9 + 1}-11;{u:.3f};{w}"
+        for u, v, w in zip(a, b, y, strict=True)
+    ]
+    people = "\n".join(["age;city;day;weight;y", *mixed_rows, ""]).replace(".", ",")
     numeric = "\n".join(["a,b,y", *(f"{u},{v},{u + v}" for u, v in zip(a, b, strict=True))])
     text = [str(v) for v in b]
     whole = pyarrow.table({"a": a, "b": b, "y": y.astype(bool)})
@@ -114,17 +154,21 @@ def tables() -> dict[str, list[bytes]]:
             "t": pyarrow.array(text).dictionary_encode(),
             "y": text,
             "d": np.datetime64("2020-01-01") + b,
-            "l": [[1.0]] * 30,
         }
     )
+    nested = mixed.append_column("l", [[[1.0]] * 30])  # which is no column of a table
     return {
         "csv": [
             csv.encode(),
             quoted.encode(),
             csv.replace(",", ";").encode(),
             ("\ufeff" + numeric.replace(",", "\t")).encode(),
+            *(people.encode(encoding) for encoding in ("utf-8", "utf-16", "latin-1")),
         ],
-        "parquet": [_parquet(whole), _parquet(mixed), _parquet(whole, compression="gzip")],
+        "parquet": [
+            *map(_parquet, (whole, mixed, nested)),
+            _parquet(whole, compression="gzip"),
+        ],
         "npz": [
             _npz(X=np.stack([a, b], 1), y=y),
             _npz(a=a, b=b, y=np.array(text)),
@@ -196,6 +240,14 @@ def configs() -> list[bytes]:
         RunConfig(DataConfig(size=40), ModelConfig(layers=2)),
         RunConfig(
             DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
+        ),
+        RunConfig(
+            DataConfig(size=40), ModelConfig(layers=4), TrainingConfig(epochs=2, levels=(2, 4))
+        ),
+        RunConfig(
+            DataConfig(size=40),
+            ModelConfig(layers=2, projection="on"),
+            TrainingConfig("varpro", epochs=1, n_init=2),
         ),
         RunConfig(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
     ]

@@ -14,10 +14,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hdnn.analysis.sensitivity import jacobians, products, program_factors
+from hdnn.analysis.sensitivity import (
+    Lowering,
+    jacobians,
+    layers_side_by_side,
+    products,
+    states_and_factors,
+)
 from hdnn.analysis.spectra import velocity_jacobians
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
+from hdnn.fields.field import Time
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Step, at_layer, times
 
@@ -101,47 +108,67 @@ def solve(net: HamiltonianNetwork, y: Tensor, substeps: int | None = None) -> So
     (torch.Size([5, 3, 4, 4]), True)
     """
     m = fine_substeps(net, y) if substeps is None else substeps
-    coarse, fine = (states_and_sensitivities(refined(net, k), y) for k in (m, 2 * m))
+    lowerings = (partial(refined, substeps=k) for k in (m, 2 * m))
+    coarse, fine = (states_and_sensitivities(net, y, lower) for lower in lowerings)
     states, M = (b + (b - a) / 15 for a, b in zip(coarse, fine, strict=True))  # order 4: 2^4 - 1
     change = torch.linalg.matrix_norm(fine[1] - coarse[1], 2)
     error = float((change / torch.linalg.matrix_norm(M, 2)).max()) / 15
     return Solution(states, M, error, 2 * m)
 
 
-def states_and_sensitivities(program: Program, y: Tensor) -> tuple[Tensor, Tensor]:
-    """``(layers + 1, samples, n)`` and ``(layers + 1, samples, n, n)`` of a program."""
-    states, factors = program_factors(program, program.layout.flatten(y)[0])
-    rows = states.movedim(program.layout.axis, -1).flatten(1, -2)
+def states_and_sensitivities(
+    net: HamiltonianNetwork, y: Tensor, lower: Lowering = HamiltonianNetwork.program
+) -> tuple[Tensor, Tensor]:
+    """``(layers + 1, samples, n)`` and ``(layers + 1, samples, n, n)`` of a network's program."""
+    layout = net.field.layout
+    states, factors = states_and_factors(net, layout.flatten(y)[0], lower)
+    rows = states.movedim(layout.axis, -1).flatten(1, -2)
     return rows, products(factors)
 
 
 @torch.no_grad()
-def backward_dynamics(net: HamiltonianNetwork, end: Tensor, substeps: int) -> Tensor:
+def backward_dynamics(net: HamiltonianNetwork, states: Tensor, substeps: int) -> Tensor:
     """The backward gradient dynamics of Lemma 1, integrated from t = T down to 0.
 
         d/ds M = M (df/dy)(y(T - s)),   M = I at s = 0,   M(s) = d y(T) / d y(T - s)
 
-    in the usual convention (the paper's is transposed). The state runs back along with it.
+    in the usual convention (the paper's is transposed). It is linear in M: every layer is
+    integrated from the identity, with the state that runs back along with it, and their product
+    is M.
 
     Args:
         net: the network.
-        end: ``(samples, n)``, the states at time T.
+        states: ``(layers + 1, samples, n)``, of the ODE at the times of all layers.
         substeps: of a layer.
 
     Returns:
         ``(layers + 1, samples, n, n)``, at s = T - t_l.
     """
-    velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
-    axis = net.field.layout.axis
-    eye = torch.eye(end.shape[-1], dtype=end.dtype)
-    state: State = (end if axis == -1 else end.unsqueeze(-1), eye.expand(*end.shape, len(eye)))
-    matrices = [state[1]]
-    for j in reversed(range(net.layers)):
-        back = partial(_back, partial(velocity, j, t[j]), axis)
-        for _ in range(substeps):
-            state = _rk4(back, state, at_layer(net.h, j) / substeps)
-        matrices.append(state[1])
-    return torch.stack(matrices[::-1])
+    axis, layers = net.field.layout.axis, layers_side_by_side(net)
+    ends = states[1:] if axis == -1 else states[1:].unsqueeze(-1)
+    if layers is not None:
+        return products(_back_through(layers, 0, 0.0, ends, substeps))
+    t = times(net.h, net.layers)
+    return products(
+        torch.stack([_back_through(net, j, t[j], end, substeps) for j, end in enumerate(ends)])
+    )
+
+
+def _back_through(
+    net: HamiltonianNetwork, layer: int, t: Time, end: Tensor, substeps: int
+) -> Tensor:
+    """d y(t + h) / d y(t) of a layer that ends at canonical states, by its backward dynamics."""
+    axis, n, h = net.field.layout.axis, net.field.layout.width, at_layer(net.h, layer, end.ndim)
+    velocity = net.field.velocity_fn()
+
+    def f(y: Tensor) -> Tensor:  # in units of the step
+        return h * velocity(layer, t, y)
+
+    rows = end if axis == -1 else end.squeeze(-1)
+    state: State = (end, torch.eye(n, dtype=end.dtype).expand(*rows.shape, n))
+    for _ in range(substeps):
+        state = _rk4(partial(_back, f, axis), state, 1 / substeps)
+    return state[1]
 
 
 def _back(f: Callable[[Tensor], Tensor], axis: int, state: State) -> State:

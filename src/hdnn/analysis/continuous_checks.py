@@ -210,7 +210,7 @@ def gradient_dynamics(context: Context, tolerance: float | None) -> Check:
     solution = _solved(context)
     if solution is not None and solution.error < 1e-3:
         M = solution.sensitivities
-        mine = backward_dynamics(context.net, solution.states[-1], solution.substeps)
+        mine = backward_dynamics(context.net, solution.states, solution.substeps)
         value = float((_norm(mine - M) / _norm(M)).max())
         allowed = 20 * solution.error + 1e-9 if tolerance is None else tolerance
         holds = value <= allowed

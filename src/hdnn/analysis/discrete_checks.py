@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -214,8 +215,8 @@ def scheme_drift(context: Context, tolerance: float | None) -> Check:
             parts = (1, 2, 4) if context.weighted and not context.state_dependent else (1,)
             deviations = []
             for k in parts:
-                program = context.net.program() if k == 1 else refined(context.net, k, own=True)
-                M = states_and_sensitivities(program, context.few)[1]
+                lower = partial(refined, substeps=k, own=True)
+                M = states_and_sensitivities(context.net, context.few, lower)[1]
                 ratio = _norm(M) / _norm(exact)
                 factor = float(torch.maximum(ratio, 1 / ratio).max())
                 detail["h" if k == 1 else f"h/{k}"] = factor

@@ -6,16 +6,24 @@ Jacobian, M[i, k] = d y_N[i] / d y_l[k].
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hdnn.backends import choose, reference
 from hdnn.errors import HdnnError
+from hdnn.fields import HamiltonianField, InverseTranspose
+from hdnn.fields.hamiltonian import ActivationField
 from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import Program
+
+ENTRIES = 2_000_000
+"""Of Jacobians that are computed at once: some tens of megabytes."""
+Lowering = Callable[[HamiltonianNetwork], Program]
 
 
 @own_precision
@@ -66,7 +74,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     net.check_state(y)
     check_no_convolution(net)
     x, _ = net.field.layout.flatten(y.detach())
-    return _shaped(net, y, program_factors(net.program(), x)[1])
+    return _shaped(net, y, states_and_factors(net, x)[1])
 
 
 @own_precision
@@ -111,21 +119,69 @@ def jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Ten
         if not value.requires_grad:  # a constant
             vjps = torch.zeros_like(many)
         else:
-            (vjps,) = torch.autograd.grad(value, many, rows, materialize_grads=True)
+            # Of a sum: given the rows themselves, torch would import its symbolic shapes.
+            (vjps,) = torch.autograd.grad((value * rows).sum(), many, materialize_grads=True)
     vjps = vjps.unflatten(batch, shape[batch : batch + 2]).movedim(axis, -1)
     vjps = vjps.movedim(batch, -2)
     return vjps.flatten(batch, -3) if axis == -2 else vjps
 
 
-def program_factors(program: Program, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Canonical states y_0 ... y_N of a program, and d y_{l+1} / d y_l."""
-    advance, states, factors = reference.layer_map(program), [x], []
+def states_and_factors(
+    net: HamiltonianNetwork, x: Tensor, lower: Lowering = HamiltonianNetwork.program
+) -> tuple[Tensor, Tensor]:
+    """Canonical states y_0 ... y_N of a network, and d y_{l+1} / d y_l.
+
+    Args:
+        net: the network.
+        x: canonical states.
+        lower: the program to take, of the network itself and of its layers side by side.
+    """
+    states = [x]
     with torch.no_grad():
-        for layer in range(program.layers):
-            factors.append(jacobians(partial(advance, layer), x, program.layout.axis))
-            x = advance(layer, x)
-            states.append(x)
-    return torch.stack(states), torch.stack(factors) if factors else x.new_empty(0)
+        advance = reference.layer_map(lower(net))
+        for layer in range(net.layers):
+            states.append(advance(layer, states[-1]))
+        if not net.layers:
+            return torch.stack(states), x.new_empty(0)
+        axis, layers = net.field.layout.axis, layers_side_by_side(net)
+        if layers is None:
+            factors = [jacobians(partial(advance, j), y, axis) for j, y in enumerate(states[:-1])]
+            return torch.stack(states), torch.stack(factors)
+        advance = reference.layer_map(lower(layers))
+        every = torch.stack(states)
+        return every, batched_jacobians(partial(advance, 0), every[:-1], axis)
+
+
+def batched_jacobians(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
+    """`jacobians` of an ensemble's states, some samples at a time where there are many."""
+    some = max(1, ENTRIES // (x.shape[axis] * x[:, :1].numel()))
+    return torch.cat([jacobians(function, part, axis) for part in x.split(some, 1)], 1)
+
+
+def layers_side_by_side(net: HamiltonianNetwork) -> HamiltonianNetwork | None:
+    """The layers of a network as an ensemble of networks of one layer; None where that cannot be.
+
+    What is asked of every layer at given states is then asked of all at once, so that its cost
+    does not grow with Python's overhead for every layer.
+    """
+    field = net.field
+    if type(field) not in (HamiltonianField, ActivationField) or net.ensemble is not None:
+        return None
+    J = getattr(field, "interconnection", None)
+    if J is not None and not (J.constant or isinstance(J, InverseTranspose)):
+        return None
+    twin, layers = copy.deepcopy(net), net.layers
+    weights = twin.field.weights
+    if nn.utils.parametrize.is_parametrized(weights):
+        return None
+    weights.layout = twin.field.layout = replace(field.layout, ensemble=layers)
+    for name in ("theta", "beta"):
+        values = getattr(weights, name).detach().expand(layers, -1).unsqueeze(1)
+        setattr(weights, name, nn.Parameter(values, requires_grad=False))
+    weights.layers = twin.field.layers = twin.layers = 1
+    if isinstance(net.h, Tensor):
+        twin.learn_steps, twin.steps = False, net.h.detach().unsqueeze(-1)
+    return twin
 
 
 def products(factors: Tensor) -> Tensor:

@@ -16,7 +16,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hdnn.analysis.sensitivity import check_no_convolution, jacobians
+from hdnn.analysis.sensitivity import (
+    batched_jacobians,
+    check_no_convolution,
+    jacobians,
+    layers_side_by_side,
+)
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import times
@@ -55,7 +60,11 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
 
 def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> Tensor:
     """The same at given canonical states, one for every layer."""
-    velocity, t, axis = net.field.velocity_fn(), times(net.h, net.layers), net.field.layout.axis
+    axis, layers = net.field.layout.axis, layers_side_by_side(net)
+    if layers is not None:
+        velocity = partial(layers.field.velocity_fn(), 0, 0.0)
+        return batched_jacobians(velocity, torch.stack(tuple(states)), axis)
+    velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
     return torch.stack(
         [jacobians(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]
     )

@@ -65,7 +65,7 @@ def obstacle(program: Program, x: Tensor) -> str | None:
     transform = active_transform()
     if transform is not None:  # early: a tracer should see as little as possible
         return transform
-    return _obstacle_of_form(program) or _obstacle_of_state(x)
+    return obstacle_of_form(program) or _obstacle_of_state(x)
 
 
 def _obstacle_of_state(x: Tensor) -> str | None:
@@ -76,7 +76,7 @@ def _obstacle_of_state(x: Tensor) -> str | None:
     return NOTHING if x.numel() == 0 else None
 
 
-def _obstacle_of_form(program: Program) -> str | None:
+def obstacle_of_form(program: Program) -> str | None:
     stages = program.stages
     if stages is None:
         return "it needs a program of stages, and this scheme or field lowers to a flow"
@@ -176,15 +176,19 @@ def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> Ba
     return BackendChoice(_backend_of_owner(owner, _row(program, x)), "by width")
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _why_not_operator(owner: int) -> str | None:
     program = operator.program_of(owner)
-    return _obstacle_of_form(program) or operator.obstacle(program)
+    return obstacle_of_form(program) or operator.obstacle(program)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _backend_of_owner(owner: int, row: int) -> str:
     return _by_width(operator.program_of(owner), "auto", None, row).backend
+
+
+# All that torch.compiler.assume_constant_result does; calling it imports the compiler, a second
+# that every command would wait for.
+for _function in (_why_not_operator, _backend_of_owner):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _row(program: Program, x: Tensor) -> int:

@@ -202,9 +202,9 @@ def reproduce_figure2(
         wanted = range(first_seed, first_seed + seeds)
         experiment = figure2.figure2(store, first_seed, cases)
         records = experiment.sweep(wanted, store, progress=progress)
-    save_figure(figure2_page.norms_figure(figure2.read_curves(store)), out / "figure2.png", dpi=125)
+    save_figure(figure2_page.norms_figure(figure2.read_curves(store)), out / "figure2.svg")
     if not quick:
-        save_figure(figure2_page.claims_figure(records), out / "claims.png", dpi=160)
+        save_figure(figure2_page.claims_figure(records), out / "claims.svg")
         render.write(out / "figure2.md", figure2_page.page(records))
     took = time.perf_counter() - begin
     if as_json:
@@ -213,7 +213,7 @@ def reproduce_figure2(
     rows = figure2.rows(records, figure2.FIGURE)
     say(render.Table(figure2_page.NORMS, rows).markdown())
     say(f"{len(records)} records and their tables: {out}; {took:.0f} s")
-    say(f"figure: {out / 'figure2.png'}")
+    say(f"figure: {out / 'figure2.svg'}")
 
 
 @reproduce.command(name="robustness")

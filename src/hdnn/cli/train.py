@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,12 +104,10 @@ def train(
         raise HdnnError(
             "--data goes with --resume; a new run takes its data first: hdnn train DATA"
         )
-    more = settings["training"].get("epochs") if resume is not None else None
-    if resume is not None and (
-        config or out or overwrite or protocol or _count(settings) > (more is not None)
-    ):
+    if resume is not None and (config or out or overwrite or protocol or _unfit(settings)):
         raise HdnnError(
-            "--resume takes no other setting than --epochs: the run's config.toml has them"
+            "--resume takes no other settings than --epochs and --device: the run's config.toml "
+            "has them"
         )
 
     with joined() as group:
@@ -120,7 +118,7 @@ def train(
         def opened() -> tuple[Run, RunConfig]:
             nonlocal prepared
             if resume is not None:
-                return _reopened(resume, data, more, group)
+                return _reopened(resume, data, settings["training"], group)
             prepared = _prepared(*_run_config(config, settings, protocol), group)
             folder = out or _default_folder(prepared.config)
             return Run.create(folder, prepared.config, overwrite), prepared.config
@@ -140,19 +138,23 @@ def train(
             group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
 
 
-def _count(settings: Tables) -> int:
-    return sum(map(len, settings.values()))
+def _unfit(settings: Tables) -> bool:
+    """Whether settings are given that a run has had from its beginning."""
+    given = {name for values in settings.values() for name in values}
+    return not given <= {"epochs", "device"}
 
 
 def _reopened(
-    folder: Path, data: Path | None, epochs: int | None, group: Group
+    folder: Path, data: Path | None, training: Mapping[str, Any], group: Group
 ) -> tuple[Run, RunConfig]:
     """An existing run to go on with, whose data may be elsewhere now."""
     run = Run.open(folder)
     if data is not None:
         run.find_data(data)
-    if epochs is not None:
-        run.extend(epochs)
+    if "epochs" in training:
+        run.extend(training["epochs"])
+    if "device" in training:
+        run.move_to(training["device"])
     config = run.read_config()
     group.check(config.training)
     return run, config

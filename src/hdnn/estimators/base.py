@@ -101,6 +101,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         standardize: bool = True,
         warm_start: bool = False,
         dtype: str = "auto",
+        device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -114,7 +115,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
         self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
         self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
-        self.random_state, self.verbose = random_state, verbose
+        self.device, self.random_state, self.verbose = device, random_state, verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

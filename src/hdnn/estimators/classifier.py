@@ -61,6 +61,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         warm_start: `fit` goes on from the network of the last call, with its scaling of the data.
         dtype: "float32", "float64", or "auto": float64 up to 1000 rows, and where a column's mean
             is over 1000 times its spread.
+        device: where `fit` computes: "cpu", "cuda", "mps", or "auto", which for tables is the CPU.
+            The fitted network is on the CPU.
         random_state: an integer for the same result every time, a `numpy.random.RandomState`, or
             None.
         verbose: print the loss of every epoch.
@@ -113,6 +115,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         class_weight: Mapping[Any, float] | str | None = None,
         warm_start: bool = False,
         dtype: str = "auto",
+        device: str = "cpu",
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -142,6 +145,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             standardize=standardize,
             warm_start=warm_start,
             dtype=dtype,
+            device=device,
             random_state=random_state,
             verbose=verbose,
         )

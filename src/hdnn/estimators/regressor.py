@@ -28,7 +28,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         time_invariant, init_scale, method, solver, max_iter, n_init: as in `hdnn.HDNNClassifier`.
         batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
         early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
-        standardize, warm_start, dtype, random_state, verbose: as in `hdnn.HDNNClassifier`.
+        standardize, warm_start, dtype, device, random_state, verbose: as in
+            `hdnn.HDNNClassifier`.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.

@@ -55,6 +55,7 @@ PARAMETERS = {
     "init_scale": Parameter("scale", Narrowed, True, "chosen from the width"),
     "standardize": Parameter("standardize", ModelConfig, why="a run does so for tables too"),
     "dtype": Parameter("dtype", ModelConfig, True, "chosen from the rows"),
+    "device": Parameter("device"),
     "method": Parameter("method", auto=True, why="chosen for tables"),
     "solver": Parameter("solver"),
     "max_iter": Parameter("epochs", Narrowed),

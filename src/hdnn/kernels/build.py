@@ -21,6 +21,7 @@ SECONDS = {
     "joint_steps": 15,
     "jacobians": 10,
     "newton": 3,
+    "predict": 5,
     "adam": 1,
 }
 """How long kernels compile on a machine of 2020, alone."""

@@ -5,8 +5,16 @@ from hdnn.kernels.epoch import epoch_kernel
 from hdnn.kernels.jacobians import jacobians_kernel
 from hdnn.kernels.joint import joint_kernel
 from hdnn.kernels.passes import backward_kernel, forward_kernel
+from hdnn.kernels.predict import predict_kernel
 
-KERNELS = forward_kernel, backward_kernel, epoch_kernel, joint_kernel, jacobians_kernel
+KERNELS = (
+    forward_kernel,
+    backward_kernel,
+    epoch_kernel,
+    joint_kernel,
+    jacobians_kernel,
+    predict_kernel,
+)
 DTYPES = "float32", "float64"
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.models.frozen import FrozenModel, frozen, probabilities
 from hdnn.models.image_config import ImageConfig
 from hdnn.models.projection import Projection
 from hdnn.models.stages import Stages, image_stages
@@ -49,6 +50,8 @@ class Model(nn.Module):
     >>> model(torch.zeros(10, 2)).shape
     torch.Size([10, 1])
     """
+
+    _frozen: FrozenModel | None = None
 
     def __init__(
         self,
@@ -211,6 +214,8 @@ class Model(nn.Module):
         """
         # Looked up here, as `self.head` takes torch a microsecond: 3 of the 35 of a small network.
         parts: dict[str, Any] = self._modules
+        if parts["stem"].takes_images and (form := frozen(self, states)) is not None:
+            return form.logits(states)
         y = states if parts["stem"].prepares_all else parts["stem"](states)
         out: Tensor = parts["head"](parts["stages"](y))
         return out
@@ -227,6 +232,9 @@ class Model(nn.Module):
         Raises:
             HdnnError: the data have another shape or dtype than the model's.
         """
+        form = frozen(self, x)
+        if form is not None:
+            return form.logits(x)
         stem: Any = self._modules["stem"]  # as in `logits`
         return self.logits(stem.prepare(x))
 
@@ -239,10 +247,8 @@ class Model(nn.Module):
         Returns:
             Numbers in [0, 1] that sum to 1 over the classes.
         """
-        logits = self(x)
-        if logits.shape[-1] > 1:
-            return logits.softmax(-1)
-        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], -1)
+        form = frozen(self, x)
+        return probabilities(self(x)) if form is None else form.probabilities(x)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -330,6 +336,9 @@ class Model(nn.Module):
 
         facts_of_card = hub.CardFacts(**facts)
         return hub.push_to_hub(self, repository, facts_of_card, private, token, message)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_frozen": None}
 
     def extra_repr(self) -> str:
         shape = "x".join(map(str, self.stem.shape))

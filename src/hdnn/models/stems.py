@@ -54,6 +54,13 @@ class Augmentation(nn.Module):
             )
         self.features, self.width, self.mode = features, width + width % 2, mode
 
+    @property
+    def places(self) -> list[int]:
+        """Which entry of the state each feature becomes."""
+        front = self.features if self.mode == "append" else (self.features + 1) // 2
+        extra = self.width - self.features
+        return [f if f < front else f + extra for f in range(self.features)]
+
     def forward(self, x: Tensor) -> Tensor:
         """``(..., features)`` to ``(..., width)``.
 

@@ -185,6 +185,10 @@ def page(records: Sequence[GradientRecord]) -> str:
 # --- figures --------------------------------------------------------------------------------------
 
 
+DRAWN = 240
+"""Iterations of a curve that are drawn, about: as many as a panel has points."""
+
+
 def norms_figure(curves: Mapping[str, Curves]) -> Figure:
     """Norms of d y_N / d y_l during training: of the batch mean (top), mean of samples (below)."""
     names = [name for name in TITLES if name in curves]
@@ -198,7 +202,9 @@ def norms_figure(curves: Mapping[str, Curves]) -> Figure:
         seen = curves[name]
         for lines, axis in zip((seen.of_mean, seen.mean), axes[:, column], strict=True):
             for l, line in zip(seen.shown, lines, strict=True):
-                axis.plot(line, color=shades[l], linewidth=0.8, label=f"{l}")
+                steps = range(0, len(line), max(1, len(line) // DRAWN))
+                drawn = [line[step] for step in steps]
+                axis.plot(steps, drawn, color=shades[l], linewidth=0.8, label=f"{l}")
             axis.set_yscale("log" if name == "FCNN" else "linear")
             axis.set_ylim(bottom=1e-16 if name == "FCNN" else 0)
             _set_text(clean(axis))

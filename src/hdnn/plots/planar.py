@@ -118,7 +118,8 @@ def scatter(
     """
     theme = theme_of(axis) if colors is None else colors
     shades = [theme.color(int(label)) for label in labels]
-    axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0)
+    # Thousands of points would make an SVG large: they are an image inside it.
+    axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0, rasterized=True)
     return bare(axis)
 
 

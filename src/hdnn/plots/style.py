@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from hdnn.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 FORMATS = ("png", "svg", "pdf", "jpg")
 
@@ -76,13 +78,19 @@ THEMES = {"light": LIGHT, "dark": DARK}
 CLASS_COLORS = LIGHT.classes
 SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
+LEAST_LUMINANCE = 0.13
+"""Of a color on dark paper: a contrast of 3 at least."""
 
 
 def theme_of(axis: Axes) -> Theme:
     """The theme that suits the background of an axis, whoever made its figure."""
+    return _theme(axis.figure)
+
+
+def _theme(figure: Figure | SubFigure) -> Theme:
     from matplotlib.colors import to_rgba
 
-    red, green, blue, alpha = to_rgba(axis.figure.get_facecolor())
+    red, green, blue, alpha = to_rgba(figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 
 
@@ -117,10 +125,12 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) -> None:
     """Write a figure, atomically; the ending of the path chooses the format.
 
+    A light SVG is a dark one to readers who prefer dark pages: one file serves both.
+
     Args:
         figure: what to write.
         path: its ending is png, svg, pdf or jpg.
-        dpi: pixels in an inch, for png and jpg.
+        dpi: pixels in an inch, for png and jpg, and for the points of a svg.
 
     Raises:
         HdnnError: the ending is no format, or the folder does not exist.
@@ -133,8 +143,68 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     True
     """
     check_figure_path(path)
+    kind = Path(path).suffix.lstrip(".").lower() or "png"
+    _ink(figure)
     with atomic(path) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix.lstrip(".") or "png", dpi=dpi)
+        if kind == "svg":
+            temporary.write_text(_svg(figure, dpi), encoding="utf-8")
+        else:
+            figure.savefig(temporary, format=kind, dpi=dpi)
+
+
+def _ink(figure: Figure) -> None:
+    """Text that has matplotlib's own black gets the ink of the theme."""
+    from matplotlib.text import Text
+
+    theme = _theme(figure)
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text.get_color() == "black":
+            text.set_color(theme.ink)
+
+
+def _svg(figure: Figure, dpi: int) -> str:
+    """A figure as SVG, the same bytes every time."""
+    from matplotlib import rc_context
+
+    with io.StringIO() as file, rc_context({"svg.hashsalt": "hdnn"}):
+        figure.savefig(file, format="svg", dpi=dpi, metadata={"Date": None})
+        text = file.getvalue()
+    text = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
+    return text if _theme(figure) is DARK else _adaptive(text)
+
+
+def _rounded(places: str) -> str:
+    """Hundredths of a point are enough for places (not for scales)."""
+    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", places)
+
+
+def _adaptive(svg: str) -> str:
+    """A light SVG with rules that make it dark where the reader, or the page around it, is."""
+    rules = "".join(
+        f'[style*="{name}: {color}"]{{{name}:{_dark(color)}!important}}'
+        for color in sorted(set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)))
+        for name in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
+    start = svg.index(">", svg.index("<svg")) + 1
+    return svg[:start] + style + svg[start:]
+
+
+def _dark(color: str) -> str:
+    """What a color is on dark paper: that of the theme, else as much lighter as it must be."""
+    light, dark = ((t.paper, t.ink, t.muted, t.grid, *t.classes) for t in (LIGHT, DARK))
+    known = dict(zip(light, dark, strict=True))
+    if color in known:
+        return known[color]
+    parts = [int(color[k : k + 2], 16) for k in (1, 3, 5)]
+    while _luminance(parts) < LEAST_LUMINANCE:
+        parts = [round(part + (255 - part) * 0.1) for part in parts]
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def _luminance(parts: Sequence[int]) -> float:
+    linear = [(part / 255) ** 2.2 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def check_figure_path(

@@ -58,7 +58,7 @@ def _averages(shares: Tensor, h: Tensor) -> Tensor:
 
 
 def mixed(mix: Tensor, stack: Tensor) -> Tensor:
-    """The new stack ``([E,] new, p)`` of an old one ``([E,] old, p)``, in float64."""
+    """The new stack ``([E,] new, p)`` of an old one ``([E,] old, p)``, in float64 on the CPU."""
     if mix.ndim > stack.ndim:  # members with steps of their own share this array
         mix = mix.mean(0)
-    return mix.to(stack.device) @ stack.detach().to(torch.float64)
+    return mix.cpu() @ stack.detach().cpu().to(torch.float64)

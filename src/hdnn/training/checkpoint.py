@@ -12,7 +12,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -28,8 +30,8 @@ from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import EpochRecord, Snapshot, Trainer
 
-FORMAT, OLD_FORMAT = "2", "1"
-"""Of the file; the old one counted the path of the data among what a checkpoint belongs to."""
+FORMAT, OLD_FORMATS = "3", ("1", "2")
+"""Of the file. Old ones have no config, only its digest; the first counted the path of the data."""
 
 
 class Journal:
@@ -113,11 +115,13 @@ def write_checkpoint(path: Path, config: RunConfig, snapshot: Snapshot) -> None:
         StorageError: it cannot be written; what was there is still there.
     """
     tensors = {name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}
+    belongs = {"data": asdict(config.identity.data), "model": asdict(config.model)}
     facts = {
         "format": FORMAT,
         "epoch": snapshot.epoch,
         "seconds": snapshot.seconds,
-        "digest": _digest(FORMAT, config, snapshot.epoch, tensors),
+        "config": belongs,
+        "digest": _digest(_dumps(belongs, snapshot.epoch), tensors),
     }
     content = save(tensors, metadata={"hdnn": json.dumps(facts)})
     folder = path.parent
@@ -160,10 +164,8 @@ def read_checkpoint(path: Path, config: RunConfig, model: Model) -> Snapshot | N
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("hdnn", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if about["format"] not in (FORMAT, OLD_FORMAT):
-            raise ValueError(f"format {str(about['format'])[:20]!r}")
         snapshot = Snapshot(int(about["epoch"]), float(about["seconds"]), tensors)
-        if about["digest"] != _digest(about["format"], config, snapshot.epoch, tensors):
+        if about["digest"] != _digest(_belongs(about, config, snapshot.epoch), tensors):
             raise ValueError("it is damaged, or of another run")
         found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
         levels = Levels.of(model, config.training)
@@ -189,10 +191,30 @@ def epoch_of(path: Path) -> int | None:
         return None
 
 
-def _digest(version: str, config: RunConfig, epoch: int, tensors: dict[str, Tensor]) -> str:
+def _belongs(about: dict[str, Any], config: RunConfig, epoch: int) -> str:
+    """What the digest of a file that belongs to a run was made of, beside the tensors.
+
+    A setting that was added since is not in the file: there it had what is its default now.
+    """
+    if about["format"] in OLD_FORMATS:
+        data = config.data if about["format"] == "1" else config.identity.data
+        return repr((data, config.model, epoch))
+    if about["format"] != FORMAT:
+        raise ValueError(f"format {str(about['format'])[:20]!r}")
+    kept = about["config"]
+    data, model = type(config.data)(**kept["data"]), type(config.model)(**kept["model"])
+    if (data, model) != (config.identity.data, config.model):
+        raise ValueError("it is of another run")
+    return _dumps(kept, epoch)
+
+
+def _dumps(config: object, epoch: int) -> str:
+    return json.dumps([config, epoch], sort_keys=True)
+
+
+def _digest(belongs: str, tensors: dict[str, Tensor]) -> str:
     """A checksum of a state and of the data and model it belongs to."""
-    data = config.data if version == OLD_FORMAT else config.identity.data
-    whole = hashlib.sha256(repr((data, config.model, epoch)).encode())
+    whole = hashlib.sha256(belongs.encode())
     for name in sorted(tensors):
         whole.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
         whole.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -58,6 +58,14 @@ class Ranks(Group):
                 f"{config.method!r}; use --method joint, or one process"
             )
 
+    def device_for(self, asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+        if asked not in ("cpu", "auto", self.device.type):
+            raise HdnnError(
+                f"device={asked!r}, but these processes train on {self.device.type}: torchrun's "
+                "take one GPU each where there are any; leave device out"
+            )
+        return self.device
+
     def rank_zero(self, work: Callable[[], T]) -> T:
         outcome = _attempt(work) if self.is_rank_zero else (None, None)
         found = [(outcome[0], _portable(outcome[1], 0))]
@@ -95,8 +103,7 @@ class Ranks(Group):
         return whole
 
     def parallel(self, objective: nn.Module) -> nn.Module:
-        objective.to(self.device)
-        synchronise(objective)
+        synchronize(objective)
         chosen = [self.device.index] if self.device.type == "cuda" else None
         with self.guard():
             return DistributedDataParallel(objective, chosen)
@@ -270,10 +277,10 @@ class GlobalBatchNorm(nn.BatchNorm2d):
         self.running_var.lerp_(variance, self.momentum)
 
 
-def synchronise(module: nn.Module) -> None:
+def synchronize(module: nn.Module) -> None:
     """Put a `GlobalBatchNorm` in the place of every batch normalization."""
     for name, child in list(module.named_children()):
         if type(child) is nn.BatchNorm2d:
             setattr(module, name, GlobalBatchNorm.of(child))
         else:
-            synchronise(child)
+            synchronize(child)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:  # the command line asks here who it is, before it needs torch
+    import torch
     from torch import Tensor, nn
 
     from hdnn.training.settings import TrainingConfig
@@ -47,6 +48,10 @@ class Group(ABC):
         """Refuse a training that these processes cannot share."""
 
     @abstractmethod
+    def device_for(self, asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+        """Where this process trains a model; see `hdnn.training.devices.choose_device`."""
+
+    @abstractmethod
     def rank_zero(self, work: Callable[[], T]) -> T:
         """What rank 0 finds by some work, in every process; its error is raised in all."""
 
@@ -79,6 +84,11 @@ class SingleProcess(Group):
 
     def check(self, config: TrainingConfig) -> None:
         refuse_distributed("a training of its own")
+
+    def device_for(self, asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+        from hdnn.training.devices import choose_device  # loads torch
+
+        return choose_device(asked, images, dtype)
 
     def rank_zero(self, work: Callable[[], T]) -> T:
         return work()

@@ -35,6 +35,8 @@ def joint_obstacle(
     """Why joint descent cannot run in kernels, or None."""
     if config.optimizer.lower() not in OPTIMIZERS:
         return f"the kernels know Adam and AdamW, not {config.optimizer}"
+    if model.head.weight.device.type != "cpu":
+        return f"the kernels run on the CPU, and the model is on {model.head.weight.device}"
     if group.size > 1:
         return "several processes share the training"
     if config.averaging or config.label_smoothing:

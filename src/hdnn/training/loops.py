@@ -111,6 +111,16 @@ class Batches:
     def __len__(self) -> int:
         return len(self.states)
 
+    def take(self, chosen: Tensor | slice, device: torch.device) -> Batches:
+        """Some samples, on a device; where that is the data's own, indexing is all there is.
+
+        Args:
+            chosen: numbers of samples.
+            device: where they go.
+        """
+        parts = (self.states, self.target, self.weight)
+        return Batches(*(part[chosen].to(device) for part in parts))
+
     @property
     def samples(self) -> int:
         """How many samples a network has, also of an ensemble, where states are ``(E, ...)``."""
@@ -125,6 +135,7 @@ class Loop(ABC):
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         self.model, self.data, self.config = model, data, config
         self.loss = loss_name(model.task, model.head.out_features)
+        self.device = model.head.weight.device
         self.observer: Observer | None = None
         self._looked = False
 
@@ -168,11 +179,11 @@ def layer_gradient_norms(network: HamiltonianNetwork) -> np.ndarray:
     field = network.field
     if isinstance(field, WeightedField):
         grads = [field.weights.theta.grad, field.weights.beta.grad]
-        squares = [g.double().square().sum(-1).reshape(-1) for g in grads if g is not None]
+        squares = [g.cpu().double().square().sum(-1).reshape(-1) for g in grads if g is not None]
     else:
         grads = [p.grad for p in network.parameters()]
-        squares = [g.double().square().sum().reshape(1) for g in grads if g is not None]
-    found: np.ndarray = torch.stack(squares).sum(0).sqrt().cpu().numpy() if squares else np.zeros(1)
+        squares = [g.cpu().double().square().sum().reshape(1) for g in grads if g is not None]
+    found: np.ndarray = torch.stack(squares).sum(0).sqrt().numpy() if squares else np.zeros(1)
     return found
 
 
@@ -203,8 +214,9 @@ class CoordinateLoop(Loop):
 
     def _step(self, chosen: Tensor) -> tuple[float, float, int]:
         config, head = self.config, self.model.head
-        target, weight = self.data.target[chosen], self.data.weight[chosen]
-        out = self.model.stages(self.model.stem(self.data.states[chosen]))
+        batch = self.data.take(chosen, self.device)
+        target, weight = batch.target, batch.weight
+        out = self.model.stages(self.model.stem(batch.states))
         if not bool(weight.sum() > 0):  # a batch of which nothing counts
             return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         solve_output(self.model, out.detach(), target, weight, config)
@@ -272,11 +284,11 @@ class JointLoop(Loop):
             number, place: the epoch, and the number of the batch in it.
         """
         config, group, mine = self.config, self.group, self.group.rows(len(chosen))
-        target, weight = self.data.target[chosen], self.data.weight[chosen]
         states = distort(self.data.states[chosen], config, number, place, share=mine)
-        total = weight.sum()
-        logits, plain, penalty = self.objective(states, target[mine], weight[mine], total)
-        hits = count_correct(logits.detach().cpu(), target[mine], self.loss)
+        states, weight = states.to(self.device), self.data.weight[chosen].to(self.device)
+        target, total = self.data.target[chosen[mine]].to(self.device), weight.sum()
+        logits, plain, penalty = self.objective(states, target, weight[mine], total)
+        hits = count_correct(logits.detach(), target, self.loss)
         self.optimizer.zero_grad()
         if not bool(total > 0):  # a batch of which nothing counts
             return 0.0, 0.0, hits
@@ -304,16 +316,20 @@ class JointLoop(Loop):
 def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
-    """Set the output layer to the minimizer (or a few Adam steps towards it) given y_N."""
+    """Set the output layer to the minimizer (or a few Adam steps towards it) given y_N.
+
+    It is solved on the CPU, wherever the model is.
+    """
     from hdnn.kernels import output_layer  # loads numba
     from hdnn.training import output_solver
 
     head = model.head
     loss = loss_name(model.task, head.out_features)
+    out, target, weight = out.cpu(), target.cpu(), weight.cpu()
     Z = np.concatenate([out.double().numpy(), np.ones((len(out), 1))], axis=1)
     T = np.ascontiguousarray(target.double().reshape(len(out), -1).numpy())
     w = weight.double().numpy() / float(weight.sum())
-    V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy().copy()
+    V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy().copy()
     code = LOSSES.index(loss)
     if config.solver == "newton" and V.size > MOST_UNKNOWNS:
         output_solver.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
@@ -347,6 +363,8 @@ def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str 
     network, field = model.network, model.network.field
     if not isinstance(field, WeightedField):
         return "the network has an energy of its own"
+    if model.head.weight.device.type != "cpu":
+        return f"the kernels run on the CPU, and the model is on {model.head.weight.device}"
     trained = sum(p.requires_grad for p in network.parameters())
     if trained != 2 or not (field.weights.theta.requires_grad and field.weights.beta.requires_grad):
         return "other parameters than K and b are trained, or not all of them"

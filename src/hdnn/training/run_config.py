@@ -49,10 +49,13 @@ class RunConfig:
 
     @property
     def identity(self) -> RunConfig:
-        """The same without the place of its data, where their digest says what they are."""
-        if self.data.digest is None:
-            return self
-        return replace(self, data=replace(self.data, source=""))
+        """The same without the places where it is trained and where its data are.
+
+        What the data are, their digest says; the device changes no more than rounding.
+        """
+        training = replace(self.training, device="cpu")
+        data = self.data if self.data.digest is None else replace(self.data, source="")
+        return replace(self, data=data, training=training)
 
     def to_toml(self) -> str:
         """The run config as TOML, which `from_toml` reads."""

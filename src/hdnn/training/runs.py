@@ -123,6 +123,7 @@ class Run:
                 )
             if run.finished:
                 raise HdnnError(f"{folder} holds a finished run; pass --overwrite to train again")
+            run.move_to(config.training.device)
             return run
         if run.folder.is_dir():
             run.clean()
@@ -178,6 +179,18 @@ class Run:
             raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
         with self.locked():
             self._write_config(replace(config, data=replace(config.data, source=str(place))))
+
+    def move_to(self, device: str) -> None:
+        """Say where the run goes on, which is no part of what it trains.
+
+        Args:
+            device: as in `TrainingConfig`.
+        """
+        config = self.read_config()
+        if config.training.device != device:
+            training = replace(config.training, device=device)
+            with self.locked():
+                self._write_config(replace(config, training=training))
 
     def extend(self, epochs: int) -> None:
         """Make it a run of more epochs, to be trained on from where it is.

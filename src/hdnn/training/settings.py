@@ -24,6 +24,7 @@ from hdnn.errors import HdnnError
 from hdnn.models import ImageOptions
 from hdnn.models.image_config import BLOCKS, CONNECTORS, HEADS, NORMS
 from hdnn.models.projection import CHOICES
+from hdnn.training.devices import DEVICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
@@ -356,6 +357,9 @@ class TrainingConfig:
         "auto, compiled (whole epochs in compiled code) or autograd.",
         "Training",
         flags=FILE_ONLY,
+    )
+    device: Annotated[str, OneOf(DEVICES)] = setting(
+        "cpu", "Where to train: cpu, cuda, mps, or auto (an accelerator for images).", "Run"
     )
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from hdnn.analysis import advise
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.refinement import refine, set_depth
+from hdnn.training.devices import placed
 from hdnn.training.ensemble import Ensemble, EnsembleLoop
 from hdnn.training.evaluation import logits_of
 from hdnn.training.group import SINGLE_PROCESS, Group
@@ -33,6 +34,7 @@ from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
 from hdnn.training.settings import TrainingConfig
 
+CPU = torch.device("cpu")
 ADVISED = 32
 """Samples that the step advisor looks at when a training diverges."""
 
@@ -105,6 +107,10 @@ class Snapshot:
 
 class Trainer:
     """Trains a model, or an ensemble of networks, on data in memory.
+
+    While it trains, the model is on the device of the config; then it is back where it was. Data
+    stay on the CPU, their batches are moved; the order of samples and all random changes of images
+    are drawn on the CPU, so that a seed means the same on every device.
 
     Args:
         model: what is trained, in place.
@@ -186,24 +192,36 @@ class Trainer:
             HdnnError: model, data and settings do not fit together.
         """
         self.history, self.stopped, self.snapshot, self._best = [], False, None, None
+        device = self._device()
         if isinstance(self.trained, Ensemble):
             self._check_ensemble(sample_weight, validation)
             data, watched, seeds = self.trained.batches(X, target), None, self.trained.seeds
         else:
-            data, watched = self._parts(X, target, sample_weight, validation)
+            with placed(self.model, CPU):
+                data, watched = self._parts(X, target, sample_weight, validation)
             seeds = [self.config.seed]
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self.levels = Levels.of(self.trained, self.config)
-        self._set_level(self._first_level(resume))
-        self.loop = self._make_loop(data)
-        if resume is not None:
-            self._restore(resume)
-        with self.group.guard():
-            self._run(data, watched, resume)
-        while self.level < self.levels.last:  # stopped on the way
-            self._enter_next_level(data)
-        self._set_final_weights(data)
+        with placed(self.trained, device):
+            self.levels = Levels.of(self.trained, self.config)
+            self._set_level(self._first_level(resume))
+            self.loop = self._make_loop(data)
+            if resume is not None:
+                self._restore(resume)
+            with self.group.guard():
+                self._run(data, watched, resume)
+            while self.level < self.levels.last:  # stopped on the way
+                self._enter_next_level(data)
+            self._set_final_weights(data)
         return self.history
+
+    def _device(self) -> torch.device:
+        """Where the model is while it is trained."""
+        if isinstance(self.trained, Ensemble):
+            if self.config.device not in ("cpu", "auto"):
+                raise HdnnError(f"ensembles train on the CPU, not on {self.config.device!r}")
+            return CPU
+        stem, dtype = self.model.stem, self.model.head.weight.dtype
+        return self.group.device_for(self.config.device, stem.takes_images, dtype)
 
     def _check_ensemble(self, *unused: object) -> None:
         """Raise for what is there for single models only."""
@@ -233,6 +251,8 @@ class Trainer:
         if self.recorder is not None:
             if self.model.stem.takes_images:
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
+            if loop.device.type != "cpu":
+                raise HdnnError("recording runs on the CPU: leave out device, or the recording")
             if self.config.levels is not None:
                 raise HdnnError("recording serves a training at one depth; leave out levels")
             self.recorder.start(self.model.network, data.states, self.model.stem)
@@ -246,7 +266,10 @@ class Trainer:
         sample_weight: Tensor | None,
         validation: tuple[Tensor, Tensor] | None,
     ) -> tuple[Batches, Batches | None]:
-        """What a model is trained on, and what is watched."""
+        """What a model is trained on, and what is watched: on the CPU, batches are moved."""
+        X, target = X.cpu(), target.cpu()
+        sample_weight = None if sample_weight is None else sample_weight.cpu()
+        validation = None if validation is None else (validation[0].cpu(), validation[1].cpu())
         self._check(X, target)
         weight = self._weights(X, target, sample_weight)
         if not bool((weight > 0).all()):  # a sample of weight 0 is no sample
@@ -475,7 +498,7 @@ class Trainer:
         if isinstance(self.trained, Ensemble):
             self.trained.fit_outputs(data.states, data.target, self.config.alpha_c)
             return
-        out = self.model.stages(self.model.stem(data.states))
+        out = self.model.stages(self.model.stem(data.states.to(self.loop.device)))
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:

@@ -37,6 +37,7 @@ class VarProLoop(Loop):
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         exact = replace(config, solver="newton", solver_iterations=SOLVER_ITERATIONS)
         super().__init__(model, data, exact)
+        self.whole = data.take(slice(None), self.device)  # every evaluation takes all samples
         self.hidden = [
             p for p in (*model.stem.parameters(), *model.stages.parameters()) if p.requires_grad
         ]
@@ -62,7 +63,7 @@ class VarProLoop(Loop):
 
     def _evaluate(self) -> tuple[Tensor, Epoch]:
         """Phi and its gradient, and what an epoch that begins here tells."""
-        config, head, data = self.config, self.model.head, self.data
+        config, head, data = self.config, self.model.head, self.whole
         self.optimizer.zero_grad()
         out = self.model.stages(self.model.stem(data.states))
         if not bool(torch.isfinite(out).all()):  # a trial step of the line search, much too long
@@ -99,7 +100,7 @@ class VarProLoop(Loop):
         return dict(self.optimizer.state.get(self.hidden[0], {}))
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        entries: dict[str, Any] = {name: tensor.clone() for name, tensor in state.items()}
+        entries: dict[str, Any] = {name: t.to(self.device, copy=True) for name, t in state.items()}
         for name in LISTS:
             if name in entries:
                 entries[name] = list(entries[name].unbind()) if entries[name].numel() else []

@@ -1,0 +1,172 @@
+"""Training on another device: the same numbers, nothing that assumes the CPU, portable state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hdnn
+from elsewhere import install
+from hdnn.data import split
+from hdnn.errors import HdnnError
+from hdnn.models.image_config import ImageConfig
+from hdnn.training import Trainer, TrainingConfig, devices
+from hdnn.training.devices import choose_device
+from hdnn.training.run_config import RunConfig
+from hdnn.training.runs import Run
+from hdnn.training.settings import DataConfig, ModelConfig
+
+
+def table_model(architecture: str) -> hdnn.Model:
+    generator = torch.Generator().manual_seed(3)
+    net = hdnn.network(
+        architecture,
+        features=4,
+        layers=3,
+        generator=generator,
+        backend="reference",
+        **({} if architecture == "FCNN" else {"T": 1.0}),
+    )
+    scaler = hdnn.Scaler(torch.zeros(2), torch.ones(2))
+    return hdnn.Model(net, 1, hdnn.Augmentation(2, 4), scaler)
+
+
+def image_model(architecture: str) -> hdnn.Model:
+    config = ImageConfig(
+        architecture=architecture,
+        widths=(4, 6),
+        layers=(2, 2),
+        step=0.1,
+        kernel=3,
+        connector="stride",
+        norm="batch",
+        size=(8, 8),
+        classes=3,
+    )
+    return hdnn.ImageClassifier(
+        config, generator=torch.Generator().manual_seed(3), backend="reference"
+    )
+
+
+PLANAR = {"batch_size": 16, "epochs": 3, "loop": "autograd", "validation": 0.2, "seed": 5}
+TRAININGS: dict[str, tuple[Callable[[], hdnn.Model], dict[str, object]]] = {
+    "joint": (lambda: table_model("H1"), {"method": "joint", "optimizer": "AdamW", "clip": 1.0}),
+    "joint of FCNN": (lambda: table_model("FCNN"), {"method": "joint", "class_weight": "balanced"}),
+    "coordinate": (lambda: table_model("MS1"), {"early_stopping": 5}),
+    "varpro": (lambda: table_model("H2"), {"method": "varpro"}),
+    "levels": (lambda: table_model("MS3"), {"method": "joint", "levels": (1, 2, 3)}),
+    "images": (
+        lambda: image_model("H1"),
+        {"method": "joint", "shift": 1, "rotate": 5.0, "flip": True, "erase": 2, "averaging": 0.9},
+    ),
+}
+
+
+def data_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    if name != "images":
+        parts = split("double-moons", size=128)
+        return parts.X_train.double(), parts.y_train
+    source = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (48, 1, 8, 8), generator=source, dtype=torch.uint8)
+    return images, torch.randint(0, 3, (48,), generator=source)
+
+
+def trained(name: str, device: torch.device) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """A training that is interrupted after two epochs and goes on in another trainer."""
+    build, options = TRAININGS[name]
+    config = TrainingConfig(**{**PLANAR, **options})  # type: ignore[arg-type]
+    data, model = data_of(name), build()
+    first = Trainer(model, config)
+    seen: list[torch.device] = []
+    first.callbacks.append(lambda trainer, _: seen.append(trainer.model.head.weight.device))
+    first.callbacks.append(lambda trainer, r: setattr(trainer, "stopped", r.epoch == 2))
+    first.fit(*data)
+    assert set(seen) == {device}
+    assert model.head.weight.device.type == "cpu"  # where it was
+    assert first.snapshot is not None
+    assert all(t.device.type == "cpu" for t in first.snapshot.tensors.values())
+    model = build()
+    second = Trainer(model, config)
+    second.fit(*data, resume=first.snapshot)
+    history = [*first.history, *second.history]
+    figures = [[r.loss, r.penalized, r.accuracy or 0.0, r.validation_loss] for r in history]
+    return np.array(figures, dtype=float).ravel().tolist(), model.state_dict()
+
+
+def compare_all() -> None:
+    """In a process of its own: here, on the other device, and from there back here."""
+    device = install()
+    here = {name: trained(name, torch.device("cpu")) for name in TRAININGS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "choose_device", lambda *asked: device)
+        with pytest.raises(RuntimeError, match="of the CPU"):  # the device is as strict as it says
+            table_model("H1").to(device)(torch.zeros(1, 4))
+        for name, (figures, weights) in here.items():
+            there = trained(name, device)
+            np.testing.assert_allclose(there[0], figures, rtol=1e-6, err_msg=name)
+            for key, value in weights.items():
+                np.testing.assert_allclose(there[1][key], value, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_every_training_runs_on_another_device_with_the_numbers_of_the_CPU() -> None:
+    command = [sys.executable, "-W", "error", __file__]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_device_that_is_not_there_is_an_error_and_auto_is_not() -> None:
+    float64 = torch.float64
+    missing = {"cuda", "mps"} - {devices.available_accelerator()}
+    for name in missing:
+        with pytest.raises(HdnnError, match=f"device='{name}' is not available.*device='cpu'"):
+            choose_device(name, images=True, dtype=float64)
+    assert choose_device("auto", images=False, dtype=float64).type == "cpu"
+    with pytest.raises(HdnnError, match="device"):
+        hdnn.HDNNClassifier(device="gpu").fit([[0.0], [1.0]], [0, 1])
+    if "cuda" in missing:
+        with pytest.raises(HdnnError, match="not available"):
+            hdnn.HDNNClassifier(device="cuda").fit([[0.0], [1.0]], [0, 1])
+
+
+@pytest.mark.parametrize("there", ["cuda", "mps"])
+def test_auto_takes_an_accelerator_for_images_only(
+    there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "available_accelerator", lambda: there)
+    assert choose_device("auto", images=True, dtype=torch.float32).type == there
+    assert choose_device("auto", images=False, dtype=torch.float32).type == "cpu"
+    assert choose_device(there, images=False, dtype=torch.float32).type == there
+    if there == "mps":
+        assert choose_device("auto", images=True, dtype=torch.float64).type == "cpu"
+        with pytest.raises(HdnnError, match="no float64"):
+            choose_device("mps", images=True, dtype=torch.float64)
+
+
+def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
+    """The device is no part of what a run trains."""
+    config = RunConfig(
+        DataConfig(size=100), ModelConfig(layers=2), TrainingConfig(epochs=2, device="auto")
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Run.create(tmp_path / "run", config).train([interrupt])
+    other = replace(config, training=replace(config.training, device="cpu"))
+    run = Run.create(tmp_path / "run", other)
+    assert run.read_config() == other
+    run.train()
+    assert run.finished
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    torch.set_default_dtype(torch.float64)
+    compare_all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +57,9 @@ def advise_command(
     }
     tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in options.items()}
     config = RunConfig.from_tables(tables, "the command line")
-    if not config.data.is_table and layers is None:
-        config = replace(config, model=replace(config.model, layers=LAYERS))
+    if not config.data.is_table:
+        tables["model"].setdefault("layers", LAYERS)
+        config = RunConfig.from_tables(tables, "the command line")
     run = PreparedRun.of(config, tables)  # of a table, the network that hdnn train would build
     advice = _advice(run.model, _some(run.data.X_train, samples))
     emit(advice.to_dict()) if as_json else say(str(advice))

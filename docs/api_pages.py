@@ -77,7 +77,8 @@ def write(folder: Path) -> None:
     listed = "".join(f"   {page}\n" for page in PAGES)
     _write(
         folder / "index.rst",
-        _title("API reference") + "All public classes and functions, grouped by what they are for. Each has an example.\n\n"
+        _title("API reference")
+        + "All public classes and functions, grouped by what they are for. Each has an example.\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{listed}",
     )
     stubs = set()

@@ -54,7 +54,7 @@ clean:  ## remove caches and build products; keeps .venv (rm -r .venv to start a
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@for candidate in $(or $(strip $(PYTHON)),python3 python3.11 python3.12 python3.13); do \
+	@for candidate in $(or $(strip $(PYTHON)),python3 python3.11 python3.12 python3.13 python3.14); do \
 	    if "$$candidate" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' \
 	        > /dev/null 2>&1; then \
 	        echo "$(VENV): made with $$("$$candidate" --version)"; \
@@ -62,7 +62,7 @@ $(VENV)/bin/python:
 	    fi; \
 	done; \
 	echo "hdnn needs Python 3.11 or newer with its venv module; none of these is it:" \
-	     "$(or $(strip $(PYTHON)),python3 python3.11 python3.12 python3.13)." \
+	     "$(or $(strip $(PYTHON)),python3 python3.11 python3.12 python3.13 python3.14)." \
 	     "Install one (on Debian also its python3-venv), or name it: make setup PYTHON=/path/to/python" >&2; \
 	exit 1
 

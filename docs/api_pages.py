@@ -20,12 +20,12 @@ PAGES = {
     ),
     "fields": (
         "Fields",
-        "What the dynamics are: J, the structure of K, the energy and its gradient.",
+        "The dynamics: J, the structure of K, the energy and its gradient.",
         {"hdnn.fields": None},
     ),
     "models": (
         "Models and files",
-        "What one trains, saves and exports: a stem, Hamiltonian stages and an output layer.",
+        "What you train, save and export: a stem, Hamiltonian stages and an output layer.",
         {"hdnn.models": None, "hdnn": ["export_onnx"]},
     ),
     "estimators": (
@@ -35,23 +35,23 @@ PAGES = {
     ),
     "analysis": (
         "Analysis",
-        "How gradients behave: along depth, in training, in anybody's model.",
+        "How gradients behave: along depth, during training, in any PyTorch model.",
         {"hdnn.analysis": None},
     ),
     "training": ("Training", "How models are trained.", {"hdnn.training": None}),
     "data": (
         "Data",
-        "Where numbers come from: planar problems, tables, images.",
+        "Where data come from: planar problems, tables, images.",
         {"hdnn.data": None, "hdnn.data.images": ["load", "ImageData", "ImageSet"]},
     ),
     "plots": (
         "Figures and reports",
-        "What people look at: figures for matplotlib, and a page about a model or a run.",
+        "Figures for matplotlib, and HTML reports about models and runs.",
         {"hdnn.plots": None, "hdnn.report": None},
     ),
     "program": (
         "Programs",
-        "What a scheme makes of a field: stages, which every backend computes.",
+        "What a scheme turns a field into: stages, which every backend can run.",
         {"hdnn.program": None, "hdnn.backends": None},
     ),
 }
@@ -77,7 +77,8 @@ def write(folder: Path) -> None:
     listed = "".join(f"   {page}\n" for page in PAGES)
     _write(
         folder / "index.rst",
-        _title("API reference") + "Every public name, by what it is for.\n\n"
+        _title("API reference")
+        + "All public classes and functions, grouped by what they are for. Each has an example.\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{listed}",
     )
     stubs = set()

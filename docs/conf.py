@@ -96,8 +96,13 @@ def _settings(app, what, name, obj, options, lines):
     lines += ["", "Args:", *(f"    {s.name}: {s.help}" for s in settings_of(obj)), ""]
 
 
-def _link_results(app, page, source):
-    """A page of results/ is a page of the site, too; on a code host the links stay as they are."""
+def _adapt(app, page, source):
+    """Change a page for the site; on a code host it stays as it is.
+
+    A page of results/ is a page of the site, too. The empty line at the end of an example, which
+    doctest needs there, is not shown.
+    """
+    source[0] = re.sub(r"(^```python\n>>>.*?)\n+```$", r"\1\n```", source[0], flags=re.M | re.S)
     source[0] = re.sub(
         r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?\)", r"](results/\1.md)", source[0]
     )
@@ -120,5 +125,5 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", _settings, priority=90)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before Napoleon
-    app.connect("source-read", _link_results)
+    app.connect("source-read", _adapt)
     app.connect("build-finished", _samples)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -411,3 +412,15 @@ def test_advise_on_the_command_line() -> None:
     assert len(found["growth"]) == 8
     assert found["remedy"] in text.output.replace("\n", " ")
     assert command("advise", "no-such-data").exit_code == 2
+
+
+def test_advise_looks_at_the_network_that_train_builds(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    rows = "".join(f"{a:.3f},{b:.3f},{c:.3f},{a > b}\n" for a, b, c in X)
+    (tmp_path / "data.csv").write_text("a,b,c,label\n" + rows)
+    table = tmp_path / "data.csv", "--target", "label"
+    advised = json.loads(command("advise", *table, "--json").output)
+    trained = command("train", *table, "--epochs", 1, "--out", tmp_path / "run", "--json")
+    assert trained.exit_code == 0
+    spec = repr(hdnn.load(tmp_path / "run" / "model.safetensors").network).splitlines()[1].strip()
+    assert advised["network"] == spec

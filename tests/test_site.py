@@ -64,3 +64,34 @@ def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
     folder = DOCS / "tutorials"
     listed = {target.name for target, _ in _links(folder / "index.md")}
     assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}
+
+
+WAY = (
+    *("start", "theory", "choosing", "tables", "images", "pytorch", "extending", "gradients"),
+    *("certificates", "discretization", "distributed", "performance", "reproducing", "internals"),
+    "faq",
+)
+"""The pages that lead through the site, each of which answers one question."""
+
+
+@pytest.mark.parametrize("name", WAY)
+def test_a_page_on_the_way_has_a_figure(name: str) -> None:
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    shown = [*re.findall(r"^!\[[^\]]+\]\((\S+)\)", text, re.MULTILINE)]
+    shown += re.findall(r"^```\{image\} (\S+)", text, re.MULTILINE)
+    assert shown
+    assert all((DOCS / file).is_file() for file in shown)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
+def test_no_line_of_text_is_long(page: Path) -> None:
+    lines = [line for line in _prose(page).splitlines() if not line.startswith(("|", "!["))]
+    assert not [line for line in lines if len(line) > 300]
+
+
+def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:
+    targets = re.findall(r"^make (\w+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    runs = " ".join(re.findall(r"run: (.+)", workflow)).replace("pytest", "make test")
+    assert targets
+    assert [target for target in targets if not re.search(rf"make [\w ]*\b{target}\b", runs)] == []

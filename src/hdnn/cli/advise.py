@@ -14,9 +14,11 @@ from hdnn.cli.base import app, emit, say
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.training.coarsening import Coarsening, DepthScore
-from hdnn.training.prepare import build, prepare
+from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
+
+LAYERS = 16
 
 
 @app.command(name="advise")
@@ -25,7 +27,9 @@ def advise_command(
         str, typer.Argument(help="A finished run, a data set (swiss-roll, ...) or a table.")
     ],
     architecture: Annotated[str, typer.Option(help="MS1 MS2 MS3 H1 H2 HS ...")] = "H1",
-    layers: Annotated[int, typer.Option(help="Depth.")] = 16,
+    layers: Annotated[
+        int | None, typer.Option(help="Depth; by default 16, and for a table that of hdnn train.")
+    ] = None,
     T: Annotated[float | None, typer.Option("--T", help="Final time, h = T / layers.")] = None,
     step: Annotated[float | None, typer.Option(help="Step h, instead of T.")] = None,
     width: Annotated[int | None, typer.Option(help="Width of the network.")] = None,
@@ -53,8 +57,11 @@ def advise_command(
     }
     tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in options.items()}
     config = RunConfig.from_tables(tables, "the command line")
-    prepared = prepare(config)
-    advice = _advice(build(config, prepared), _some(prepared.X_train, samples))
+    if not config.data.is_table:
+        tables["model"].setdefault("layers", LAYERS)
+        config = RunConfig.from_tables(tables, "the command line")
+    run = PreparedRun.of(config, tables)  # of a table, the network that hdnn train would build
+    advice = _advice(run.model, _some(run.data.X_train, samples))
     emit(advice.to_dict()) if as_json else say(str(advice))
 
 

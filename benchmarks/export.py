@@ -5,12 +5,14 @@ output, the size of the file and the CPU seconds to make it, without the check.
 
 python benchmarks/export.py                                    # all but AOTInductor
 python benchmarks/export.py --formats ONNX                     # seconds
+python benchmarks/export.py --latency                          # what a call takes
 python benchmarks/export.py --formats AOTInductor              # two cells, minutes
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import resource
 import tempfile
@@ -18,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -65,10 +68,16 @@ def onnx(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
     import onnxruntime
 
     written = hdnn.export_onnx(net, folder / "net.onnx", check=False)
-    content = written.path.read_bytes()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    open_session = functools.cache(
+        lambda: onnxruntime.InferenceSession(
+            written.path.read_bytes(), options, ["CPUExecutionProvider"]
+        )
+    )
 
     def run(y: Tensor) -> Tensor:
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        session = open_session()
         return torch.from_numpy(session.run(None, {"state": y.numpy()})[0])
 
     return run, written.size
@@ -77,9 +86,10 @@ def onnx(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
 def scanned(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
     written = hdnn.export_torch(net, folder / "net.pt2", check=False)
 
+    load = functools.cache(lambda: torch.export.load(written.path).module())
+
     def run(y: Tensor) -> Tensor:
-        program = torch.export.load(written.path).module()
-        return program(y)
+        return load()(y)
 
     return run, written.size
 
@@ -167,7 +177,7 @@ def catalogue(title: str, folder: Path) -> None:
                 continue
             cells.append(cell(title, build(name, SHALLOW, **LAYOUTS[layout]), folder)[0])
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
-    if title != "AOTInductor":
+    if title == "ONNX":  # of the others, an implicit layer unrolls its iterations
         for scheme in (RK4(), ImplicitMidpoint()):
             net = build("H1", SHALLOW, scheme=scheme, features=8)
             rest, text = " |" * (len(layouts) - 1), cell(title, net, folder)[0]
@@ -193,10 +203,28 @@ def depths(titles: list[str], folder: Path) -> None:
             print(f"| {title}: {name}, {layout} | {' | '.join(cells)} |", flush=True)
 
 
+def latency(titles: list[str], folder: Path, layers: int = 256, repeats: int = 15) -> None:
+    """CPU time of a call, medians of interleaved runs, of H1 over 8 features on 50 samples."""
+    net = build("H1", layers, features=8).requires_grad_(False)
+    y = example(net)
+    calls = {"hdnn": net} | {title: FORMATS[title](net, y, folder)[0] for title in titles}
+    seconds: dict[str, list[float]] = {title: [] for title in calls}
+    for _ in range(repeats):
+        for title, call in calls.items():
+            begin = time.process_time()
+            call(y)
+            seconds[title].append(time.process_time() - begin)
+    print(f"\n### A call, {layers} layers, {SAMPLES} samples\n\n| {' | '.join(calls)} |")
+    print("| --- " * len(calls) + "|")
+    print(f"| {' | '.join(f'{1000 * median(s):.2f} ms' for s in seconds.values())} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(DEFAULT))
     parser.add_argument("--no-depth", action="store_true", help="only the tables at 16 layers")
+    parser.add_argument("--only-depth", action="store_true", help="only what depth costs")
+    parser.add_argument("--latency", action="store_true", help="only what a call takes")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch._logging.set_logs(all=50)
@@ -204,9 +232,13 @@ def main() -> None:
     torch._inductor.config.compile_threads = 1  # else they are compiled by others
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         folder = Path(name)
+        if given.latency:
+            latency(given.formats, folder)
+            return
         for title in given.formats:
             cell(title, build("H1", 2, features=8), folder)  # the first one imports much
-            catalogue(title, folder)
+            if not given.only_depth:
+                catalogue(title, folder)
         if not given.no_depth:
             depths(given.formats, folder)
 

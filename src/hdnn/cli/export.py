@@ -27,7 +27,7 @@ def export(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a trained model as ONNX, or as a program of torch.export.
+    """Write a trained model as ONNX, or for torch.export.
 
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """

@@ -105,7 +105,17 @@ def export_onnx(
 
 
 def number_type(thing: HamiltonianNetwork | Model) -> torch.dtype:
-    """The dtype of what is exported; others than float32 and float64 raise."""
+    """The dtype of what is exported.
+
+    Args:
+        thing: a network or a model.
+
+    Returns:
+        float32 or float64.
+
+    Raises:
+        HdnnError: it has another.
+    """
     part = thing.head if isinstance(thing, Model) else thing.field
     dtype = next((p.dtype for p in part.parameters()), torch.get_default_dtype())
     if dtype not in (torch.float32, torch.float64):
@@ -153,7 +163,15 @@ def _version() -> str:
 
 
 def metadata_of(thing: HamiltonianNetwork | Model, encoder: ColumnEncoder | None) -> dict[str, str]:
-    """What a user of the file needs to know, as JSON under names."""
+    """What a user of the file needs to know.
+
+    Args:
+        thing: a network or a model.
+        encoder: of the columns of a table, where the file takes these.
+
+    Returns:
+        JSON by name.
+    """
     if isinstance(thing, HamiltonianNetwork):
         return {"network": thing.extra_repr()}
     facts: dict[str, Any] = {"task": thing.task, "columns": thing.feature_names}
@@ -200,7 +218,14 @@ def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, content:
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest expected number or 1."""
+    """The largest difference, relative to the largest expected number or 1.
+
+    Args:
+        found, expected: of the same shape.
+
+    Returns:
+        A number of at least 0; infinity where anything is not finite.
+    """
     if not expected.numel():
         return 0.0
     scale = max(1.0, float(expected.abs().max()))
@@ -209,7 +234,15 @@ def difference(found: Tensor, expected: Tensor) -> float:
 
 
 def expected_of(thing: HamiltonianNetwork | Model, x: Tensor) -> Tensor:
-    """What an exported file must give: the final state, probabilities or predictions."""
+    """What an exported file must give.
+
+    Args:
+        thing: a network or a model.
+        x: a batch, as hdnn takes it.
+
+    Returns:
+        The final state, probabilities or predictions.
+    """
     if isinstance(thing, Model) and thing.task == "classification":
         return thing.probabilities(x)
     out: Tensor = thing(x)

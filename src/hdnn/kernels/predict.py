@@ -189,6 +189,7 @@ def scratch_size(form: Form) -> int:
 
 
 def predict_types(number: types.Float) -> tuple[types.Type, ...]:
+    """The types of the arguments, given that of the numbers."""
     flat, pair = build.flat(number), types.UniTuple(types.int64, 2)
     form = build.named(Form, *(types.int64,) * len(Form._fields))
     return (

@@ -188,6 +188,7 @@ def predict_images(
 
 
 def predict_images_types(number: types.Float) -> tuple[types.Type, ...]:
+    """The types of the arguments, given that of the numbers."""
     flat = build.flat(number)
     images = build.named(Images, *(types.int64,) * len(Images._fields))
     return (images, build.table, build.table, flat, flat, *build.team)

@@ -17,6 +17,9 @@ from hdnn.paper.table1 import run_settings
 from hdnn.training import EpochRecord, Trainer, TrainingConfig
 from hdnn.training.loops import solve_output
 
+Case = dict[str, Any]
+Result = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Planar:
@@ -79,6 +82,17 @@ class Curve:
             point["smallest"], point["largest"] = float(norms.min()), float(norms.max())
         self.points.append(point)
         self.last = time.perf_counter()
+
+
+def curve_of(curve: Curve) -> Result:
+    """What a record says of a training."""
+    names = curve.points[0].keys()
+    return {
+        "accuracy": curve.points[-1]["accuracy"],
+        "seconds": curve.seconds,
+        "work": curve.work,
+        "curve": {name: [round(p[name], 6) for p in curve.points] for name in names},
+    }
 
 
 @torch.no_grad()

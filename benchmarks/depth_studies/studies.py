@@ -23,12 +23,23 @@ LEVELS: dict[str, dict[str, Any]] = {
     "4,16,64 (3:2:1)": {"levels": (4, 16, 64), "level_epochs": (3, 2, 1)},
 }
 SMOOTH: dict[str, dict[str, Any]] = {
-    "64, alpha = 5": {"alpha": 5.0},
-    "4,16,64, alpha = 5": {"levels": (4, 16, 64), "alpha": 5.0},
+    "64, 16 epochs": {"epochs": 16},
+    "64, 8 epochs": {"epochs": 8},
+    "64, 8 epochs, smooth": {"epochs": 8},
+    "8,16,64, 20 epochs (2:2:1), smooth": {
+        "epochs": 20,
+        "levels": (8, 16, 64),
+        "level_epochs": (2, 2, 1),
+    },
 }
+SMOOTH_T = {"H1": 1.0, "MS3": 0.5}
+SAMPLES = 4
+"""Of smooth initial weights: random at so many times, straight lines between them."""
 COARSENED: dict[str, dict[str, Any]] = {
     "64": {},
     "64, alpha = 0.05": {"alpha": 0.05},
+    "64, alpha = 0.5": {"alpha": 0.5},
+    "64, alpha = 5": {"alpha": 5.0},
     "4,16,64": {"levels": (4, 16, 64)},
 }
 DEEP: dict[str, dict[str, Any]] = {"1024": {}, "4,...,1024": {"levels": (4, 16, 64, 256, 1024)}}
@@ -52,13 +63,29 @@ def _planar(case: Case) -> Planar:
 def swiss_roll() -> Iterator[Case]:
     for seed in range(20):
         for name in ("H1", "MS3"):
-            for way in (*LEVELS, *SMOOTH):
+            for way in LEVELS:
                 given = {"data": "swiss-roll", "architecture": name, "layers": 64}
                 yield {**given, "way": way, "seed": seed}
 
 
 def measure_swiss_roll(case: Case) -> Result:
-    return curve_of(trained(_planar(case), **(LEVELS | SMOOTH)[case["way"]])[1])
+    return curve_of(trained(_planar(case), **LEVELS[case["way"]])[1])
+
+
+def smooth() -> Iterator[Case]:
+    for seed in range(20):
+        for name in SMOOTH_T:
+            for way in SMOOTH:
+                given = {"data": "swiss-roll", "architecture": name, "layers": 64}
+                yield {**given, "way": way, "seed": seed}
+
+
+def measure_smooth(case: Case) -> Result:
+    planar, way = _planar(case), case["way"]
+    model = planar.model(
+        T=SMOOTH_T[case["architecture"]], samples=SAMPLES if "smooth" in way else None
+    )
+    return curve_of(trained(planar, model=model, **SMOOTH[way])[1])
 
 
 def deep() -> Iterator[Case]:
@@ -122,8 +149,8 @@ def varpro() -> Iterator[Case]:
 
 
 def measure_varpro(case: Case) -> Result:
-    epochs = {"coordinate": 50, "varpro": 30}[case["way"]]
-    return curve_of(trained(_planar(case), method=case["way"], epochs=epochs)[1])
+    options = {"coordinate": {"epochs": 50, "every": 10}, "varpro": {"epochs": 30}}[case["way"]]
+    return curve_of(trained(_planar(case), method=case["way"], **options)[1])
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -162,6 +189,7 @@ def measure_steps(case: Case) -> Result:
 
 STUDIES = {
     "swiss-roll": Study(swiss_roll, measure_swiss_roll),
+    "smooth": Study(smooth, measure_smooth),
     "varpro": Study(varpro, measure_varpro),
     "coarsened": Study(coarsened, measure_coarsened),
     "deep": Study(deep, measure_deep),

@@ -16,6 +16,7 @@ import numpy as np
 
 Array = np.ndarray
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
+ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
 
 
@@ -53,6 +54,9 @@ def newton(
             else _factorised(Z, P, alpha_c, G)
         )
         slope, length = float((step * G).sum()), 1.0
+        if 0 <= slope <= ROUNDING * abs(value):  # nothing that a line search could measure
+            V -= step
+            return iteration + 1
         for _ in range(LINE_SEARCH):
             tried = V - length * step
             new, R, P = evaluate(Z @ tried.T, target, weight)

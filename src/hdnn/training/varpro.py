@@ -186,14 +186,17 @@ class VarProLoop(Loop):
     def _search(self, start: Point, direction: Array) -> Point | None:
         """The first point on the line where the weak Wolfe conditions hold, or the lowest.
 
-        Lengths are doubled until a minimum is bracketed, then interpolated.
+        Lengths are doubled until a minimum is bracketed, then interpolated. None where nothing
+        lower is found, or only what rounding hides.
         """
         slope, length = float(start.gradient @ direction), 1.0
-        if not -slope > torch.finfo(self.data.states.dtype).eps * start.objective:
-            return None  # what is to be gained is below rounding
+        if not -slope > 10 * torch.finfo(self.data.states.dtype).eps * start.objective:
+            return None
         low, high, best = (0.0, start, slope), np.inf, None
         for _ in range(TRIALS):
             tried = self.evaluate(start.x + length * direction, start.V)
+            if np.array_equal(tried.x, start.x):
+                return best
             new = float(tried.gradient @ direction)
             if not tried.objective <= start.objective + DECREASE * length * slope:
                 high = length

@@ -103,7 +103,8 @@ def test_demo_train_and_predict_in_a_container(container: dict[str, str]) -> Non
     folder = place / f"hdnn-kernels-{USER}"
     folder.mkdir(mode=0o700)
     used = [(name, "float32") for name in ("forward", "epoch", "jacobians")]
-    for name, dtype in (*used, ("forward", "float64"), ("joint_steps", "float64")):
+    used += [(name, "float64") for name in ("forward", "joint_steps", "predict")]
+    for name, dtype in used:
         catalogue.compile_one(name, dtype)
     output_layer.kernel("newton")
     for source in cache.folders():  # as after the first start there
@@ -184,8 +185,9 @@ def test_every_kernel_is_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue.output_layer.kernel.cache_clear()
     catalogue.compile_all()
     catalogue.output_layer.kernel.cache_clear()
-    shared = ("forward", "backward", "epoch", "joint_steps", "jacobians")
-    both = [(name, dtype) for dtype in catalogue.DTYPES for name in shared]
+    training = ("forward", "backward", "epoch", "joint_steps", "jacobians")
+    names = (*training, "predict", "predict_images")
+    both = [(name, dtype) for dtype in catalogue.DTYPES for name in names]
     assert set(compiled) == {*both, ("newton", ""), ("adam", ""), ("jacobi", "float64")}
     calls = sum(
         path.read_text().count("build.kernel(") + path.read_text().count("build.compile_now(")

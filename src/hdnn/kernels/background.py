@@ -20,10 +20,10 @@ from hdnn.kernels.cache import folder
 
 JOBS = "HDNN_COMPILE_JOBS"
 BESIDE = {
-    "joint_steps": ("product", "forward", "advance"),
-    "epoch": ("product", "forward"),
+    "joint_steps": ("product", "forward", "advance", "predict"),
+    "epoch": ("product", "forward", "predict"),
 }
-"""What evaluation needs, and parts of the kernel itself, in the order in which it gets there."""
+"""Parts of the kernel itself, what evaluation needs, and at last what predictions need."""
 FIRST = "gram", "scatter_gradients"
 """Parts of those kernels that the child does not compile."""
 

@@ -312,9 +312,9 @@ def test_plain_lines_when_piped() -> None:
     figures = r"loss \d\.\d{4}  accuracy \d\.\d{4}"
     for number, line in enumerate(lines[:4], start=1):
         assert re.fullmatch(rf"epoch {number}/4  {figures}", line)
-    assert re.fullmatch(r"train  loss .*, accuracy .*  \(100 samples\)", lines[4])
-    assert re.fullmatch(r"test   loss .*, accuracy .*  \(100 samples\)", lines[5])
-    assert re.fullmatch(r"linear  loss \d\.\d{4}, accuracy \d\.\d{4}", lines[6])
+    assert re.fullmatch(r"train     loss .*, accuracy .*  \(100 samples\)", lines[4])
+    assert re.fullmatch(r"test      loss .*, accuracy .*  \(100 samples\)", lines[5])
+    assert re.fullmatch(r"linear    loss \d\.\d{4}, accuracy \d\.\d{4}", lines[6])
     assert re.fullmatch(r"baseline  loss 0.6931, accuracy 0.5000", lines[7])
     assert re.fullmatch(r"loss by epoch +norm of d y_N / d y_l by layer l", lines[8])
     assert [line.count("|") for line in lines[9:]] == [2, 2, 2, 2, 2, 0, 0]
@@ -326,7 +326,7 @@ def test_progress_shows_what_would_be_returned() -> None:
     """Of the last epoch that is what was returned."""
     lines = done("train", *ROLL, "--out", "run").stdout.splitlines()
     loss, accuracy = re.findall(r"\d\.\d{4}", lines[3])
-    assert lines[4].startswith(f"train  loss {loss}, accuracy {accuracy} ")
+    assert lines[4].startswith(f"train     loss {loss}, accuracy {accuracy} ")
 
 
 def test_long_trainings_print_ten_lines() -> None:

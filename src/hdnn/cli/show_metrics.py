@@ -54,7 +54,7 @@ def show_references(references: dict[str, dict[str, Any]], warnings: Sequence[st
         if title in references:
             figures = references[title]
             shown = [f"{names[k]} {figures[k]:.4f}" for k in names if k in figures]
-            say(f"{title:5}  {', '.join(shown)}")
+            say(f"{title:8}  {', '.join(shown)}")
     _show_warnings(warnings)
 
 

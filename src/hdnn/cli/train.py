@@ -265,7 +265,7 @@ def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool, gr
         figures = ", ".join(
             f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float)
         )
-        say(f"{part:5}  {figures}  ({values['samples']} samples)")
+        say(f"{part:8}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
     charts.show(run.history, console)
     say(f"run: {run.folder}")

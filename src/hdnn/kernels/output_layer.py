@@ -15,14 +15,14 @@ import numpy as np
 from numba import types
 
 from hdnn.kernels import build
-from hdnn.kernels.vectors import Array, compiled
+from hdnn.kernels.vectors import Array, callable_from_python, compiled
 
 LOGISTIC, SOFTMAX, SQUARED = range(3)
 NEWTON, ADAM = range(2)
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
 
 
-@compiled
+@callable_from_python
 def residuals(Z: Array, V: Array, target: Array, weight: Array, loss: int, R: Array) -> float:
     """R[i] = w_i dloss_i/dlogits; returns sum_i w_i loss_i."""
     total = 0.0
@@ -39,7 +39,7 @@ def residuals(Z: Array, V: Array, target: Array, weight: Array, loss: int, R: Ar
     return total
 
 
-@compiled
+@callable_from_python
 def sample_loss(z: Array, target: Array, loss: int) -> float:
     """The loss of one sample; z becomes its gradient."""
     if loss == LOGISTIC:
@@ -146,7 +146,7 @@ def _solve(H: Array, x: Array) -> bool:
     return True
 
 
-@compiled
+@callable_from_python
 def squared_norm(V: Array) -> float:
     """||V||_F^2."""
     total = 0.0
@@ -168,7 +168,7 @@ def _copy(G: Array, x: Array) -> None:
             x[o * G.shape[1] + k] = G[o, k]
 
 
-@compiled
+@callable_from_python
 def newton(
     Z: Array,
     target: Array,
@@ -223,7 +223,7 @@ def newton(
     return iterations
 
 
-@compiled
+@callable_from_python
 def adam(
     Z: Array,
     target: Array,

@@ -22,7 +22,9 @@ Pointer = np.ndarray  # in compiled code, a place in memory: no shape, and nobod
 VECTOR_BYTES = 64  # LLVM splits it where registers are shorter (AVX2: two, SSE: four)
 
 # Fast-math without nnan and ninf: a NaN must come out as a NaN.
-# Only other kernels call these: what Python would call takes a fifth of the time to compile.
+callable_from_python = functools.partial(njit, nogil=True, fastmath={"contract"})
+# Only other kernels call these (a call from Python crashes): what Python would call takes a fifth
+# of the time to compile.
 _options = {
     "nogil": True,
     "fastmath": {"contract"},

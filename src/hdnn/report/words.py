@@ -16,7 +16,7 @@ from hdnn.training.coarsening import DepthScore
 
 LONGEST = 48
 """Characters of a name that are shown."""
-PARTS = {"train": "training", "test": "held-out", "data": "given"}
+PARTS = {"train": "training", "test": "held-out", "data": "data"}
 """What the parts of the data are called."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
@@ -121,7 +121,8 @@ def title(model: Model | None, name: str) -> str:
         return shortened(name)
     layers = sum(net.layers for net in model.networks)
     architecture = model.networks[0].name or "A network"
-    return f"{architecture}, {layers} layer{'s' if layers != 1 else ''}, on {shortened(name)}"
+    place = f", on {shortened(name)}" if name else ""
+    return f"{architecture}, {_layers(layers)}{place}"
 
 
 def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
@@ -130,7 +131,8 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
     if part is None:
         return None
     found = metrics[part]
-    samples = f"{found['samples']:,} {PARTS[part]} samples"
+    kind = "samples" if part == "data" else f"{PARTS[part]} samples"
+    samples = f"{found['samples']:,} {kind}"
     if found.get("accuracy") is not None:
         return percent(found["accuracy"]), f"of {samples} are classified correctly"
     if found.get("r2") is not None:

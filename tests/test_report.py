@@ -189,6 +189,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     data = DataConfig(str(path), target="label")
     config = RunConfig(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
+    assert "During training" not in page.words  # nothing was recorded
     assert "alert('1')" in page.words
     assert not any("alert" in text for text in page.scripts)
     assert len(page.scripts) == 3

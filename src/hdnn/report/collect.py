@@ -176,11 +176,10 @@ def _coarsened(config: RunConfig, data: Prepared, model: Model) -> tuple[DepthSc
     """Scores at depths 1, 2, 4, ..., where samples of the data tell them in seconds."""
     few = replace(
         data,
-        **{
-            f"{name}_{part}": evenly(getattr(data, f"{name}_{part}"), most)
-            for part, most in (("train", 5000), ("test", 2000))
-            for name in ("X", "y")
-        },
+        X_train=evenly(data.X_train, 5000),
+        y_train=evenly(data.y_train, 5000),
+        X_test=evenly(data.X_test, 2000),
+        y_test=evenly(data.y_test, 2000),
     )
     # All depths together are twice the present one; every one is scored three times.
     work = measure.work(model, few.X_test) * 6 + measure.work(model, few.X_train) * 2

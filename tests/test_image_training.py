@@ -21,7 +21,7 @@ from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.distortion import distort
 from hdnn.training.optimizers import Average
-from hdnn.training.prepare import statistics
+from hdnn.training.prepare import prepare, statistics
 from hdnn.training.presets import PRESETS
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
@@ -350,3 +350,12 @@ def test_a_folder_of_images_by_class(tmp_path: Path) -> None:
     assert len(rows) == 60
     assert {row["prediction"] for row in rows} <= {"no", "yes"}
     assert rows[0]["image"].startswith("no/")
+
+
+def test_a_folder_does_not_hide_a_data_set_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits" / "checkpoint").mkdir(parents=True)  # as of a run with that name
+    config = RunConfig.from_tables({"data": {"source": "digits"}}, "here")
+    assert len(prepare(config).X_test) == 359

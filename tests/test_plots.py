@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,26 @@ def test_the_ending_chooses_the_format(
     plots.save_figure(figure, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_light_svg_has_a_dark_side(tmp_path: Path) -> None:
+    texts = []
+    for name in ("one.svg", "two.svg"):
+        figure = plots.new_figure(2.0, 2.0)
+        axis = figure.add_subplot()
+        axis.plot([0, 1], color=plots.LIGHT.color(0))
+        axis.plot([1, 0], color="#440154")  # of no theme, and nearly black
+        plots.save_figure(figure, tmp_path / name)
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+    rules = dict(re.findall(r'\[style\*="(\w+: #\w+)"\]\{\w+:(#\w+)!important\}', texts[0]))
+    light, dark = plots.LIGHT, plots.DARK
+    assert rules[f"stroke: {light.color(0)}"] == dark.color(0)
+    assert rules[f"fill: {light.paper}"] == dark.paper
+    assert rules[f"fill: {light.ink}"] == rules["stroke: #000000"] == dark.ink
+    assert sum(int(rules["stroke: #440154"][k : k + 2], 16) for k in (1, 3, 5)) > 300
+    plots.save_figure(plots.new_figure(2.0, 2.0, dark), tmp_path / "dark.svg")
+    assert "prefers-color-scheme" not in (tmp_path / "dark.svg").read_text()
 
 
 def test_an_unknown_ending_is_a_clear_error(figure: Any, tmp_path: Path) -> None:

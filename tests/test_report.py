@@ -24,12 +24,14 @@ from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
 from hdnn.training import DivergenceError, TrainingConfig
+from hdnn.training.coarsening import DepthScore
 from hdnn.training.prepare import prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
 from hdnn.training.trainer import EpochRecord, Trainer
 
+SECTIONS = ["results", "learning", "flow", "gradients", "deep-enough", "certificate", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
 ROLL = RunConfig(
@@ -105,10 +107,10 @@ def table(path: Path, names: list[str], columns: list[Any]) -> Path:
 
 def test_a_planar_run_has_every_section_in_order(roll: Path) -> None:
     page = page_of(roll)
-    assert page.sections == ["results", "learning", "flow", "gradients", "certificate", "repeat"]
+    assert page.sections == SECTIONS
     accuracy = json.loads(Run.open(roll).metrics.read_text())["test"]["accuracy"]
     assert f"{100 * accuracy:.1f} % of 100 held-out samples" in " ".join(page.words.split())
-    assert "While it was trained" in page.words
+    assert "During training" in page.words
     assert "plain network of the same size (trained on the same data)" in page.words
     for tag, attributes in page.tags:
         assert tag != "img" or attributes.get("alt")
@@ -139,6 +141,39 @@ def unpacked(text: str) -> np.ndarray:
     return np.repeat(pairs[:, 0], pairs[:, 1])
 
 
+def test_depth_is_told_as_it_was_measured(roll: Path) -> None:
+    found = collect.of_run(roll)
+    text = " ".join(page_of(roll).words.split())
+    assert found.model is not None
+    error = hdnn.analysis.depth_error(found.model, found.X)  # 100 samples: all of them
+    assert f"probabilities by {words.number(error.changes[0])} on average" in text
+    assert words.discretization(error) in text
+    assert [score.layers for score in found.coarsened] == [1, 2, 4, 6]
+    assert found.coarsened[-1].score == found.metrics["test"]["accuracy"]
+    assert words.coarsening(found.coarsened, "classification")[:20] in text
+    plain = hdnn.Model(hdnn.network("FCNN", features=4, layers=3), 1, hdnn.Augmentation(2, 4))
+    page = Page(hdnn.report(plain, torch.randn(20, 2), torch.arange(20) % 2).html)
+    assert words.NO_ODE in page.words
+
+
+@pytest.mark.parametrize(
+    ("scores", "task", "text"),
+    [
+        ([0.5, 0.899, 0.9], "classification", "Coarsened to 2 layers, the model is 2.0 times"),
+        ([0.5, 0.899, 0.9], "classification", "0.1 points of accuracy; 1 layer would lose 40.0."),
+        ([0.5, 0.7, 0.9], "classification", "2 layers would be 2.0 times as fast and lose 20.0 "),
+        ([0.95, 0.7, 0.9], "regression", "1 layer, the model is 4.0 times as fast and loses at"),
+        ([0.5, 0.7, 0.9], "regression", "and lose 0.200 of R²."),
+    ],
+)
+def test_what_fewer_layers_cost_in_words(scores: list[float], task: str, text: str) -> None:
+    depths = zip((1, 2, 4), scores, strict=True)
+    found = [DepthScore(layers, score, 0.01 * layers) for layers, score in depths]
+    assert text in words.coarsening(found, task)
+    fast = [replace(score, seconds=1e-5) for score in found]
+    assert "fast" not in words.coarsening(fast, task)  # too short to be told
+
+
 def test_run_lengths_are_undone() -> None:
     area = np.zeros((40, 40), np.uint8)
     area[3:5, 7] = 2
@@ -154,6 +189,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     data = DataConfig(str(path), target="label")
     config = RunConfig(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
+    assert "During training" not in page.words  # nothing was recorded
     assert "alert('1')" in page.words
     assert not any("alert" in text for text in page.scripts)
     assert len(page.scripts) == 3
@@ -173,7 +209,8 @@ def test_a_regression_shows_its_residuals(tmp_path: Path) -> None:
     page = page_of(trained(tmp_path / "run", config))
     assert "R²" in page.words
     assert "principal components" in page.words
-    assert [tag for tag, _ in page.tags].count("circle") == 12  # one for each held-out row
+    dots = [a for tag, a in page.tags if tag == "circle" and "class" not in a]
+    assert len(dots) == 12  # one for each held-out row
     assert "confusion" not in [attributes.get("class") for _, attributes in page.tags]
 
 
@@ -185,7 +222,7 @@ def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
     y = torch.arange(30) % 3
     page = Page(hdnn.report(model, X, y).html)
     wrong = int((model.predict(X) != y).sum())
-    images = [a for tag, a in page.tags if tag == "img" and "taken for" in str(a["alt"])]
+    images = [a for tag, a in page.tags if tag == "img" and "classified as" in str(a["alt"])]
     assert len(images) == min(12, wrong)
     assert wrong
     assert "gradients" in page.sections
@@ -205,8 +242,8 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(run.folder)
     assert "not finished: 1 of 2 epochs" in page.words
     assert "hdnn train --resume" in page.words
-    assert "as of its last checkpoint" in page.words
-    assert page.sections == ["results", "learning", "flow", "gradients", "certificate", "repeat"]
+    assert "at its last checkpoint" in page.words
+    assert page.sections == SECTIONS
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
     page = page_of(run.folder)
     assert "cannot be used" in page.words
@@ -253,7 +290,7 @@ def test_a_page_with_a_lead_begins_with_the_slider() -> None:
     assert "A claim" in page.words
     assert "So <b> it is." in page.words
     right = 100 * float((model.predict(X) == y).double().mean())
-    assert f"{right:.1f} % right" in page.words
+    assert f"{right:.1f} % correct" in page.words
 
 
 def test_a_diverged_run_says_why(tmp_path: Path) -> None:
@@ -278,7 +315,7 @@ def test_many_layers_and_rows_are_sampled_and_the_page_says_so() -> None:
     text = hdnn.report(model, X, torch.arange(len(X)) % 2).html
     assert len(text) < 6e6
     page = Page(text)
-    assert "800 of 100,000 samples are drawn" in page.words
+    assert "800 of 100,000 samples are shown" in page.words
     assert "first 20,000 of 100,000 samples" in page.words
     data = json.loads(next(t for t in page.scripts if t.startswith("{")))
     depths = data["flows"][0]["depths"]
@@ -429,6 +466,7 @@ def test_a_chart_is_an_image_with_words_and_gaps() -> None:
         (1612.0, "1,612"),
         (1.2e-21, "1.2·10⁻²¹"),
         (float("nan"), "not a number"),
+        (float("inf"), "infinite"),
     ],
 )
 def test_numbers_are_written_as_people_write_them(value: float, text: str) -> None:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "api" not in p.relative_to(DOCS).parts)
 TEXTS = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "results").glob("*/*.md"))]
+FIGURES = [*sorted((DOCS / "figures").glob("*.svg")), *sorted((ROOT / "results").glob("*/*.svg"))]
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -40,6 +41,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in _anchors(target))
     ]
     assert not broken
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_figures_are_small_and_have_a_dark_side(figure: Path) -> None:
+    assert figure.stat().st_size < 300_000
+    assert "prefers-color-scheme:dark" in figure.read_text()
 
 
 def test_every_page_is_linked_from_the_text_of_another() -> None:

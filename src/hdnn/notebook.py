@@ -17,7 +17,7 @@ def table(title: str, rows: Iterable[Sequence[object]], header: Sequence[str] = 
     >>> table("net", [("layers", 8)])
     '<table><caption ...>net</caption><tbody><tr><td ...>layers</td><td ...>8</td></tr>...'
     """
-    look = ' style="text-align:left"'
+    look = ' style="text-align:left;vertical-align:top;padding:2px 12px 2px 0"'
     head = "".join(f"<th{look}>{_text(name)}</th>" for name in header)
     body = "".join(
         f"<tr>{''.join(f'<td{look}>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows

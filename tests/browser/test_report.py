@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import hdnn
+from hdnn import plots
 from hdnn.plots import flow
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -130,7 +133,7 @@ def test_the_page_fits_and_takes_the_readers_colors(
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
     assert opened.ask("document.querySelector('.network').offsetHeight") > 200
     assert "<script>roll" in opened.page.title()
-    assert opened.page.locator(".chip").first.inner_text() == "class <b>in"
+    assert opened.page.locator(".chip").first.inner_text() == "<b>in"
     assert opened.complaints == []
 
 
@@ -150,6 +153,21 @@ def test_two_networks_are_side_by_side_and_a_lead_plays(browser: Any, tmp_path: 
     still = Opened(browser, path, reduced_motion="reduce")
     assert still.page.locator("#depth").inner_text() == "layer 12 of 12"
     assert opened.complaints == still.complaints == []
+
+
+def test_a_figure_is_light_or_dark_as_the_page_around_it(browser: Any, tmp_path: Path) -> None:
+    figure = plots.new_figure(1.0, 1.0)
+    figure.subplots().set_axis_off()
+    plots.save_figure(figure, tmp_path / "figure.svg")
+    image = '<img src="figure.svg" width="50">'
+    path = tmp_path / "page.html"
+    path.write_text(f'<body style="margin:0">{image}<p style="color-scheme:dark">{image}</p>')
+    papers = []
+    for scheme in ("light", "dark"):
+        shot = Opened(browser, path, color_scheme=scheme).page.screenshot()
+        seen = Image.open(io.BytesIO(shot)).convert("RGB")
+        papers += ["#" + bytes(seen.getpixel((25, y))).hex() for y in (25, 95)]
+    assert papers == [plots.LIGHT.paper, plots.DARK.paper, plots.DARK.paper, plots.DARK.paper]
 
 
 def test_paper_shows_four_depths_instead_of_the_slider(

@@ -81,7 +81,7 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         rows = [(c.verdict, c.statement, c.comparison, c.consequence) for c in self.checks]
-        return table(self.network, rows, ("verdict", "statement", "measured", "so"))
+        return table(self.network, rows, ("verdict", "statement", "measured", "meaning"))
 
     def __str__(self) -> str:
         head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hdnn.backends import choose, reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, InverseTranspose
-from hdnn.fields.hamiltonian import ActivationField
+from hdnn.fields.hamiltonian import ActivationField, WeightedField
 from hdnn.networks import HamiltonianNetwork, own_precision
 from hdnn.program import Program
 
@@ -164,21 +164,22 @@ def layers_side_by_side(net: HamiltonianNetwork) -> HamiltonianNetwork | None:
     What is asked of every layer at given states is then asked of all at once, so that its cost
     does not grow with Python's overhead for every layer.
     """
-    field = net.field
-    if type(field) not in (HamiltonianField, ActivationField) or net.ensemble is not None:
+    if type(net.field) not in (HamiltonianField, ActivationField) or net.ensemble is not None:
         return None
-    J = getattr(field, "interconnection", None)
+    J = getattr(net.field, "interconnection", None)
     if J is not None and not (J.constant or isinstance(J, InverseTranspose)):
         return None
     twin, layers = copy.deepcopy(net), net.layers
-    weights = twin.field.weights
+    field = twin.field
+    assert isinstance(field, WeightedField)
+    weights = field.weights
     if nn.utils.parametrize.is_parametrized(weights):
         return None
-    weights.layout = twin.field.layout = replace(field.layout, ensemble=layers)
+    weights.layout = field.layout = replace(field.layout, ensemble=layers)
     for name in ("theta", "beta"):
         values = getattr(weights, name).detach().expand(layers, -1).unsqueeze(1)
         setattr(weights, name, nn.Parameter(values, requires_grad=False))
-    weights.layers = twin.field.layers = twin.layers = 1
+    weights.layers = field.layers = twin.layers = 1
     if isinstance(net.h, Tensor):
         twin.learn_steps, twin.steps = False, net.h.detach().unsqueeze(-1)
     return twin

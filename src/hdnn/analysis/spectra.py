@@ -62,8 +62,8 @@ def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> 
     """The same at given canonical states, one for every layer."""
     axis, layers = net.field.layout.axis, layers_side_by_side(net)
     if layers is not None:
-        velocity = partial(layers.field.velocity_fn(), 0, 0.0)
-        return batched_jacobians(velocity, torch.stack(tuple(states)), axis)
+        of_all = partial(layers.field.velocity_fn(), 0, 0.0)
+        return batched_jacobians(of_all, torch.stack(tuple(states)), axis)
     velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
     return torch.stack(
         [jacobians(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]

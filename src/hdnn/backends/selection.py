@@ -189,7 +189,7 @@ def _backend_of_owner(owner: int, row: int) -> str:
 # All that torch.compiler.assume_constant_result does; calling it imports the compiler, a second
 # that every command would wait for.
 for _function in (_why_not_operator, _backend_of_owner):
-    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 def _row(program: Program, x: Tensor) -> int:

@@ -105,7 +105,7 @@ def _draw(
     names = {"H1": "Hamiltonian (H1)", "FCNN": "plain network"}
     accuracy = _accuracies(records)
     shown = {
-        f"{names[cell[0]]}\n{100 * accuracy[cell]:.0f} % right": models[cell] for cell in SHOWN
+        f"{names[cell[0]]}\n{100 * accuracy[cell]:.0f} % correct": models[cell] for cell in SHOWN
     }
     title = _lead(records)[0]
     save_figure(flow_figure(shown, data.X_test, data.y_test, title=title), out)
@@ -120,14 +120,16 @@ def _lead(records: list[dict[str, Any]]) -> tuple[str, str]:
     accuracy = _accuracies(records)
     good, bad = (accuracy[cell] for cell in SHOWN)
     text = (
-        "Both learn to tell two spirals apart. Watch the points on their way, or move the slider."
+        "Two networks of the same size learn to tell two spirals apart. Watch the points pass "
+        "through the layers, or drag the slider."
     )
     if not good > 0.95 > 0.6 > bad:
         return "The Swiss roll on its way through 64 layers", text
     title = "64 Hamiltonian layers pull the spirals apart; 64 plain layers crush them to a point"
     reason = (
-        " Where all points become one, gradients vanish too: the plain network can only guess. "
-        "The Hamiltonian one follows a flow that keeps points apart and gradients alive."
+        " The plain network sends every point to the same place: its gradients vanish, and it can "
+        "only guess. The Hamiltonian network follows a flow that keeps points apart and gradients "
+        "alive."
     )
     return title, text + reason
 

@@ -193,7 +193,7 @@ def _adaptive(svg: str) -> str:
 def _dark(color: str) -> str:
     """What a color is on dark paper: that of the theme, else as much lighter as it must be."""
     light, dark = ((t.paper, t.ink, t.muted, t.grid, *t.classes) for t in (LIGHT, DARK))
-    known = dict(zip(light, dark, strict=True))
+    known = {"#000000": DARK.ink, **dict(zip(light, dark, strict=True))}
     if color in known:
         return known[color]
     parts = [int(color[k : k + 2], 16) for k in (1, 3, 5)]

@@ -15,7 +15,7 @@ from hdnn.files import atomic
 from hdnn.plots import LIGHT, Flow, Theme, check_figure_path, new_figure
 from hdnn.plots.planar import layer_states
 from hdnn.plots.style import NORMAL
-from hdnn.report import measure
+from hdnn.report import measure, words
 from hdnn.report.collect import Material
 from hdnn.report.scene import Scene, scene
 
@@ -61,7 +61,8 @@ def animate(
     if not material.model.networks:
         raise HdnnError("the model has no Hamiltonian layers to animate")
     shown = scene(material.models, material.X, material.y, regions=False)
-    scores = [measure.score(model, material.X, material.y) for model in material.models.values()]
+    shares = (measure.accuracy(m, material.X, material.y) for m in material.models.values())
+    scores = [words.correct(share) for share in shares]
     images = _images(shown, scores, seconds, theme)
     with atomic(path) as temporary:
         write = _write_mp4 if Path(path).suffix.lower() == ".mp4" else _write_gif

@@ -67,7 +67,7 @@ def report(
     y: Any,
     *,
     plain: Model | None = None,
-    name: str = "model",
+    name: str = "",
     lead: tuple[str, str] | None = None,
 ) -> Report:
     """A report of a model on data, for a notebook or a file.
@@ -76,7 +76,7 @@ def report(
         model: the trained model.
         X, y: data to show it on, arrays or tensors; ``y`` holds labels, or values.
         plain: a trained plain network to show beside it.
-        name: for the title.
+        name: of the data, for the title.
         lead: a title and a sentence of your own; the page then begins with the slider.
 
     Returns:

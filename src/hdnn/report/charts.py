@@ -54,12 +54,15 @@ class _Scale:
             room = max(0.5, 1e-3 * abs(high))
             low, high = low - room, high + room
         self.low, self.high, self.start, self.end = low, high, start, end
+        self.fixed: list[tuple[float, str]] = []
 
     def __call__(self, value: float) -> float:
         position = math.log10(max(value, FLOOR)) if self.log else value
         return self.start + (self.end - self.start) * (position - self.low) / (self.high - self.low)
 
     def ticks(self, most: int = 6) -> list[tuple[float, str]]:
+        if self.fixed:
+            return self.fixed
         if self.log:
             first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
             if last - first < 2:  # too few powers of ten for an axis
@@ -104,6 +107,8 @@ def line_chart(
     log: bool = False,
     width: int = WIDE,
     converge: bool = False,
+    x_ticks: Sequence[float] = (),
+    notes: Sequence[str] = (),
 ) -> Markup:
     """Lines over a common axis, each labeled at its end.
 
@@ -114,17 +119,24 @@ def line_chart(
         log: a logarithmic vertical axis.
         width: `WIDE` or `NARROW`.
         converge: all lines end in one point, so they are labeled on their way.
+        x_ticks: the only ticks of a then logarithmic horizontal axis.
+        notes: above the points of the first line, which are then marked.
     """
     right = width - (RIGHT if any(s.label for s in series) and not converge else 16)
-    x = _Scale(_finite(*(s.x for s in series)), LEFT, right, whole=True)
+    x = _Scale(_finite(*(s.x for s in series)), LEFT, right, log=bool(x_ticks), whole=True)
+    if x_ticks:
+        x.fixed = [(tick, f"{tick:g}") for tick in x_ticks]
+        low, high = (math.log10(f(x_ticks)) for f in (min, max))
+        x.low, x.high = low - 0.08 * (high - low), high + 0.02 * (high - low)
     values = _finite(*(column for s in series for column in (s.y, s.low, s.high)))
     if log and (values > 0).any():
         values = values[values > 0]
-    y = _Scale(values, HEIGHT - BOTTOM, TOP + 20 if converge else TOP, log)
+    y = _Scale(values, HEIGHT - BOTTOM, TOP + 20 if converge or notes else TOP, log)
     parts = [_axes(x, y, x_label, y_label)]
     for line in series:
         parts += [_band(line, x, y), _line(line, x, y)]
     parts += _inner_labels(series, x, y) if converge else _labels(series, x, y)
+    parts += _marks(series[0], notes, x, y) if notes else []
     return _svg(title, parts, width)
 
 
@@ -212,6 +224,21 @@ def _band(line: Series, x: _Scale, y: _Scale) -> str:
     upper = [f"{a:.1f},{c:.1f}" for a, _, c in known]
     lower = [f"{a:.1f},{b:.1f}" for a, b, _ in known]
     return f'<polygon class="band f{line.color % 10}" points="{" ".join(upper + lower[::-1])}"/>'
+
+
+def _marks(line: Series, notes: Sequence[str], x: _Scale, y: _Scale) -> list[str]:
+    """A dot at every point of a line, and a note above it."""
+    parts = []
+    for number, (a, b) in enumerate(zip(line.x, line.y, strict=True)):
+        place, height = f"{x(a):.1f}", y(b)
+        look = f'class="f{line.color % 10}" r="3.5"'
+        parts.append(f'<circle {look} cx="{place}" cy="{height:.1f}"/>')
+        if number < len(notes):
+            parts.append(
+                f'<text class="tick" x="{place}" y="{height - 10:.1f}" text-anchor="middle">'
+                f"{escape(notes[number])}</text>"
+            )
+    return parts
 
 
 def _labels(series: Sequence[Series], x: _Scale, y: _Scale) -> list[str]:

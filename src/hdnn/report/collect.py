@@ -13,8 +13,9 @@ from torch import Tensor
 
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.report import words
-from hdnn.report.measure import EVALUATED
+from hdnn.report import measure, words
+from hdnn.report.measure import EVALUATED, evenly
+from hdnn.training.coarsening import Coarsening, DepthScore
 from hdnn.training.evaluation import evaluate
 from hdnn.training.prepare import Prepared, PreparedRun, build, prepare
 from hdnn.training.recorder import GradientLog
@@ -37,6 +38,7 @@ class Material:
         X, y: data that the model has not been trained on, where there are such.
         metrics: by part of the data ("train", "test").
         plain: a plain network of the same size, trained on the same data.
+        coarsened: what the model reaches with fewer layers, the present depth last.
         history: records by epoch.
         record: depths and recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
@@ -51,6 +53,7 @@ class Material:
     y: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     plain: Model | None = None
+    coarsened: tuple[DepthScore, ...] = ()
     history: list[dict[str, Any]] = field(default_factory=list)
     record: tuple[tuple[int, ...], list[dict[str, Any]]] | None = None
     config: str | None = None
@@ -133,14 +136,15 @@ def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
     if run.failure:
         return (f"The training diverged after {done} of {total} epochs: {run.failure}",)
     go_on = f"hdnn train --resume {shlex.quote(str(run.folder))}"
-    return (f"This run is not finished: {done} of {total} epochs. Go on with: {go_on}",)
+    return (f"This run is not finished: {done} of {total} epochs. Continue it with: {go_on}",)
 
 
 def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
     model, data = run.load_model(), prepare(config)
     metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
-    plain = _train_plain(config, data, model)
-    return replace(_with_data(known, model, data), metrics=metrics, plain=plain)
+    found = replace(_with_data(known, model, data), metrics=metrics)
+    plain, coarsened = _train_plain(config, data, model), _coarsened(config, data, model)
+    return replace(found, plain=plain, coarsened=coarsened)
 
 
 def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
@@ -155,7 +159,7 @@ def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
     found = _with_data(known, model, prepared.data)
     part = "test" if len(prepared.data.X_test) else "train"
     metrics = {part: evaluate(model, found.X[:EVALUATED], found.y[:EVALUATED])}
-    notice = "What follows is the model as of its last checkpoint."
+    notice = "Everything below describes the model at its last checkpoint."
     return replace(found, metrics=metrics, notices=(*found.notices, notice))
 
 
@@ -163,9 +167,28 @@ def _with_data(known: Material, model: Model, data: Prepared) -> Material:
     """With a model and what was held out, or else what it was trained on."""
     if len(data.X_test):
         return replace(known, model=model, X=data.X_test, y=data.y_test)
-    notice = "No data were held out: all figures are of training data."
+    notice = "No data were held out: everything here was measured on the training data."
     notices = (*known.notices, notice)
     return replace(known, model=model, X=data.X_train, y=data.y_train, notices=notices)
+
+
+def _coarsened(config: RunConfig, data: Prepared, model: Model) -> tuple[DepthScore, ...]:
+    """Scores at depths 1, 2, 4, ..., where samples of the data tell them in seconds."""
+    few = replace(
+        data,
+        X_train=evenly(data.X_train, 5000),
+        y_train=evenly(data.y_train, 5000),
+        X_test=evenly(data.X_test, 2000),
+        y_test=evenly(data.y_test, 2000),
+    )
+    # All depths together are twice the present one; every one is scored three times.
+    work = measure.work(model, few.X_test) * 6 + measure.work(model, few.X_train) * 2
+    try:
+        if work > BUDGET or not any(net.layers > 1 for net in model.networks):
+            return ()
+        return tuple(Coarsening(model, few, config.training).table())
+    except HdnnError:  # nothing was held out, or there is no ODE behind the model
+        return ()
 
 
 def _train_plain(config: RunConfig, data: Prepared, model: Model) -> Model | None:

@@ -11,7 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hdnn.analysis import Certificate, Norms, Profile, certify, norms, profile, sensitivities, watch
+from hdnn.analysis import (
+    Certificate,
+    DepthError,
+    Norms,
+    Profile,
+    certify,
+    depth_error,
+    norms,
+    profile,
+    sensitivities,
+    watch,
+)
 from hdnn.analysis.profiles import spread
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
@@ -26,8 +37,10 @@ EVALUATED = 20_000
 """Samples that predictions are made of at most."""
 EXAMINED = 200
 """Samples whose gradients are measured."""
-WORK = 50_000
+WORK = 100_000
 """Entries of Jacobians that a certificate looks at, about: a second or two."""
+REFINED = 2e9
+"""Multiplications up to which a model is refined: a second or two."""
 PIXELS = 2000
 """States of images, one for every pixel, that are examined at most."""
 
@@ -89,16 +102,19 @@ def confusion(model: Model, logits: Tensor, y: Tensor) -> Confusion:
     return Confusion([str(label) for label in model.labels], counts.reshape(count, count).numpy())
 
 
-def score(model: Model, X: Tensor, y: Tensor) -> str:
-    """The share of samples that are classified correctly, for people; nothing of a regression.
-
-    It is 100 % only where all are.
-    """
+def accuracy(model: Model, X: Tensor, y: Tensor) -> float | None:
+    """The share of samples that are classified correctly; None for a regression."""
     if model.task == "regression":
-        return ""
+        return None
     counts = confusion(model, outputs(model, X[:EVALUATED]), y[:EVALUATED]).counts
-    percent = float(100 * counts.trace() / counts.sum())
-    return "100 % right" if percent == 100 else f"{min(percent, 99.9):.1f} % right"
+    return float(counts.trace() / counts.sum())
+
+
+def work(model: Model, X: Tensor) -> float:
+    """Multiplications of a pass of data through all layers, about."""
+    pixels = X[0, 0].numel() if model.stem.takes_images and len(X) else 1
+    sizes = ((net.layers, net.field.layout.width * net.kernel) for net in model.networks)
+    return len(X) * pixels * sum(layers * float(width) ** 2 for layers, width in sizes)
 
 
 def evenly(data: Tensor, most: int) -> Tensor:
@@ -172,8 +188,9 @@ def depth_norms(block: Block) -> DepthNorms:
 
 def _of_profile(found: Profile) -> DepthNorms:
     norms = found.largest
-    energy = None if found.energy is None else found.energy.mean(-1)
-    return DepthNorms(found.depths, norms.mean(-1), norms.min(-1), norms.max(-1), energy)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a model that has diverged
+        energy = None if found.energy is None else found.energy.mean(-1)
+        return DepthNorms(found.depths, norms.mean(-1), norms.min(-1), norms.max(-1), energy)
 
 
 def _pointwise(net: HamiltonianNetwork, y: Tensor) -> DepthNorms:
@@ -226,6 +243,17 @@ def _energy(net: HamiltonianNetwork, y: Tensor, depths: list[int]) -> np.ndarray
         field.energy(states[depth], min(depth, net.layers - 1)).sum() / len(y) for depth in depths
     ]
     return torch.stack(values).double().cpu().numpy()
+
+
+def discretization(model: Model, X: Tensor) -> DepthError | None:
+    """How far predictions are from those of the ODE, on some samples; None where that is long.
+
+    Raises:
+        HdnnError: there is no ODE behind the model.
+    """
+    samples = evenly(X, EXAMINED)
+    refined = 7  # the depth itself, twice and four times as many layers
+    return None if refined * work(model, samples) > REFINED else depth_error(model, samples)
 
 
 def certificates(model: Model, X: Tensor) -> list[Certificate]:

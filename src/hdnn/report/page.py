@@ -14,8 +14,8 @@ from hdnn.plots import DARK, LIGHT
 from hdnn.report import sections, words
 from hdnn.report.collect import Material
 
-SECTIONS = ("results", "learning", "flow", "gradients", "certificate", "repeat")
-LEADING = ("flow", "gradients", "results", "learning", "certificate", "repeat")
+SECTIONS = ("results", "learning", "flow", "gradients", "depth", "certificate", "repeat")
+LEADING = ("flow", "gradients", "results", "learning", "depth", "certificate", "repeat")
 """The order of a page with a lead."""
 
 
@@ -30,6 +30,7 @@ def render(material: Material) -> str:
     )
     environment.filters["short"] = words.shortened
     environment.filters["math"] = words.math
+    environment.filters["typeset"] = words.typeset
     found = {name: getattr(sections, name)(material) for name in SECTIONS}
     title = words.title(material.model, material.name)
     return environment.get_template("report.html.j2").render(

@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from torch import Tensor
 
+from hdnn.errors import HdnnError
 from hdnn.plots.planar import collapsed
 from hdnn.report import measure, words
 from hdnn.report.charts import NARROW, Series, line_chart, scatter_chart
@@ -21,6 +23,7 @@ from hdnn.report.collect import Material
 from hdnn.report.measure import EVALUATED, DepthNorms
 from hdnn.report.scene import Scene, scene
 from hdnn.report.still import still
+from hdnn.training.coarsening import DepthScore
 
 MATRIX = 12
 """Classes up to which the whole confusion matrix is shown."""
@@ -77,7 +80,7 @@ def _residuals(logits: Tensor, y: Tensor) -> Markup:
     return scatter_chart(
         shown.observed,
         shown.predicted,
-        title="predicted against observed values; on the line they agree",
+        title="predicted against observed values; the line marks perfect predictions",
         x_label="observed",
         y_label="predicted",
     )
@@ -157,11 +160,16 @@ def flow(material: Material) -> Section:
     shown = scene(material.models, material.X, material.y)
     return {
         "networks": [
-            {"title": title, "score": measure.score(network, material.X, material.y)}
-            for title, network in material.models.items()
+            {
+                "title": title,
+                "score": words.correct(measure.accuracy(model, material.X, material.y)),
+            }
+            for title, model in material.models.items()
         ],
         "planar": shown.regions[0] is not None,
-        "labels": shown.labels[:10],
+        "labels": shown.labels[:10]
+        if shown.colors
+        else list(map(words.class_name, shown.labels[:10])),
         "more": max(0, len(shown.labels) - 10),
         "colors": shown.colors,
         "frames": len(shown.flows[0].depths),
@@ -174,14 +182,14 @@ def flow(material: Material) -> Section:
 
 
 def _flow_sentence(shown: Scene) -> str:
-    text = "Move the slider, or press an arrow key on it, to follow the data through the layers."
+    text = "Drag the slider, or use the arrow keys, to follow the data through the layers."
     if len(shown.flows) == 1:
         return text
     beside = shown.flows[1]
     left, right, *_ = beside.box()
     text += " Both networks have the same size and were trained on the same data"
     if collapsed(beside.points[-1], right - left):
-        return text + "; the plain one crushes all samples to a point, and cannot tell them apart."
+        return text + "; the plain one collapses all samples to a point and cannot separate them."
     return text + "."
 
 
@@ -259,6 +267,49 @@ def _record_chart(depths: tuple[int, ...], entries: list[dict[str, Any]]) -> Mar
     return line_chart(lines, title=title, x_label="iteration", y_label="gradient norm", log=True)
 
 
+# --- depth ----------------------------------------------------------------------------------------
+
+
+def depth(material: Material) -> Section:
+    """The discretization error of this depth, and what fewer layers would cost and bring."""
+    model = material.model
+    if model is None or not any(net.layers for net in model.networks):
+        return None
+    try:
+        error = measure.discretization(model, material.X)
+    except HdnnError:
+        return {"sentences": [words.NO_ODE], "chart": None, "timed": False}
+    sentences = [words.TOO_LARGE if error is None else words.discretization(error)]
+    scores = material.coarsened
+    if len(scores) > 1:
+        sentences.append(words.coarsening(scores, model.task))
+    elif material.run is not None and error is not None:
+        sentences.append(words.UNSCORED)
+    return {
+        "sentences": sentences,
+        "chart": _depth_chart(scores, model.task) if len(scores) > 1 else None,
+        "timed": len(scores) > 1 and scores[-1].seconds >= words.MEASURABLE,
+    }
+
+
+def _depth_chart(scores: Sequence[DepthScore], task: str) -> Markup:
+    """Score against depth, with the speed at every point."""
+    layers, now = [score.layers for score in scores], scores[-1]
+    name, unit = ("held-out accuracy, %", 100) if task == "classification" else ("held-out R²", 1)
+    line = Series("", layers, [unit * score.score for score in scores], color=0)
+    notes = [f"{now.seconds / score.seconds:.1f}×" for score in scores[:-1]]
+    if now.seconds < words.MEASURABLE:
+        notes = [""] * len(notes)
+    return line_chart(
+        [line],
+        title=f"{name} by number of layers, with the speed of a prediction",
+        x_label="layers",
+        y_label=name,
+        x_ticks=layers,
+        notes=notes,
+    )
+
+
 # --- theory, and how to repeat it -----------------------------------------------------------------
 
 
@@ -267,7 +318,14 @@ def certificate(material: Material) -> Section:
     if material.model is None:
         return None
     found = measure.certificates(material.model, material.X)
-    items = [{"sentence": words.certificate(each), "found": each} for each in found]
+    items = [
+        {
+            "sentence": words.certificate(each),
+            "checks": [check for check in each.checks if check.holds is not None],
+            "idle": [check for check in each.checks if check.holds is None],
+        }
+        for each in found
+    ]
     return {"items": items} if items else None
 
 

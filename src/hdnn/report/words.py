@@ -8,17 +8,34 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hdnn.analysis import Certificate
+from hdnn.analysis import Certificate, DepthError
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
 from hdnn.report.measure import DepthNorms
+from hdnn.training.coarsening import DepthScore
 
 LONGEST = 48
 """Characters of a name that are shown."""
-PARTS = {"train": "training", "test": "held-out", "data": "given"}
+PARTS = {"train": "training", "test": "held-out", "data": "data"}
 """What the parts of the data are called."""
+VANISHED = 1e-6
+"""A gradient norm at the input from which layers there learn nothing any more."""
+MEASURABLE = 2e-3
+"""Seconds of a prediction below which its overhead is most of it."""
+KEPT = 0.1
+"""Points of accuracy that hardly count."""
 MEASURES = {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}
 """What measures are called whose key is no word."""
+
+
+SIGNS = (
+    *(("<=", "≤"), (">=", "≥"), ("||", "‖"), ("^2", "²"), ("d y_N / d y_l", "∂y_N/∂y_ℓ")),
+    *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),
+)
+"""What the lines of a certificate write in ASCII, and what a page shows."""
+NO_ODE = "A plain network discretizes no ODE, so its depth cannot be changed after training."
+TOO_LARGE = "This model is too large to refine within a report; `hdnn advise` does it."
+UNSCORED = "`hdnn advise` also measures what fewer layers would cost."
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
@@ -34,11 +51,27 @@ def number(value: float) -> str:
     """Three digits; powers of ten for the very small and large, as people write them."""
     if value != value:
         return "not a number"
+    if abs(value) == float("inf"):
+        return "infinite"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return f"{mantissa}·10{power}"
+
+
+def percent(share: float) -> str:
+    """A share of samples; it is 100 % only where all are meant.
+
+    >>> percent(1.0), percent(0.99999), percent(0.5)
+    ('100 %', '99.9 %', '50.0 %')
+    """
+    return "100 %" if share == 1 else f"{min(100 * share, 99.9):.1f} %"
+
+
+def correct(share: float | None) -> str:
+    """How many samples are classified correctly; nothing of a regression."""
+    return "" if share is None else f"{percent(share)} correct"
 
 
 def math(text: str) -> Markup:
@@ -48,6 +81,19 @@ def math(text: str) -> Markup:
     Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1')
     """
     return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text))))
+
+
+def typeset(text: str) -> str:
+    """A line of a certificate with the signs that its ASCII stands for.
+
+    >>> typeset("||M J M' - J||^2: 1.5e-09 <= 2.1e+03")
+    "‖M J M' - J‖²: 1.5·10⁻⁹ ≤ 2,100"
+    """
+    text = re.sub(r"\b\d+(?:\.\d+)?e[+-]\d+\b", lambda found: number(float(found[0])), text)
+    text = re.sub(r"\binf\b", "∞", re.sub(r"; see `\w+`", "", text))
+    for ascii_form, sign in SIGNS:
+        text = text.replace(ascii_form, sign)
+    return text
 
 
 def network_name(model: Model) -> str:
@@ -60,13 +106,23 @@ def network_name(model: Model) -> str:
     return f"Hamiltonian network ({name})"
 
 
+def class_name(label: str) -> str:
+    """What a class is called; a number alone says nothing.
+
+    >>> class_name("3"), class_name("iron")
+    ('class 3', 'iron')
+    """
+    return f"class {label}" if re.fullmatch(r"[-+.\d]+", label) else label
+
+
 def title(model: Model | None, name: str) -> str:
     """What was trained on what."""
     if model is None or not model.networks:
         return shortened(name)
     layers = sum(net.layers for net in model.networks)
     architecture = model.networks[0].name or "A network"
-    return f"{architecture}, {layers} layer{'s' if layers != 1 else ''}, on {shortened(name)}"
+    place = f", on {shortened(name)}" if name else ""
+    return f"{architecture}, {_layers(layers)}{place}"
 
 
 def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
@@ -75,13 +131,14 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
     if part is None:
         return None
     found = metrics[part]
-    samples = f"{found['samples']:,} {PARTS[part]} samples"
+    kind = "samples" if part == "data" else f"{PARTS[part]} samples"
+    samples = f"{found['samples']:,} {kind}"
     if found.get("accuracy") is not None:
-        return f"{100 * found['accuracy']:.1f} %", f"of {samples} are classified correctly"
+        return percent(found["accuracy"]), f"of {samples} are classified correctly"
     if found.get("r2") is not None:
         if found["r2"] < 0:
-            return f"R² {found['r2']:.2f}", f"on {samples}: worse than their mean"
-        return f"{100 * found['r2']:.1f} %", f"of the variance of {samples} is explained (R²)"
+            return f"R² = {found['r2']:.2f}", f"on {samples}: worse than predicting their mean"
+        return f"R² = {found['r2']:.3f}", f"on {samples}"
     return (number(found["loss"]), f"is the loss on {samples}") if found.get("loss") else None
 
 
@@ -89,8 +146,10 @@ def learning(history: Sequence[dict[str, Any]]) -> str:
     """How the training went."""
     first, last = history[0], history[-1]
     if len(history) == 1:
-        return f"The loss is {number(last['loss'])} after the first epoch."
-    text = f"The loss went from {number(first['loss'])} to {number(last['loss'])}"
+        return f"The training loss is {number(last['loss'])} after the first epoch."
+    text = f"The training loss fell from {number(first['loss'])} to {number(last['loss'])}"
+    if not last["loss"] <= first["loss"]:
+        text = f"The training loss rose from {number(first['loss'])} to {number(last['loss'])}"
     text += f" in {last['epoch']} epochs"
     best = min(history, key=lambda entry: entry["loss"])
     if best["loss"] < 0.5 * last["loss"]:
@@ -107,19 +166,85 @@ def gradients(seen: DepthNorms, beside: DepthNorms | None, plain: str) -> str:
     )
     text += f" ({seen.note})." if seen.note else "."
     if beside is not None:
-        text += f" In {plain} it is {number(float(beside.mean[0]))} at the input."
+        text += f" In {plain} it is {number(float(beside.mean[0]))} at the input"
+        text += ": the gradient has vanished." if beside.mean[0] < VANISHED else "."
     return text
+
+
+def discretization(found: DepthError) -> str:
+    """What two refinements say of the depth."""
+    regression = found.differ is None
+    what = "the predictions" if regression else "the predicted probabilities"
+    unit = " standard deviations" if regression else ""
+    text = f"Doubling the layers changes {what} by {number(found.changes[0])}{unit} on average"
+    if found.differ is not None:
+        changed = f"{100 * found.differ:.2g} % of the" if found.differ else "none of the"
+        text += f" and {changed} predicted classes"
+    if not found.reliable:
+        return (
+            f"{text}. The discretization error of {_layers(found.layers)} is at least about "
+            f"{number(found.error)}{unit}: the step is too long for a better estimate (observed "
+            f"order {found.observed_order:.1f}, expected {found.order})."
+        )
+    text += (
+        f". The discretization error of {_layers(found.layers)} is therefore about "
+        f"{number(found.error)}{unit}"
+    )
+    if found.enough <= found.layers:
+        return f"{text}; {found.enough:,} layers would keep it below {found.tolerance:g}."
+    return f"{text}; it would take {found.enough:,} layers to bring it below {found.tolerance:g}."
+
+
+def coarsening(scores: Sequence[DepthScore], task: str) -> str:
+    """The fewest layers that lose next to nothing, and what half of those lose."""
+    *fewer, now = scores
+    regression = task == "regression"
+    unit, kept = ("of R²", f"{KEPT / 100:g}") if regression else ("points of accuracy", f"{KEPT:g}")
+    keeping = [k for k, score in enumerate(fewer) if score.score >= now.score - KEPT / 100]
+    if not keeping:
+        nearest = fewer[-1]
+        return (
+            f"Fewer layers cost too much here: {_layers(nearest.layers)} would"
+            f"{_speed(nearest, now, ' be')} lose {_loss(nearest, now, regression)} {unit}."
+        )
+    best = keeping[0]
+    text = (
+        f"Coarsened to {_layers(fewer[best].layers)}, the model{_speed(fewer[best], now, ' is')} "
+        f"loses at most {kept} {unit}"
+    )
+    if best == 0:
+        return f"{text}."
+    below = fewer[best - 1]
+    return f"{text}; {_layers(below.layers)} would lose {_loss(below, now, regression)}."
+
+
+def _layers(count: int) -> str:
+    return f"{count:,} layer{'s' if count != 1 else ''}"
+
+
+def _speed(score: DepthScore, now: DepthScore, verb: str) -> str:
+    """How much faster a depth is, where a prediction takes long enough to tell."""
+    if now.seconds < MEASURABLE:
+        return ""
+    ratio = now.seconds / score.seconds
+    return f"{verb} {f'{ratio:.1f} times as fast' if ratio >= 1.05 else 'no faster'} and"
+
+
+def _loss(score: DepthScore, now: DepthScore, regression: bool) -> str:
+    lost = now.score - score.score
+    return f"{lost:.3f}" if regression else f"{100 * lost:.1f}"
 
 
 def certificate(found: Certificate) -> str:
     """The certificate in a sentence."""
     applies = [check for check in found.checks if check.holds is not None]
     failed = len(found.failed)
+    where = f"checked on {found.samples:,} samples in float64"
     if not failed:
-        return f"All {len(applies)} statements of the theory that apply hold."
+        return f"All {len(applies)} statements of the theory that apply here hold ({where})."
     return (
-        f"{len(applies) - failed} of {len(applies)} statements that apply hold; "
-        f"{failed} {'does' if failed == 1 else 'do'} not."
+        f"Of the {len(applies)} statements of the theory that apply here, {len(applies) - failed} "
+        f"hold and {failed} {'does' if failed == 1 else 'do'} not ({where})."
     )
 
 
@@ -128,17 +253,17 @@ def projection(moving: Flow, shown: int, total: int) -> str:
     one, two = (100 * share for share in moving.plane.shares)
     if moving.plane.boundary:
         text = (
-            "Horizontal: signed distance of the state to the plane that separates the classes. "
-            "Vertical: the direction along that plane in which the states of all layers vary most. "
+            "Horizontal: signed distance of the state to the separating plane. Vertical: the "
+            "direction within that plane along which the states of all layers vary most. "
         )
     else:
         text = (
-            "Two principal components of the states of all layers together, so the axes never "
-            "change. "
+            "The first two principal components of the states of all layers together, so the "
+            "axes are the same at every layer. "
         )
     text += f"They show {one:.0f} % and {two:.0f} % of the variance. "
     return text + (
-        f"{shown:,} of {total:,} samples are drawn, evenly chosen."
+        f"{shown:,} of {total:,} samples are shown, evenly spaced."
         if shown < total
-        else f"All {total:,} samples are drawn."
+        else f"All {total:,} samples are shown."
     )

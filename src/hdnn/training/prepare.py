@@ -193,7 +193,8 @@ def prepare(config: RunConfig) -> Prepared:
 
 
 def _prepare_images(data: DataConfig) -> Prepared:
-    if os.path.isdir(os.path.expanduser(data.source)):
+    named = data.source.lower().replace("_", "-") in IMAGE_SETS  # also where a run has that name
+    if not named and os.path.isdir(os.path.expanduser(data.source)):
         place = Path(os.path.expanduser(data.source)).resolve()
         data = _pinned(data, place, folder_digest(place))
     size = None if data.pixels is None else (data.pixels, data.pixels)

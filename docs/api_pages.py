@@ -26,7 +26,7 @@ PAGES = {
     "models": (
         "Models and files",
         "What you train, save and export: a stem, Hamiltonian stages and an output layer.",
-        {"hdnn.models": None, "hdnn": ["export_onnx"]},
+        {"hdnn.models": None, "hdnn": ["export_onnx", "export_torch"]},
     ),
     "estimators": (
         "Estimators",

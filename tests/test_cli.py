@@ -695,6 +695,7 @@ def test_a_file_of_several_blocks(many: Trained) -> None:
         "columns": ["prediction", "p_0", "p_10", "p_20"],
     }
     assert len(Path("p.csv").read_text().splitlines()) == 20_002
+    refused(command("predict", many.run, "large.csv", "--json"), 2, "--json", "give --out")
 
 
 def test_errors_of_predict_leave_the_old_file(
@@ -810,7 +811,9 @@ def test_info() -> None:
     assert facts["hdnn"] == hdnn.__version__
     assert facts["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert facts["architectures"] == list(hdnn.zoo.ARCHITECTURES)
-    assert facts["data sets"] == ["swiss-roll", "double-moons", "double-circles", "peaks"]
+    listed = [line.split()[0] for line in done("data").stdout.splitlines()]
+    assert facts["data sets"] == list(dict.fromkeys(listed))  # what trains by name
+    assert {"swiss-roll", "iris", "mnist"} <= set(listed)
     assert {"auto", "reference", "fused"} <= set(facts["backends"])
     assert facts["threads"] >= 1
     text = done("info").stdout
@@ -941,3 +944,16 @@ def test_a_rehearsal_says_so_and_does_everything(
     assert "HDNN_QUICK is set, so this is a rehearsal: epochs 3" in result.stderr
     assert Run.open(Path("run")).read_config().training.epochs == 3
     assert Run.open(Path("run")).finished
+
+
+def test_every_command_takes_a_run_of_mixed_columns_with_gaps_and_a_projection() -> None:
+    rows = [f"{k % 7},{'' if k % 5 == 0 else k % 3},{'ab'[k % 2]},{k % 4 > 1}" for k in range(60)]
+    Path("t.csv").write_text("\n".join(["u,v,w,label", *rows, ""]))
+    words = ("--width", 4, "--projection", "on", "--record", 1, "--report")
+    done("train", "t.csv", "--target", "label", *QUICK, *words, "--out", "run")
+    for name in ("evaluate", "gradients", "certify", "advise", "margins"):
+        done(name, "run")
+    done("predict", "run", "t.csv", "--out", "p.csv")
+    done("coarsen", "run", "--layers", 2, "--out", "coarse")
+    done("export", "run", "--out", "model.onnx")
+    assert len(rows_of(Path("p.csv"))) == 60

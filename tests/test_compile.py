@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import subprocess
 import sys
 import warnings
@@ -19,7 +20,9 @@ from torch.func import functional_call
 import hdnn
 from catalogue import PAIRS, build, every_pair
 from hdnn.backends import activation_pool
+from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Learned, Weights
+from hdnn.schemes import RK4
 from twins import Net, agree, derivatives, twin
 
 LAYOUTS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
@@ -207,6 +210,71 @@ def alone(program: Path, x: Tensor) -> Tensor:
     call = [sys.executable, "-W", "ignore", "-c", ALONE, *map(str, files)]
     subprocess.run(call, capture_output=True, check=True)
     return torch.load(files[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        *((name, {"features": 4}, (50, 4)) for name in NAMES),
+        ("H1", {"features": 4, "scheme": RK4()}, (50, 4)),  # functions, so unrolled
+        ("H1", {"features": 4, "step": [0.1, 0.2, 0.3], "T": None}, (50, 4)),
+        ("MS1", {"channels": 4, "kernel": 3}, (2, 4, 9, 7)),
+        ("H1", {"channels": 4, "kernel": 3}, (2, 4, 9, 7)),
+        ("H2", {"channels": 4}, (2, 4, 9, 7)),
+        ("MS3", {"features": 4, "ensemble": 3}, (3, 50, 4)),
+        ("MS1", {"features": 4, "ensemble": 3}, (3, 50, 4)),
+    ],
+)
+def test_a_scanned_export_is_the_network(
+    name: str, options: dict[str, Any], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    options = {"T": 1.0, **options}
+    if name == "FCNN" or options["T"] is None:
+        del options["T"]
+    net = hdnn.network(name, layers=3, **options)
+    found = hdnn.export_torch(net, tmp_path / "net.pt2")
+    y = torch.randn(shape)
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    torch.testing.assert_close(program(y), net(y).detach())
+    assert found.deviation is not None
+
+
+def test_the_scanned_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
+    counts = []
+    for layers in (2, 40):
+        net = hdnn.network("H1", features=4, layers=layers, T=1.0)
+        hdnn.export_torch(net, tmp_path / "net.pt2")
+        counts.append(len(torch.export.load(tmp_path / "net.pt2").graph.nodes))
+    assert counts[0] == counts[1]
+
+
+def test_a_table_with_gaps_is_predicted_by_torch_alone(tmp_path: Path) -> None:
+    """A CSV with categories and missing values: the encoder's features in, probabilities out."""
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {"city": ["Rome", "Bern", None, "Rome"] * 5, "size": [1.0, None, 3, 4] * 5}
+    )
+    labels = ["yes", "no", "no", "yes"] * 5
+    clf = hdnn.HDNNClassifier(layers=3, max_iter=3, random_state=0).fit(frame, labels)
+    hdnn.export_torch(clf.model_, tmp_path / "model.pt2")
+    columns = clf.model_.columns
+    features = torch.from_numpy(columns.transform(columns.read_frame(frame)))
+    assert bool(features.isnan().any())
+    found = alone(tmp_path / "model.pt2", features.to(clf.model_.head.weight.dtype))
+    torch.testing.assert_close(found.double(), torch.from_numpy(clf.predict_proba(frame)))
+    extra = {"labels": ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
+    assert json.loads(extra["labels"]) == ["no", "yes"]
+
+
+def test_what_torch_cannot_export_raises(tmp_path: Path) -> None:
+    with pytest.raises(HdnnError, match="network or a model"):
+        hdnn.export_torch(torch.nn.Linear(2, 2), tmp_path / "x.pt2")  # type: ignore[arg-type]
+    half = hdnn.network("H1", features=4, layers=2, T=1.0, dtype=torch.bfloat16)
+    with pytest.raises(HdnnError, match="float32 or float64"):
+        hdnn.export_torch(half, tmp_path / "x.pt2")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_exported_model_runs_without_hdnn(tmp_path: Path) -> None:

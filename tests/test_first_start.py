@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,7 @@ import pytest
 
 import hdnn
 from hdnn import progress
-from hdnn.kernels import cache, output_layer
-from hdnn.kernels.epoch import epoch_kernel
-from hdnn.kernels.jacobians import jacobians_kernel
-from hdnn.kernels.passes import forward_kernel
+from hdnn.kernels import background, build, cache, catalogue, output_layer
 
 PACKAGE = Path(hdnn.__file__).parent
 USER = os.getuid() if hasattr(os, "getuid") else 0
@@ -46,9 +44,15 @@ def container(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 def python(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     run = subprocess.run(
         [sys.executable, *arguments],
+        preexec_fn=one_core,
         check=False,
         env=environment,
         cwd=environment["TMPDIR"],
@@ -98,8 +102,9 @@ def test_demo_train_and_predict_in_a_container(container: dict[str, str]) -> Non
     place = Path(container["TMPDIR"])
     folder = place / f"hdnn-kernels-{USER}"
     folder.mkdir(mode=0o700)
-    for kernel in (forward_kernel, epoch_kernel, jacobians_kernel):
-        kernel("float32")
+    used = [(name, "float32") for name in ("forward", "epoch", "jacobians")]
+    for name, dtype in (*used, ("forward", "float64"), ("joint_steps", "float64")):
+        catalogue.compile_one(name, dtype)
     output_layer.kernel("newton")
     for source in cache.folders():  # as after the first start there
         for path in source.glob("*.nb[ic]"):
@@ -107,11 +112,18 @@ def test_demo_train_and_predict_in_a_container(container: dict[str, str]) -> Non
     X = np.random.default_rng(0).normal(size=(60, 2))
     rows = [f"{a:.3f},{b:.3f},{'up' if a > b else 'down'}" for a, b in X]
     (place / "data.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
-    python(container, "-m", "hdnn", "demo", "--epochs", "2", "--out", "demo.png")
     options = "--target", "label", "--layers", "2", "--epochs", "3", "--out", "run"
-    python(container, "-m", "hdnn", "train", "data.csv", *options)
-    python(container, "-m", "hdnn", "predict", "run", "data.csv", "--out", "predictions.csv")
+    runs = [
+        python(container, "-m", "hdnn", *words)
+        for words in (
+            ("demo", "--epochs", "2", "--out", "demo.png"),
+            ("train", "data.csv", *options),
+            ("predict", "run", "data.csv", "--out", "predictions.csv"),
+        )
+    ]
     assert len((place / "predictions.csv").read_text().splitlines()) == 61
+    assert not any("compiling" in run.stderr for run in runs)
+    assert not any("\x1b" in run.stdout + run.stderr for run in runs)
 
 
 def test_what_is_kept_is_read_from_a_folder_that_is_not_writable(
@@ -165,8 +177,7 @@ def test_a_user_without_home_has_no_cache_in_the_working_folder(
 
 def test_every_kernel_is_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever `build` compiles anywhere in the package is in the catalogue."""
-    from hdnn.kernels import build, catalogue
-
+    monkeypatch.setattr(background, "begin", lambda *names, dtype: False)
     compiled = []
     monkeypatch.setattr(build, "kernel", lambda f, dtype, _: compiled.append((f.__name__, dtype)))
     monkeypatch.setattr(build, "compile_now", lambda f, _: compiled.append((f.__name__, "")))
@@ -181,6 +192,118 @@ def test_every_kernel_is_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
         for path in (PACKAGE / "kernels").glob("*.py")
     )
     assert calls == len({name for name, _ in compiled}) - 1  # newton and adam share one
+
+
+class Children:
+    """In place of `background._Child`: what would be compiled elsewhere."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], str]] = []
+
+    def __call__(self, names: tuple[str, ...], dtype: str) -> object:
+        self.asked.append((names, dtype))
+        return object()
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    found = Children()
+    monkeypatch.setattr(background, "_children", {})
+    monkeypatch.setattr(background, "_Child", found)
+    monkeypatch.setattr(background, "folder", Path)
+    monkeypatch.setattr(background, "_cores", lambda: 2)
+    monkeypatch.setattr(catalogue, "is_missing", lambda name, dtype: name != "product")
+    monkeypatch.delenv(background.JOBS, raising=False)
+    return found
+
+
+def test_a_child_compiles_what_is_missing_once(children: Children) -> None:
+    for _ in range(2):
+        background.begin("product", "forward", "advance", dtype="float32")
+    background.begin("gram", dtype="float32")  # a part that nobody needs
+    background.begin("forward", dtype="float64")
+    assert children.asked == [(("forward", "advance"), "float32"), (("forward",), "float64")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: patch.setenv(background.JOBS, "1"),
+        lambda patch: patch.setattr(background, "_cores", lambda: 1),
+        lambda patch: patch.setattr(background, "folder", lambda: None),
+        lambda patch: patch.setattr(sys, "executable", "/opt/game/game"),
+        lambda patch: patch.setattr(sys, "executable", None),
+        lambda patch: patch.setattr(sys, "frozen", True, raising=False),
+    ],
+)
+def test_there_is_no_child_where_it_could_not_serve(
+    change: Callable[[pytest.MonkeyPatch], None],
+    children: Children,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change(monkeypatch)
+    assert not background.begin("forward", dtype="float32")
+    assert not children.asked
+
+
+def test_a_child_tells_what_it_has_compiled_and_can_be_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = "import sys; print('a library that talks\\nforward', flush=True); sys.stdin.read()"
+    monkeypatch.setattr(background, "_CODE", code)
+    child = background._Child(("forward", "advance"), "float32")
+    known = {("forward", "float32"): child, ("advance", "float32"): child}
+    monkeypatch.setattr(background, "_children", known)
+    background.wait("forward", "float32")
+    assert not background.is_busy("forward", "float32")
+    assert background.is_busy("advance", "float32")
+    child.stop()
+    background.wait("advance", "float32")
+    assert not background.is_busy("advance", "float32")
+    assert child.process.returncode is not None  # no zombie
+
+
+def test_a_kernel_is_compiled_here_where_the_child_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(background, "_CODE", "raise SystemExit(1)")
+    child = background._Child(("_triple",), "float64")
+    monkeypatch.setattr(background, "_children", {("_triple", "float64"): child})
+    monkeypatch.setattr(cache, "_lasting", lambda: iter([tmp_path]))
+    cache.folder.cache_clear()
+    x = np.ones(1)
+    build.kernel(_triple, "float64", lambda number: (build.flat(number),))(x)
+    cache.folder.cache_clear()
+    assert x[0] == 3
+
+
+def _triple(x: np.ndarray) -> None:
+    x[0] *= 3
+
+
+def test_a_child_ends_with_its_parent() -> None:
+    child = background._Child((), "float32")
+    assert child.process.stdin is not None
+    child.process.stdin.close()  # as when the parent is killed
+    child.listener.join()
+    assert child.process.returncode == 1
+
+
+def test_what_a_child_compiles_is_kept(
+    container: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Path(container["TMPDIR"])
+    (place / "one.py").write_text(
+        "from hdnn.kernels import svd\ndef compile_one(name, dtype):\n    svd.kernel()\n"
+    )
+    code = background._CODE.replace("from hdnn.kernels import catalogue", "import one as catalogue")
+    monkeypatch.setattr(background, "_CODE", code)
+    monkeypatch.setattr(sys, "path", [str(place), container["PYTHONPATH"], *sys.path])
+    monkeypatch.setattr(os, "environ", container)
+    child = background._Child(("jacobi",), "float64")
+    child.over["jacobi"].wait()
+    child.stop()
+    assert list(place.glob("hdnn-kernels-*/svd.jacobi*.nbi"))
 
 
 def test_announcements_go_to_the_log_before_the_step(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,7 +383,6 @@ def test_the_command_line_shows_announcements(monkeypatch: pytest.MonkeyPatch) -
     from typer.testing import CliRunner
 
     from hdnn.cli.base import app
-    from hdnn.kernels import catalogue
 
     monkeypatch.setattr(catalogue, "compile_all", lambda: progress.note("compiling 'forward' ..."))
     result = CliRunner().invoke(app, ["info", "--json", "--warm"])

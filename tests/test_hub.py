@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from pathlib import Path
@@ -123,6 +124,21 @@ def test_a_model_goes_to_the_hub_and_back(tmp_path: Path, monkeypatch: pytest.Mo
     card = (tmp_path / "remote" / "README.md").read_text("utf-8")
     assert "# flowers" in card
     assert 'from_pretrained("me/flowers")' in card
+
+
+def test_the_real_hub_takes_such_calls() -> None:
+    """The stand-in above is called as the package's own functions may be called."""
+    hub = pytest.importorskip("huggingface_hub", reason="the Hub's own functions")
+    api = hub.HfApi
+
+    def bind(function: Any, *args: Any, **options: Any) -> None:
+        inspect.signature(function).bind(*args, **options)  # raises where they do not fit
+
+    bind(api, token=None, library_name="hdnn")
+    bind(api.create_repo, None, "flowers", private=True, exist_ok=True)
+    bind(api.upload_folder, None, repo_id="me/flowers", folder_path=".", commit_message="text")
+    bind(hub.hf_hub_download, "me/flowers", "model.safetensors", revision=None)
+    assert hub.RepoUrl("https://huggingface.co/me/flowers").repo_id == "me/flowers"
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -534,8 +534,8 @@ def test_mixed_sizes_are_brought_to_the_median_and_it_is_said(tmp_path: Path) ->
     found = image_sets.load(tmp_path)
     assert found.shape == (1, 4, 5)
     assert found.notes == (
-        "images of 4 sizes, 2 x 3 to 300 x 400, are resized to 4 x 5; the setting pixels chooses "
-        "another size",
+        "images of 4 sizes, 2 x 3 to 300 x 400, are resized to 4 x 5; another size: --pixels "
+        "(size= in Python)",
     )
     for name in ("cat", "dog"):
         for k in range(1, 4):

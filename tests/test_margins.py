@@ -106,6 +106,7 @@ def test_accuracy_under_perturbation_of_points_beside_a_line() -> None:
 def test_no_boundary_within_reach_is_infinite() -> None:
     model = linear(torch.zeros(1, 2), torch.ones(1))
     assert bool(margins(model, torch.randn(3, 2), reach=2.0).distance.isinf().all())
-    for X, reach in ((torch.zeros(3), 1.0), (torch.zeros(0, 2), 1.0), (torch.zeros(3, 2), 0.0)):
+    gap = torch.full((3, 2), torch.nan)
+    for X, reach in ((gap[0], 1.0), (gap[:0], 1.0), (torch.zeros(3, 2), 0.0), (gap, 1.0)):
         with pytest.raises(HdnnError):
             margins(model, X, reach)

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 import hdnn
 from catalogue import PAIRS, build, every_pair
+from hdnn.errors import HdnnError
+from hdnn.training import Trainer, TrainingConfig
 
 LOW = (torch.bfloat16, torch.float16)
 EXPLICIT = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
@@ -79,3 +81,18 @@ def test_training_under_autocast_reaches_the_accuracy_of_float32() -> None:
     plain, mixed = trained_accuracy(False), trained_accuracy(True)
     assert plain > 0.95
     assert mixed > plain - 0.02
+
+
+def test_a_trainer_takes_bfloat16_and_refuses_float16_with_the_reason() -> None:
+    x, labels = rings(200)
+    config = TrainingConfig(method="joint", epochs=3, batch_size=50, learning_rate=0.02)
+    for dtype in LOW:
+        net = hdnn.network("H1", features=4, layers=4, T=1.0, dtype=dtype)
+        trainer = Trainer(hdnn.Model(net, 1, hdnn.Augmentation(2, 4)), config)
+        if dtype == torch.float16:
+            with pytest.raises(HdnnError, match="0 in float16"):
+                trainer.fit(x.to(dtype), labels.long())
+        else:
+            history = trainer.fit(x.to(dtype), labels.long())
+            assert history[-1].loss < history[0].loss
+            assert {p.dtype for p in trainer.model.parameters()} == {dtype}

@@ -85,6 +85,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "level_epochs": (2, 1),
         "seed": 4,
         "loop": "autograd",
+        "device": "auto",
         "warmup": 1.5,
         "label_smoothing": 0.1,
         "averaging": 0.99,

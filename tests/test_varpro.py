@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig
 from hdnn.training.loops import Batches
-from hdnn.training.varpro import VarProLoop
+from hdnn.training.objective import Objective
+from hdnn.training.varpro import CURVATURE, DECREASE, Point, VarProLoop
 
 
 def make(task: str = "classification", outputs: int = 1, **options: Any) -> hdnn.Model:
@@ -44,22 +46,79 @@ def loop_of(kind: str) -> VarProLoop:
     return VarProLoop(model, data, TrainingConfig(method="varpro", alpha=0.1, alpha_c=0.01))
 
 
+def there(loop: VarProLoop) -> tuple[np.ndarray, np.ndarray]:
+    return loop._read(), loop._read_output()
+
+
+def start_of(loop: VarProLoop) -> Point:
+    return loop.evaluate(*there(loop))
+
+
 @every_problem
 def test_the_gradient_is_that_of_the_reduced_function(kind: str) -> None:
     """Differences of phi, whose output layer is solved anew, though backward never sees that."""
     loop = loop_of(kind)
-    loop._evaluate()
-    for p in loop.hidden:
-        direction, gradient = torch.randn_like(p), p.grad.clone()
-        values = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                p.add_(direction, alpha=sign * 1e-6)
-            values.append(float(loop._evaluate()[0]))
-            with torch.no_grad():
-                p.add_(direction, alpha=-sign * 1e-6)
-        slope = (values[0] - values[1]) / 2e-6
-        assert slope == pytest.approx(float((gradient * direction).sum()), rel=1e-5)
+    point = start_of(loop)
+    draw = np.random.default_rng(0)
+    for _ in range(3):
+        direction = draw.standard_normal(point.x.size)
+        high, low = (
+            loop.evaluate(point.x + sign * 1e-6 * direction, point.V).objective for sign in (1, -1)
+        )
+        assert (high - low) / 2e-6 == pytest.approx(point.gradient @ direction, rel=1e-5)
+
+
+@every_problem
+def test_the_objective_is_the_one_that_joint_training_has(kind: str) -> None:
+    """At the solved output layer, where its gradient by that layer vanishes."""
+    loop = loop_of(kind)
+    loop._write(start_of(loop))
+    data = loop.data
+    _, plain, penalty = Objective(loop.model, loop.config)(
+        data.states, data.target, data.weight, data.weight.sum()
+    )
+    assert float((plain + penalty).detach()) == pytest.approx(loop.evaluate(*there(loop)).objective)
+    inner = torch.autograd.grad(plain + penalty, list(loop.model.head.parameters()))
+    assert max(float(g.abs().max()) for g in inner) < 1e-7
+
+
+def test_on_a_quadratic_it_is_conjugate_gradients() -> None:
+    """L-BFGS with a long memory minimizes a convex quadratic in about as many steps as unknowns."""
+    loop = loop_of("two classes")
+    draw = np.random.default_rng(0)
+    A = draw.standard_normal((6, 6))
+    H, g = A @ A.T + np.eye(6), draw.standard_normal(6)
+
+    def quadratic(x: np.ndarray, V: np.ndarray) -> Point:
+        return Point(x, V, float(x @ H @ x / 2 - g @ x) + 10.0, H @ x - g, 0.0, 0.0)
+
+    loop.evaluate = quadratic  # type: ignore[method-assign]
+    loop.point = quadratic(np.zeros(6), np.zeros(0))
+    values = [loop.point.objective]
+    for _ in range(25):
+        loop._iterate()
+        values.append(loop.point.objective)
+    np.testing.assert_allclose(loop.point.x, np.linalg.solve(H, g), atol=1e-5)
+    assert all(b <= a for a, b in pairwise(values))
+
+
+@pytest.mark.parametrize("minimum", [1e-3, 0.3, 7.0, 400.0])
+def test_a_line_search_ends_where_the_wolfe_conditions_hold(minimum: float) -> None:
+    """On a line with a minimum at any distance, and with no numbers at all beyond twice that."""
+    loop = loop_of("two classes")
+
+    def line(x: np.ndarray, V: np.ndarray) -> Point:
+        t = float(x[0])
+        value = 1 + (t - minimum) ** 2 / minimum**2 if t < 2.1 * minimum else np.inf
+        return Point(x, V, value, np.array([2 * (t - minimum) / minimum**2]), 0.0, 0.0)
+
+    loop.evaluate = line  # type: ignore[method-assign]
+    start = line(np.zeros(1), np.zeros(0))
+    found = loop._search(start, np.ones(1))
+    assert found is not None
+    slope = float(start.gradient[0])
+    assert found.objective <= start.objective + DECREASE * float(found.x[0]) * slope
+    assert found.gradient[0] >= CURVATURE * slope
 
 
 @every_problem
@@ -104,20 +163,33 @@ def test_it_goes_on_from_any_epoch() -> None:
             torch.testing.assert_close(again.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
-def test_a_line_search_that_leaves_the_numbers_goes_back() -> None:
+def test_weights_that_somebody_else_changed_are_a_new_start() -> None:
     loop = loop_of("two classes")
     loop.epoch(torch.arange(100), 0)
-    kept = [p.detach().clone() for p in loop.hidden]
+    assert loop.steps
+    with torch.no_grad():
+        loop.hidden[0].mul_(0.5)
+    fresh = start_of(loop).objective
+    assert loop.epoch(torch.arange(100), 1).penalized == pytest.approx(fresh, rel=1e-9)
 
-    def diverges(closure: Any) -> None:
-        closure()
-        with torch.no_grad():
-            loop.hidden[0].fill_(float("nan"))
 
-    loop.optimizer.step = diverges  # type: ignore[method-assign]
-    loop.epoch(torch.arange(100), 1)
-    assert all(torch.equal(p, k) for p, k in zip(loop.hidden, kept, strict=True))
-    assert loop.state() == {}
+def test_a_minimum_is_the_end() -> None:
+    """No evaluation is spent on a point that nothing leads down from."""
+    loop = loop_of("two classes")
+    calls = []
+
+    def bowl(x: np.ndarray, V: np.ndarray) -> Point:
+        calls.append(x)
+        return Point(x, V, 1 + float(x @ x), 2 * x, 0.0, 0.5)
+
+    loop.evaluate = bowl  # type: ignore[method-assign]
+    for number in range(10):
+        loop.epoch(torch.arange(100), number)
+    assert loop.converged
+    assert np.abs(there(loop)[0]).max() < 1e-6
+    spent = len(calls)
+    assert loop.epoch(torch.arange(100), 10).penalized == pytest.approx(1.0)
+    assert len(calls) == spent
 
 
 def test_what_it_does_not_serve_raises() -> None:

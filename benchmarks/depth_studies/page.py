@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 from depth_studies.figure import draw
+from depth_studies.images import EPOCHS, IMAGES, TEST_IMAGES
 from depth_studies.studies import (
     COARSENED,
     DEEP,
     HARD,
-    IMAGE_EPOCHS,
-    IMAGES,
     LEVELS,
     SMOOTH,
-    TEST_IMAGES,
 )
 
 Record = dict[str, Any]
@@ -165,7 +163,7 @@ def mnist(records: Sequence[Record]) -> str:
                         f"{title}: {way}",
                         len(mine),
                         percent(mean(mine, lambda r: r["accuracy"])),
-                        f"{mine[0]['work'] / (16 * IMAGES * IMAGE_EPOCHS):.2f}",
+                        f"{mine[0]['work'] / (16 * IMAGES * EPOCHS):.2f}",
                         f"{mean(mine, lambda r: r['seconds']):.1f}",
                     ]
                 )
@@ -174,7 +172,7 @@ def mnist(records: Sequence[Record]) -> str:
     head = ["network: levels", "seeds", "accuracy, %", "work", "seconds"]
     return (
         "\n## MNIST, on a small budget\n\nMS1 with 8 channels, 16 layers, T = 1.6; "
-        f"{IMAGES} training images, {IMAGE_EPOCHS} epochs of joint descent, {TEST_IMAGES} test "
+        f"{IMAGES} training images, {EPOCHS} epochs of joint descent, {TEST_IMAGES} test "
         "images.\n\n" + table(head, rows)
     )
 

@@ -8,17 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-import hdnn
-from depth_studies.training import Curve, Planar, accuracy, trained
+from depth_studies import images
+from depth_studies.training import Case, Planar, Result, accuracy, curve_of, trained
 from hdnn.analysis import depth_error
-from hdnn.data.images import load
-from hdnn.training import Trainer, TrainingConfig
+from hdnn.training import Trainer
 from hdnn.training.coarsening import Coarsening
 from hdnn.training.prepare import Prepared
 from hdnn.training.settings import DataConfig
 
-Case = dict[str, Any]
-Result = dict[str, Any]
 LEVELS: dict[str, dict[str, Any]] = {
     "64": {},
     "16,64": {"levels": (16, 64)},
@@ -26,17 +23,27 @@ LEVELS: dict[str, dict[str, Any]] = {
     "4,16,64 (3:2:1)": {"levels": (4, 16, 64), "level_epochs": (3, 2, 1)},
 }
 SMOOTH: dict[str, dict[str, Any]] = {
-    "64, alpha = 5": {"alpha": 5.0},
-    "4,16,64, alpha = 5": {"levels": (4, 16, 64), "alpha": 5.0},
+    "64, 16 epochs": {"epochs": 16},
+    "64, 8 epochs": {"epochs": 8},
+    "64, 8 epochs, smooth": {"epochs": 8},
+    "8,16,64, 20 epochs (2:2:1), smooth": {
+        "epochs": 20,
+        "levels": (8, 16, 64),
+        "level_epochs": (2, 2, 1),
+    },
 }
+SMOOTH_T = {"H1": 1.0, "MS3": 0.5}
+SAMPLES = 4
+"""Of smooth initial weights: random at so many times, straight lines between them."""
 COARSENED: dict[str, dict[str, Any]] = {
     "64": {},
     "64, alpha = 0.05": {"alpha": 0.05},
+    "64, alpha = 0.5": {"alpha": 0.5},
+    "64, alpha = 5": {"alpha": 5.0},
     "4,16,64": {"levels": (4, 16, 64)},
 }
 DEEP: dict[str, dict[str, Any]] = {"1024": {}, "4,...,1024": {"levels": (4, 16, 64, 256, 1024)}}
 HARD = (("MS3", 1), ("H1", 1), ("H2", 1), ("MS3", 2))
-IMAGES, TEST_IMAGES, IMAGE_EPOCHS = 6000, 2000, 6
 
 
 class Study(NamedTuple):
@@ -50,29 +57,35 @@ def _planar(case: Case) -> Planar:
     return Planar(case["data"], case["architecture"], case["layers"], case["seed"])
 
 
-def _curve(curve: Curve) -> Result:
-    names = curve.points[0].keys()
-    return {
-        "accuracy": curve.points[-1]["accuracy"],
-        "seconds": curve.seconds,
-        "work": curve.work,
-        "curve": {name: [round(p[name], 6) for p in curve.points] for name in names},
-    }
-
-
 # --- multilevel training --------------------------------------------------------------------------
 
 
 def swiss_roll() -> Iterator[Case]:
     for seed in range(20):
         for name in ("H1", "MS3"):
-            for way in (*LEVELS, *SMOOTH):
+            for way in LEVELS:
                 given = {"data": "swiss-roll", "architecture": name, "layers": 64}
                 yield {**given, "way": way, "seed": seed}
 
 
 def measure_swiss_roll(case: Case) -> Result:
-    return _curve(trained(_planar(case), **(LEVELS | SMOOTH)[case["way"]])[1])
+    return curve_of(trained(_planar(case), **LEVELS[case["way"]])[1])
+
+
+def smooth() -> Iterator[Case]:
+    for seed in range(20):
+        for name in SMOOTH_T:
+            for way in SMOOTH:
+                given = {"data": "swiss-roll", "architecture": name, "layers": 64}
+                yield {**given, "way": way, "seed": seed}
+
+
+def measure_smooth(case: Case) -> Result:
+    planar, way = _planar(case), case["way"]
+    model = planar.model(
+        T=SMOOTH_T[case["architecture"]], samples=SAMPLES if "smooth" in way else None
+    )
+    return curve_of(trained(planar, model=model, **SMOOTH[way])[1])
 
 
 def deep() -> Iterator[Case]:
@@ -83,36 +96,7 @@ def deep() -> Iterator[Case]:
 
 
 def measure_deep(case: Case) -> Result:
-    return _curve(trained(_planar(case), gradients=True, **DEEP[case["way"]])[1])
-
-
-def mnist() -> Iterator[Case]:
-    for seed in range(3):
-        for kernel in (1, 3):
-            for way in ("16", "4,16"):
-                yield {"data": "mnist", "kernel": kernel, "way": way, "seed": seed}
-
-
-def measure_mnist(case: Case) -> Result:
-    data = load("mnist")
-    config = hdnn.ImageConfig(
-        architecture="MS1", layers=16, T=1.6, kernel=case["kernel"], mean=(0.13,), std=(0.31,)
-    )
-    draw = torch.Generator().manual_seed(case["seed"])
-    model = hdnn.ImageClassifier(config, generator=draw, dtype=torch.float32)
-    curve = Curve(data.test[:TEST_IMAGES], data.test_labels[:TEST_IMAGES])
-    options = {"levels": (4, 16)} if case["way"] == "4,16" else {}
-    settings = TrainingConfig(
-        method="joint",
-        epochs=IMAGE_EPOCHS,
-        batch_size=100,
-        learning_rate=0.01,
-        schedule="cosine",
-        seed=case["seed"],
-        **options,
-    )
-    Trainer(model, settings, [curve]).fit(data.train[:IMAGES], data.train_labels[:IMAGES])
-    return _curve(curve)
+    return curve_of(trained(_planar(case), gradients=True, **DEEP[case["way"]])[1])
 
 
 # --- coarsening -----------------------------------------------------------------------------------
@@ -165,8 +149,8 @@ def varpro() -> Iterator[Case]:
 
 
 def measure_varpro(case: Case) -> Result:
-    epochs = {"coordinate": 50, "varpro": 30}[case["way"]]
-    return _curve(trained(_planar(case), method=case["way"], epochs=epochs)[1])
+    options = {"coordinate": {"epochs": 50, "every": 10}, "varpro": {"epochs": 30}}[case["way"]]
+    return curve_of(trained(_planar(case), method=case["way"], **options)[1])
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -205,9 +189,12 @@ def measure_steps(case: Case) -> Result:
 
 STUDIES = {
     "swiss-roll": Study(swiss_roll, measure_swiss_roll),
+    "smooth": Study(smooth, measure_smooth),
     "varpro": Study(varpro, measure_varpro),
     "coarsened": Study(coarsened, measure_coarsened),
     "deep": Study(deep, measure_deep),
     "steps": Study(steps, measure_steps),
-    "mnist": Study(mnist, measure_mnist),
+    "mnist": Study(images.mnist, images.measure_mnist),
+    "mnist-full": Study(images.mnist_full, images.measure_mnist_full),
+    "table2": Study(images.table2, images.measure_table2),
 }

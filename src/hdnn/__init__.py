@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         save,
     )
     from hdnn.models.export import export_onnx
+    from hdnn.models.torch_export import export_torch
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
     from hdnn.report.build import report as report
@@ -46,6 +47,7 @@ _LAZY = {
     "Scaler": "models",
     "coarsen": "refinement",
     "export_onnx": "models.export",
+    "export_torch": "models.torch_export",
     "load": "models",
     "network": "zoo",
     "refine": "refinement",
@@ -79,6 +81,7 @@ __all__ = [
     "Scaler",
     "coarsen",
     "export_onnx",
+    "export_torch",
     "fields",
     "load",
     "network",

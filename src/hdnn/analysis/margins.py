@@ -87,7 +87,7 @@ def margins(model: nn.Module, X: Tensor, reach: float | None = None) -> Margins:
         Distances ``(samples,)`` and the points where the class changes.
 
     Raises:
-        HdnnError: X is not ``(samples, features)``, or reach is not positive.
+        HdnnError: X is not ``(samples, features)``, has missing values, or reach is not positive.
 
     >>> line = nn.Linear(2, 1, dtype=torch.float64)
     >>> _ = line.weight.data.copy_(torch.tensor([[3.0, 4.0]])), line.bias.data.zero_()
@@ -96,6 +96,8 @@ def margins(model: nn.Module, X: Tensor, reach: float | None = None) -> Margins:
     """
     if X.ndim != 2 or not len(X):
         raise HdnnError(f"margins takes samples (samples, features), got {tuple(X.shape)}")
+    if X.isnan().any():
+        raise HdnnError("X has missing values, which cannot be moved; fill them in first")
     X = X.detach().double()
     extent = float((X.max(0).values - X.min(0).values).norm())
     reach = (extent or 1.0) if reach is None else float(reach)

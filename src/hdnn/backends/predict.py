@@ -72,7 +72,7 @@ class TablePredictor:
 
     def __init__(self, program: Program, around: TableLayers) -> None:
         self.dtype = around.head[0].dtype
-        constants = _Constants(np.dtype(str(self.dtype).removeprefix("torch.")))
+        constants = RowConstants(self.dtype)
         width, fill = program.layout.width, constants.fill
         outputs = len(around.head[1])
         mean, scale = (-1, -1) if around.scaler is None else map(constants.row, around.scaler)
@@ -125,7 +125,7 @@ class TablePredictor:
         stages, constants = self.stages, self.constants
 
         def work(team: Team, caller: bool) -> None:
-            scratch = _scratch(self.scratch, constants.dtype)
+            scratch = thread_scratch(self.scratch, constants.dtype)
             kernel(
                 source,
                 strides,
@@ -148,12 +148,16 @@ class TablePredictor:
         return out
 
 
-class _Constants:
-    """Numbers one after the other, each part from the start of a vector on."""
+class RowConstants:
+    """Numbers one after the other, each part from the start of a vector on.
 
-    def __init__(self, dtype: np.dtype) -> None:
-        self.dtype, self.size = dtype, 0
-        self.lanes = VECTOR_BYTES // dtype.itemsize
+    Args:
+        dtype: of the numbers.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.size = np.dtype(str(dtype).removeprefix("torch.")), 0
+        self.lanes = VECTOR_BYTES // self.dtype.itemsize
         self._parts: list[Array] = []
 
     def fill(self, count: int) -> int:
@@ -189,7 +193,7 @@ class _Constants:
         return whole
 
 
-def _assemble(program: Program, constants: _Constants) -> tuple[Array, int]:
+def _assemble(program: Program, constants: RowConstants) -> tuple[Array, int]:
     """The table of the stages, and the size of a layer, whose constants are added."""
     table = np.zeros((len(program.stages or ()), COLUMNS), np.int64)
     parts: list[Array] = []
@@ -216,7 +220,16 @@ def _assemble(program: Program, constants: _Constants) -> tuple[Array, int]:
         else:
             gain = put(W.new_full((program.layers, 1, 1), A))
         wide = constants.fill(m), constants.fill(w)
-        row[:] = *_span(stage.read), *_span(stage.write), m, *wide, *places, gain, not dense, stage.carry
+        row[:] = (
+            *_span(stage.read),
+            *_span(stage.write),
+            m,
+            *wide,
+            *places,
+            gain,
+            not dense,
+            stage.carry,
+        )
     return table, constants.layers(parts)
 
 
@@ -227,7 +240,7 @@ def _span(ends: tuple[int, int]) -> tuple[int, int]:
 _local = threading.local()
 
 
-def _scratch(size: int, dtype: np.dtype) -> Array:
+def thread_scratch(size: int, dtype: np.dtype) -> Array:
     """Room of this thread, kept from call to call."""
     room: Array | None = _local.__dict__.get(dtype.name)
     if room is None or room.size < size:

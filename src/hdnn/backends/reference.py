@@ -19,37 +19,25 @@ from hdnn.program import Flow, Program, Stage, at_layer
 Pieces = list[Tensor]
 
 
-StageMap = Callable[[Tensor, Tensor], Tensor]
-"""``(x[read], x[write]) -> x[write]`` of one layer; it may write to the memory of the second."""
-
-CompileStage = Callable[[Stage, Tensor, Tensor, Tensor | float], StageMap]
-"""The map of a stage with its W, b and A of one layer."""
-
-
 def run(program: Program, x: Tensor) -> Tensor:
     """The state after the last layer."""
     return assembled(program)(x)
 
 
-def assembled(
-    program: Program, compile_stage: CompileStage | None = None
-) -> Callable[[Tensor], Tensor]:
+def assembled(program: Program) -> Callable[[Tensor], Tensor]:
     """The map y_0 -> y_N, with the weights assembled once.
 
     Args:
         program: what is computed.
-        compile_stage: makes other maps of its stages than those of this module.
 
     Returns:
         The map, for states as `run` takes them.
     """
-    interpreter = _Interpreter(program, compile_stage)
+    interpreter = _Interpreter(program)
 
     def advance(x: Tensor) -> Tensor:
         x, restore = program.layout.flatten(x)
         pieces = interpreter.split(x)
-        if compile_stage is not None:  # which may write to them
-            pieces = [piece.clone(memory_format=torch.channels_last) for piece in pieces]
         for layer in range(program.layers):
             interpreter.forward(layer, pieces)
         return restore(interpreter.join(pieces))
@@ -130,7 +118,6 @@ class _Ready:
     factor: float | Tensor
     read: list[int]
     write: list[int]
-    maps: list[StageMap] | None  # instead of all that, where somebody else has made them
 
 
 class _Interpreter:
@@ -139,8 +126,8 @@ class _Interpreter:
     The halves of a split network are then tensors of their own, and no stage copies the other.
     """
 
-    def __init__(self, program: Program, compile_stage: CompileStage | None = None) -> None:
-        self.layout, self.compile_stage = program.layout, compile_stage
+    def __init__(self, program: Program) -> None:
+        self.layout = program.layout
         cuts = {0, program.layout.width}
         for step in program.steps:
             if isinstance(step, Stage):
@@ -163,20 +150,14 @@ class _Interpreter:
         A = stage.gain(W, self.layout)
         lead = 0 if self.layout.ensemble is None else 1
         dense = isinstance(A, Tensor) and A.ndim >= lead + 3
-        matrices = A.unbind(lead) if isinstance(A, Tensor) and dense else None
-        maps = None
-        if self.compile_stage is not None:
-            gains = matrices or [at_layer(A, layer) for layer in range(W.shape[lead])]
-            maps = [self.compile_stage(stage, *layer) for layer in zip(W, b, gains, strict=True)]
         return _Ready(
             stage,
             W.unbind(lead),
             b.unbind(lead),
-            matrices,
+            A.unbind(lead) if isinstance(A, Tensor) and dense else None,
             1.0 if dense else A,
             self._places(stage.read),
             self._places(stage.write),
-            maps,
         )
 
     def _tensor(self, block: Block) -> Tensor:
@@ -192,8 +173,6 @@ class _Interpreter:
     def _change(self, step: _Ready, layer: int, pieces: Pieces, old: Tensor, sign: int) -> Tensor:
         """carry old + sign A sigma(W x + b)."""
         x = self.join([pieces[k] for k in step.read])
-        if step.maps is not None:
-            return step.maps[layer](x, old)
         s = step.stage.activation.function(self.layout.affine(step.W[layer], step.b[layer], x))
         if step.matrices is None:
             a = at_layer(step.factor, layer, x.ndim)

@@ -77,6 +77,7 @@ def _obstacle_of_state(x: Tensor) -> str | None:
 
 
 def obstacle_of_form(program: Program) -> str | None:
+    """Why no kernel knows a program, whatever the state, or None."""
     stages = program.stages
     if stages is None:
         return "it needs a program of stages, and this scheme or field lowers to a flow"

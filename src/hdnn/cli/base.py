@@ -73,7 +73,7 @@ COMMANDS = {
     "advise": Listed("advise", CHECK, "Suggest T, step and depth for a network on your data."),
     "data": Listed("data", MORE, "List and fetch data sets."),
     "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
-    "export": Listed("export", MORE, "Write a trained model as ONNX."),
+    "export": Listed("export", MORE, "Write a trained model as ONNX, or for torch.export."),
     "info": Listed("tools", MORE, "Show versions, threads and the cache of compiled kernels."),
 }
 """Every command, in the order and the groups of the help; its module registers it with `app`."""

@@ -41,7 +41,8 @@ def info(
 ) -> None:
     """Show versions, threads and the cache of compiled kernels."""
     from hdnn.backends.threads import thread_count
-    from hdnn.data import PROBLEMS
+    from hdnn.data import BUNDLED, PROBLEMS
+    from hdnn.data.images import IMAGE_SETS
     from hdnn.kernels.cache import folder
     from hdnn.kernels.catalogue import compile_all
 
@@ -65,7 +66,7 @@ def info(
         "kept in": str(folder() or "no folder can be written to"),
         "architectures": list(zoo.ARCHITECTURES),
         "schemes": list(hdnn.schemes.SCHEMES),
-        "data sets": list(PROBLEMS),
+        "data sets": list(dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS))),
     }
     if as_json:
         emit(facts)

@@ -54,9 +54,16 @@ def predict(
         ),
     ] = None,
     strict: Strict = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --out: print as JSON what was written.")
+    ] = False,
 ) -> None:
     """Append predictions to a table, or list those of images."""
+    if as_json and out is None:
+        raise HdnnError(
+            "--json tells what was written to a file: give --out; without it, predictions go to "
+            "standard output as CSV"
+        )
     model = Run.open(run).load_model()
     if model.stem.takes_images:
         names, images = read_unlabeled(data, model.stem.shape, strict)

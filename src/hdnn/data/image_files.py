@@ -116,7 +116,7 @@ def _common_size(sizes: Sequence[Size]) -> tuple[Size | None, list[str]]:
     size = max(1, round(share * height)), max(1, round(share * width))
     small, large = (f"{h} x {w}" for h, w in (min(found, key=math.prod), max(found, key=math.prod)))
     text = f"images of {len(found)} sizes, {small} to {large}, are resized to {size[0]} x {size[1]}"
-    return size, [f"{text}; the setting pixels chooses another size"]
+    return size, [f"{text}; another size: --pixels (size= in Python)"]
 
 
 def _left_out(faults: dict[Path, FileFormatError], total: int) -> str:

@@ -2,7 +2,7 @@
 
 From the smallest to the largest, each built on those before it:
 
-    cache, build                     where compiled kernels are kept; how they are compiled
+    cache, background, build         where compiled kernels are kept; who compiles them, and how
     vectors, activations, products   machine vectors in registers; sigma; small matrices x blocks
     stage_table, rows                stages of a layer as numbers; W, A, b filled from parameters
     blocks                           a block of samples through the stages and layers
@@ -10,7 +10,8 @@ From the smallest to the largest, each built on those before it:
     tiling                           how a call is cut into blocks, segments and chunks
     passes                           forward and backward through all layers
     jacobians, svd                   d y_N / d y_l at many depths, and their singular values
-    output_layer, epoch              the output layer solved; a whole epoch of coordinate descent
+    output_layer, epoch, joint       the output layer solved; whole epochs of training
+    catalogue                        every kernel by its name
 
 A kernel is compiled for a dtype when it is first used, and kept on disk (see `cache`) until a file
 of this folder changes. ``hdnn info --warm`` compiles all of them.

@@ -10,6 +10,7 @@ from hdnn.kernels.vectors import (
     Pointer,
     add,
     add_totals,
+    cached_part,
     compiled,
     lanes,
     load,
@@ -176,7 +177,7 @@ def fill(buffer: Pointer, target: int, count: int, number: float) -> None:
         buffer[i] = number
 
 
-@compiled
+@cached_part
 def activate(buffer: Pointer, o: int, count: int, code: int) -> None:
     """s = sigma(z) in place."""
     for i in range(o, o + count, 2 * lanes(buffer)):
@@ -194,7 +195,7 @@ def activate(buffer: Pointer, o: int, count: int, code: int) -> None:
         store(buffer, i, 0, s)
 
 
-@compiled
+@cached_part
 def apply_derivative(
     buffer: Pointer, so: int, do: int, rows: int, width: int, code: int, sums: Pointer, to: int
 ) -> None:

@@ -1,13 +1,15 @@
 """How kernels are compiled: one set of options, and the numba types of what they take."""
 
 import functools
-from collections.abc import Callable
-from contextlib import ExitStack
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 from numba import types
 
+from hdnn.kernels import background
 from hdnn.kernels.cache import cached
 from hdnn.kernels.stage_table import Parameters, StageTable
 from hdnn.progress import announce
@@ -22,6 +24,7 @@ SECONDS = {
     "jacobians": 10,
     "newton": 3,
     "predict": 5,
+    "predict_images": 5,
     "adam": 1,
 }
 """How long kernels compile on a machine of 2020, alone."""
@@ -66,31 +69,58 @@ def kernel(function: Kernel, dtype: str, signature: Callable[[types.Float], Any]
         choice, takes as long as reading the arguments.)
     """
     arguments = tuple(signature(getattr(types, dtype)))
+    name = function.__name__
+    if background.is_busy(name, dtype):
+        with announce(_step(name)):
+            background.wait(name, dtype)
     # Divisions as in numpy: x / 0 is infinite, and raises nothing.
-    dispatcher = compile_now(function, types.void(*arguments), error_model="numpy")
+    dispatcher = compile_now(function, types.void(*arguments), dtype, error_model="numpy")
     entry_point: Kernel = dispatcher.overloads[arguments].entry_point
     return entry_point
 
 
-def compile_now(function: Callable[..., Any], signature: Any, **options: Any) -> Any:
+def compile_now(
+    function: Callable[..., Any], signature: Any, dtype: str = "float64", **options: Any
+) -> Any:
     """Compile a function for one signature, which is announced, or take it from the cache.
 
     Args:
         function: what is compiled.
         signature: of numba.
+        dtype: of the numbers.
         options: of numba, beside those that all kernels have.
 
     Returns:
         numba's dispatcher, which takes nothing else.
     """
     dispatcher: Any = cached(nogil=True, fastmath={"contract"}, **options)(function)
-    name = function.__name__
-    text = f"compiling {name!r}, once for this machine, about {SECONDS.get(name, 5)} s"
     with ExitStack() as step:
-        dispatcher._cache.missing = lambda: step.enter_context(announce(text))
+
+        def missing() -> None:
+            step.enter_context(announce(_step(function.__name__)))
+            step.enter_context(_uncollected())
+            background.begin_beside(function.__name__, dtype)
+
+        dispatcher._cache.missing = missing
         dispatcher.compile(signature)
     dispatcher.disable_compile()
     return dispatcher
+
+
+def _step(name: str) -> str:
+    return f"compiling {name!r}, once for this machine, about {SECONDS.get(name, 5)} s"
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage: a tenth of the time of compiling, and it makes little."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def aligned(length: int, dtype: np.dtype | str) -> np.ndarray:

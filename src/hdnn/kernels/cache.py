@@ -34,6 +34,7 @@ from numba.core.caching import (
     IndexDataCacheFile,
     _CacheLocator,
 )
+from numba.core.registry import cpu_target
 
 from hdnn.progress import note
 
@@ -120,6 +121,18 @@ class KernelCache(FunctionCache):
     def _use(self, path: Path) -> None:
         self._cache_path = str(path)
         self._cache_file = IndexDataCacheFile(str(path), self._impl.filename_base, source_stamp())
+
+
+def is_kept(function: Callable[..., Any], signature: Any) -> bool:
+    """Whether what was compiled of a function for a signature is in one of the folders."""
+    cache = KernelCache(function)
+    key = cache._index_key(signature, cpu_target.target_context.codegen())
+    for path in folders():
+        cache._use(path)
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            if key in cache._cache_file._load_index():
+                return True
+    return False
 
 
 @functools.cache

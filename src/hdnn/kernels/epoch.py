@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import boolean, types
+from numba import boolean, int64, types
 
 from hdnn.kernels import build
 from hdnn.kernels.blocks import PassContext, record, row_of, stage_backward
@@ -352,7 +352,7 @@ def epoch(
                 view_of(all_theta, 0), view_of(all_beta, 0), source.steps, source.dense
             )
             scatter_gradients(
-                source, 0, depth, pointer(rows), pointer(grads), found, boolean(False)
+                source, int64(0), depth, pointer(rows), pointer(grads), found, boolean(False)
             )
             h = _member(fixed.h, e)
             smooth = smoothness(theta[e], fixed.repeats, h, options.alpha, g_theta)
@@ -407,7 +407,8 @@ def _solve(batch: Batch, V: Array, options: Options) -> None:
         )
 
 
-def _types(number: types.Float) -> tuple[types.Type, ...]:
+def epoch_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `epoch`."""
     stack, moments = types.Array(number, 3, "C"), types.Array(number, 4, "C")
     vector, matrix, cube = (types.Array(types.float64, d, "C") for d in (1, 2, 3))
     flat, integer = build.flat(number), types.int64
@@ -426,4 +427,4 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
 
 def epoch_kernel(dtype: str) -> build.Kernel:
     """`epoch`, compiled for float32 or float64."""
-    return build.kernel(epoch, dtype, _types)
+    return build.kernel(epoch, dtype, epoch_types)

@@ -249,7 +249,8 @@ def jacobians(
         chunk = next_piece(team, caller)
 
 
-def _types(number: types.Float) -> tuple[types.Type, ...]:
+def jacobians_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `jacobians`."""
     shape, place = types.UniTuple(types.int64, 4), types.UniTuple(types.int64, 5)
     wide = [types.Array(types.float64, d, "C") for d in (2, 3)]
     extremes = build.named(Extremes, wide[1], wide[1], wide[0])
@@ -260,4 +261,4 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
 
 def jacobians_kernel(dtype: str) -> build.Kernel:
     """`jacobians`, compiled for float32 or float64."""
-    return build.kernel(jacobians, dtype, _types)
+    return build.kernel(jacobians, dtype, jacobians_types)

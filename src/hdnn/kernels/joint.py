@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import boolean, types
+from numba import boolean, int64, types
 
 from hdnn.kernels import build
 from hdnn.kernels.barrier import Progress, done, finish, next_shared, publish, take, wait
@@ -28,6 +28,7 @@ from hdnn.kernels.vectors import (
     Array,
     Pointer,
     always_inline,
+    cached_part,
     compiled,
     lanes,
     pointer,
@@ -276,7 +277,7 @@ def _block(
     pair = 2 * lanes(room.scratch)
     width = -(-chosen.size // pair) * pair
     buffer, given = pointer(room.scratch), pointer(values)
-    logits = features * width
+    inputs, logits = int64(0), features * width  # a literal 0 would compile `product` once more
     x = logits + outputs * width
     g = x + n * width
     d = g + n * width
@@ -284,8 +285,8 @@ def _block(
     mu, P = W + outputs * n, W + outputs * (n + 1)
     nu = P + n * features
     if features:
-        _read_in(samples.inputs, chosen, buffer, 0, width)
-        product(given, P, features, 1, n, features, buffer, 0, x, width, BIAS, nu)
+        _read_in(samples.inputs, chosen, buffer, inputs, width)
+        product(given, P, features, 1, n, features, buffer, inputs, x, width, BIAS, nu)
     else:
         _read_in(samples.inputs, chosen, buffer, x, width)
     context = PassContext(
@@ -305,7 +306,7 @@ def _block(
     product(given, W, 1, n, n, outputs, buffer, logits, g, width, FRESH, 0)
     _backward(context, g, d, kept, pointer(room.grads))
     if features:
-        gram(buffer, g, n, 0, features, width, pointer(out), P)
+        gram(buffer, g, n, inputs, features, width, pointer(out), P)
         _add_rows(buffer, g, n, width, out, nu)
     return found
 
@@ -350,7 +351,7 @@ def _chunk(
     theta, beta = _stacks(out, weights)
     found = Gradients(view_of(theta, 0), view_of(beta, 0), source.steps, source.dense)
     rows, grads = pointer(room.rows), pointer(room.grads)
-    scatter_gradients(source, 0, source.layers, rows, grads, found, boolean(False))
+    scatter_gradients(source, int64(0), source.layers, rows, grads, found, boolean(False))
 
 
 @compiled
@@ -408,8 +409,8 @@ def _adam_step(shared: Shared, options: Options, shrink: float, learning_rate: f
         values[k] = keep * values[k] - rate * m / (np.sqrt(v) * correction + tiny)
 
 
-@compiled
-def _advance(
+@cached_part
+def advance(
     samples: Samples, shared: Shared, weights: Weights, constants: Constants, options: Options
 ) -> bool:
     """What comes after the chunks of a batch: its loss and its step; False if that is not finite.
@@ -508,7 +509,7 @@ def joint_steps(
                 piece = take(progress)
             if not wait(progress):
                 break
-            if not _advance(samples, shared, weights, constants, options):
+            if not advance(samples, shared, weights, constants, options):
                 break
         finish(progress)
     else:
@@ -523,7 +524,8 @@ def joint_steps(
     leave(team, caller)
 
 
-def _types(number: types.Float) -> tuple[types.Type, ...]:
+def joint_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `joint_steps`."""
     flat, lines = build.flat(number), types.Array(number, 2, "C")
     vector, matrix = (types.Array(types.float64, d, "C") for d in (1, 2))
     integer, integers = types.int64, build.integers
@@ -542,4 +544,10 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
 
 def joint_kernel(dtype: str) -> build.Kernel:
     """`joint_steps`, compiled for float32 or float64."""
-    return build.kernel(joint_steps, dtype, _types)
+    return build.kernel(joint_steps, dtype, joint_types)
+
+
+def advance_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `advance`."""
+    samples, shared, weights, constants, _, options, *_ = joint_types(number)
+    return samples, shared, weights, constants, options

@@ -17,7 +17,7 @@ What both take:
 
 from typing import NamedTuple
 
-from numba import boolean, types
+from numba import boolean, int64, types
 
 from hdnn.kernels import build
 from hdnn.kernels.activations import fill
@@ -197,7 +197,7 @@ def backward(
                     scatter_gradients(source, low, high, row_data, grads, out, gains)
             write_block(buffer, g, gstate, n, at)
         if capacity >= layers:
-            scatter_gradients(source, 0, layers, row_data, grads, out, gains)
+            scatter_gradients(source, int64(0), layers, row_data, grads, out, gains)
         chunk = next_piece(team, caller)
 
 
@@ -255,11 +255,13 @@ def common_types(number: types.Float) -> tuple[types.Type, ...]:
     return build.parameters(number), build.stages, _tiling, workspace_type(number)
 
 
-def _forward_types(number: types.Float) -> tuple[types.Type, ...]:
+def forward_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `forward`."""
     return (_shape, _place, _place, *common_types(number), types.int64, *build.team)
 
 
-def _backward_types(number: types.Float) -> tuple[types.Type, ...]:
+def backward_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `backward`."""
     sums = build.named(Sums, *(types.int64,) * 4, types.Array(number, 2, "C"))
     common = common_types(number)
     return (_shape, *(_place,) * 3, sums, *common, types.int64, types.boolean, *build.team)
@@ -267,9 +269,9 @@ def _backward_types(number: types.Float) -> tuple[types.Type, ...]:
 
 def forward_kernel(dtype: str) -> build.Kernel:
     """`forward`, compiled for float32 or float64."""
-    return build.kernel(forward, dtype, _forward_types)
+    return build.kernel(forward, dtype, forward_types)
 
 
 def backward_kernel(dtype: str) -> build.Kernel:
     """`backward`, compiled for float32 or float64."""
-    return build.kernel(backward, dtype, _backward_types)
+    return build.kernel(backward, dtype, backward_types)

@@ -1,43 +1,24 @@
 """From the columns of a table to the values of the output layer, in one call.
 
-The other kernels have a block of many samples side by side in vectors; few samples would leave most
-lanes idle. Here the *outputs* of a product are side by side, and every sample is a row:
+Every sample is a row of a block, see `hdnn.kernels.row_products`:
 
     x (samples, pitch)      h = sigma(x[read] W' + b)      x[write] = c x[write] + h A'
 
-so that one sample uses whole vectors, and W', A' are read once, one after the other. They are
-assembled beforehand (`constants`), as parameters do not change between predictions. Rows of W' and
-A' are filled up with zeros to whole vectors: what a product writes behind its outputs is 0 added to
-what was there.
+W' and A' are assembled beforehand (`constants`), as parameters do not change between predictions,
+and stand in the order in which they are read.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from numba import int64, types
 
 from hdnn.kernels import build
 from hdnn.kernels.activations import activate
+from hdnn.kernels.row_products import ADD, BIAS, FRESH, add_scaled, plain_rows, row_product
 from hdnn.kernels.team import Team, first_piece, next_piece
-from hdnn.kernels.vectors import (
-    VECTOR_BYTES,
-    Array,
-    Pointer,
-    add,
-    axpy,
-    compiled,
-    inlined,
-    lanes,
-    load,
-    pointer,
-    pointer_to,
-    store,
-    zeros,
-)
+from hdnn.kernels.vectors import VECTOR_BYTES, Array, Pointer, compiled, lanes, pointer, pointer_to
 
 BLOCK = 32  # samples that go through the layers together
-
-FRESH, ADD, BIAS = range(3)  # what a product starts from
 
 R0, R, W0, W, M, WIDE_M, WIDE_W, AT_W, AT_B, AT_A, SCALAR, CARRY = range(12)
 """Columns of the stages: first entry and length of x[read] and of x[write]; hidden width; it and
@@ -83,95 +64,6 @@ class Form(NamedTuple):
     bias: int
 
 
-def _tile(rows: int, vectors: int) -> Callable[..., None]:
-    @inlined
-    def tile(
-        X: Pointer,
-        x: int,
-        sx: int,
-        inner: int,
-        C: Pointer,
-        c: int,
-        width: int,
-        Y: Pointer,
-        y: int,
-        sy: int,
-        start: int,
-        bias: int,
-    ) -> None:
-        sums = load(C, bias, 0, rows, vectors) if start == BIAS else zeros(C, rows, vectors)
-        for k in range(inner):
-            sums = axpy(X, x + k, sx, load(C, c + k * width, 0, 1, vectors), sums)
-        if start == ADD:  # last: each product would else be rounded at the size of y
-            sums = add(load(Y, y, sy, rows, vectors), sums)
-        store(Y, y, sy, sums)
-
-    return tile
-
-
-def _panel(vectors: int) -> Callable[..., None]:
-    four, two, one = (_tile(rows, vectors) for rows in (4, 2, 1))
-
-    @inlined
-    def panel(
-        X: Pointer,
-        x: int,
-        sx: int,
-        rows: int,
-        inner: int,
-        C: Pointer,
-        c: int,
-        width: int,
-        Y: Pointer,
-        y: int,
-        sy: int,
-        start: int,
-        bias: int,
-    ) -> None:
-        i = 0
-        while i + 4 <= rows:
-            four(X, x + i * sx, sx, inner, C, c, width, Y, y + i * sy, sy, start, bias)
-            i += 4
-        if i + 2 <= rows:
-            two(X, x + i * sx, sx, inner, C, c, width, Y, y + i * sy, sy, start, bias)
-            i += 2
-        if i < rows:
-            one(X, x + i * sx, sx, inner, C, c, width, Y, y + i * sy, sy, start, bias)
-
-    return panel
-
-
-_panel2, _panel1 = map(_panel, (2, 1))
-
-
-@compiled
-def _product(
-    X: Pointer,
-    xo: int,
-    sx: int,
-    rows: int,
-    inner: int,
-    C: Pointer,
-    co: int,
-    width: int,
-    Y: Pointer,
-    yo: int,
-    sy: int,
-    start: int,
-    bias: int,
-) -> None:
-    """y = start + x C for rows x at xo, sx apart, and y at yo, sy apart; C is (inner, width).
-
-    Start: nothing (FRESH), y itself (ADD), or the row of C at `bias` (BIAS).
-    """
-    j = 0
-    while j + 2 * lanes(C) <= width:  # outermost: a panel of C stays in L1
-        _panel2(X, xo, sx, rows, inner, C, co + j, width, Y, yo + j, sy, start, bias + j)
-        j += 2 * lanes(C)
-    if j < width:
-        _panel1(X, xo, sx, rows, inner, C, co + j, width, Y, yo + j, sy, start, bias + j)
-
-
 @compiled
 def _read(
     data: Pointer,
@@ -202,57 +94,24 @@ def _read(
 
 
 @compiled
-def _add_scaled(X: Pointer, h: int, x: int, count: int, C: Pointer, a: int, carry: int) -> None:
-    """x = carry x + C[a] h, not a number further: behind it may be other entries of the state."""
-    whole = count // lanes(X) * lanes(X)
-    for i in range(0, whole, lanes(X)):
-        y = load(X, x + i, 0, 1, 1) if carry else zeros(X, 1, 1)
-        store(X, x + i, 0, axpy(C, a, 0, load(X, h + i, 0, 1, 1), y))
-    for i in range(whole, count):
-        X[x + i] = (X[x + i] if carry else 0) + C[a] * X[h + i]
-
-
-@compiled
 def _stage(
     stages: Array, k: int, C: Pointer, at: int, X: Pointer, x: int, h: int, rows: int, form: Form
 ) -> None:
     """One stage of the layer whose constants are at `at`, on the rows of x; h is room."""
-    _product(
-        X,
-        x + stages[k, R0],
-        form.pitch,
-        rows,
-        stages[k, R],
-        C,
-        at + stages[k, AT_W],
-        stages[k, WIDE_M],
-        X,
-        h,
-        stages[k, WIDE_M],
-        int64(BIAS),
-        at + stages[k, AT_B],
-    )
-    activate(X, h, rows * stages[k, WIDE_M], form.activation)
+    m, wide = stages[k, M], stages[k, WIDE_M]
+    read, write = x + stages[k, R0], x + stages[k, W0]
+    at_w, at_b, at_a = at + stages[k, AT_W], at + stages[k, AT_B], at + stages[k, AT_A]
+    source = plain_rows(read, form.pitch)
+    row_product(X, source, rows, stages[k, R], C, at_w, wide, h, wide, int64(BIAS), at_b)
+    activate(X, h, rows * wide, form.activation)
     if stages[k, SCALAR]:
         for i in range(rows):
-            source, target = h + i * stages[k, WIDE_M], x + stages[k, W0] + i * form.pitch
-            _add_scaled(X, source, target, stages[k, W], C, at + stages[k, AT_A], stages[k, CARRY])
+            target = write + i * form.pitch
+            add_scaled(X, h + i * wide, target, stages[k, W], C, at_a, stages[k, CARRY])
         return
-    _product(
-        X,
-        h,
-        stages[k, WIDE_M],
-        rows,
-        stages[k, M],
-        C,
-        at + stages[k, AT_A],
-        stages[k, WIDE_W],
-        X,
-        x + stages[k, W0],
-        form.pitch,
-        int64(ADD if stages[k, CARRY] else FRESH),
-        0,
-    )
+    start = int64(ADD if stages[k, CARRY] else FRESH)
+    hidden = plain_rows(h, wide)
+    row_product(X, hidden, rows, m, C, at_a, stages[k, WIDE_W], write, form.pitch, start, int64(0))
 
 
 def predict(
@@ -297,39 +156,14 @@ def predict(
             _read(data, first, strides, rows, form, places, C, X, x, form.pitch)
         else:
             _read(data, first, strides, rows, form, places, C, X, raw, form.features)
-            _product(
-                X,
-                raw,
-                form.features,
-                rows,
-                form.features,
-                C,
-                form.projection,
-                form.wide,
-                X,
-                x,
-                form.pitch,
-                int64(BIAS),
-                form.offset,
-            )
+            columns = plain_rows(raw, form.features)
+            P, nu, start = form.projection, form.offset, int64(BIAS)
+            row_product(X, columns, rows, form.features, C, P, form.wide, x, form.pitch, start, nu)
         for layer in range(form.layers):
             for k in range(len(stages)):
                 _stage(stages, k, C, form.first + layer * form.layer_size, X, x, h, rows, form)
-        _product(
-            X,
-            x,
-            form.pitch,
-            rows,
-            form.width,
-            C,
-            form.head,
-            form.wide_outputs,
-            X,
-            h,
-            form.wide_outputs,
-            int64(BIAS),
-            form.bias,
-        )
+        states, wide, start = plain_rows(x, form.pitch), form.wide_outputs, int64(BIAS)
+        row_product(X, states, rows, form.width, C, form.head, wide, h, wide, start, form.bias)
         _write(X, h, form, out, first, rows, mirrored)
         block = next_piece(team, caller)
 
@@ -354,7 +188,8 @@ def scratch_size(form: Form) -> int:
     return BLOCK * (form.pitch + form.hidden + form.features) + VECTOR_BYTES // 4
 
 
-def _types(number: types.Float) -> tuple[types.Type, ...]:
+def predict_types(number: types.Float) -> tuple[types.Type, ...]:
+    """The types of the arguments, given that of the numbers."""
     flat, pair = build.flat(number), types.UniTuple(types.int64, 2)
     form = build.named(Form, *(types.int64,) * len(Form._fields))
     return (
@@ -374,4 +209,4 @@ def _types(number: types.Float) -> tuple[types.Type, ...]:
 
 def predict_kernel(dtype: str) -> build.Kernel:
     """`predict`, compiled for float32 or float64."""
-    return build.kernel(predict, dtype, _types)
+    return build.kernel(predict, dtype, predict_types)

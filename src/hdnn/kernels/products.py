@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from numba import int64
+from numba import int64, types
 
 from hdnn.kernels.vectors import (
     Pointer,
@@ -10,6 +10,7 @@ from hdnn.kernels.vectors import (
     add_totals,
     always_inline,
     axpy,
+    cached_part,
     compiled,
     inlined,
     lanes,
@@ -74,7 +75,7 @@ def product(
     _product(M, mo, si, sk, rows, inner, buffer, xo, yo, width, int64(start), int64(bo))
 
 
-@compiled
+@cached_part
 def _product(
     M: Pointer,
     mo: int,
@@ -175,7 +176,7 @@ def gram(
     _gram(buffer, ao, int64(rows), bo, int64(columns), width, sums, to)
 
 
-@compiled
+@cached_part
 def _gram(
     buffer: Pointer, ao: int, rows: int, bo: int, columns: int, width: int, sums: Pointer, to: int
 ) -> None:
@@ -188,3 +189,15 @@ def _gram(
         i += 2
     if i < rows:
         _gram1(buffer, ao + i * width, bo, columns, width, sums, to + i * columns)
+
+
+def product_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `_product`, for a matrix in row-major order."""
+    place, columns = types.CPointer(number), types.literal(1)
+    return (place, int64, int64, columns, int64, int64, place, *(int64,) * 5)
+
+
+def gram_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `_gram`."""
+    place = types.CPointer(number)
+    return (place, *(int64,) * 5, place, int64)

@@ -10,6 +10,7 @@ collected in rows of the same layout, and `scatter_gradients` adds them to those
 from typing import NamedTuple
 
 import numpy as np
+from numba import types
 
 from hdnn.kernels.stage_table import (
     ADJOINT,
@@ -28,7 +29,15 @@ from hdnn.kernels.stage_table import (
     StageTable,
     W,
 )
-from hdnn.kernels.vectors import Array, Pointer, compiled, inlined, pointer, pointer_to
+from hdnn.kernels.vectors import (
+    Array,
+    Pointer,
+    cached_part,
+    compiled,
+    inlined,
+    pointer,
+    pointer_to,
+)
 
 
 class StridedView(NamedTuple):
@@ -90,7 +99,7 @@ def _view(array: Array, e: int, networks: int, layers: int, entries: int) -> Str
     return StridedView(pointer(array), start, by_layer, strides[entries] // size)
 
 
-@compiled
+@cached_part
 def source_of(parameters: Parameters, stages: StageTable, e: int) -> RowSource:
     """What the rows of network e are filled from."""
     return RowSource(
@@ -117,7 +126,7 @@ def extent(table: Array) -> tuple[int, int]:
     return hidden, activations
 
 
-@compiled
+@cached_part
 def assemble(source: RowSource, first: int, last: int, rows: Pointer) -> None:
     """Fill the rows of layers first <= layer < last.
 
@@ -232,7 +241,7 @@ def _scatter(
             data[begin - code - 1] -= grads[row + k]
 
 
-@compiled
+@cached_part
 def scatter_gradients(
     source: RowSource,
     first: int,
@@ -298,3 +307,16 @@ def scatter_gradients(
         for k in range(row, row + source.size):
             grads[k] = 0
     workspace[0] = 0  # as in `assemble`
+
+
+def scatter_types(number: types.Float) -> tuple[types.Type, ...]:
+    """Of the arguments of `scatter_gradients`."""
+    integer, place, codes = types.int64, types.CPointer(number), types.CPointer(types.int64)
+
+    def named(kind: type, *members: types.Type) -> types.Type:
+        return types.BaseTuple.from_types(members, kind)
+
+    view = named(StridedView, place, integer, integer, integer)
+    source = named(RowSource, *(view,) * 4, place, codes, codes, integer, integer, integer)
+    gradients = named(Gradients, *(view,) * 4)
+    return source, integer, integer, place, place, gradients, types.boolean

@@ -97,7 +97,7 @@ def export_onnx(
     if importlib.util.find_spec("onnx") is None:
         raise HdnnError("export needs the package onnx: pip install 'hdnn[onnx]'")
     thing = copy.deepcopy(thing).cpu().eval()
-    interface = interface_of(thing, _dtype(thing), encoded)
+    interface = interface_of(thing, number_type(thing), encoded)
     model = _model_proto(thing, interface)
     content = _serialize(model)
     deviation = None
@@ -109,7 +109,18 @@ def export_onnx(
     return Export(Path(path), len(content), dict(interface.inputs), outputs, deviation)
 
 
-def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
+def number_type(thing: HamiltonianNetwork | Model) -> torch.dtype:
+    """The dtype of what is exported.
+
+    Args:
+        thing: a network or a model.
+
+    Returns:
+        float32 or float64.
+
+    Raises:
+        HdnnError: it has another.
+    """
     part = thing.head if isinstance(thing, Model) else thing.field
     dtype = next((p.dtype for p in part.parameters()), torch.get_default_dtype())
     if dtype not in (torch.float32, torch.float64):
@@ -128,7 +139,7 @@ def _model_proto(thing: HamiltonianNetwork | Model, interface: Interface) -> onn
     from hdnn.models.onnx.graph import IR_VERSION, Graph
     from hdnn.models.onnx.parts import add_part
 
-    graph = Graph(_dtype(thing))
+    graph = Graph(number_type(thing))
     names = [graph.name(name) for name in interface.inputs]
     end = graph.name(interface.output[0])
     encoder = interface.encoder
@@ -144,7 +155,7 @@ def _model_proto(thing: HamiltonianNetwork | Model, interface: Interface) -> onn
         producer_name="hdnn",
         producer_version=_version(),
     )
-    helper.set_model_props(model, _metadata(thing, encoder))
+    helper.set_model_props(model, metadata_of(thing, encoder))
     onnx.checker.check_model(model)
     return model
 
@@ -156,8 +167,16 @@ def _version() -> str:
         return ""
 
 
-def _metadata(thing: HamiltonianNetwork | Model, encoder: ColumnEncoder | None) -> dict[str, str]:
-    """What a user of the file needs to know, as JSON under names."""
+def metadata_of(thing: HamiltonianNetwork | Model, encoder: ColumnEncoder | None) -> dict[str, str]:
+    """What a user of the file needs to know.
+
+    Args:
+        thing: a network or a model.
+        encoder: of the columns of a table, where the file takes these.
+
+    Returns:
+        JSON by name.
+    """
     if isinstance(thing, HamiltonianNetwork):
         return {"network": thing.extra_repr()}
     facts: dict[str, Any] = {"task": thing.task, "columns": thing.feature_names}
@@ -185,14 +204,14 @@ def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, content:
     largest, tolerance = 0.0, 0.0
     session, exact = _session(content), copy.deepcopy(thing).double()
     for some in (interface, interface.first_sample()):
-        example, expected = some.example, _expected(thing, some.example)
+        example, expected = some.example, expected_of(thing, some.example)
         (found,) = session.run(None, dict(some.feeds))
         if found.shape != expected.shape:
             raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
-        largest = max(largest, _difference(torch.from_numpy(found), expected))
+        largest = max(largest, difference(torch.from_numpy(found), expected))
         # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
         wide = example if example.dtype == torch.uint8 else example.double()
-        rounding = _difference(_expected(exact, wide), expected)
+        rounding = difference(expected_of(exact, wide), expected)
         tolerance = max(tolerance, torch.finfo(expected.dtype).eps ** 0.5, 10 * rounding)
     if not largest <= tolerance:
         raise HdnnError(
@@ -203,8 +222,15 @@ def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, content:
     return largest
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest expected number or 1."""
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest expected number or 1.
+
+    Args:
+        found, expected: of the same shape.
+
+    Returns:
+        A number of at least 0; infinity where anything is not finite.
+    """
     if not expected.numel():
         return 0.0
     scale = max(1.0, float(expected.abs().max()))
@@ -212,7 +238,16 @@ def _difference(found: Tensor, expected: Tensor) -> float:
     return difference if math.isfinite(difference) else math.inf
 
 
-def _expected(thing: HamiltonianNetwork | Model, x: Tensor) -> Tensor:
+def expected_of(thing: HamiltonianNetwork | Model, x: Tensor) -> Tensor:
+    """What an exported file must give.
+
+    Args:
+        thing: a network or a model.
+        x: a batch, as hdnn takes it.
+
+    Returns:
+        The final state, probabilities or predictions.
+    """
     if isinstance(thing, Model) and thing.task == "classification":
         return thing.probabilities(x)
     out: Tensor = thing(x)

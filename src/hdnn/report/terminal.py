@@ -39,9 +39,10 @@ class Charts:
         """Depths and mean norms of d y_N / d y_l on training data; None for images."""
         if self.trainer is None or self.trainer.model.stem.takes_images:
             return None
-        net = copy.copy(self.trainer.model.network)
-        depths, states = spread(net.layers, WIDTH), self.trainer.loop.data.states[:EXAMINED]
+        model, prepared = self.trainer.model, self.trainer.loop.data.states[:EXAMINED]
         with torch.no_grad():
+            net, states = model.block_inputs(prepared)[0]
+            net, depths = copy.copy(net), spread(net.layers, WIDTH)
             if net.layers * (net.features or 1) > SMALL:
                 return depths, profile(net, states, depths, energy=False).largest.mean(-1)
             net.backend = "reference"

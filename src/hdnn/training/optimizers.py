@@ -13,6 +13,8 @@ from hdnn.training.settings import TrainingConfig
 
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
 """Optimizers that need a closure or sparse gradients, and so cannot train a model."""
+HALF, FLOAT16_TINY = torch.float16, 2.0**-24
+"""The least number above 0 in float16."""
 
 
 def make_optimizer(
@@ -44,6 +46,12 @@ def make_optimizer(
         optimizer: torch.optim.Optimizer = kind(parameters, **options)
     except ValueError as error:
         raise HdnnError(f"{config.optimizer} cannot train this model: {error}") from error
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    if 0 < optimizer.defaults.get("eps", 0) < FLOAT16_TINY and HALF in {p.dtype for p in weights}:
+        raise HdnnError(
+            f"{config.optimizer} divides by numbers that are 0 in float16; train in bfloat16 or "
+            "float32, or under torch.autocast in a loop of your own"
+        )
     return optimizer
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 Array = np.ndarray
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
+ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
 
 
@@ -40,7 +41,7 @@ def newton(
         alpha_c: weight of ||V||^2.
         iterations, tolerance: at most so many; stop where no entry of the gradient is larger.
     """
-    evaluate = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}[loss]
+    evaluate = _EVALUATE[loss]
     value, R, P = evaluate(Z @ V.T, target, weight)
     value += alpha_c * float((V * V).sum())
     for iteration in range(iterations):
@@ -53,6 +54,9 @@ def newton(
             else _factorised(Z, P, alpha_c, G)
         )
         slope, length = float((step * G).sum()), 1.0
+        if 0 <= slope <= ROUNDING * abs(value):  # nothing that a line search could measure
+            V -= step
+            return iteration + 1
         for _ in range(LINE_SEARCH):
             tried = V - length * step
             new, R, P = evaluate(Z @ tried.T, target, weight)
@@ -66,15 +70,31 @@ def newton(
     return iterations
 
 
+def loss_and_residuals(
+    Z: Array, target: Array, weight: Array, V: Array, loss: str
+) -> tuple[float, Array]:
+    """sum_i w_i loss_i, and its derivatives by the logits, ``(samples, outputs)``.
+
+    Args:
+        Z, target, weight, V, loss: as in `newton`.
+    """
+    value, R, _ = _EVALUATE[loss](Z @ V.T, target, weight)
+    return value, R
+
+
 # Each gives sum_i w_i loss_i, R[i] = w_i dloss_i/dlogits, and what its Hessian is made of: the
 # curvature of every sample, or for softmax the probabilities.
 
 
 def _logistic(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
-    z, label = values[:, 0], target[:, 0]
-    p = 0.5 + 0.5 * np.tanh(0.5 * z)
-    losses = np.logaddexp(0.0, np.where(label > 0.5, -z, z))
-    return float(weight @ losses), (weight * (p - label))[:, None], weight * p * (1 - p)
+    sign = 2 * target[:, 0] - 1
+    margin = sign * values[:, 0]
+    e = np.exp(-np.abs(margin))
+    wrong = margin < 0
+    p = np.where(wrong, 1.0, e) / (1 + e)  # of the other class
+    losses = np.log1p(e) - margin * wrong
+    slopes = weight * p
+    return float(weight @ losses), -(sign * slopes)[:, None], slopes * (1 - p)
 
 
 def _softmax(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
@@ -94,17 +114,21 @@ def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array,
     return float(weight @ (R * R).sum(1)) / 2, R * weight[:, None], weight
 
 
+_EVALUATE = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
+
+
 def _factorised(Z: Array, curvature: Array, alpha_c: float, G: Array) -> Array:
     """The step S of S (Z' C Z + 2 alpha_c I) = G."""
+    from scipy.linalg.lapack import dposv  # numpy's own solvers check for longer than they solve
+
     H = Z.T @ (Z * curvature[:, None])
-    ridge = 2 * alpha_c
+    ridge, own = 2 * alpha_c, H.diagonal().copy()
     while True:
-        try:
-            L = np.linalg.cholesky(H + ridge * np.eye(len(H)))
-            break
-        except np.linalg.LinAlgError:  # far out, curvatures underflow
-            ridge = max(10 * ridge, 1e-10)
-    return np.linalg.solve(L.T, np.linalg.solve(L, G.T)).T
+        np.fill_diagonal(H, own + ridge)
+        _, step, failed = dposv(H, G.T, lower=True)
+        if not failed:
+            return np.ascontiguousarray(step.T)
+        ridge = max(10 * ridge, 1e-10)  # far out, curvatures underflow
 
 
 def _softmax_hessian(Z: Array, P: Array, weight: Array, alpha_c: float) -> Callable[[Array], Array]:

@@ -22,8 +22,10 @@ setup: $(VENV)/.dev  ## make .venv with hdnn (editable) and the development tool
 demo: $(VENV)/.dev  ## build the networks, show their specifications, propagate a data set
 	$(PY) -m hdnn demo
 
+# Kernels are compiled first, once, not by every process of the tests.
 # One torch thread a process: two processes with two threads each are slower than either alone.
 test: $(VENV)/.dev  ## run all tests and the examples in docstrings, docs and README
+	$(PY) -m hdnn info --warm
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(strip $(WORKERS)) $(PYTEST)
 
 attack: $(VENV)/.attack  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)

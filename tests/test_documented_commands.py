@@ -71,6 +71,7 @@ def commands(page: Path) -> list[Shown]:
             lines = token.content.replace("\\\n", " ").splitlines()
             if any(line.startswith("$ ") for line in lines):
                 lines = [line[2:] for line in lines if line.startswith("$ ")]
+            lines = [line for line in lines if line and not line.startswith("#")]
             if lines and lines[0].split(" ")[0] in PROGRAMS:
                 parts = [part for line in lines for part in line.split(" ; ")]
                 texts = [shlex.join(shlex.split(part, comments=True)) for part in parts]

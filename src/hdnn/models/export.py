@@ -27,6 +27,8 @@ from hdnn.networks import HamiltonianNetwork
 if TYPE_CHECKING:
     import onnx
 
+__all__ = ["Export", "export_onnx"]
+
 
 @dataclass(frozen=True)
 class Export:

@@ -31,8 +31,8 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
     Args:
         axis: where to draw; it becomes logarithmic.
         profile: of `hdnn.analysis.profile`.
-        label: is written at the curve.
-        color: of curve and label.
+        label: text next to the curve.
+        color: of the curve and the label.
 
     Returns:
         The axis.
@@ -67,12 +67,12 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
 def learning_curves(
     axis: Axes, history: Sequence[dict[str, Any]], names: Sequence[str] = ("loss",)
 ) -> Axes:
-    """Figures of the history against the epoch, each labeled at its end.
+    """Metrics of the history by epoch, each labeled at its end.
 
     Args:
         axis: where to draw.
         history: a dictionary for every epoch, as `EpochRecord.to_dict` gives it.
-        names: which figures.
+        names: which metrics.
 
     Returns:
         The axis.

@@ -46,7 +46,7 @@ def grid(box: Box, resolution: int, dtype: torch.dtype) -> Tensor:
 def decision_regions(
     axis: Axes, model: Model, points: Tensor, labels: Tensor, resolution: int = 300
 ) -> Axes:
-    """Color the plane by what a model predicts there, with data on top.
+    """Color the plane by the predicted class, with the data on top.
 
     Args:
         axis: where to draw.
@@ -134,8 +134,8 @@ def layer_states(
 ) -> Axes:
     """The data at one depth of a flow; at the last, the plane that separates two classes.
 
-    Where all points have fallen onto one, a ring says so. The part of the plane that is shown is
-    ``box``, or that of the flow.
+    If all points have collapsed to one, a ring marks it. The visible part of the plane is ``box``,
+    or that of the flow.
 
     Args:
         axis: where to draw.
@@ -203,12 +203,12 @@ def flow_figure(
     frames: int = 3,
     theme: Theme = LIGHT,
 ) -> Figure:
-    """A row for every model: the data at some depths, and what it decides; norms at the right.
+    """One row per model: the data at some depths and the decision regions; gradient norms right.
 
     Args:
         models: by title; their networks are over features.
         points, labels: ``(samples, 2)`` and ``(samples,)``.
-        title: the sentence that the figure shows.
+        title: the sentence above the figure.
         samples: how many of them are drawn.
         frames: depths that are drawn.
         theme: light or dark.

@@ -43,7 +43,7 @@ class Theme:
     classes: tuple[str, ...]
 
     def color(self, number: int) -> str:
-        """Of a class, a line or a network, counted from 0; they repeat after ten.
+        """The color of a class, a line or a network, counted from 0; colors repeat after ten.
 
         Args:
             number: from 0.
@@ -133,7 +133,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
         dpi: pixels in an inch, for png and jpg, and for the points of a svg.
 
     Raises:
-        HdnnError: the ending is no format, or the folder does not exist.
+        HdnnError: the file format is unknown, or the folder does not exist.
 
     >>> import tempfile, pathlib
     >>> from hdnn import plots
@@ -210,15 +210,15 @@ def _luminance(parts: Sequence[int]) -> float:
 def check_figure_path(
     path: str | os.PathLike[str], formats: Sequence[str] = FORMATS, kind: str = "figure"
 ) -> None:
-    """Raise `HdnnError` for an ending that is no format, or a folder that does not exist.
+    """Raise `HdnnError` for an unknown file format, or a folder that does not exist.
 
     Args:
-        path: where a figure is to go.
+        path: the file to write.
         formats: endings that are allowed.
         kind: what is written, for the message.
 
     Raises:
-        HdnnError: the ending is no format, or the folder does not exist.
+        HdnnError: the file format is unknown, or the folder does not exist.
 
     >>> from hdnn import plots
     >>> plots.check_figure_path("figure.png")  # nothing happens: it can be written
@@ -233,7 +233,7 @@ def check_figure_path(
 
 
 def color_ramp(count: int) -> list[str]:
-    """As many colors, from dark (near the input) to light (near the output).
+    """A sequence of colors, from dark (near the input) to light (near the output).
 
     Args:
         count: how many.
@@ -255,7 +255,7 @@ def clean(axis: Axes) -> Axes:
     """Small ticks, a light grid, and no frame above and to the right.
 
     Args:
-        axis: is changed.
+        axis: the axis to style.
 
     Returns:
         The axis.
@@ -283,7 +283,7 @@ def bare(axis: Axes) -> Axes:
     """No ticks and a thin frame: a plot of a plane.
 
     Args:
-        axis: is changed.
+        axis: the axis to style.
 
     Returns:
         The axis.
@@ -380,8 +380,8 @@ def plot_band(
 
     Args:
         axis: where to draw.
-        x: places.
-        low, middle, high: lower end of the band, line, upper end, at every place.
+        x: positions.
+        low, middle, high: lower end of the band, line, upper end, at every position.
         color, label, style: of the line.
 
     Returns:

@@ -35,7 +35,7 @@ class Report:
         """Write the page, atomically.
 
         Args:
-            path: where to.
+            path: the file to write.
 
         Returns:
             The path.
@@ -105,7 +105,7 @@ def report_of_run(folder: str | os.PathLike[str]) -> Report:
         The report; `Report.save` writes it.
 
     Raises:
-        HdnnError: it is no run, or its data are gone.
+        HdnnError: the folder is not a run, or its data are missing.
 
     >>> import hdnn
     >>> try:

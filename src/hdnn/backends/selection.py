@@ -36,6 +36,9 @@ docs/performance.md; chosen so that float32 and float64 both win.
 """
 
 
+FEW_SAMPLES = CROSSOVERS[0][0]
+
+
 @dataclass(frozen=True)
 class BackendChoice:
     """A backend, and why.
@@ -163,6 +166,29 @@ def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> Ba
     if requested == "fused" or reason is not None:
         return _by_width(program, requested, reason, -1)
     return BackendChoice(_backend_of_owner(owner, _row(program, x)), "by width")
+
+
+def takes_own_tensors(x: Tensor, requested: str, owner: int) -> bool:
+    """Whether torch.compile may see a call as the operator over a network's own tensors.
+
+    What a compiler traces it checks in every later call, so this is as little as possible.
+
+    Args:
+        x: the state.
+        requested: "auto", "reference" or "fused".
+        owner: the number of the network.
+
+    Returns:
+        Whether it may; else `choose` says what is done.
+    """
+    if requested == "reference" or not sees_operators() or x.ndim != 2:
+        return False
+    if x.shape[1] != operator.own_width(owner) or _obstacle_of_state(x) is not None:
+        return False
+    if _why_not_operator(owner) is not None:
+        return False
+    row = 0 if x.shape[0] <= FEW_SAMPLES else 1
+    return requested == "fused" or _backend_of_owner(owner, row) == "fused"
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

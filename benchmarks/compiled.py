@@ -42,13 +42,13 @@ def infer(module: nn.Module, x: Tensor) -> None:
 
 
 def interleaved(works: list[Work], rounds: int) -> list[float]:
-    """Median milliseconds of each, measured in turn."""
+    """Median milliseconds of the processor for each, measured in turn."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
         for work, seconds in zip(works, times, strict=True):
-            begin = time.perf_counter()
+            begin = time.process_time()
             work()
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.process_time() - begin)
     return [1000 * statistics.median(seconds) for seconds in times]
 
 

@@ -372,10 +372,24 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
         """
+        if torch.compiler.is_compiling() and backends.takes_own_tensors(
+            y, self.backend, self._owner
+        ):
+            return self._run_operator(y)
         program = self.program()
         if y.dtype is not program.dtype:
             self.check_state(y)
         return backends.run(program, y, self.backend, self.memory, self._owner)
+
+    def _run_operator(self, y: Tensor) -> Tensor:
+        """`forward` as torch.compile sees it: one operator over the parameters and J."""
+        field: Any = self.field
+        owner, theta, beta = self._owner, field.weights.theta, field.weights.beta
+        if y.dtype is not theta.dtype:
+            self.check_state(y)
+        count = backends.operator.mixer_count(owner)
+        mixers = [field.interconnection.J] * count if count else []
+        return backends.operator.call(y, theta, beta, mixers, owner)
 
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.

@@ -13,10 +13,19 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import operator, reference
-from hdnn.backends.selection import BACKENDS, MEMORY, BackendChoice, choose
+from hdnn.backends.selection import BACKENDS, MEMORY, BackendChoice, choose, takes_own_tensors
 from hdnn.program import Program
 
-__all__ = ["BACKENDS", "MEMORY", "BackendChoice", "choose", "operator", "reference", "run"]
+__all__ = [
+    "BACKENDS",
+    "MEMORY",
+    "BackendChoice",
+    "choose",
+    "operator",
+    "reference",
+    "run",
+    "takes_own_tensors",
+]
 
 
 def run(

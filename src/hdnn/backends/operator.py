@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,25 @@ from hdnn.program import Adjoint, Program
 if TYPE_CHECKING:
     from hdnn.backends.activation_pool import Lease
     from hdnn.backends.compiled_program import CompiledProgram
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def traced_as_constant(function: F) -> F:
+    """Let torch.compile call a function while it traces, and keep the result.
+
+    This is all that `torch.compiler.assume_constant_result` does; calling that imports the
+    compiler, a second that every command would wait for.
+
+    Args:
+        function: of numbers and strings.
+
+    Returns:
+        The function.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 class Owner(Protocol):
@@ -69,9 +88,68 @@ def run(program: Program, x: Tensor, owner: int) -> Tensor:
     stages = program.stages or ()
     theta, beta = stages[0].W.stack.theta, stages[0].b.stack.theta
     mixers = [stage.A.S for stage in stages if isinstance(stage.A, Adjoint)]
-    keep = torch.is_grad_enabled()
-    out: Tensor = torch.ops.hdnn.fused(x, theta, beta, mixers, owner, keep)[0]
-    return restore(out)
+    return restore(call(x, theta, beta, mixers, owner))
+
+
+def call(x: Tensor, theta: Tensor, beta: Tensor, mixers: list[Tensor], owner: int) -> Tensor:
+    """The operator on a canonical state: with gradients, or the shorter one without.
+
+    Args:
+        x: ``([E,] B, n)``, or with pixels.
+        theta, beta, mixers: the tensors of the program.
+        owner: the number of its network.
+
+    Returns:
+        The state after the last layer.
+    """
+    operators: Any = torch.ops.hdnn
+    out: Tensor
+    if torch.is_grad_enabled():
+        out, _ = operators.fused(x, theta, beta, mixers, owner, True)
+    else:
+        out = operators.fused_inference(x, theta, beta, mixers, owner)
+    return out
+
+
+@traced_as_constant
+def own_width(owner: int) -> int:
+    """The width of a network over features whose operator takes parameters and J as they are.
+
+    0 for any other. A compiler then need not trace how the program is made, and later check in
+    every call that all which it has seen is still the same.
+
+    Args:
+        owner: the number of the network.
+
+    Returns:
+        n, or 0.
+    """
+    net: Any = _owners[owner]
+    program, weights = net.program(), getattr(net.field, "weights", None)
+    layout, stages = program.layout, program.stages or ()
+    if weights is None or layout.channels or layout.ensemble is not None or not stages:
+        return 0
+    J = getattr(getattr(net.field, "interconnection", None), "J", None)
+    own = all(
+        stage.W.stack.theta is weights.theta
+        and stage.b.stack.theta is weights.beta
+        and (not isinstance(stage.A, Adjoint) or stage.A.S is J)
+        for stage in stages
+    )
+    return layout.width if own and obstacle(program) is None else 0
+
+
+@traced_as_constant
+def mixer_count(owner: int) -> int:
+    """How many gains of a network are made of J.
+
+    Args:
+        owner: the number of the network.
+
+    Returns:
+        How many mixers its operator takes.
+    """
+    return sum(isinstance(stage.A, Adjoint) for stage in program_of(owner).stages or ())
 
 
 # --- activations that the way back finds again ----------------------------------------------------
@@ -104,6 +182,9 @@ _library.define(
     " -> (Tensor, Tensor)"
 )
 _library.define(
+    "fused_inference(Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner) -> Tensor"
+)
+_library.define(
     "fused_backward(Tensor gout, Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner,"
     " Tensor token) -> (Tensor, Tensor, Tensor)"
 )
@@ -134,6 +215,12 @@ def _forward(
     return out, _token(call.lease)
 
 
+def _infer(x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor], owner: int) -> Tensor:
+    from hdnn.backends.fused import Call
+
+    return Call(_compiled(owner, x, theta, beta, mixers), x).forward(False)
+
+
 def _backward(
     gout: Tensor,
     x: Tensor,
@@ -153,6 +240,10 @@ def _backward(
 
 def _fake_forward(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(1, dtype=torch.int64)
+
+
+def _fake_infer(x: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(x)
 
 
 def _fake_backward(
@@ -176,7 +267,9 @@ def _differentiate(ctx: Any, gout: Tensor, _: object) -> tuple[Any, ...]:
 
 
 _library.impl("fused", _forward, "CPU")
+_library.impl("fused_inference", _infer, "CPU")
 _library.impl("fused_backward", _backward, "CPU")
 torch.library.register_fake("hdnn::fused", _fake_forward, lib=_library)
+torch.library.register_fake("hdnn::fused_inference", _fake_infer, lib=_library)
 torch.library.register_fake("hdnn::fused_backward", _fake_backward, lib=_library)
 torch.library.register_autograd("hdnn::fused", _differentiate, setup_context=_save, lib=_library)

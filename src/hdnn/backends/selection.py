@@ -36,6 +36,9 @@ docs/performance.md; chosen so that float32 and float64 both win.
 """
 
 
+FEW_SAMPLES = CROSSOVERS[0][0]
+
+
 @dataclass(frozen=True)
 class BackendChoice:
     """A backend, and why.
@@ -177,19 +180,37 @@ def _for_compiler(program: Program, x: Tensor, requested: str, owner: int) -> Ba
     return BackendChoice(_backend_of_owner(owner, _row(program, x)), "by width")
 
 
+def takes_own_tensors(x: Tensor, requested: str, owner: int) -> bool:
+    """Whether torch.compile may see a call as the operator over a network's own tensors.
+
+    What a compiler traces it checks in every later call, so this is as little as possible.
+
+    Args:
+        x: the state.
+        requested: "auto", "reference" or "fused".
+        owner: the number of the network.
+
+    Returns:
+        Whether it may; else `choose` says what is done.
+    """
+    if requested == "reference" or not sees_operators() or x.ndim != 2:
+        return False
+    if x.shape[1] != operator.own_width(owner) or _obstacle_of_state(x) is not None:
+        return False
+    if _why_not_operator(owner) is not None:
+        return False
+    row = 0 if x.shape[0] <= FEW_SAMPLES else 1
+    return requested == "fused" or _backend_of_owner(owner, row) == "fused"
+
+
 def _why_not_operator(owner: int) -> str | None:
     program = operator.program_of(owner)
     return obstacle_of_form(program) or operator.obstacle(program)
 
 
+@operator.traced_as_constant
 def _backend_of_owner(owner: int, row: int) -> str:
     return _by_width(operator.program_of(owner), "auto", None, row).backend
-
-
-# All that torch.compiler.assume_constant_result does; calling it imports the compiler, a second
-# that every command would wait for.
-for _function in (_why_not_operator, _backend_of_owner):
-    _function._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 def _row(program: Program, x: Tensor) -> int:

@@ -318,10 +318,11 @@ def _steps(model: Model) -> tuple[list[Step], list[nn.Module]]:
     What is not known is called as it is.
     """
     stem, parts = model.stem, _parts(model)
+    steps: list[Step]
     if type(stem) is not ImageStem:
         steps = [lambda x: stem(stem.prepare(x)), *map(_step, parts)]
         return steps, [part.module for part in parts if _is_folded(part)]
-    steps: list[Step] = [_normalization(stem)]
+    steps = [_normalization(stem)]
     folded: list[nn.Module] = [stem]
     shape: tuple[int, ...] | None = stem.shape
     while parts:

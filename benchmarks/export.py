@@ -145,6 +145,10 @@ def clock() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
+def in_words(size: int) -> str:
+    return f"{size / 1e3:.3g} kB, " if size < 999_500 else f"{size / 1e6:.3g} MB, "
+
+
 def cell(title: str, net: hdnn.HamiltonianNetwork, folder: Path) -> tuple[str, float]:
     """Deviation, size and seconds in words, or the reason; and the seconds."""
     y, begin = example(net), clock()
@@ -158,8 +162,8 @@ def cell(title: str, net: hdnn.HamiltonianNetwork, folder: Path) -> tuple[str, f
         return f"raises {type(error).__name__}: {str(error).splitlines()[0]:.90}", 0.0
     expected = net(y)
     deviation = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
-    bytes_ = "" if size is None else f"{size / 1000:.3g} kB, "
-    return f"{deviation:.0e}, {bytes_}{seconds:.2g} s", seconds
+    deviates = f"{deviation:.0e}" if deviation else "0"
+    return f"{deviates}, {'' if size is None else in_words(size)}{seconds:.2g} s", seconds
 
 
 def catalogue(title: str, folder: Path) -> None:

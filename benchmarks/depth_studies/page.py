@@ -178,7 +178,7 @@ def smooth(records: Sequence[Record]) -> str:
         "What multilevel training needs: a step short enough on the coarsest level, and weights "
         f"that are smooth in time. So T is {times} (2.5 above), the coarsest level has 8 layers, "
         f'and "smooth" begins with weights that are random at {SAMPLES} times and linear in '
-        f"between. Few epochs, as all get there with many. {len({r['seed'] for r in records})} "
+        f"between. Few epochs, where ways differ. {len({r['seed'] for r in records})} "
         "seeds; work is relative to 16 epochs at 64 layers.\n\n"
         f"{table(head, rows)}\n" + SMOOTH_TEXT
     )

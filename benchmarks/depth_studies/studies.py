@@ -113,7 +113,7 @@ def coarsened() -> Iterator[Case]:
 
 def measure_coarsened(case: Case) -> Result:
     planar = _planar(case)
-    model, _ = trained(planar, **COARSENED[case["way"]])
+    model, _ = trained(planar, every=50, **COARSENED[case["way"]])
     parts = planar.parts()
     data = Prepared(
         DataConfig(case["data"], seed=case["seed"]),

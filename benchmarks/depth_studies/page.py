@@ -27,7 +27,7 @@ REACHED = 0.99
 
 
 def write(records: Sequence[Record], folder: Path) -> None:
-    """Write README.md and depth.png."""
+    """Write README.md and depth.svg."""
     parts = [
         head(records),
         swiss_roll(of(records, "swiss-roll")),
@@ -40,7 +40,7 @@ def write(records: Sequence[Record], folder: Path) -> None:
         steps(of(records, "steps")),
     ]
     (folder / "README.md").write_text("\n".join(part for part in parts if part), encoding="utf-8")
-    draw(records, relative_times(of(records, "varpro")), folder / "depth.png")
+    draw(records, relative_times(of(records, "varpro")), folder / "depth.svg")
 
 
 HEAD = """# Depth as a dial, measured
@@ -64,7 +64,7 @@ Work is counted in layer evaluations of training samples (forward and backward a
 are on 5000 test points. Seconds are the processor's, without the measuring of accuracies; those of
 images and of learned steps are wall time.
 
-![Accuracy against work and against depth, and how soon varpro gets there](depth.png)
+![Accuracy against work and against depth, and how soon varpro gets there](depth.svg)
 """
 
 

@@ -141,8 +141,8 @@ def margins(
     model, X, y = _held_out(Run.open(run), samples)
     if model.task != "classification":
         raise HdnnError("margins are for classification: a regression has no decision boundary")
-    if model.stem.scaler is not None:  # a gap is the mean, as for the model; then it can be moved
-        X = torch.where(X.isnan(), model.stem.scaler.mean, X)
+    if model.scaler is not None:  # a gap is the mean, as for the model; then it can be moved
+        X = torch.where(X.isnan(), model.scaler.mean, X)
     result = robustness(model, X, y, radius or (0.02, 0.05, 0.1), draws)
     levels = (0.01, 0.05, 0.5, 0.95)
     quantiles = result.margins.quantile(torch.tensor(levels, dtype=torch.float64)).tolist()

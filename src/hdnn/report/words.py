@@ -191,7 +191,9 @@ def discretization(found: DepthError) -> str:
         f"{number(found.error)}{unit}"
     )
     if found.enough <= found.layers:
-        return f"{text}; {found.enough:,} layers would keep it below {found.tolerance:g}."
+        return (
+            f"{text}, below {found.tolerance:g}: more layers would hardly change the predictions."
+        )
     return f"{text}; it would take {found.enough:,} layers to bring it below {found.tolerance:g}."
 
 

@@ -10,7 +10,6 @@ strides only is found once and kept, in a `_CallShape`.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import threading
@@ -25,8 +24,7 @@ from hdnn.backends.activation_pool import Lease, lend
 from hdnn.backends.compiled_program import CompiledProgram, Inputs, compile_program, is_batched
 from hdnn.backends.threads import Work, parallel_for, thread_count
 from hdnn.fields.layout import Layout
-from hdnn.kernels import background, catalogue
-from hdnn.kernels.build import Kernel, aligned
+from hdnn.kernels.build import aligned
 from hdnn.kernels.jacobians import Extremes, jacobians_kernel
 from hdnn.kernels.passes import Sums, Workspace, backward_kernel, forward_kernel
 from hdnn.kernels.stage_table import Parameters
@@ -178,7 +176,7 @@ class Call:
         out = torch.empty_like(x)
         state, target = (x.data_ptr(), *shape.strides), (out.data_ptr(), *shape.fresh)
         self.lease = lend(shape.kept, shape.dtype) if graph else None
-        kernel, tiling = _forward_kernel(shape.dtype, graph), shape.plan.tiling
+        kernel, tiling = forward_kernel(shape.dtype), shape.plan.tiling
 
         def work(team: Team, caller: bool) -> None:
             room = self._workspace()
@@ -243,14 +241,6 @@ class Call:
                 whole = _summed(totals[k], k, parameters[k].shape)
                 grads[k] = whole.reshape(compiled.inputs[k].shape)
         return gx, grads
-
-
-@functools.cache
-def _forward_kernel(dtype: str, graph: bool) -> Kernel:
-    """The kernel; on the first start, another process compiles that of the way back meanwhile."""
-    if graph and catalogue.is_missing("forward", dtype):
-        background.begin("gram", "backward", dtype=dtype)
-    return forward_kernel(dtype)
 
 
 def jacobians(compiled: CompiledProgram, parameters: Parameters, x: Tensor, depths: Array) -> Array:

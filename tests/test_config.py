@@ -63,6 +63,7 @@ INVALID: dict[str, list[Any]] = {
     "zoom": [-0.1, 1.0, math.nan, "0", None, True],
     "flip": [1, 0.0, "yes", None],
     "erase": [-1, 1.0, "1", None, True],
+    "device": ["gpu", "", None, 0],
 }
 
 
@@ -155,6 +156,7 @@ ODD = TrainingConfig(
     zoom=0.1,
     flip=True,
     erase=4,
+    device="auto",
 )
 """Every setting other than its default."""
 

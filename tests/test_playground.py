@@ -402,7 +402,13 @@ def test_the_page_is_small_and_asks_nobody() -> None:
 
 def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c() -> None:
     command = [sys.executable, "-m", "hdnn", "play", "--no-open", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as process:
+    # A shell's background processes ignore SIGINT, and so would this one's children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         text = b""
         while not text.rstrip().endswith(b"}"):

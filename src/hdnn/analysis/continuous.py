@@ -102,6 +102,7 @@ def solve(net: HamiltonianNetwork, y: Tensor, substeps: int | None = None) -> So
         substeps: of a layer; None: as many as its fastest mode needs.
 
     >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
     >>> net = hdnn.network("MS3", features=4, layers=4, T=0.5, dtype=torch.float64)
     >>> solution = solve(net, torch.zeros(3, 4, dtype=torch.float64))
     >>> solution.sensitivities.shape, solution.error < 1e-6

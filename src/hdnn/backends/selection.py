@@ -192,6 +192,9 @@ def takes_own_tensors(x: Tensor, requested: str, owner: int) -> bool:
 
     Returns:
         Whether it may; else `choose` says what is done.
+
+    >>> takes_own_tensors(torch.zeros(3, 4), "reference", owner=0)
+    False
     """
     if requested == "reference" or not sees_operators() or x.ndim != 2:
         return False
@@ -203,6 +206,7 @@ def takes_own_tensors(x: Tensor, requested: str, owner: int) -> bool:
     return requested == "fused" or _backend_of_owner(owner, row) == "fused"
 
 
+@operator.traced_as_constant
 def _why_not_operator(owner: int) -> str | None:
     program = operator.program_of(owner)
     return obstacle_of_form(program) or operator.obstacle(program)

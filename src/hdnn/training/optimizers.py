@@ -47,7 +47,8 @@ def make_optimizer(
     except ValueError as error:
         raise HdnnError(f"{config.optimizer} cannot train this model: {error}") from error
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    if 0 < optimizer.defaults.get("eps", 0) < FLOAT16_TINY and HALF in {p.dtype for p in weights}:
+    eps = optimizer.defaults.get("eps")  # Adafactor has two, which it knows to choose by itself
+    if isinstance(eps, float) and eps < FLOAT16_TINY and HALF in {p.dtype for p in weights}:
         raise HdnnError(
             f"{config.optimizer} divides by numbers that are 0 in float16; train in bfloat16 or "
             "float32, or under torch.autocast in a loop of your own"

@@ -314,8 +314,11 @@ def test_a_run_of_several_starts_keeps_the_best_and_resumes(tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         run.train([stop])
     assert not run.finished
+    stale = run.starts / "0" / ".lock"
+    stale.touch()  # as a kill right after the start's last write leaves it
     assert command("train", "--resume", run.folder).exit_code == 0
     assert run.model_file.read_bytes() == whole.model_file.read_bytes()
+    assert not stale.exists()
     refused(command("train", "--resume", run.folder, "--epochs", 9), 2, "several starts")
 
 

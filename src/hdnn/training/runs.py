@@ -376,7 +376,9 @@ class Run:
         tried = []
         for number, config in enumerate(starts.configs(prepared.config)):
             start = Run(self.starts / str(number))
-            if not start.finished:
+            if start.finished:
+                start.tidy()  # it may have been killed right after its last write
+            else:
                 start = Run.create(start.folder, config)
                 model = prepared.model if number == 0 else build(config, prepared.data)
                 own = PreparedRun(config, prepared.data, model)

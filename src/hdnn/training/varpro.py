@@ -236,7 +236,8 @@ class VarProLoop(Loop):
     def state(self) -> dict[str, Tensor]:
         if self.point is None:
             return {}
-        found = {name: torch.tensor(value) for name, value in self.point._asdict().items()}
+        parts = self.point._asdict().items()
+        found = {name: torch.tensor(value, dtype=torch.float64) for name, value in parts}
         found["converged"] = torch.tensor(self.converged)
         if self.steps:
             found["steps"] = torch.from_numpy(np.stack(self.steps))

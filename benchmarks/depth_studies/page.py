@@ -310,8 +310,8 @@ def table2(records: Sequence[Record]) -> str:
 
 TABLE2_TEXT = """With the penalty of Table 2, half the layers are another network: the initial
 weights are random in every layer, and a few epochs with a weak penalty do not smooth them. With
-alpha = 1, MS1 can go from 16 to 11 layers and H2 to 14 within 0.1 points, but the 16 layers are 0.7 and 0.3
-points worse to begin with. Levels make weights smoother only in part.
+alpha = 1, MS1 can go from 16 to 11 layers and H2 to 14 within 0.1 points, but the 16
+layers are 0.7 and 0.3 points worse to begin with. Levels make weights smoother only in part.
 """
 
 

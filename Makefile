@@ -7,12 +7,14 @@ SHELL := /bin/bash
 VENV    := .venv
 PY      := $(VENV)/bin/python
 PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+KERNELS := $(wildcard src/hdnn/kernels/*.h src/hdnn/kernels/*.cpp)
+CPP     := $(KERNELS) $(wildcard tests/kernels/*.cpp)
 PYTHON  ?=                # an interpreter to use instead of the first suitable one on the PATH
 WORKERS ?= 2              # test processes; 0 runs the tests in one process, as a debugger needs
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
 ATTACK  ?=                # further arguments of the attack: make attack ATTACK='--scale 0.1'
 
-.PHONY: help setup demo test attack lint format types bench docs wheel clean
+.PHONY: help setup demo test sanitize attack lint format types bench docs wheel clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,22 +24,25 @@ setup: $(VENV)/.dev  ## make .venv with hdnn (editable) and the development tool
 demo: $(VENV)/.dev  ## build the networks, show their specifications, propagate a data set
 	$(PY) -m hdnn demo
 
-# Kernels are compiled first, once, not by every process of the tests.
 # One torch thread a process: two processes with two threads each are slower than either alone.
 test: $(VENV)/.dev  ## run all tests and the examples in docstrings, docs and README
-	$(PY) -m hdnn info --warm
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(strip $(WORKERS)) $(PYTEST)
 
+sanitize: $(VENV)/.dev  ## run the tests of the kernels under the address, undefined and thread sanitizers
+	.ci/sanitize $(PY)
+
 attack: $(VENV)/.attack  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(PY) -m attacks $(ATTACK)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m attacks $(ATTACK)
 
 lint: $(VENV)/.dev  ## check style and formatting
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
 
 format: $(VENV)/.dev  ## repair formatting and what the linter can repair
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+	$(VENV)/bin/clang-format -i $(CPP)
 
 types: $(VENV)/.dev  ## check the types
 	$(PY) -m mypy
@@ -52,7 +57,7 @@ wheel:  ## build wheel and sdist into dist, and use both from a fresh environmen
 	.ci/wheel $(PYTHON)
 
 clean:  ## remove caches and build products; keeps .venv (rm -r .venv to start afresh)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -68,21 +73,27 @@ $(VENV)/bin/python:
 	     "Install one (on Debian also its python3-venv), or name it: make setup PYTHON=/path/to/python" >&2; \
 	exit 1
 
-# torch comes first and pinned, so that no later step can pick another release. setuptools is there
-# already, pinned, when hdnn is built: without build isolation, nothing unpinned is downloaded.
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) setuptools torch
-	$(PIP) --no-build-isolation --editable '.[dev]'
+# Without a C++ compiler hdnn is installed without its kernels, and again as soon as there is one.
+# With a compiler, an error in the kernels is an error here.
+compiler = $(shell $${CXX:-c++} -std=c++17 -fsyntax-only -include thread -x c++ /dev/null 2> /dev/null && echo 1)
+library  = $(wildcard $(VENV)/lib/python*/site-packages/hdnn/kernels/libhdnn.*)
+missing  = $(if $(library),,$(if $(compiler),FORCE))
+
+# torch comes first and pinned, so that no later step can pick another release; so does what builds
+# hdnn: without build isolation, nothing unpinned is downloaded.
+$(VENV)/.dev: pyproject.toml constraints.txt CMakeLists.txt $(KERNELS) $(VENV)/.modules $(missing) | $(VENV)/bin/python
+	$(PIP) torch scikit-build-core cmake ninja
+	HDNN_REQUIRE_KERNELS=$(compiler) $(PIP) --no-build-isolation --editable '.[dev]'
+	@ls $(VENV)/lib/python*/site-packages/hdnn/kernels/libhdnn.* > /dev/null 2>&1 || echo \
+	    "No C++ compiler: hdnn has no compiled kernels and computes with its slower reference backend." \
+	    "Install gcc or clang, and the next make builds them." >&2
 	@touch $@
 
-$(VENV)/.attack: $(VENV)/.dev
-	$(PIP) --no-build-isolation --editable '.[dev,attack]'
-	@touch $@
+# An editable installation knows where every module is, so it is renewed when one comes or goes.
+$(VENV)/.modules: FORCE | $(VENV)/bin/python
+	@find src/hdnn -name '*.py' | LC_ALL=C sort > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
-$(VENV)/.docs: $(VENV)/.dev
-	$(PIP) --no-build-isolation --editable '.[dev,docs]'
-	@touch $@
-
-$(VENV)/.bench: $(VENV)/.dev
-	$(PIP) --no-build-isolation --editable '.[dev,bench]'
+$(VENV)/.attack $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.dev
+	$(PIP) --no-build-isolation --editable '.[dev,$*]'
 	@touch $@

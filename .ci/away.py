@@ -1,4 +1,4 @@
-"""Uses an installed hdnn as a newcomer would: import, a prediction, the demo, the playground."""
+"""Uses an installed hdnn[app] as a newcomer would: a prediction, the demo, the playground."""
 
 import csv
 import json

@@ -1,38 +1,57 @@
-"""Measures speed and memory against peers: ratios of medians in one interleaved run.
+"""Measures speed and memory against peers: medians of one interleaved run.
 
-python benchmarks/bench.py --json > benchmarks/results.json     the whole table
-python benchmarks/bench.py --group small --seconds 6            some rows of it, longer
+    python benchmarks/bench.py --json > benchmarks/results.json     the whole table
+    python benchmarks/bench.py --group small --seconds 6            some rows of it, longer
+    python benchmarks/bench.py --group crossovers --json > benchmarks/crossovers.json
+
+Peers in JAX run in environments of their own, as the fastest JAX on CPUs is an old one:
+
+    python3 -m venv old-jax && old-jax/bin/pip install jax==0.4.31 jaxlib==0.4.31 'numpy<2.1'
+    python benchmarks/bench.py --jax .venv/bin/python --jax old-jax/bin/python
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
-from speed import cases
+from speed.cases import CASES, CROSSOVERS, SWEEP
+from speed.measure import machine, measure, sensitivities, share_of_peak
+from speed.memory import measure_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    groups = sorted({case.group for case in cases.CASES})
-    parser = argparse.ArgumentParser(description="Compare speed and memory with peers.")
+    """Print lines, or JSON."""
+    groups = sorted({case.group for case in (*CASES, *SWEEP, *CROSSOVERS)})
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="print the records as JSON")
-    parser.add_argument("--seconds", type=float, default=2.0, help="to measure each work")
-    parser.add_argument("--group", action="append", choices=groups, help="only these rows")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per case")
+    parser.add_argument("--group", action="append", choices=groups, help="only these cases")
+    parser.add_argument(
+        "--jax", action="append", default=[], metavar="PYTHON", help="an interpreter with JAX"
+    )
     given = parser.parse_args(arguments)
+    seconds, jax = given.seconds, given.jax
 
     def report(line: str) -> None:
-        if not given.json:
-            print(line, flush=True)
+        print(line, file=sys.stderr if given.json else sys.stdout, flush=True)
 
+    records = {"machine": machine()}
     if given.group:
-        chosen = [case for case in cases.CASES if case.group in given.group]
-        measured = [cases.measure(case, given.seconds, report) for case in chosen]
-        found = {"machine": cases.machine(), "cases": measured}
+        selected = [case for case in (*CASES, *SWEEP, *CROSSOVERS) if case.group in given.group]
+        records["cases"] = [measure(case, seconds, report, jax) for case in selected]
     else:
-        found = cases.run_all(seconds=given.seconds, report=report)
+        records["cases"] = [measure(case, seconds, report, jax) for case in CASES]
+        records["sensitivities"] = sensitivities(seconds, report)
+        records["peak"] = share_of_peak(seconds, report)
+        records["memory"] = measure_memory(report)
+        records["sweep"] = [measure(case, seconds / 2, report) for case in SWEEP]
     if given.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(records, indent=1))
 
 
 if __name__ == "__main__":

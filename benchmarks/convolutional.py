@@ -15,9 +15,9 @@ import shutil
 from pathlib import Path
 
 import hdnn
-from hdnn.paper.store import Store
-from hdnn.paper.table2 import SPLIT, ImageRecord
-from hdnn.training.prepare import build, prepare
+from hdnn.paper.experiment import KEY
+from hdnn.paper.records import Record, Records
+from hdnn.paper.table2 import SPLIT
 from hdnn.training.presets import PRESETS
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
@@ -54,8 +54,8 @@ def run_config(data: str, seed: int) -> RunConfig:
     )
 
 
-def train(data: str, seed: int, folder: Path) -> ImageRecord:
-    """Train, or go on with, one seed."""
+def train(data: str, seed: int, folder: Path) -> Record:
+    """Train one seed, or continue its training."""
     wanted, run = run_config(data, seed), Run(folder)
     stale = run.config.is_file() and run.read_config() != wanted
     if not run.finished or stale:
@@ -63,42 +63,41 @@ def train(data: str, seed: int, folder: Path) -> ImageRecord:
         Run.create(folder, wanted, overwrite=stale).train(checkpoint_seconds=0.0)
     metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
     model, seconds = wanted.model, entries[-1]["seconds"]
-    count = sum(p.numel() for p in build(wanted, prepare(wanted)).parameters())
-    return ImageRecord(
-        data,
-        model.architecture,
-        sum(model.layers),
-        PROTOCOLS[data],
-        SPLIT,
-        seed,
-        model.step * sum(model.layers),
-        metrics["train"]["accuracy"],
-        metrics["test"]["accuracy"],
-        round(seconds, 1),
-        hdnn.__version__,
-        epochs=len(entries),
-        epoch_seconds=round(seconds / len(entries), 3),
-        parameters=count,
-    )
+    return {
+        "data": data,
+        "architecture": model.architecture,
+        "layers": sum(model.layers),
+        "protocol": PROTOCOLS[data],
+        "split": SPLIT,
+        "seed": seed,
+        "T": model.step * sum(model.layers),
+        "train_accuracy": metrics["train"]["accuracy"],
+        "test_accuracy": metrics["test"]["accuracy"],
+        "seconds": round(seconds, 1),
+        "version": hdnn.__version__,
+        "epochs": len(entries),
+        "epoch_seconds": round(seconds / len(entries), 3),
+        "parameters": sum(p.numel() for p in run.load_model().parameters()),
+    }
 
 
-def page(records: list[ImageRecord]) -> str:
+def page(records: list[Record]) -> str:
     """The page beside the records."""
     lines = [WORDS]
     for data in PROTOCOLS:
-        found = [record for record in records if record.data == data]
+        found = [record for record in records if record["data"] == data]
         if not found:
             continue
-        mean = 100 * sum(record.test_accuracy for record in found) / len(found)
+        mean = 100 * sum(record["test_accuracy"] for record in found) / len(found)
         lines += [
-            f"## {data}: {mean:.2f} % on the test set, {found[0].parameters:,} parameters",
+            f"## {data}: {mean:.2f} % on the test set, {found[0]['parameters']:,} parameters",
             "",
             "| seed | train, % | test, % | epochs | minutes |",
             "| --- | --- | --- | --- | --- |",
         ]
         lines += [
-            f"| {r.seed} | {100 * r.train_accuracy:.2f} | {100 * r.test_accuracy:.2f} | {r.epochs} "
-            f"| {r.seconds / 60:.1f} |"
+            f"| {r['seed']} | {100 * r['train_accuracy']:.2f} | {100 * r['test_accuracy']:.2f} "
+            f"| {r['epochs']} | {r['seconds'] / 60:.1f} |"
             for r in found
         ]
         lines.append("")
@@ -111,20 +110,17 @@ def main() -> None:
     parser.add_argument("--seed", action="append", type=int)
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    store = Store(given.out, ImageRecord)
+    store = Records(given.out, KEY)
     for data in given.data or PROTOCOLS:
         for seed in given.seed or SEEDS:
-            folder = given.out.with_name("convolutional.unfinished") / f"{data}-{seed}"
-            model = run_config(data, seed).model
-            name = data, model.architecture, sum(model.layers), PROTOCOLS[data], SPLIT, seed
-            if name in store.read():
+            if any((r["data"], r["seed"]) == (data, seed) for r in store.read().values()):
                 continue
+            folder = given.out.with_name("convolutional.unfinished") / f"{data}-{seed}"
             record = train(data, seed, folder)
             store.add([record])
             shutil.rmtree(folder)
-            print(f"{data}, seed {seed}: test {100 * record.test_accuracy:.2f} %")
-    records = [record for record in store.read().values() if isinstance(record, ImageRecord)]
+            print(f"{data}, seed {seed}: test {100 * record['test_accuracy']:.2f} %")
+    records = list(store.read().values())
     (given.out / "README.md").write_text(page(records))
 
 

@@ -57,7 +57,7 @@ def measure(estimator: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
 def main() -> None:
     # That scikit-learn's perceptron has not converged in its 200 epochs is part of its defaults.
     warnings.simplefilter("ignore", ConvergenceWarning)
-    for dtype in ("float32", "float64"):  # numba's kernels are compiled or loaded before the clock
+    for dtype in ("float32", "float64"):
         hdnn.HDNNClassifier(max_iter=1, dtype=dtype).fit(np.eye(4), [0, 1, 2, 0])
     print(
         f"Python {platform.python_version()}, scikit-learn {sklearn.__version__}, "

@@ -83,24 +83,13 @@ def onnx(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
     return run, written.size
 
 
-def scanned(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
-    written = hdnn.export_torch(net, folder / "net.pt2", check=False)
-
-    load = functools.cache(lambda: torch.export.load(written.path).module())
-
-    def run(y: Tensor) -> Tensor:
-        return load()(y)
-
-    return run, written.size
-
-
 def program_of(net: hdnn.HamiltonianNetwork, y: Tensor) -> torch.export.ExportedProgram:
     axis = 0 if net.field.layout.ensemble is None else 1
     batch = torch.export.Dim("batch", min=2)
     return torch.export.export(net, (y,), dynamic_shapes=({axis: batch},))
 
 
-def unrolled(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
+def exported(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
     program, content = program_of(net, y), io.BytesIO()
     torch.export.save(program, content)
     return program.module(), len(content.getvalue())
@@ -127,8 +116,7 @@ def inductor(net: hdnn.HamiltonianNetwork, y: Tensor, folder: Path) -> Made:
 
 FORMATS: dict[str, Callable[[hdnn.HamiltonianNetwork, Tensor, Path], Made]] = {
     "ONNX": onnx,
-    "torch.export, scanned": scanned,
-    "torch.export, unrolled": unrolled,
+    "torch.export": exported,
     "torch.jit.trace": traced,
     "torch.compile": compiled,
     "AOTInductor": inductor,
@@ -198,7 +186,7 @@ def depths(titles: list[str], folder: Path) -> None:
         for name, layout in DEEP:
             cells, last, before = [], 0.0, 1
             for depth in DEPTHS:
-                if last * depth / before > LONGEST and "scanned" not in title and title != "ONNX":
+                if last * depth / before > LONGEST and title != "ONNX":
                     cells.append(f"over {LONGEST:.0f} s, by the depth before")
                     continue
                 text, last = cell(title, build(name, depth, **LAYOUTS[layout]), folder)

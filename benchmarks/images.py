@@ -10,9 +10,6 @@ on images whose channels come last. Medians of interleaved bursts in one process
 
 from __future__ import annotations
 
-import hdnn._openmp  # noqa: F401 (before torch, as in `hdnn train`; the peers gain too)
-
-# isort: split
 import argparse
 import json
 import subprocess
@@ -21,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from speed.timing import interleave
+from speed.timing import interleave, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -120,9 +117,9 @@ def speed(name: str, seconds: float) -> dict[str, float | str]:
     X, target = data()
     found = interleave(
         {
-            "hdnn": hdnn_step(name, 16, X, target),
-            "eager, 1x1 convolutions": eager_step(name, 16, X, target, last=False),
-            "eager, channels last": eager_step(name, 16, X, target, last=True),
+            "hdnn": repeat(hdnn_step(name, 16, X, target)),
+            "eager, 1x1 convolutions": repeat(eager_step(name, 16, X, target, last=False)),
+            "eager, channels last": repeat(eager_step(name, 16, X, target, last=True)),
         },
         seconds=seconds,
     )

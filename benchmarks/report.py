@@ -1,8 +1,8 @@
 """Writes the tables and the figure of docs/performance.md, and the README's, from the records.
 
-python benchmarks/bench.py --json > benchmarks/results.json
+python benchmarks/bench.py --jax ... --json > benchmarks/results.json
+python benchmarks/bench.py --group crossovers --seconds 0.5 --json > benchmarks/crossovers.json
 python benchmarks/training.py --json > benchmarks/training.json
-python benchmarks/crossovers.py --json > benchmarks/crossovers.json
 python benchmarks/report.py
 """
 
@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import crossovers
+import training
 
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL
@@ -22,7 +22,13 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 README = HERE.parent / "README.md"
 FIGURE = HERE.parent / "docs" / "figures" / "performance.svg"
-PEERS = ("reference", "compile", "jax", "jax-checkpoint", "torchdiffeq")
+PEERS = {
+    "loop": "plain PyTorch",
+    "reference": "reference",
+    "compile": "torch.compile",
+    "torchdiffeq": "torchdiffeq",
+}
+"""Columns of the table after those of JAX."""
 NAMES = {
     "reference": (1, "plain PyTorch"),
     "fused": (0, "hdnn"),
@@ -40,75 +46,105 @@ def name(case: dict[str, Any]) -> str:
     return f"{case['architecture']}, {size}, {case['layers']} layers{many}"
 
 
+def own(record: dict[str, Any]) -> float:
+    """Seconds of hdnn through autograd."""
+    seconds = record["seconds"]
+    return float((seconds.get("fused") or seconds["auto"])["median"])
+
+
+def times(record: dict[str, Any], peer: str) -> str:
+    """How many times longer a peer takes."""
+    seconds = record["seconds"]
+    return f"{seconds[peer]['median'] / own(record):.1f}x" if peer in seconds else "-"
+
+
+def jax_peers(records: dict[str, Any]) -> list[str]:
+    """The versions of JAX, the fastest for the first case first."""
+    seconds = records["cases"][0]["seconds"]
+    versions = [peer for peer in seconds if peer.startswith("jax")]
+    return sorted(versions, key=lambda peer: seconds[peer]["median"])
+
+
 def speed_table(records: dict[str, Any]) -> str:
     """Milliseconds of hdnn, and how many times longer each peer takes."""
-    lines = [
-        "| work | hdnn, ms (quartiles) | reference | torch.compile | JAX scan | JAX checkpoint |"
-        " torchdiffeq |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    peers = {peer: peer.replace("jax", "JAX") for peer in jax_peers(records)} | PEERS
+    heads = ["work", "hdnn, ms (quartiles)", "`vjp`, ms", *peers.values()]
+    lines = [_row(heads), _row(["---"] * len(heads))]
     for record in records["cases"]:
         seconds = record["seconds"]
         ours = seconds.get("fused") or seconds["auto"]
         low, mid, high = (1e3 * ours[key] for key in ("low", "median", "high"))
-        cells = [
-            f"{seconds[peer]['median'] / ours['median']:.1f}x" if peer in seconds else "-"
-            for peer in PEERS
-        ]
-        time = f"{mid:.3g} ({low:.3g} to {high:.3g})"
-        lines.append(f"| {name(record['case'])} | {time} | {' | '.join(cells)} |")
+        direct = f"{1e3 * seconds['vjp']['median']:.3g}" if "vjp" in seconds else "-"
+        cells = [f"{mid:.3g} ({low:.3g} to {high:.3g})", direct, *(times(record, p) for p in peers)]
+        lines.append(_row([name(record["case"]), *cells]))
     return "\n".join(lines)
 
 
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def readme_table(records: dict[str, Any], trained: dict[str, Any]) -> str:
-    """The few rows that the README shows: plain PyTorch and the faster of the two JAX programs."""
-    lines = ["| work | hdnn | plain PyTorch | JAX |", "| --- | --- | --- | --- |"]
+    """The few rows that the README shows: the strongest JAX, and plain PyTorch."""
+    lines = [
+        "| work | hdnn | strongest JAX | plain PyTorch |",
+        "| --- | --- | --- | --- |",
+    ]
     for architecture, width, ensemble in README_WORKS:
         record = next(
             r
             for r in records["cases"]
-            if (r["case"]["architecture"], r["case"]["width"], r["case"]["ensemble"] or None)
+            if (r["case"]["architecture"], r["case"]["width"], r["case"]["ensemble"])
             == (architecture, width, ensemble)
         )
-        seconds = record["seconds"]
-        ours = (seconds.get("fused") or seconds["auto"])["median"]
-        jax = [seconds[peer]["median"] for peer in ("jax", "jax-checkpoint") if peer in seconds]
-        lines.append(
-            f"| {name(record['case'])} | {1e3 * ours:.3g} ms |"
-            f" {seconds['reference']['median'] / ours:.1f}x |"
-            f" {f'{min(jax) / ours:.1f}x' if jax else '-'} |"
-        )
-    training = trained["training"]
-    return "\n".join(
-        [
-            *lines,
-            "| a whole training of H1, 64 layers, 50 epochs |"
-            f" {training['seconds']['newton']:.2g} s | {training['ratios']['newton']:.0f}x | - |",
-        ]
-    )
+        peers = [peer for peer in record["seconds"] if peer.startswith("jax")]
+        best = min(peers, key=lambda peer: record["seconds"][peer]["median"], default=None)
+        jax = f"{times(record, best)} ({best.removeprefix('jax ')})" if best else "-"
+        cells = [f"{1e3 * own(record):.3g} ms", jax, times(record, "loop")]
+        lines.append(_row([name(record["case"]), *cells]))
+    seconds = trained["seconds"]
+    whole = f"a whole training of H1, 64 layers, {trained['epochs']} epochs"
+    ratio = f"{seconds['eager'] / seconds['single']:.0f}x"
+    return "\n".join([*lines, _row([whole, f"{seconds['single']:.2g} s", "-", ratio])])
+
+
+def crossover_table(records: dict[str, Any]) -> str:
+    """Networks down, sizes across: reference / fused, float32 / float64."""
+    cells: dict[tuple[str, int], dict[tuple[int, int], list[str]]] = {}
+    for record in records["cases"]:
+        case = record["case"]
+        row = cells.setdefault((case["architecture"], case["width"]), {})
+        ratio = f"{_ratio(record, 'reference', 'fused'):.2f}"
+        row.setdefault((case["batch"], case["layers"]), []).append(ratio)
+    sizes = sorted({size for row in cells.values() for size in row})
+    heads = ["network", "n", *(f"{batch} samples, {layers} layers" for batch, layers in sizes)]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for (architecture, width), row in cells.items():
+        ratios = [" / ".join(row[size]) if size in row else "-" for size in sizes]
+        lines.append(_row([architecture, str(width), *ratios]))
+    return "\n".join(lines)
 
 
 def facts(records: dict[str, Any]) -> str:
     """The single measurements."""
     ratio = _ratio(records["sensitivities"], "batched vjp", "fused")
     flops = records["peak"]["flops"]
-    counts = sorted(records["threads"]["seconds"], key=int)
-    scaling = _ratio(records["threads"], counts[0], counts[-1])
-    lean = _ratio(records["lean"], "lean", "fast")
-    first = records["first_call"]["seconds"]
+    cases = {case["case"]["group"]: case for case in records["cases"]}
+    scaling = _ratio(cases["images"], "fused, 1 thread", "fused")
+    lean = _ratio(cases["wide"], "lean", "auto")
     return "\n".join(
         [
             "- Sensitivities d y_N / d y_l of all layers (H1, n = 4, batch 125, 64 layers):"
             f" {ratio:.0f}x faster than n batched vector-Jacobian products through one graph.",
-            f"- {counts[-1]} threads are {scaling:.2f}x as fast as one (H2, images).",
+            f"- {records['machine']['threads']} threads are {scaling:.2f}x as fast as one"
+            " (MS1, images).",
             f"- Share of the machine's sgemm rate ({flops['sgemm'] / 1e9:.0f} GFLOP/s at"
             f" 1024 x 1024), H2, images: forward {flops['forward'] / flops['sgemm']:.0%}, forward"
             f" and backward {flops['both'] / flops['sgemm']:.0%}. Counted are products only:"
             " 2 m (r + w) a stage, layer and sample forward, three times that backward"
             " (recomputation, state, parameters); nothing for tanh.",
-            f'- `memory="lean"` at n = 256, 16 layers, batch 1024 takes {lean:.2f}x the time of'
+            f'- `memory="lean"` at n = 256, 16 layers, batch 4096 takes {lean:.2f}x the time of'
             ' `"fast"`.',
-            f"- The first forward and backward of a process with cached kernels: {first:.2f} s.",
         ]
     )
 
@@ -142,28 +178,6 @@ def memory_table(records: dict[str, Any]) -> str:
 def machine(records: dict[str, Any]) -> str:
     """What it was measured on."""
     return ", ".join(f"{key} {value}" for key, value in records["machine"].items())
-
-
-def training_table(found: dict[str, Any]) -> str:
-    """The floors of training."""
-    eager, iteration = found["eager"], found["iteration"]["ratios"]["newton"]
-    one, many = (found[key]["ratios"]["newton"] for key in ("training", "ensemble"))
-    seconds = found["training"]["seconds"]["newton"]
-    return "\n".join(
-        [
-            f"{found['work']}; the peer is `benchmarks/eager.py`: the same protocol in plain eager"
-            f" PyTorch ({eager['epochs measured']} epochs measured, scaled to 50:"
-            f" {eager['seconds']:.1f} s).",
-            "",
-            "| | measured | floor |",
-            "| --- | --- | --- |",
-            "| an iteration of coordinate descent / fused forward and backward through autograd |"
-            f" {iteration:.2f} | at most 1.8 |",
-            f"| eager / one full training ({seconds:.2f} s) | {one:.0f} | at least 60 |",
-            f"| eager / one network of an ensemble of {found['ensemble']['members']} | {many:.0f} |"
-            " at least 120 |",
-        ]
-    )
 
 
 def draw(records: dict[str, Any]) -> None:
@@ -221,8 +235,8 @@ def main() -> None:
         "facts": facts(records),
         "memory": memory_table(records),
         "machine": machine(records),
-        "training": training_table(trained),
-        "crossovers": crossovers.table(crossed),
+        "training": training.table(trained),
+        "crossovers": crossover_table(crossed),
     }
     fill(PAGE, parts)
     fill(README, {"speed": readme_table(records, trained)})

@@ -14,25 +14,17 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
+from perturbations import accuracy_under
 
-from hdnn.analysis import accuracy_under
 from hdnn.data import images as image_sets
 from hdnn.files import atomic
-from hdnn.paper.store import Store
-from hdnn.paper.table2 import (
-    CONVOLUTION,
-    DATA,
-    SPLIT,
-    ImageCell,
-    ImageRecord,
-    protocol,
-    select,
-    train_cell,
-)
+from hdnn.paper.experiment import KEY, Cell
+from hdnn.paper.records import Records
+from hdnn.paper.table2 import CONVOLUTION, cells, train_cell
+from hdnn.paper.tables import markdown
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, plot_band, save_figure
 from hdnn.plots.style import NORMAL
 from hdnn.training.runs import Run
@@ -50,120 +42,96 @@ WORDS = {
     "fgsm": ("Adversarial (FGSM)", "epsilon"),
 }
 CELLS = {
-    "H2, 8 layers": select(["H2"], [8])[0],
-    "MS1, 8 layers": select(["MS1"], [8])[0],
-    "0 layers": select(["MS1"], [0])[0],
+    "H2, 8 layers": cells(PROTOCOL, architecture=["H2"], layers=[8])[0],
+    "MS1, 8 layers": cells(PROTOCOL, architecture=["MS1"], layers=[8])[0],
+    "0 layers": cells(PROTOCOL, architecture=["MS1"], layers=[0])[0],
     # One 3x3 convolution from 8 to 8 channels has 584 parameters, 8 pointwise H2 layers have 576.
-    "plain convolution": replace(select([CONVOLUTION], [2])[0], layers=1),
+    "plain convolution": cells(PROTOCOL, architecture=[CONVOLUTION])[0]._replace(layers=1),
 }
 COLORS = (1, 0, 6, 2)
 """Of the networks, in the palette."""
 
 
-@dataclass(frozen=True)
-class PerturbedRecord(ImageRecord):
-    """A training, and its accuracy on test images that are perturbed."""
-
-    perturbation: str = ""
-    level: float = 0.0
-    accuracy: float = 0.0
-
-    @property
-    def key(self) -> tuple:  # type: ignore[override, type-arg]
-        return (*super().key, self.perturbation, self.level)
-
-
-def key(cell: ImageCell, seed: int, kind: str, level: float) -> tuple:  # type: ignore[type-arg]
-    """Of the record of a measurement."""
-    return DATA, cell.architecture, cell.layers, PROTOCOL, SPLIT, seed, kind, level
-
-
-def measure(store: Store, cell: ImageCell, seed: int) -> None:
-    """Train a network, or go on with it, and add the records that it has not."""
+def measure(store: Records, cell: Cell, seed: int) -> None:
+    """Train a network, or continue its training, and add the records that are missing."""
     known = store.read()
     missing = [
         (kind, level)
         for kind, levels in LEVELS.items()
         for level in levels
-        if key(cell, seed, kind, level) not in known
+        if (*cell[: len(KEY)], kind, level, seed) not in known
     ]
     if not missing:
         return
     place = store.folder.resolve()
-    folder = place.with_name(f"{place.name}.unfinished") / f"{DATA}-{cell.name}-{seed}"
-    record = train_cell(cell, protocol(PROTOCOL), seed, folder, epochs=EPOCHS)
-    model, images = Run(folder).load_model(), image_sets.load(DATA)
+    name = f"{cell.data}-{cell.architecture}-{cell.layers}-{seed}"
+    folder = place.with_name(f"{place.name}.unfinished") / name
+    record = train_cell(cell, seed, folder, EPOCHS)
+    model, images = Run(folder).load_model(), image_sets.load(cell.data)
     for kind, level in missing:
-        (found,) = accuracy_under(model, images.test, images.test_labels, kind, [level])
-        more = {"perturbation": kind, "level": level, "accuracy": found}
-        store.add([PerturbedRecord(**{**asdict(record), **more})])
-        print(f"{cell.name}, seed {seed}, {kind} {level:g}: {100 * found:.2f} %", flush=True)
+        (accuracy,) = accuracy_under(model, images.test, images.test_labels, kind, [level])
+        store.add([{**record, "perturbation": kind, "level": level, "accuracy": accuracy}])
+        print(f"{name}, {kind} {level:g}: {100 * accuracy:.2f} %", flush=True)
     shutil.rmtree(folder)
 
 
-def accuracies(store: Store, cell: ImageCell, kind: str) -> dict[int, list[float]]:
-    """By seed, where all levels are measured: per cent for every level."""
-    known = store.read()
-    seeds = sorted({name[5] for name in known})
-    rows = {
-        seed: [known.get(key(cell, seed, kind, level)) for level in LEVELS[kind]] for seed in seeds
-    }
-    return {seed: [100 * r.accuracy for r in row] for seed, row in rows.items() if all(row)}
+def read(store: Records) -> pd.DataFrame:
+    """All records with the ``network``, a key of `CELLS`, and accuracies in per cent."""
+    frame = pd.DataFrame(store.read().values())
+    names = {cell[: len(KEY)]: name for name, cell in CELLS.items()}
+    frame["network"] = [names[cell] for cell in frame[list(KEY)].itertuples(index=False, name=None)]
+    fractions = ["accuracy", "train_accuracy", "test_accuracy"]
+    frame[fractions] *= 100
+    return frame
 
 
-def table(store: Store, kind: str) -> str:
-    """Accuracies in per cent, as Markdown: means over seeds, and the range where there are more."""
-    title, unit = WORDS[kind]
-    lines = [
-        f"| {title}: {unit} | " + " | ".join(f"{level:g}" for level in LEVELS[kind]) + " |",
-        "| --- " * (1 + len(LEVELS[kind])) + "|",
-    ]
-    for name, cell in CELLS.items():
-        found = np.array(list(accuracies(store, cell, kind).values()))
-        if not len(found):
-            continue
-        spread = [
-            f" ({a:.1f} to {b:.1f})" if len(found) > 1 else ""
-            for a, b in zip(found.min(0), found.max(0), strict=True)
-        ]
-        cells = [f"{m:.1f}{s}" for m, s in zip(found.mean(0), spread, strict=True)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+def by_level(records: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """Statistics over seeds of the accuracy under a perturbation, by network and level."""
+    part = records[records.perturbation == kind]
+    return part.groupby(["network", "level"]).accuracy.agg(["min", "mean", "max", "size"])
 
 
-def sizes(store: Store) -> str:
+def table(records: pd.DataFrame, kind: str) -> str:
+    """Accuracies, as Markdown: means over seeds, and the range where there are more."""
+    found, (title, unit) = by_level(records, kind), WORDS[kind]
+    means = found["mean"].map("{:.1f}".format)
+    low, high = found["min"].map("{:.1f}".format), found["max"].map("{:.1f}".format)
+    texts = means.where(found["size"] == 1, means + " (" + low + " to " + high + ")").unstack()
+    texts = texts.loc[[name for name in CELLS if name in texts.index]]
+    texts = texts.rename(columns="{:g}".format).rename_axis(f"{title}: {unit}")
+    return markdown(texts.reset_index())
+
+
+def sizes(records: pd.DataFrame) -> str:
     """Parameters, seeds and clean accuracies of the networks, as Markdown; and what is missing."""
-    missing = [n for n, c in CELLS.items() if not all(accuracies(store, c, k) for k in LEVELS)]
-    lines = [
-        "| network | parameters | seeds | training accuracy, % | test accuracy, % |",
-        "| --- " * 5 + "|",
-    ]
-    for name, cell in CELLS.items():
-        rows = [r for k, r in store.read().items() if k == key(cell, k[5], "fgsm", 0.0)]
-        if rows:
-            train, test = (
-                100 * np.mean([getattr(r, part) for r in rows])
-                for part in ("train_accuracy", "test_accuracy")
+    rows = []
+    for name in CELLS:
+        part = records[records.network == name].drop_duplicates("seed")
+        if len(part):
+            rows.append(
+                {
+                    "network": name,
+                    "parameters": f"{part.parameters.iloc[0]:,}",
+                    "seeds": ", ".join(map(str, part.seed)),
+                    "training accuracy, %": f"{part.train_accuracy.mean():.2f}",
+                    "test accuracy, %": f"{part.test_accuracy.mean():.2f}",
+                }
             )
-            seeds = ", ".join(str(r.seed) for r in rows)
-            lines.append(
-                f"| {name} | {rows[0].parameters:,} | {seeds} | {train:.2f} | {test:.2f} |"
-            )
-    if missing:
-        lines += ["", f"Not measured yet: {'; '.join(missing)}."]
-    return "\n".join(lines) + "\n"
+    missing = "; ".join(name for name in CELLS if name not in {*records.network})
+    return markdown(pd.DataFrame(rows)) + (f"\nNot measured yet: {missing}.\n" if missing else "")
 
 
-def draw(store: Store) -> None:
+def draw(store: Records) -> None:
     """A panel for every perturbation: means, and the range over seeds as a band."""
-    figure = new_figure(10.0, 3.4)
+    records, figure = read(store), new_figure(10.0, 3.4)
     axes = figure.subplots(1, len(LEVELS), sharey=True)
     for axis, (kind, levels) in zip(axes, LEVELS.items(), strict=True):
-        for number, (name, cell) in enumerate(CELLS.items()):
-            found = np.array(list(accuracies(store, cell, kind).values()))
-            if len(found):
-                band = found.min(0), found.mean(0), found.max(0)
-                plot_band(axis, levels, *band, color=LIGHT.color(COLORS[number]), label=name)
+        found = by_level(records, kind)
+        for color, name in zip(COLORS, CELLS, strict=True):
+            if name in found.index:
+                part = found.loc[name]
+                band = part["min"], part["mean"], part["max"]
+                plot_band(axis, part.index, *band, color=LIGHT.color(color), label=name)
         title, unit = WORDS[kind]
         axis.set_title(title, fontsize=NORMAL, loc="left")
         axis.set_xlabel(unit)
@@ -175,9 +143,10 @@ def draw(store: Store) -> None:
     save_figure(figure, store.folder / "robustness.svg")
 
 
-def write(store: Store, seeds: int) -> None:
+def write(store: Records, seeds: int) -> None:
     """The page of the folder."""
-    version = next(iter(store.read().values())).version
+    records = read(store)
+    version = records.version.iloc[0]
     text = f"""# Robustness on MNIST: records
 
     python benchmarks/robustness.py --seeds {seeds}
@@ -186,7 +155,7 @@ made everything in this folder, with hdnn {version}; a second call does only wha
 `records.jsonl` has a line for every network, seed, perturbation and level. What it says is in
 [docs/images.md](../../docs/images.md#robustness).
 
-{sizes(store)}
+{sizes(records)}
 Trained by protocol `{PROTOCOL}` of Table 2, shortened to {EPOCHS} epochs; the last epoch counts.
 No changes of the training images, no adversarial training. "Plain convolution" is the paper's
 network with one layer y = relu(conv(y)), 3x3, in place of the 8 pointwise Hamiltonian layers.
@@ -198,7 +167,7 @@ cut off there. All networks meet the same noise.
 
 ![accuracy under perturbation](robustness.svg)
 
-""" + "\n".join(table(store, kind) for kind in LEVELS)
+""" + "\n".join(table(records, kind) for kind in LEVELS)
     with atomic(store.folder / "README.md") as temporary:
         temporary.write_text(text)
 
@@ -208,7 +177,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=1, help="trainings of every network")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(given)
-    store = Store(options.out, PerturbedRecord)
+    store = Records(options.out, (*KEY, "perturbation", "level"))
     for seed in range(options.seeds):
         for cell in sorted(CELLS.values(), key=lambda cell: cell.layers):  # the quick ones first
             measure(store, cell, seed)

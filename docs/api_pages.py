@@ -15,7 +15,6 @@ PAGES = {
             "hdnn.zoo": None,
             "hdnn.schemes": None,
             "hdnn.ode": None,
-            "hdnn.refinement": ["optimizer_state"],
         },
     ),
     "fields": (
@@ -26,7 +25,7 @@ PAGES = {
     "models": (
         "Models and files",
         "What you train, save and export: a stem, Hamiltonian stages and an output layer.",
-        {"hdnn.models": None, "hdnn": ["export_onnx", "export_torch"]},
+        {"hdnn.models": None, "hdnn": ["export_onnx"]},
     ),
     "estimators": (
         "Estimators",

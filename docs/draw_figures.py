@@ -88,7 +88,7 @@ def pytorch() -> Figure:
     plain = nn.Sequential(*layers)
     block = hdnn.network("H1", features=16, layers=32, T=1.0, scale=0.25)
     states = stem(x).detach()
-    found = analysis.watch(plain)(states).norms
+    found = analysis.watch(plain)(states)
     figure = plots.new_figure(6.0, 2.9)
     axis = figure.subplots()
     plots.norms_by_depth(axis, analysis.profile(block, states), "H1 block", BLUE)
@@ -136,8 +136,8 @@ def certificates() -> Figure:
     ):
         net = hdnn.network(name, features=4, layers=16, T=1.0, dtype=torch.float64)
         net.reset_parameters(torch.Generator().manual_seed(0))
-        found = analysis.spectrum(analysis.velocity_jacobians(net, states)).eigenvalues
-        values = found.detach().numpy().ravel()
+        found = torch.linalg.eigvals(analysis.velocity_jacobians(net, states))
+        values = found.numpy().ravel()
         axis.axvline(0, color=plots.LIGHT.grid, linewidth=1)
         axis.scatter(
             values.real, values.imag, s=5, color=color, alpha=0.5, linewidths=0, rasterized=True

@@ -1,6 +1,6 @@
 """Gradients that grow although the state moves slowly: y' = eps J tanh(y).
 
-J is skew, K = I, and every Jacobian eps J D(y) has imaginary eigenvalues and is diagonalisable:
+J is skew, K = I, and every Jacobian eps J D(y) has imaginary eigenvalues and is diagonalizable:
 Lemmas 2 and 3 hold at every state. The speed is at most eps sqrt(n), as small as one likes. Yet the
 period of an orbit depends on its size, so two neighboring states drift apart, and d y(T) / d y(0)
 grows linearly in eps T: "slowly varying" must mean slow against the dynamics itself, whose
@@ -44,10 +44,10 @@ if __name__ == "__main__":
     for eps in (1.0, 1e-3):
         for turns in (0.5, 5.0, 20.0, 40.0):
             found = examine(eps, turns)
-            growth, kappa = found["marginal-growth"], found["diagonalisable"].value
+            growth, kappa = found["marginal-growth"], found["diagonalizable"].value
             print(
                 f"{eps:5g}  {turns:5g}   {growth.detail['largest']:12.2f}   {kappa:5.2f}   "
-                f"{found['imaginary-spectrum'].verdict:7}   {found['diagonalisable'].verdict:7}   "
+                f"{found['imaginary-spectrum'].verdict:7}   {found['diagonalizable'].verdict:7}   "
                 f"{growth.verdict}"
             )
     print()

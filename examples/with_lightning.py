@@ -2,7 +2,7 @@
 
 Run it:  python examples/with_lightning.py [--precision bf16-mixed] [--logger tensorboard]
 
-It needs Lightning (pip install 'hdnn[lightning]'); a logger other than csv needs its own package.
+It needs Lightning (pip install lightning); a logger other than csv needs its own package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hdnn
-from hdnn.analysis.lightning import GradientNorms
 from hdnn.data import split
 
 LOGGERS = {
@@ -54,18 +53,19 @@ def train(folder: Path, epochs: int, precision: Any = "32-true", logger: str = "
     L.seed_everything(0, verbose=False)
     data = split("double-moons", size=2000)
     model, dtype = Classifier(), torch.get_default_dtype()
+    chosen = LOGGERS[logger](folder)
     loader = DataLoader(TensorDataset(data.X_train.to(dtype), data.y_train), 50, shuffle=True)
     trainer = L.Trainer(
         accelerator="cpu",
         precision=precision,
         max_epochs=epochs,
-        logger=LOGGERS[logger](folder),
-        callbacks=[GradientNorms("net", every=100)],
+        logger=chosen,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, loader)
+    with hdnn.analysis.monitor(model.net, every=100, log=chosen.log_metrics):
+        trainer.fit(model, loader)
     with torch.no_grad():
         found = model.eval()(data.X_test.to(dtype)) > 0
     return float((found == data.y_test).double().mean())

@@ -9,8 +9,15 @@ import pytest
 import torch
 from hypothesis import settings
 
+from hdnn.kernels import native
+
 settings.register_profile("hdnn", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("hdnn")
+
+if native.obstacle() is not None:
+    from hdnn.cli.base import note_kernels
+
+    note_kernels()  # which is said once a process: now, so that no test meets it
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ const tasks = {
     const data = { points: Float32Array.from(points), labels: Int32Array.from(labels), classes: file.classes };
     const trainer = new Trainer(network, data, { batch: 10, augmentation: file.augmentation });
     if (file.V) trainer.V.set(file.V);
-    const written = await files.write(network, trainer.V, { ...file, feature_names: null });
+    const written = files.write(network, trainer.V, { ...file, feature_names: null });
     return { logits: list(trainer.predict(data.points)), bytes: Buffer.from(written).toString("base64") };
   },
 };

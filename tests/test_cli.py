@@ -24,7 +24,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import hdnn
-from hdnn.cli import app, base, tools, use
+from hdnn.cli import app, base, use
 from hdnn.cli import demo as demo_module
 from hdnn.cli import train as train_module
 from hdnn.data import iter_rows
@@ -316,7 +316,7 @@ def test_plain_lines_when_piped() -> None:
     assert re.fullmatch(r"test      loss .*, accuracy .*  \(100 samples\)", lines[5])
     assert re.fullmatch(r"linear    loss \d\.\d{4}, accuracy \d\.\d{4}", lines[6])
     assert re.fullmatch(r"baseline  loss 0.6931, accuracy 0.5000", lines[7])
-    assert re.fullmatch(r"loss by epoch +norm of d y_N / d y_l by layer l", lines[8])
+    assert re.fullmatch(r"loss by epoch +reaction of the output, by layer", lines[8])
     assert [line.count("|") for line in lines[9:]] == [2, 2, 2, 2, 2, 0, 0]
     assert lines[-2].split()[:2] == ["1", "4"]  # epochs
     assert lines[-1] == "run: run"
@@ -376,11 +376,6 @@ def test_json_and_nothing_else_on_standard_output(labeled: Trained) -> None:
     assert found["run"] == "run"
     assert {**found["test"]} == json.loads(Path("run/metrics.json").read_text())["test"]
     assert "missing values" in result.stderr
-
-
-def test_the_history_as_csv() -> None:
-    done("train", *ROLL, "--csv", "log.csv", "--out", "run")
-    assert [row["epoch"] for row in rows_of(Path("log.csv"))] == ["1", "2", "3", "4"]
 
 
 # --- configs --------------------------------------------------------------------------------------
@@ -822,17 +817,6 @@ def test_info() -> None:
         assert re.search(rf"^{re.escape(name)} +{re.escape(shown)}$", text, re.MULTILINE)
 
 
-def test_info_clears_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("a.nbi", "a.1.nbc", "b.nbi")]
-    for path in files:
-        path.touch()
-    monkeypatch.setattr(tools, "_caches", lambda: [path for path in files if path.exists()])
-    assert strict_json(done("info", "--json").stdout)["compiled kernels"] == 2
-    assert strict_json(done("info", "--json", "--clear-cache").stdout)["compiled kernels"] == 0
-    assert not any(path.exists() for path in files)
-    done("info", "--clear-cache")
-
-
 def test_demo_prints_a_table_and_draws_a_figure() -> None:
     image = pytest.importorskip("matplotlib.image")
     result = done("demo", "--epochs", 1, "--seed", 3)
@@ -886,7 +870,7 @@ def test_errors_are_exit_codes(
     def fail() -> None:
         raise error("so it is")
 
-    monkeypatch.setattr(tools, "_caches", fail)
+    monkeypatch.setattr(torch, "get_num_threads", fail)
     refused(command("info"), code, "so it is")
 
 
@@ -932,10 +916,6 @@ def test_a_figure_without_an_ending_gets_one(roll: Path) -> None:
     assert not Path("norms").exists()
 
 
-def test_reproduce_readme_outside_the_repository() -> None:
-    refused(command("reproduce", "readme", "records"), 2, "there is no page README.md", "--page")
-
-
 def test_a_rehearsal_says_so_and_does_everything(
     monkeypatch: pytest.MonkeyPatch, labeled: Trained
 ) -> None:
@@ -954,6 +934,5 @@ def test_every_command_takes_a_run_of_mixed_columns_with_gaps_and_a_projection()
     for name in ("evaluate", "gradients", "certify", "advise", "margins"):
         done(name, "run")
     done("predict", "run", "t.csv", "--out", "p.csv")
-    done("coarsen", "run", "--layers", 2, "--out", "coarse")
     done("export", "run", "--out", "model.onnx")
     assert len(rows_of(Path("p.csv"))) == 60

@@ -37,11 +37,7 @@ NOT_EXECUTED = {
     "make ": "sets up an environment of its own",
     "pip install ": "needs the network",
     "hdnn --install-completion": "changes the files of the user's shell",
-    "torchrun ": "several processes: tests/test_distributed.py",
     "python benchmarks/": "measures for minutes: tests/test_bench.py",
-    "python -m hdnn.paper.tuning": "takes hours",
-    "hdnn reproduce table1 --seeds 20 --out DIR --engine dask": "needs a cluster",
-    "hdnn reproduce table1 --seeds 20 --out DIR --engine ray": "needs a cluster",
 }
 """How commands begin that cannot be executed here, and why."""
 
@@ -98,7 +94,6 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_images(tmp_path / "folder_by_class")
     shutil.copytree(tmp_path / "folder_by_class" / "cat", tmp_path / "folder")
     install_mnist(tmp_path / "data" / "mnist", monkeypatch)
-    shutil.copy(ROOT / "README.md", tmp_path)  # which `hdnn reproduce readme` fills
     shutil.copytree(ROOT / "results", tmp_path / "results")  # to which a sweep adds what is missing
     return tmp_path
 

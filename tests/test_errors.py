@@ -10,7 +10,6 @@ import torch
 import hdnn
 from catalogue import build, every_name
 from hdnn.errors import HdnnError
-from hdnn.zoo import ARCHITECTURES
 
 
 def _shown(options: dict[str, Any]) -> str:
@@ -71,24 +70,6 @@ def test_a_plain_network_has_no_step(options: dict[str, Any]) -> None:
 def test_typos_in_keywords_are_not_swallowed() -> None:
     with pytest.raises(TypeError):
         build("H1").reset_parameters(sclae=0.1)
-
-
-@pytest.mark.parametrize("typed", ["h1", "H1", "ms1", "resnet", "fcnn", "RESNET", "hs"])
-def test_names_know_no_case(typed: str) -> None:
-    row = hdnn.zoo.architecture(typed)
-    options = {"T": 1.0} if row.scheme.uses_step else {}
-    net = hdnn.network(typed, features=4, layers=1, **options)
-    assert net.name in ARCHITECTURES
-    assert net.name.lower() == typed.lower()
-
-
-@pytest.mark.parametrize(("typed", "near"), [("H3", "H"), ("Res-Net", "ResNet"), ("ms4", "MS")])
-def test_an_unknown_name_lists_the_known_ones_and_the_nearest(typed: str, near: str) -> None:
-    with pytest.raises(HdnnError) as caught:
-        hdnn.network(typed, features=4, layers=2, T=1.0)
-    message = str(caught.value)
-    assert all(name in message for name in ARCHITECTURES)
-    assert f"did you mean '{near}" in message
 
 
 @every_name

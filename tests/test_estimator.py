@@ -26,13 +26,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.estimators import settings
-from hdnn.kernels import output_layer
+from hdnn.kernels import native
 from hdnn.models import Scaler
 from hdnn.training import defaults as table_defaults
-from hdnn.training import output_solver, starts
-from hdnn.training.objective import LOSSES
+from hdnn.training import output_solver
 from hdnn.training.schema import check_value, settings_of
 from hdnn.training.settings import ModelConfig, TrainingConfig
+from skips import needs_kernels
 
 Array = np.ndarray
 IRIS = load_iris(return_X_y=True)
@@ -77,7 +77,7 @@ def test_the_defaults_learn(load: Any, floor: float) -> None:
 def test_a_width_below_the_features_is_projected_to() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     clf = HDNNClassifier(width=8, method="joint", random_state=0, max_iter=15).fit(X[::2], y[::2])
-    assert (clf.model_.projection.features, clf.model_.network.features) == (30, 8)
+    assert (clf.model_.stem.projection.features, clf.model_.network.features) == (30, 8)
     assert clf.score(X[1::2], y[1::2]) > 0.93
 
 
@@ -140,7 +140,7 @@ def test_what_is_asked_for_is_built() -> None:
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
     assert net.time_invariant
     assert net.field.activation.name == "relu"
-    assert clf.model_.augmentation.mode == "spread"
+    assert clf.model_.stem.augmentation.mode == "spread"
     assert clf.model_.scaler is None
     assert net.K.dtype == torch.float32
     assert quick(architecture="FCNN").fit(X, y).model_.network.name == "FCNN"
@@ -198,16 +198,6 @@ def test_what_is_chosen_for_a_table() -> None:
     assert table_defaults.dtype(1000, [plain]) == "float64"
     assert table_defaults.dtype(1001, [plain]) == "float32"
     assert table_defaults.dtype(1001, [plain, offset]) == "float64"
-
-
-def test_of_several_starts_the_one_with_the_lowest_loss_is_kept() -> None:
-    X, y = make_friedman1(120, noise=0.5, random_state=0)
-    seeds = starts.seeds(1, 3)
-    alone = [HDNNRegressor(max_iter=5, random_state=seed).fit(X, y) for seed in seeds]
-    best = min(alone, key=lambda found: found.loss_curve_[-1])
-    found = HDNNRegressor(max_iter=5, random_state=1, n_init=3).fit(X, y)
-    assert found.loss_curve_ == best.loss_curve_
-    assert (found.predict(X) == best.predict(X)).all()
 
 
 def test_seconds_since_1970_are_good_features_and_targets() -> None:
@@ -278,63 +268,6 @@ def test_warm_start_goes_on(kind: Any) -> None:
         est.set_params(layers=7).fit(X, y)
     with pytest.raises(ValueError, match="features"):
         est.set_params(layers=3).fit(X[:, :2], y)
-
-
-@BOTH
-def test_partial_fit_is_an_epoch_at_a_time(kind: Any) -> None:
-    X, y = IRIS
-    options = {"classes": [0, 1, 2]} if kind is HDNNClassifier else {}
-    est = quick(kind, learning_rate=0.05)
-    for turn in range(40):
-        rows = slice(turn % 2, None, 2)
-        est.partial_fit(X[rows], y[rows], **options)
-        est = pickle.loads(pickle.dumps(est))
-    assert est.n_iter_ == len(est.loss_curve_) == 40
-    assert est.loss_curve_[-1] < 0.3 * est.loss_curve_[0]
-    assert est.score(X, y) > 0.9
-    # Adam goes on where it was, so that 40 calls with all rows are a fit of 40 epochs.
-    whole = quick(kind, method="joint", schedule="constant", max_iter=12).fit(X, y)
-    parts = quick(kind)
-    for _ in range(12):
-        parts.partial_fit(X, y, **options)
-    np.testing.assert_allclose(values(parts), values(whole), rtol=1e-6, atol=1e-8)
-
-
-def test_partial_fit_knows_its_classes() -> None:
-    X, y = IRIS
-    with pytest.raises(HdnnError, match="first partial_fit needs classes"):
-        quick().partial_fit(X, y)
-    clf = quick().partial_fit(X[:50], y[:50], classes=[0, 1, 2])  # one class of three
-    assert clf.predict_proba(X).shape == (150, 3)
-    clf.partial_fit(X[50:], y[50:])
-    with pytest.raises(HdnnError, match="were \\[0, 1, 2\\]"):
-        clf.partial_fit(X, y, classes=[0, 1])
-    with pytest.raises(HdnnError, match=r"\[7\] are not among \[0, 1, 2\]"):
-        clf.partial_fit(X, np.where(y == 2, 7, y))
-
-
-@BOTH
-def test_partial_fit_is_hidden_where_all_data_are_needed(kind: Any) -> None:
-    """As scikit-learn's own estimators do, so that tools which ask for it see that it is not."""
-    cases: list[tuple[dict[str, Any], str]] = [({"early_stopping": True}, "cannot stop early")]
-    if kind is HDNNClassifier:
-        cases.append(({"class_weight": "balanced"}, "cannot balance"))
-    for options, reason in cases:
-        est = quick(kind, **options)
-        assert not hasattr(est, "partial_fit")
-        with pytest.raises(AttributeError, match="partial_fit") as caught:
-            est.partial_fit(*IRIS)
-        assert reason in str(caught.value.__cause__)
-        assert hasattr(est.set_params(**dict.fromkeys(options)), "partial_fit")
-
-
-def test_a_failed_partial_fit_leaves_the_model() -> None:
-    X, y = IRIS
-    reg = quick(HDNNRegressor).fit(X, y)
-    before = reg.predict(X)
-    with pytest.raises(HdnnError, match="learning_rate"):
-        reg.set_params(learning_rate=-1.0).partial_fit(X, y)
-    np.testing.assert_array_equal(reg.predict(X), before)
 
 
 def test_early_stopping() -> None:
@@ -409,7 +342,7 @@ def test_several_targets() -> None:
     assert both.predict(X[:, :2]).shape == (150, 2)
     assert quick(HDNNRegressor).fit(X[:, :2], X[:, 2:3]).predict(X[:, :2]).shape == (150, 1)
     with pytest.raises(HdnnError, match="y has 1 outputs"):
-        both.partial_fit(X[:, :2], X[:, 2])
+        both.set_params(warm_start=True).fit(X[:, :2], X[:, 2])
 
 
 def test_targets_of_any_size_give_the_same_fit() -> None:
@@ -528,13 +461,15 @@ def problem(loss: str, outputs: int, q: int = 30) -> tuple[Array, Array, Array]:
     return Z, target, weight / weight.sum()
 
 
+@needs_kernels
 @pytest.mark.parametrize(("loss", "outputs"), [("logistic", 1), ("softmax", 6), ("squared", 4)])
 @pytest.mark.parametrize("alpha_c", [1e-2, 1e-5])
 def test_matrices_solve_what_the_kernels_solve(loss: str, outputs: int, alpha_c: float) -> None:
     Z, target, weight = problem(loss, outputs)
     wide, kernel = np.zeros((outputs, 30)), np.zeros((outputs, 30))
     assert output_solver.newton(Z, target, weight, wide, loss, alpha_c, 60, 1e-11) < 60
-    output_layer.kernel("newton")(Z, target, weight, kernel, LOSSES.index(loss), alpha_c, 60, 1e-11)
+    options = native.SolverOptions("newton", 60, 1e-11)
+    native.output_layer(Z, target, weight, kernel, loss, alpha_c, options)
     np.testing.assert_allclose(wide, kernel, rtol=1e-6, atol=1e-6)
 
 

@@ -287,7 +287,9 @@ def test_every_scaling_of_numbers_is_exported(scaling: str, tmp_path: Path) -> N
     texts = np.array(["u", "v"] * 6, object)[: len(x)]
     encoder = ColumnEncoder.fit({"x": x, "c": texts}, types, scaling=scaling)
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    model = hdnn.Model(net, 1, task="regression", encoder=encoder, projection=Projection(3, 4))
+    model = hdnn.Model(
+        net, 1, task="regression", columns=encoder.to_list(), projection=Projection(3, 4)
+    )
     torch.nn.init.normal_(model.head.weight)
     export = hdnn.export_onnx(model, tmp_path / "model.onnx")
     between = np.concatenate([x, x + 1e-3, x - 0.4, [-1e6, 1e6]])
@@ -303,7 +305,7 @@ def many_categories() -> hdnn.Model:
     encoder = ColumnEncoder.fit({"c": texts}, [ColumnType("c", "category")])
     features = len(encoder.feature_names)
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    return hdnn.Model(net, 1, encoder=encoder, projection=Projection(features, 4))
+    return hdnn.Model(net, 1, columns=encoder.to_list(), projection=Projection(features, 4))
 
 
 def test_hashed_categories_are_exported_encoded(tmp_path: Path) -> None:
@@ -351,7 +353,7 @@ def refused() -> dict[str, tuple[Any, str]]:
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
         "unknown part": (strange_stem(), r"Tanh\(\)"),
         "module": (torch.nn.Linear(2, 2), "network or a model"),
-        "hashes": (many_categories(), "encoded=True"),
+        "hashes": (many_categories(), "encoded"),
         "double convolution": (build("H1", channels=2, kernel=3), "float32"),
     }
 

@@ -17,24 +17,21 @@ import hdnn
 from catalogue import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
-from hdnn.kernels import output_layer
-from hdnn.kernels.barrier import done, fail, finish, new_progress, next_shared, publish, take, wait
+from hdnn.kernels.native import LOSSES
 from hdnn.models import Model, Projection
 from hdnn.schemes import Leapfrog
-from hdnn.training import TrainingConfig, joint
-from hdnn.training.ensemble import CompiledLoop, _CompiledEpochs
-from hdnn.training.joint import CompiledJointLoop
+from hdnn.training import TrainingConfig, compiled, loops
+from hdnn.training.compiled import CompiledLoop, CompiledTraining, coordinate_obstacle
 from hdnn.training.loops import (
     Batches,
     CoordinateLoop,
     Epoch,
     JointLoop,
     Loop,
-    direct_obstacle,
     make_loop,
     make_optimizer,
 )
-from hdnn.training.objective import LOSSES
+from skips import needs_kernels
 
 SAMPLES = 50
 # Two batches of 20 and one of 10. Rounding grows in ill-conditioned output layers: not too little
@@ -89,7 +86,7 @@ def assert_direct_is_autograd(
     direct = model(network, loss)
     plain = copy.deepcopy(direct)
     plain.network.backend = "reference"
-    assert direct_obstacle(direct, data, config) is None
+    assert coordinate_obstacle(direct, data, config) is None
     before = copy.deepcopy(direct.state_dict())
     found = run(CompiledLoop(direct, data, config))
     exact = run(CoordinateLoop(plain, data, config))
@@ -107,6 +104,7 @@ def assert_direct_is_autograd(
 # --- the kernels against autograd -----------------------------------------------------------------
 
 
+@needs_kernels
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("solver", ["newton", "adam"])
@@ -131,11 +129,13 @@ VARIANTS: dict[str, Callable[..., hdnn.HamiltonianNetwork]] = {
 }
 
 
+@needs_kernels
 @pytest.mark.parametrize("label", VARIANTS)
 def test_every_kind_of_network(label: str) -> None:
     assert_direct_is_autograd(VARIANTS[label](), batches("softmax"), "softmax")
 
 
+@needs_kernels
 def test_a_graph_with_more_rows_than_columns() -> None:
     graph = np.random.default_rng(0).random((5, 4)) < 0.6
     weights = Weights(graph, features=4, layers=3)
@@ -143,12 +143,14 @@ def test_a_graph_with_more_rows_than_columns() -> None:
     assert_direct_is_autograd(network, batches("logistic"), "logistic")
 
 
+@needs_kernels
 @pytest.mark.parametrize("width", [2, 3, 6, 9])
 def test_every_width(width: int) -> None:
     name = "H2" if width % 2 else "H1"
     assert_direct_is_autograd(build(name, features=width), batches("softmax", width), "softmax")
 
 
+@needs_kernels
 @pytest.mark.parametrize(
     "options",
     [
@@ -176,19 +178,23 @@ def test_every_setting(name: str, options: dict[str, Any]) -> None:
     assert_direct_is_autograd(build(name), batches("logistic"), "logistic", config)
 
 
+@needs_kernels
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sample_weights(loss: str) -> None:
     data = replace(batches(loss), weight=torch.rand(SAMPLES) + 0.1)
     assert_direct_is_autograd(build("H1"), data, loss)
 
 
+@needs_kernels
 @pytest.mark.parametrize("loss", LOSSES)
 def test_samples_without_weight_still_count_as_right_or_wrong(loss: str) -> None:
     data = replace(batches(loss), weight=(torch.arange(SAMPLES) % 3 > 0).double())
     assert_direct_is_autograd(build("H1"), data, loss)
 
 
-@pytest.mark.parametrize("loop", [CompiledLoop, CoordinateLoop, JointLoop])
+@pytest.mark.parametrize(
+    "loop", [pytest.param(CompiledLoop, marks=needs_kernels), CoordinateLoop, JointLoop]
+)
 def test_a_batch_without_weight_changes_nothing(loop: type[Loop]) -> None:
     """Nothing is known about the hidden layers there; what is not finite would be a divergence."""
     weight = torch.ones(SAMPLES)
@@ -201,6 +207,7 @@ def test_a_batch_without_weight_changes_nothing(loop: type[Loop]) -> None:
     assert bool(torch.isfinite(net.K).all())
 
 
+@needs_kernels
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", ["H1", "MS1", "FCNN"])
 def test_single_precision(name: str, loss: str) -> None:
@@ -209,6 +216,7 @@ def test_single_precision(name: str, loss: str) -> None:
     assert_direct_is_autograd(network, data, loss, tolerance=2e-3)
 
 
+@needs_kernels
 def test_single_precision_is_double_precision_rounded() -> None:
     single = model(build("H1", dtype=torch.float32, generator=seeded(0)), "logistic")
     double = copy.deepcopy(single).double()
@@ -219,6 +227,7 @@ def test_single_precision_is_double_precision_rounded() -> None:
     assert single.network.K.dtype == torch.float32
 
 
+@needs_kernels
 def test_the_head_holds_what_the_kernels_solved() -> None:
     net = model(build("H1"), "softmax")
     loop = CompiledLoop(net, batches("softmax"), CONFIG)
@@ -227,6 +236,7 @@ def test_the_head_holds_what_the_kernels_solved() -> None:
     assert torch.equal(V, torch.from_numpy(loop.compiled.V[0]))
 
 
+@needs_kernels
 def test_a_warm_head_is_where_newton_begins() -> None:
     """One iteration from the minimizer of the last batch is not one iteration from zero."""
     config, data = replace(CONFIG, solver_iterations=1), batches("logistic")
@@ -262,13 +272,17 @@ def _train_together(
     loss: str,
     config: TrainingConfig,
     epochs: int = 2,
-) -> tuple[_CompiledEpochs, list[list[Epoch]]]:
+) -> tuple[CompiledTraining, list[list[Epoch]]]:
     targets = [part.target.double().reshape(SAMPLES, -1) for part in parts]
-    ensemble = _CompiledEpochs(
+    weights = network.field.weights
+    ensemble = CompiledTraining(
         network,
-        torch.stack([p.states for p in parts]),
-        torch.stack(targets),
-        torch.stack([p.weight for p in parts]),
+        [weights.theta, weights.beta],
+        Batches(
+            torch.stack([p.states for p in parts]),
+            torch.stack(targets),
+            torch.stack([p.weight for p in parts]),
+        ),
         config,
         outputs=OUTPUTS[loss],
         loss=loss,
@@ -279,14 +293,15 @@ def _train_together(
 STEPS = torch.linspace(0.1, 0.9, MEMBERS * 3).reshape(MEMBERS, 3)
 
 
-@pytest.mark.parametrize("threads", ["1", "2", "7"])
+@needs_kernels
+@pytest.mark.parametrize("threads", [1, 2, 7])
 @pytest.mark.parametrize("own_data", [False, True], ids=["shared data", "own data"])
 @pytest.mark.parametrize("own_steps", [False, True], ids=["one step", "own steps"])
 @pytest.mark.parametrize("name", ["H1", "MS1"])
 def test_members_are_single_trainings_bit_for_bit(
-    name: str, own_steps: bool, own_data: bool, threads: str, monkeypatch: pytest.MonkeyPatch
+    name: str, own_steps: bool, own_data: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HDNN_NUM_THREADS", threads)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     loss, config = "softmax", replace(CONFIG, clip=0.5)
     count = MEMBERS if own_data else 1
     parts = [replace(batches(loss, seed=10 * e), weight=torch.rand(SAMPLES)) for e in range(count)]
@@ -304,6 +319,7 @@ def test_members_are_single_trainings_bit_for_bit(
         assert np.array_equal(ensemble.V[e], loop.compiled.V[0])
 
 
+@needs_kernels
 def test_single_precision_members_too() -> None:
     network = _together("H1", dtype=torch.float32)
     part = batches("logistic", dtype=torch.float32)
@@ -314,6 +330,7 @@ def test_single_precision_members_too() -> None:
         assert torch.equal(network.K[e], alone.K)
 
 
+@needs_kernels
 def test_a_member_that_diverges_stops_alone() -> None:
     parts = [batches("logistic") for _ in range(MEMBERS)]
     parts[2] = replace(parts[2], states=torch.full_like(parts[2].states, torch.nan))
@@ -330,6 +347,7 @@ def test_a_member_that_diverges_stops_alone() -> None:
         assert torch.equal(network.K[e], alone.K)
 
 
+@needs_kernels
 def test_the_state_of_an_ensemble_goes_out_and_back_in() -> None:
     part, given = batches("logistic"), torch.stack(orders(4))[None]
     whole, _ = _train_together(_together("H1"), [part], given, "logistic", CONFIG, 4)
@@ -340,8 +358,8 @@ def test_the_state_of_an_ensemble_goes_out_and_back_in() -> None:
     for k in (2, 3):
         rest.epoch(given[:, k], k)
     assert np.array_equal(rest.V, whole.V)
-    assert torch.equal(rest.weights.theta, whole.weights.theta)
-    assert rest.taken == whole.taken == 12
+    assert torch.equal(rest.parts[0], whole.parts[0])
+    assert rest.taken.tolist() == whole.taken.tolist() == [12] * MEMBERS
 
 
 # --- joint descent in kernels ---------------------------------------------------------------------
@@ -395,6 +413,7 @@ def assert_joint_is_autograd(
             assert not torch.equal(value, before[name])
 
 
+@needs_kernels
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_joint_descent_of_every_architecture_and_loss(name: str, loss: str) -> None:
@@ -402,6 +421,7 @@ def test_joint_descent_of_every_architecture_and_loss(name: str, loss: str) -> N
     assert_joint_is_autograd(net, joint_batches(loss, 4), JOINT)
 
 
+@needs_kernels
 @pytest.mark.parametrize("label", VARIANTS)
 def test_joint_descent_of_every_kind_of_network(label: str) -> None:
     net = joint_model(VARIANTS[label](), "softmax")
@@ -420,6 +440,7 @@ JOINT_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@needs_kernels
 @pytest.mark.parametrize("label", JOINT_SETTINGS)
 @pytest.mark.parametrize("features", [None, 9])
 def test_joint_descent_with_every_setting(label: str, features: int | None) -> None:
@@ -428,11 +449,13 @@ def test_joint_descent_with_every_setting(label: str, features: int | None) -> N
     assert_joint_is_autograd(net, data, replace(JOINT, **JOINT_SETTINGS[label]))
 
 
+@needs_kernels
 def test_joint_descent_in_single_precision() -> None:
     net = joint_model(build("H1", dtype=torch.float32), "softmax", 5, dtype=torch.float32)
     assert_joint_is_autograd(net, joint_batches("softmax", 5, torch.float32), JOINT, 1e-3)
 
 
+@needs_kernels
 def test_a_batch_without_weight_is_no_joint_step() -> None:
     data = joint_batches("logistic", 4)
     data = replace(data, weight=torch.zeros_like(data.weight))
@@ -444,6 +467,7 @@ def test_a_batch_without_weight_is_no_joint_step() -> None:
     assert int(loop.state()["taken"]) == 0
 
 
+@needs_kernels
 @pytest.mark.parametrize("features", [None, 9])
 def test_threads_slices_and_resuming_change_no_bit_of_joint_descent(
     features: int | None, monkeypatch: pytest.MonkeyPatch
@@ -454,11 +478,11 @@ def test_threads_slices_and_resuming_change_no_bit_of_joint_descent(
     )
     ends = []
     for threads, seconds, stop in ((1, 10.0, False), (3, 10.0, False), (2, 0.0, True)):
-        monkeypatch.setattr(joint, "SLICE", seconds)
+        monkeypatch.setattr(compiled, "SLICE", seconds)
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
         copied = copy.deepcopy(net)
         loop = make_loop(copied, data, JOINT)
-        assert isinstance(loop, CompiledJointLoop)
-        loop.threads = threads
+        assert isinstance(loop, CompiledLoop)
         joint_run(loop, 1)
         if stop:
             state, copied = loop.state(), copy.deepcopy(copied)
@@ -470,23 +494,7 @@ def test_threads_slices_and_resuming_change_no_bit_of_joint_descent(
         assert all(torch.equal(other[name], value) for name, value in ends[0].items())
 
 
-def test_helpers_take_part_in_joint_descent_or_come_too_late() -> None:
-    """The caller does what nobody else does, and a helper only what has begun."""
-    progress = new_progress()
-    assert take(progress) == -1
-    publish(progress, 2)
-    assert [take(progress) for _ in range(3)] == [0, 1, -1]
-    done(progress)
-    done(progress)
-    assert wait(progress)
-    publish(progress, 1)
-    assert next_shared(progress) == 2
-    fail(progress)
-    assert not wait(progress)
-    finish(progress)
-    assert next_shared(progress) == -1
-
-
+@needs_kernels
 def test_joint_descent_that_diverges_says_so() -> None:
     data = joint_batches("squared", 4)
     data.target[0] = math.inf
@@ -514,6 +522,7 @@ class _Watcher:
         raise AssertionError
 
 
+@needs_kernels
 def test_an_observer_of_joint_descent_sees_what_that_of_autograd_sees() -> None:
     data, net = joint_batches("softmax", 4), joint_model(build("H2"), "softmax")
     plain, watched = copy.deepcopy(net), copy.deepcopy(net)
@@ -577,13 +586,14 @@ OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any]
     "frozen biases": (_frozen, {}, "not all of them"),
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
     "learned X": (lambda: build("HS", X="learned"), {}, "other parameters"),
-    "J(t)": (_time_varying, {}, "gains"),
+    "J(t)": (_time_varying, {}, "constant J"),
     "a flow": (lambda: build("H1", "RK4"), {}, "flow"),
     "reference": (lambda: build("H1", backend="reference"), {}, "asked for"),
     "too wide": (lambda: build("H1", features=98), {}, "width 98"),
 }
 
 
+@needs_kernels
 @pytest.mark.parametrize("label", OBSTACLES)
 def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
     make, options, reason = OBSTACLES[label]
@@ -602,22 +612,24 @@ def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(begin, trained, strict=True))
 
 
+@needs_kernels
 def test_large_output_layers_go_through_autograd() -> None:
     data = batches("softmax", 32)
     data = replace(data, target=data.target.clamp_max(1))
     net = Model(build("H1", features=32), 5)
-    assert "unknowns" in str(direct_obstacle(net, data, CONFIG))
-    assert direct_obstacle(Model(build("H1", features=32), 4), data, CONFIG) is None
+    assert "unknowns" in str(coordinate_obstacle(net, data, CONFIG))
+    assert coordinate_obstacle(Model(build("H1", features=32), 4), data, CONFIG) is None
 
 
+@needs_kernels
 def test_the_thing_asked_for_is_the_thing_built() -> None:
     data, net = batches("logistic"), model(build("H1"), "logistic")
     assert isinstance(make_loop(net, data, CONFIG), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, loop="compiled")), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(CONFIG, loop="autograd")), CoordinateLoop)
     joint = replace(CONFIG, method="joint")
-    assert isinstance(make_loop(net, data, joint), CompiledJointLoop)
-    assert isinstance(make_loop(net, data, replace(joint, loop="compiled")), CompiledJointLoop)
+    assert isinstance(make_loop(net, data, joint), CompiledLoop)
+    assert isinstance(make_loop(net, data, replace(joint, loop="compiled")), CompiledLoop)
     assert isinstance(make_loop(net, data, replace(joint, loop="autograd")), JointLoop)
 
 
@@ -651,7 +663,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         V[:] = 2.0
         return 0
 
-    monkeypatch.setattr(output_layer, "kernel", lambda name: scripted)
+    monkeypatch.setattr(loops, "solve", scripted)
     return calls
 
 
@@ -675,7 +687,8 @@ def test_an_iteration_is_one_forward_pass_one_solve_and_one_step(
     assert [call[2].tolist() for call in solved] == [[2 / 3, 1 / 3], [1.0]]
     assert [call[3].tolist() for call in solved] == [[[0, 0, 0]], [[2, 2, 2]]]  # warm
     for call in solved:
-        assert call[4:7] == (2, 0.5, 10)  # squared error, alpha_c, at most 10 iterations
+        loss, alpha_c, options = call[4:]
+        assert (loss, alpha_c, options.iterations) == ("squared", 0.5, 10)
     # By hand, with W = (2, 2), mu = 2: values 2 gain (y1 + y2) + 2.
     gain, losses = 1.0, []
     for rows in ([(0.5, -1.0, 0.5, 2 / 3), (1.0, 2.0, 1.0, 1 / 3)], [(3.0, 1.0, 2.0, 1.0)]):
@@ -760,6 +773,7 @@ def test_clipping_bounds_the_norm_of_the_gradient(method: str) -> None:
     assert norms == pytest.approx([limit] * 3, rel=1e-4)
 
 
+@needs_kernels
 def test_accuracy_counts_samples_before_their_step() -> None:
     net, data = model(build("H1", generator=seeded(0)), "softmax"), batches("softmax")
     config = TrainingConfig(batch_size=100)
@@ -833,6 +847,7 @@ def test_the_state_of_an_optimizer_goes_out_and_back_in(name: str, method: str) 
     assert torch.equal(net.network.K, twin.network.K)
 
 
+@needs_kernels
 def test_leapfrog_is_lowered_to_kernels() -> None:
     net = model(build("MS1", "Leapfrog"), "logistic")
     assert net.network.scheme == Leapfrog()

@@ -13,7 +13,8 @@ import hdnn
 from catalogue import NAMES, build
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.fields.patterns import STRUCTURES
-from hdnn.training.objective import LOSSES, data_loss, loss_name, output_penalty, smoothness
+from hdnn.kernels.native import LOSSES
+from hdnn.training.objective import data_loss, loss_name, output_penalty, smoothness
 
 WEIGHT = torch.tensor([1.0, 3.0, 0.0, 2.0, 0.5])
 BINARY = torch.tensor([0, 1, 1, 0, 1])

@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 
 import hdnn
 from catalogue import HAMILTONIAN, build
-from hdnn.errors import ConvergenceError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField
 
 TIGHT = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13}
@@ -136,44 +136,3 @@ def test_what_has_no_ode() -> None:
             net.ode()
     with pytest.raises(HdnnError, match="out of range"):
         build("H1").ode().layer(3)
-
-
-# --- adaptive steps -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [*HAMILTONIAN, "ResNet"])
-def test_adaptive_steps_meet_the_tolerance_with_order_three(name: str) -> None:
-    """Errors follow the tolerance; work grows as its third root, as the pair's order says."""
-    net, y = build(name, layers=2, T=2.0), torch.randn(20, 4)
-    ode, exact = net.ode(), solved(net, y)
-    with torch.no_grad():
-        loose, tight = ode.solve(y, 1e-5), ode.solve(y, 1e-8)
-    errors = [float((found.y - exact).abs().max()) for found in (loose, tight)]
-    assert errors[0] < 300 * 1e-5
-    assert errors[1] < 300 * 1e-8
-    assert tight.evaluations == 3 * (tight.steps + tight.rejected) + net.layers
-    assert np.log10(tight.steps / loose.steps) == pytest.approx(1.0, abs=0.25)
-
-
-def test_adaptive_steps_are_short_where_the_field_is_fast() -> None:
-    slow, fast = (build("H1", layers=1, T=1.0, scale=scale) for scale in (0.3, 3.0))
-    y = torch.randn(10, 4)
-    with torch.no_grad():
-        assert 3 * slow.ode().solve(y).steps < fast.ode().solve(y).steps
-
-
-def test_adaptive_steps_are_differentiable() -> None:
-    net, y = build("MS3", layers=2, T=1.0), torch.randn(2, 4, requires_grad=True)
-    ode = net.ode()
-    (found,) = torch.autograd.grad(ode.solve(y, 1e-6).y.square().sum(), y)
-    (close,) = torch.autograd.grad(hdnn.refine(net, 4096)(y).square().sum(), y)
-    torch.testing.assert_close(found, close, rtol=1e-2, atol=1e-3)
-
-
-def test_tolerances_that_cannot_be_met_raise() -> None:
-    ode, y = build("H1").ode(), torch.randn(3, 4)
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(HdnnError, match="positive number"):
-            ode.solve(y, wrong)
-    with pytest.raises(ConvergenceError, match="use a larger one"):
-        ode.solve(torch.full((1, 4), float("nan")))

@@ -1,4 +1,4 @@
-"""Mixed and low precision: what runs in which dtype, and that it trains."""
+"""Mixed and low precision of models: what runs in which dtype, and that it trains."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
-from catalogue import PAIRS, build, every_pair
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
 
 LOW = (torch.bfloat16, torch.float16)
-EXPLICIT = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
 
 
 @pytest.mark.parametrize("lower", LOW, ids=str)
@@ -32,27 +30,6 @@ def test_autocast_lowers_stem_and_head_but_not_the_blocks(lower: torch.dtype) ->
     loss.backward()
     assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
     assert all(p.grad is not None for p in model.parameters())
-
-
-@pytest.mark.parametrize("lower", LOW, ids=str)
-@every_pair(EXPLICIT)
-def test_a_low_precision_network_computes_in_its_own_dtype(
-    name: str, scheme: str, lower: torch.dtype
-) -> None:
-    """Nothing in float32 behind one's back: result and gradients have the dtype asked for."""
-    net = build(name, scheme, dtype=torch.float32)
-    y = torch.randn(5, 4, dtype=torch.float32) / 2
-    exact = net(y).detach()
-    net.to(lower)
-    out = net(y.to(lower))
-    assert out.dtype == lower
-    assert not torch.equal(out.detach().float(), exact)
-    # At most three layers, each with a few roundings of its own.
-    error = (out.detach().float() - exact).norm() / exact.norm()
-    assert float(error) < 20 * torch.finfo(lower).eps
-    out.sum().backward()
-    assert all(p.grad is not None and p.grad.dtype == lower for p in net.parameters())
-    assert net.explain_backend(y.to(lower)).backend == "reference"
 
 
 def rings(samples: int) -> tuple[Tensor, Tensor]:

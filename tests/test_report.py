@@ -20,18 +20,17 @@ from typer.testing import CliRunner
 
 import hdnn
 from hdnn.cli import app
+from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
 from hdnn.training import DivergenceError, TrainingConfig
-from hdnn.training.coarsening import DepthScore
-from hdnn.training.prepare import prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
 from hdnn.training.trainer import EpochRecord, Trainer
 
-SECTIONS = ["results", "learning", "flow", "gradients", "deep-enough", "certificate", "repeat"]
+SECTIONS = ["results", "learning", "flow", "gradients", "certificate", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
 ROLL = RunConfig(
@@ -141,39 +140,6 @@ def unpacked(text: str) -> np.ndarray:
     return np.repeat(pairs[:, 0], pairs[:, 1])
 
 
-def test_depth_is_told_as_it_was_measured(roll: Path) -> None:
-    found = collect.of_run(roll)
-    text = " ".join(page_of(roll).words.split())
-    assert found.model is not None
-    error = hdnn.analysis.depth_error(found.model, found.X)  # 100 samples: all of them
-    assert f"probabilities by {words.number(error.changes[0])} on average" in text
-    assert words.discretization(error) in text
-    assert [score.layers for score in found.coarsened] == [1, 2, 4, 6]
-    assert found.coarsened[-1].score == found.metrics["test"]["accuracy"]
-    assert words.coarsening(found.coarsened, "classification")[:20] in text
-    plain = hdnn.Model(hdnn.network("FCNN", features=4, layers=3), 1, hdnn.Augmentation(2, 4))
-    page = Page(hdnn.report(plain, torch.randn(20, 2), torch.arange(20) % 2).html)
-    assert words.NO_ODE in page.words
-
-
-@pytest.mark.parametrize(
-    ("scores", "task", "text"),
-    [
-        ([0.5, 0.899, 0.9], "classification", "Coarsened to 2 layers, the model is 2.0 times"),
-        ([0.5, 0.899, 0.9], "classification", "0.1 points of accuracy; 1 layer would lose 40.0."),
-        ([0.5, 0.7, 0.9], "classification", "2 layers would be 2.0 times as fast and lose 20.0 "),
-        ([0.95, 0.7, 0.9], "regression", "1 layer, the model is 4.0 times as fast and loses at"),
-        ([0.5, 0.7, 0.9], "regression", "and lose 0.200 of R²."),
-    ],
-)
-def test_what_fewer_layers_cost_in_words(scores: list[float], task: str, text: str) -> None:
-    depths = zip((1, 2, 4), scores, strict=True)
-    found = [DepthScore(layers, score, 0.01 * layers) for layers, score in depths]
-    assert text in words.coarsening(found, task)
-    fast = [replace(score, seconds=1e-5) for score in found]
-    assert "fast" not in words.coarsening(fast, task)  # too short to be told
-
-
 def test_run_lengths_are_undone() -> None:
     area = np.zeros((40, 40), np.uint8)
     area[3:5, 7] = 2
@@ -271,7 +237,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         run.train([stop])
     found = collect.of_run(run.folder)
-    target = prepare(run.read_config()).y_train
+    target = load(run.read_config().data).y
     assert found.model is not None
     expected = seen[0] * target.std(correction=0) + target.mean()
     torch.testing.assert_close(found.model(X).detach(), expected)
@@ -343,13 +309,10 @@ def test_what_a_notebook_shows_is_escaped_and_complete() -> None:
     net = hdnn.network("H1", features=4, layers=5, T=1.0)
     y = torch.randn(9, 4)
     model = hdnn.Model(net, 3, classes=["<i>", "b", LONG])
-    stack = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     shown = [
         net,
         model,
         hdnn.analysis.certify(net, y),
-        hdnn.analysis.watch(stack)(y),
-        hdnn.analysis.advise(net, y),
     ]
     for thing in shown:
         text = thing._repr_html_()
@@ -358,7 +321,6 @@ def test_what_a_notebook_shows_is_escaped_and_complete() -> None:
         Page(text)
     assert "&lt;i&gt;" in model._repr_html_()
     assert LONG not in model._repr_html_()
-    assert sum("<svg" in thing._repr_html_() for thing in shown) == 2
 
 
 # --- files and commands ---------------------------------------------------------------------------

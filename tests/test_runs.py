@@ -23,15 +23,14 @@ from typer.testing import CliRunner, Result
 
 import hdnn
 from hdnn.cli import app
-from hdnn.data import read_table
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig, checkpoint
-from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
-from hdnn.training.prepare import PreparedRun, prepare
+from hdnn.training.prepare import PreparedRun
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 from hdnn.training.settings import DataConfig, ModelConfig
+from skips import needs_kernels
 
 RECIPE = RunConfig(DataConfig(size=200), ModelConfig(layers=3), TrainingConfig(epochs=6))
 FLAGS = (
@@ -40,7 +39,7 @@ FLAGS = (
 )
 DIVERGING = replace(
     RECIPE,
-    training=TrainingConfig(epochs=6, batch_size=20, schedule="exponential", decay=1e40),
+    training=TrainingConfig(epochs=6, batch_size=20, schedule="exponential", decay=1e36),
 )
 
 
@@ -294,34 +293,6 @@ def test_an_unfinished_run_can_become_longer(whole: Run, tmp_path: Path) -> None
     assert len(read_history(run.history)) == 7
 
 
-def test_a_run_of_several_starts_keeps_the_best_and_resumes(tmp_path: Path) -> None:
-    config = replace(RECIPE, training=replace(RECIPE.training, epochs=3, n_init=3))
-    whole = Run.create(tmp_path / "whole", config)
-    metrics = whole.train()
-    tried = [Run.open(whole.starts / str(k)) for k in range(3)]
-    losses = [read_history(run.history)[-1]["penalized"] for run in tried]
-    assert len(set(losses)) == 3
-    best = tried[losses.index(min(losses))]
-    assert whole.model_file.read_bytes() == best.model_file.read_bytes()
-    assert json.loads(best.metrics.read_text()) == metrics
-    assert tried[0].read_config().model == config.model  # the first start is the run without n_init
-
-    def stop(trainer: Trainer, entry: EpochRecord) -> None:
-        if trainer.config.seed and entry.epoch == 2:
-            raise KeyboardInterrupt
-
-    run = Run.create(tmp_path / "run", config)
-    with pytest.raises(KeyboardInterrupt):
-        run.train([stop])
-    assert not run.finished
-    stale = run.starts / "0" / ".lock"
-    stale.touch()  # as a kill right after the start's last write leaves it
-    assert command("train", "--resume", run.folder).exit_code == 0
-    assert run.model_file.read_bytes() == whole.model_file.read_bytes()
-    assert not stale.exists()
-    refused(command("train", "--resume", run.folder, "--epochs", 9), 2, "several starts")
-
-
 def test_runs_that_cannot_go_on_are_left_alone(whole: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
     before = contents(run.folder)
@@ -453,7 +424,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("case", CONFIGS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=needs_kernels if c == "compiled" else ()) for c in CONFIGS]
+)
 def test_interrupted_after_any_epoch_the_bits_are_the_same(case: str, tmp_path: Path) -> None:
     recipe = replace(RECIPE, training=TrainingConfig(epochs=6, **CONFIGS[case]))
     whole = Run.create(tmp_path / "whole", recipe)
@@ -566,9 +539,9 @@ DAMAGES: dict[str, Damage] = {
         run, lambda state: state.update(generator=torch.zeros(3, dtype=torch.uint8))
     ),
     "no weights": lambda run: rewrite(run, lambda state: state.pop("model.head.weight")),
-    "no moments": lambda run: rewrite(run, lambda state: state.pop("loop.moments_theta")),
+    "no moments": lambda run: rewrite(run, lambda state: state.pop("loop.first")),
     "other moments": lambda run: rewrite(
-        run, lambda state: state.update({"loop.moments_theta": torch.zeros(7)})
+        run, lambda state: state.update({"loop.first": torch.zeros(7)})
     ),
     "another depth": checkpoint_of(replace(RECIPE, model=ModelConfig(layers=4))),
     "another width": checkpoint_of(replace(RECIPE, model=ModelConfig(layers=3, width=6))),
@@ -585,7 +558,12 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+KERNEL_DAMAGES = ("no moments", "other moments", "another loop")  # of a run that they train
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(d, marks=needs_kernels if d in KERNEL_DAMAGES else ()) for d in DAMAGES]
+)
 def test_a_damaged_or_foreign_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run")
     DAMAGES[name](run)
@@ -700,7 +678,7 @@ def test_a_new_run_on_a_full_disk_leaves_no_files(
     assert contents(tmp_path) == {}
 
 
-def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
+def test_the_first_checkpoint_on_a_full_disk_leaves_nothing_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -710,7 +688,8 @@ def test_the_first_checkpoint_on_a_full_disk_leaves_no_folder(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(HdnnError, match=r"cannot write .* No space left on device"):
         run.train(checkpoint_seconds=0)
-    assert sorted(path.name for path in run.folder.iterdir()) == ["config.toml", "history.jsonl"]
+    files = [path.name for path in run.folder.rglob("*") if path.is_file()]
+    assert sorted(files) == ["config.toml", "history.jsonl"]
 
 
 def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
@@ -753,7 +732,7 @@ def test_a_changed_table_is_noticed(table: Path, tmp_path: Path) -> None:
 
 def test_a_table_that_is_gone_is_named(table: Path, tmp_path: Path) -> None:
     recipe = replace(RECIPE, data=DataConfig(str(table), target="label"))
-    recipe = replace(recipe, data=prepare(recipe).config)
+    recipe = PreparedRun.of(recipe).config
     run = Run.create(tmp_path / "run", recipe)
     table.unlink()
     refused(command("train", "--resume", run.folder), 2, "no such file", "table.csv")
@@ -799,6 +778,7 @@ def test_divergence_in_the_first_epoch(tmp_path: Path) -> None:
         assert about(Run(tmp_path / method))["epoch"] == 0
 
 
+@needs_kernels  # torch's Adam raises for a learning rate beyond float32
 def test_divergence_in_the_last_step_of_an_epoch(tmp_path: Path) -> None:
     """The loss of an epoch is measured before its last step; what is kept is finite even so."""
     for count in (2, 3):  # the second epoch diverges: it is the last one, or there is one more
@@ -809,97 +789,6 @@ def test_divergence_in_the_last_step_of_an_epoch(tmp_path: Path) -> None:
         state = load_file(run.checkpoint)
         assert all(torch.isfinite(v).all() for v in state.values() if v.is_floating_point())
         assert not run.finished
-
-
-# --- loggers --------------------------------------------------------------------------------------
-
-
-def test_the_csv_logger_writes_the_history(tmp_path: Path) -> None:
-    recipe = replace(RECIPE, training=TrainingConfig(epochs=3, validation=0.2))
-    for name, given in (("plain", RECIPE), ("watched", recipe)):
-        run = Run.create(tmp_path / name, given)
-        run.train([CsvLogger(tmp_path / f"{name}.csv")])
-        header, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
-        history = [json.loads(line) for line in run.history.read_text().splitlines()]
-        assert header.split(",") == [
-            field.name for field in EpochRecord.__dataclass_fields__.values()
-        ]
-        for row, entry in zip(rows, history, strict=True):
-            found = dict(zip(header.split(","), row.split(","), strict=True))
-            assert {k: float(v) for k, v in found.items() if v} == entry
-
-
-def test_the_csv_logger_goes_on_with_a_file(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    run = Run.create(tmp_path / "run", RECIPE)
-    with pytest.raises(KeyboardInterrupt):
-        run.train([CsvLogger(log), stop_after(2)])
-    run.train([CsvLogger(log)])
-    assert [line.split(",")[0] for line in log.read_text().splitlines()] == [
-        "epoch",
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-        "6",
-    ]
-
-
-def test_a_log_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
-    result = command("train", *FLAGS, "--csv", tmp_path / "none" / "x.csv", "--out", tmp_path / "r")
-    refused(result, result.exit_code, "x.csv")
-
-
-def test_the_tensorboard_logger_writes_scalars(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[tuple[str, float, int]] = []
-
-    class Writer:
-        def __init__(self, folder: str) -> None:
-            assert folder == str(tmp_path / "board")
-
-        def add_scalar(self, name: str, value: float, epoch: int) -> None:
-            written.append((name, value, epoch))
-
-        def flush(self) -> None:
-            pass
-
-    module = SimpleNamespace(SummaryWriter=Writer)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)  # type: ignore[arg-type]
-    words = (*FLAGS, "--tensorboard", tmp_path / "board", "--out", tmp_path / "run")
-    assert command("train", *words).exit_code == 0
-    history = [json.loads(line) for line in Run(tmp_path / "run").history.read_text().splitlines()]
-    assert written == [
-        (name, value, entry["epoch"])
-        for entry in history
-        for name, value in entry.items()
-        if name != "epoch"
-    ]
-
-
-def test_without_tensorboard_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(HdnnError, match="pip install tensorboard"):
-        TensorBoardLogger(tmp_path / "board")
-
-
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = Run.create(tmp_path / "run", RECIPE)
-    run.train([TensorBoardLogger(tmp_path / "board")])
-    board = EventAccumulator(str(tmp_path / "board"))
-    board.Reload()
-    history = [json.loads(line) for line in run.history.read_text().splitlines()]
-    assert [event.step for event in board.Scalars("loss")] == [1, 2, 3, 4, 5, 6]
-    assert [event.value for event in board.Scalars("loss")] == pytest.approx(
-        [entry["loss"] for entry in history]
-    )
 
 
 # --- one walk from the file to the run folder -----------------------------------------------------
@@ -920,7 +809,8 @@ def test_a_training_reads_its_data_and_builds_its_model_once(
     init = Model.__init__
 
     def counted(self: Model, *args: Any, **options: Any) -> None:
-        built.append(self)
+        if torch.get_default_device().type != "meta":  # on which a file is checked
+            built.append(self)
         init(self, *args, **options)
 
     monkeypatch.setattr(Model, "__init__", counted)
@@ -935,22 +825,6 @@ def test_a_training_reads_its_data_and_builds_its_model_once(
     assert sum(name == "config.toml" and "r" in mode for name, mode in opened) == 1
     assert len(built) == 1
     assert Run.open(tmp_path / "run").checkpoint.exists()
-
-
-def test_a_table_that_changes_while_it_is_read_is_detected(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hdnn.training import prepare as module
-
-    def appends(path: Path, *args: Any, **options: Any) -> Any:
-        result = read_table(path, *args, **options)
-        with open(path, "a") as file:
-            file.write("1,2,a\n")
-        return result
-
-    monkeypatch.setattr(module, "read_table", appends)
-    with pytest.raises(HdnnError, match="has changed while it was read"):
-        prepare(replace(RECIPE, data=DataConfig(str(table), target="label")))
 
 
 def test_a_prepared_run_goes_with_the_folder_of_its_config(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
 
 
 WAY = (
-    *("start", "theory", "choosing", "tables", "images", "pytorch", "extending", "gradients"),
-    *("certificates", "discretization", "distributed", "performance", "reproducing", "internals"),
+    *("start", "theory", "tables", "images", "pytorch", "extending", "gradients"),
+    *("certificates", "discretization", "performance", "reproducing", "internals"),
     "faq",
 )
 """The pages that lead through the site, each of which answers one question."""

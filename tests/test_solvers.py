@@ -12,12 +12,13 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from hdnn.kernels import output_layer
-from hdnn.kernels.output_layer import LOGISTIC, SOFTMAX, SQUARED
+from hdnn.kernels.native import LOSSES, SolverOptions, obstacle, output_layer
 from hdnn.training import output_solver
-from hdnn.training.objective import LOSSES, data_loss, output_penalty
+from hdnn.training.objective import data_loss, output_penalty
+from skips import needs_kernels
 
 Array = np.ndarray
+LOGISTIC, SOFTMAX, SQUARED = range(3)
 TIGHT = 1e-13
 
 
@@ -43,22 +44,20 @@ class Problem:
     def start(self) -> Array:
         return np.zeros((self.outputs, self.Z.shape[1]))
 
+    @property
+    def given(self) -> tuple[Array, Array, Array]:
+        return self.Z, self.target, self.weight
+
     def newton(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
-        return output_layer.newton(
-            self.Z, self.target, self.weight, V, self.loss, self.alpha_c, iterations, tolerance
-        )
+        """By the kernel, where there is one."""
+        if obstacle() is not None:
+            return self.by_matrices(V, iterations, tolerance)
+        options = SolverOptions("newton", iterations, tolerance)
+        return output_layer(*self.given, V, LOSSES[self.loss], self.alpha_c, options)
 
     def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
-        return output_solver.newton(
-            self.Z,
-            self.target,
-            self.weight,
-            V,
-            LOSSES[self.loss],
-            self.alpha_c,
-            iterations,
-            tolerance,
-        )
+        how = LOSSES[self.loss], self.alpha_c, iterations, tolerance
+        return output_solver.newton(*self.given, V, *how)
 
     def solve(self) -> Array:
         V = self.start()
@@ -105,8 +104,7 @@ ALL = pytest.mark.parametrize("loss", range(3), ids=LOSSES)
 def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0))
     V = np.random.default_rng(1).normal(size=problem.start().shape)
-    R = np.empty((60, problem.outputs))
-    value = output_layer.residuals(problem.Z, V, problem.target, problem.weight, loss, R)
+    value, R = output_solver.loss_and_residuals(*problem.given, V, LOSSES[loss])
     penalty = problem.alpha_c * (V**2).sum()
     assert value + penalty == pytest.approx(problem.value(V), rel=1e-13)
     gradient = R.T @ problem.Z + 2 * problem.alpha_c * V
@@ -117,8 +115,8 @@ def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
 def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
     Z, target = np.array([[1.0], [1.0]]), np.array([[0.0], [1.0]])
     V = np.array([[800.0]]) if loss == LOGISTIC else np.array([[-800.0], [0.0]])
-    R = np.empty((2, len(V)))
-    value = output_layer.residuals(Z, V, target, np.array([0.5, 0.5]), loss, R)
+    given = Z, target, np.array([0.5, 0.5])
+    value, R = output_solver.loss_and_residuals(*given, V, LOSSES[loss])
     assert value == 400.0  # the first sample is wrong by 800, the second right for certain
     assert np.isfinite(R).all()
 
@@ -415,12 +413,16 @@ def test_the_number_of_iterations_is_a_bound_and_is_returned(loss: int) -> None:
 
 @ALL
 @pytest.mark.parametrize("steps", [1, 10])
-def test_adam_is_the_adam_of_torch_from_zero(loss: int, steps: int) -> None:
+@pytest.mark.parametrize(
+    "solver", [pytest.param(output_layer, marks=needs_kernels), output_solver.adam]
+)
+def test_adam_is_the_adam_of_torch_from_zero(
+    loss: int, steps: int, solver: Callable[..., int]
+) -> None:
     problem = random(loss, weight=np.arange(60.0) + 1)
     V = np.full(problem.start().shape, np.nan)  # what was there does not matter
-    taken = output_layer.adam(
-        problem.Z, problem.target, problem.weight, V, loss, problem.alpha_c, steps, 0.05, 0.9, 0.999
-    )
+    options = SolverOptions("adam", steps, TIGHT, 0.05, 0.9, 0.999)
+    taken = solver(*problem.given, V, LOSSES[loss], problem.alpha_c, options)
     assert taken == steps
     twin = torch.zeros(V.shape, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([twin], lr=0.05, betas=(0.9, 0.999))

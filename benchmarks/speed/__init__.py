@@ -1,1 +1,1 @@
-"""Works, peers and timing of the speed comparison; see `benchmarks/bench.py`."""
+"""Cases, peers and timing of the speed comparisons; see `bench.py`."""

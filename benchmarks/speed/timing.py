@@ -1,17 +1,20 @@
-"""Interleaved measurements: every round runs every peer, so that noise meets all alike."""
+"""Interleaved measurements: every round runs every peer, so that noise affects all alike."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+Work = Callable[[int], float]
+"""Seconds that so many calls take, here or in another process."""
+BURST = 0.02
+"""Seconds that a peer runs in one go: long enough that caches and threads are its own."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds a call: median and the quartiles over the rounds."""
+class Timing(NamedTuple):
+    """Seconds per call: median and quartiles over the rounds."""
 
     median: float
     low: float
@@ -19,23 +22,28 @@ class Timing:
     rounds: int
 
 
-BURST = 0.02
-"""Seconds that a peer runs in one go: long enough that caches and threads are its own."""
+def repeat(function: Callable[[], Any]) -> Work:
+    """The work of calling a function."""
+
+    def work(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            function()
+        return time.perf_counter() - start
+
+    return work
 
 
 def interleave(
-    works: Mapping[str, Callable[[], Any]],
-    *,
-    seconds: float = 2.0,
-    least: int = 7,
-    most: int = 300,
+    works: Mapping[str, Work], *, seconds: float = 2.0, least: int = 7, most: int = 300
 ) -> dict[str, Timing]:
-    """Time functions side by side: in every round each runs a burst of calls, after one to warm up.
+    """Time works side by side: in every round each runs a burst of calls, after a warm-up call.
+
+    Every second round goes backward, as what runs first may find the machine in another state.
 
     Args:
-        works: by name; each is called a few times before measuring, to compile and to find out how
-            many calls make a burst.
-        seconds: how long to go on, once every one has been measured `least` times.
+        works: by name.
+        seconds: when to stop, once there are `least` rounds.
         least, most: bounds on the number of rounds.
     """
     bursts = {name: _calls(work) for name, work in works.items()}
@@ -44,23 +52,17 @@ def interleave(
     for done in range(most):
         if done >= least and time.perf_counter() - begin > seconds:
             break
-        for name, work in works.items():
-            work()
-            start = time.perf_counter()
-            for _ in range(bursts[name]):
-                work()
-            samples[name].append((time.perf_counter() - start) / bursts[name])
+        for name, work in list(works.items())[:: 1 if done % 2 == 0 else -1]:
+            if bursts[name] > 1:  # a long call warms itself up
+                work(1)
+            samples[name].append(work(bursts[name]) / bursts[name])
     return {name: _summary(times) for name, times in samples.items()}
 
 
-def _calls(work: Callable[[], Any]) -> int:
+def _calls(work: Work) -> int:
     """How many calls make a burst."""
-    work()
-    work()
-    start = time.perf_counter()
-    work()
-    took = time.perf_counter() - start
-    return max(1, min(200, round(BURST / max(took, 1e-7))))
+    work(1)
+    return max(1, min(200, round(BURST / max(work(1), 1e-7))))
 
 
 def _summary(times: list[float]) -> Timing:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import hdnn._openmp  # noqa: F401 (first: before torch is loaded)
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
@@ -27,13 +26,12 @@ if TYPE_CHECKING:
         save,
     )
     from hdnn.models.export import export_onnx
-    from hdnn.models.torch_export import export_torch
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
     from hdnn.report.build import report as report
     from hdnn.zoo import network
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
 _LAZY = {
@@ -47,7 +45,6 @@ _LAZY = {
     "Scaler": "models",
     "coarsen": "refinement",
     "export_onnx": "models.export",
-    "export_torch": "models.torch_export",
     "load": "models",
     "network": "zoo",
     "refine": "refinement",
@@ -81,7 +78,6 @@ __all__ = [
     "Scaler",
     "coarsen",
     "export_onnx",
-    "export_torch",
     "fields",
     "load",
     "network",

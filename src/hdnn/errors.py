@@ -3,36 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
-import re
+import importlib
 import reprlib
-import shlex
-from collections.abc import Callable, Iterable
-
-_SETTING = re.compile("\ufdd0(.*?)\ufdd1", re.DOTALL)  # two code points that no text has
-
-
-def setting(name: str, value: str | list[str]) -> str:
-    """A setting in the message of an error, which each front end writes in its own syntax.
-
-    >>> error = HdnnError(f"leave it out: {setting('drop', ['city'])}")
-    >>> print(error)
-    leave it out: drop=['city']
-    >>> print(error.text(as_flag))
-    leave it out: --drop city
-    """
-    return f"\ufdd0{json.dumps([name, value])}\ufdd1"
-
-
-def as_argument(name: str, value: str | list[str]) -> str:
-    """A setting in the syntax of Python."""
-    return f"{name}={value!r}"
-
-
-def as_flag(name: str, value: str | list[str]) -> str:
-    """A setting in the syntax of the command line."""
-    values = [value] if isinstance(value, str) else value
-    return " ".join(f"--{name} {shlex.quote(each)}" for each in values)
+from collections.abc import Iterable
+from typing import Any
 
 
 class HdnnError(ValueError):
@@ -45,20 +19,6 @@ class HdnnError(ValueError):
     ...     print("H1 needs an even width" if "even" in str(error) else error)
     H1 needs an even width
     """
-
-    def text(self, write: Callable[[str, str | list[str]], str] = as_argument) -> str:
-        """The message, its settings written by a function of name and value.
-
-        Args:
-            write: gives the text of a setting from its name and value; `as_argument` or `as_flag`.
-
-        Returns:
-            The message.
-        """
-        return _SETTING.sub(lambda found: write(*json.loads(found[1])), super().__str__())
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 class IncompatibleError(HdnnError):
@@ -86,12 +46,26 @@ class DivergenceError(HdnnError):
     """
 
 
-class LostRankError(HdnnError):
-    """Another process of a training has failed, or does not answer."""
+class MissingPackageError(HdnnError, ImportError):
+    """A package of an extra is not installed."""
 
 
 class FetchError(HdnnError):
     """A data set could not be fetched from any of its sources."""
+
+
+def optional(module: str, extra: str) -> Any:
+    """A module of an extra, or an error that names the extra to install.
+
+    >>> optional("json", "app").dumps([1])
+    '[1]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(package, package)
+        raise MissingPackageError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import reprlib
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,54 +13,17 @@ from torch import Tensor, nn
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField, limits
+from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
 from hdnn.fields.field import listed
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.fields.surroundings import without_autocast
+from hdnn.fields.layout import is_count
+from hdnn.fields.weights import finite_number
 from hdnn.notebook import table
 from hdnn.ode import ODE
-from hdnn.program import Program
+from hdnn.program import Program, Values
 from hdnn.schemes import ForwardEuler, Scheme
 
 StepSize = float | Sequence[float] | Tensor
-_Place = tuple[dict[str, Any], str, Tensor | nn.Module | None]
-"""An entry of a module: where it is held, its name, and what it was."""
-
-
-OfState = TypeVar("OfState", bound=Callable[..., Tensor])
-
-
-def own_precision(function: OfState) -> OfState:
-    """A function of a network and a state that computes in the network's dtype under autocast.
-
-    Changes of the state add up from layer to layer, and lower precisions lose them.
-
-    Args:
-        function: ``(net, y) -> tensor``.
-
-    Returns:
-        The same function, outside autocast.
-
-    >>> import torch
-    >>> from hdnn.networks import own_precision
-    >>> @own_precision
-    ... def total(net, y):
-    ...     return y.sum(-1)
-    >>> total.__name__
-    'total'
-    """
-
-    @functools.wraps(function)
-    def wrapped(net: HamiltonianNetwork, y: Tensor) -> Tensor:
-        if not torch._C._is_any_autocast_enabled():
-            return function(net, y)
-        kind = y.device.type
-        with without_autocast(kind):
-            if torch.amp.is_autocast_available(kind) and y.dtype == torch.get_autocast_dtype(kind):
-                y = y.to(net.field.dtype or y.dtype)  # the state of a layer that autocast lowered
-            return function(net, y)
-
-    return cast(OfState, wrapped)
 
 
 class HamiltonianNetwork(nn.Module):
@@ -75,12 +37,16 @@ class HamiltonianNetwork(nn.Module):
             with one entry for every layer, or ``(E, L)`` for an ensemble.
         learn_steps: train the steps, kept positive (their logarithms are the parameters).
         backend: "auto", "reference" or "fused".
-        memory: "fast", or "lean": memory that does not grow with depth, at any width (the fused
-            backend's never does). Gradients are those of "fast" up to about 1000 times the
-            rounding error: layers are undone only where that finds y_0 again, else recomputed.
+        memory: "fast", or "lean": the reference keeps states between about sqrt(L) segments of
+            layers only, and computes a segment again on the way back. With glibc, large blocks of
+            memory then go back to the system when they are freed, in the whole process.
         name: shown by `repr`.
 
-    Under `torch.autocast` it computes in its own dtype, and takes states of autocast's too.
+    Attributes:
+        program: what it computes, as stages and flows: static, made once.
+
+    Under `torch.autocast` it computes in its own dtype, since changes of the state add up from
+    layer to layer and lower precisions lose them.
 
     Raises:
         HdnnError: scheme, backend, memory, step or layers do not suit the field.
@@ -119,12 +85,13 @@ class HamiltonianNetwork(nn.Module):
             raise unknown_name("backend", backend, BACKENDS)
         if memory not in MEMORY:
             raise unknown_name("kind of memory", memory, MEMORY)
+        if memory == "lean":
+            reference.return_freed_memory()
         self.backend, self.memory, self.name = backend, memory, name
         self._step: float | None = None
-        self._lowered: tuple[list[_Place], Program] | None = None
-        self._owner = backends.operator.register(self)
         self.learn_steps = learn_steps
         self._set_steps(T, step)
+        self.lower()
 
     def _set_steps(self, T: float | None, step: StepSize | None) -> None:
         if not self.scheme.uses_step:
@@ -138,9 +105,9 @@ class HamiltonianNetwork(nn.Module):
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
         if T is not None:
-            step = limits.number("T", T, positive=True) / max(self.layers, 1)
+            step = finite_number("T", T, positive=True) / max(self.layers, 1)
         elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
-            step = limits.number("step", step, positive=True)
+            step = finite_number("step", step, positive=True)
         dtype = self.field.dtype or torch.get_default_dtype()
         if isinstance(step, float):
             _check_range("step" if T is None else "T", step, dtype)
@@ -148,11 +115,7 @@ class HamiltonianNetwork(nn.Module):
             if not self.learn_steps:
                 self.register_buffer("steps", None)
                 return
-        shape = (
-            (self.layers,)
-            if self.field.layout.ensemble is None
-            else (self.field.layout.ensemble, self.layers)
-        )
+        shape = (*self.field.layout.lead, self.layers)
         try:
             h = torch.as_tensor(step, dtype=dtype)
         except (TypeError, ValueError, OverflowError, RuntimeError):
@@ -170,6 +133,10 @@ class HamiltonianNetwork(nn.Module):
             self.register_buffer("steps", None)
         else:
             self.register_buffer("steps", h)
+
+    def lower(self) -> None:
+        """Make the program: once, and again after layers or layout of the field were changed."""
+        self.program = Program(self.layers, self.scheme.lower(self.field), self.field.layout)
 
     @property
     def h(self) -> float | Tensor:
@@ -204,7 +171,7 @@ class HamiltonianNetwork(nn.Module):
     @property
     def kernel(self) -> int:
         """k where K_j is a convolution with kernels of k x k pixels, else 1."""
-        return self.field.layout.kernel
+        return self.field.weights.kernel if isinstance(self.field, WeightedField) else 1
 
     @property
     def ensemble(self) -> int | None:
@@ -271,11 +238,11 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError("field_at serves single networks; index net.J, net.K and net.b instead")
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
-        J = field.J
+        J, weights = field.J, field.weights
         return LayerField(
             J if field.interconnection.constant else J[layer],
-            field.weights.K[layer],
-            field.weights.b[layer],
+            weights.K[layer],
+            weights.b[layer],
             field.activation,
         )
 
@@ -289,57 +256,24 @@ class HamiltonianNetwork(nn.Module):
             return False
         return field.interconnection.constant and field.R is None
 
-    def program(self) -> Program:
-        """What the network computes, as stages and flows.
-
-        Stages refer to the parameters themselves, so they are made anew only when some entry of a
-        module (parameter, buffer, submodule) is another object; flows hold assembled weights, so
-        they are made anew every time.
+    def values(self) -> Values:
+        """The numbers that the program computes with, read from the modules as they are now.
 
         Returns:
-            The program that backends compute.
+            Parameters, J - R and the step; the velocity where the program has flows.
         """
-        if torch.compiler.is_compiling():
-            return self.scheme.lower(self.field, self.h, self.layers)
-        if self._lowered is not None:
-            places, program = self._lowered
-            for held, name, entry in places:
-                if held.get(name) is not entry:
-                    break
-            else:
-                return program
-        program = self.scheme.lower(self.field, self.h, self.layers)
-        tensors = None if self._step is None else self.field.tensors()
-        places = [
-            (held, name, entry)
-            for module in self.modules()
-            for held in (module._modules, module._parameters, module._buffers)
-            for name, entry in held.items()
-        ]
-        entries = {id(entry) for _, _, entry in places}  # a parametrized tensor is not among them
-        steady = tensors is not None and all(t is None or id(t) in entries for t in tensors)
-        self._lowered = (places, program) if steady and program.stages is not None else None
-        return program
-
-    @property
-    def keeps_program(self) -> bool:
-        """Whether `program` follows from parameters and buffers alone, and so is kept."""
-        return self.program().stages is not None and self._lowered is not None
+        values = self.field.values(self.h)
+        if self.program.has_flows:
+            values = values._replace(velocity=self.field.velocity_fn())
+        return values
 
     def __dir__(self) -> list[str]:
         return listed(self, super().__dir__(), ("J", "K", "b", "parameters_per_layer"))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_lowered": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._owner = backends.operator.register(self)  # a copy is another network
-
     @property
     def invertible(self) -> bool:
         """Whether `inverse` undoes `forward`."""
-        return self.program().invertible
+        return self.program.invertible
 
     def check_state(self, y: Tensor) -> None:
         """Raise for a state of another shape or dtype than the network's.
@@ -350,16 +284,14 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: its shape or dtype is not the network's.
         """
-        field = self.field
-        field.layout.check(y)
-        dtype = field.weights.theta.dtype if isinstance(field, WeightedField) else field.dtype
+        self.field.layout.check(y)
+        dtype = self.field.dtype
         if dtype not in (None, y.dtype):
             raise HdnnError(
                 f"the state is {y.dtype} but the network is {dtype}; use y.to({dtype}) or "
                 f"net.to({y.dtype})"
             )
 
-    @own_precision
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
 
@@ -372,24 +304,65 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
         """
-        if torch.compiler.is_compiling() and backends.takes_own_tensors(
-            y, self.backend, self._owner
-        ):
-            return self._run_operator(y)
-        program = self.program()
-        if y.dtype is not program.dtype:
-            self.check_state(y)
-        return backends.run(program, y, self.backend, self.memory, self._owner)
+        if _autocasts(y):
+            with torch.autocast(y.device.type, enabled=False):
+                return self.forward(y.to(self.field.dtype or y.dtype))
+        return backends.run(self.program, self._values_for(y), y, self.backend, self.memory)
 
-    def _run_operator(self, y: Tensor) -> Tensor:
-        """`forward` as torch.compile sees it: one operator over the parameters and J."""
-        field: Any = self.field
-        owner, theta, beta = self._owner, field.weights.theta, field.weights.beta
-        if y.dtype is not theta.dtype:
+    def vjp(self, y: Tensor, grad_out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradients of <grad_out, y_N> without an autograd graph: for loops of one's own.
+
+        With the fused backend it is one call of a kernel, which computes y_N again on its way.
+
+        Args:
+            y: y_0, as `forward` takes it.
+            grad_out: the gradient of a loss with respect to y_N, in the shape of y_N.
+
+        Returns:
+            The gradient with respect to y, and those of the parameters by their names in
+            `named_parameters`.
+
+        Raises:
+            HdnnError: as `forward`; or grad_out has another shape or dtype than y_N.
+
+        >>> import hdnn, torch
+        >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+        >>> y = torch.ones(3, 4)
+        >>> with torch.no_grad():
+        ...     error = net(y)  # of the loss |y_N|^2 / 2
+        >>> grad_y, grads = net.vjp(y, error)
+        >>> grad_y.shape, [name for name in grads]
+        (torch.Size([3, 4]), ['field.weights.theta', 'field.weights.beta'])
+        """
+        values = self._values_for(y)
+        # One batch for all networks of an ensemble has an end for each.
+        shape = y.shape if self.ensemble is None else (self.ensemble, *y.shape[1:])
+        if grad_out.shape != shape or grad_out.dtype != y.dtype:
+            raise HdnnError(
+                f"grad_out is the gradient with respect to y_N, {tuple(shape)} in {y.dtype}, got "
+                f"{tuple(grad_out.shape)} in {grad_out.dtype}"
+            )
+        choice = backends.choose(self.program, values, y, self.backend)
+        # A parametrized theta is no parameter, but a function of some.
+        direct = isinstance(values.theta, nn.Parameter) and isinstance(values.beta, nn.Parameter)
+        if choice.backend == "fused" and direct:
+            grad_y, gtheta, gbeta = backends.fused.vjp(self.program, values, y, grad_out)
+            return grad_y, {"field.weights.theta": gtheta, "field.weights.beta": gbeta}
+        # Copies: also what requires no gradient has one.
+        given = {name: p.detach().requires_grad_() for name, p in self.named_parameters()}
+        with torch.enable_grad():
+            y = y.detach().requires_grad_()
+            out = torch.func.functional_call(self, given, (y,))
+            inputs = [y, *given.values()]
+            grads = torch.autograd.grad(out, inputs, grad_out, materialize_grads=True)
+        return grads[0], dict(zip(given, grads[1:], strict=True))
+
+    def _values_for(self, y: Tensor) -> Values:
+        """The values, after a look at the dtype of a state; backends look at its shape."""
+        values = self.values()
+        if values.theta is None or y.dtype is not values.theta.dtype:
             self.check_state(y)
-        count = backends.operator.mixer_count(owner)
-        mixers = [field.interconnection.J] * count if count else []
-        return backends.operator.call(y, theta, beta, mixers, owner)
+        return values
 
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.
@@ -404,9 +377,8 @@ class HamiltonianNetwork(nn.Module):
             HdnnError: as `forward`.
         """
         self.check_state(y)
-        return backends.choose(self.program(), y, self.backend, self.memory)
+        return backends.choose(self.program, self.values(), y, self.backend)
 
-    @own_precision
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N.
 
@@ -419,10 +391,12 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's.
         """
+        if _autocasts(y):
+            with torch.autocast(y.device.type, enabled=False):
+                return self.trajectory(y.to(self.field.dtype or y.dtype))
         self.check_state(y)
-        return reference.trajectory(self.program(), y)
+        return reference.trajectory(self.program, self.values(), y)
 
-    @own_precision
     def inverse(self, y: Tensor) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts.
 
@@ -435,14 +409,16 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the scheme has no exact inverse.
         """
+        if _autocasts(y):
+            with torch.autocast(y.device.type, enabled=False):
+                return self.inverse(y.to(self.field.dtype or y.dtype))
         self.check_state(y)
-        program = self.program()
-        if not program.invertible:
+        if not self.program.invertible:
             raise HdnnError(
                 f"{self._title()} has no exact inverse: {self.scheme} reads what it writes; use a "
                 "splitting scheme (MS1, MS3, HS) or ImplicitMidpoint()"
             )
-        return reference.inverse(program, y)
+        return reference.inverse(self.program, self.values(), y)
 
     def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
         """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`.
@@ -483,7 +459,7 @@ class HamiltonianNetwork(nn.Module):
         y = torch.empty(shape, dtype=self.field.dtype, device="meta")
         shapes = copy.deepcopy(self).to("meta")  # nothing is computed
         with FlopCounterMode(display=False) as counter:
-            reference.run(shapes.program(), y)
+            reference.run(shapes.program, shapes.values(), y)
         return counter.get_total_flops()
 
     def reset_parameters(self, generator: Any = None, **options: Any) -> None:
@@ -509,7 +485,9 @@ class HamiltonianNetwork(nn.Module):
             step += " (learned)" if self.learn_steps else ""
             step += f", T={self.T:.6g}"
         shared = ", time-invariant" if self.time_invariant else ""
-        return f"{title}{self.field.layout}, layers={self.layers}{step}, {self.scheme}{shared}"
+        kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
+        state = f"{self.field.layout}{kernel}, layers={self.layers}"
+        return f"{title}{state}{step}, {self.scheme}{shared}"
 
     def _repr_html_(self) -> str:
         count = sum(parameter.numel() for parameter in self.parameters())
@@ -526,6 +504,10 @@ class HamiltonianNetwork(nn.Module):
         return table(self._title(), rows)
 
 
+def _autocasts(y: Tensor) -> bool:
+    return not y.is_meta and torch.is_autocast_enabled(y.device.type)
+
+
 def _layers(field: Field, layers: int | None) -> int:
     if layers is None:
         layers = field.layers
@@ -533,9 +515,8 @@ def _layers(field: Field, layers: int | None) -> int:
         raise HdnnError("give layers: this field has no number of layers of its own")
     if field.layers is not None and layers != field.layers:
         raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
-        raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
-    limits.check(f"a network of {reprlib.repr(layers)} layers", layers * limits.LAYER)
+    if not is_count(layers, least=0):
+        raise HdnnError(f"layers is an integer of at least 0, got {layers!r:.40}")
     return layers
 
 

@@ -1,14 +1,12 @@
-"""Small pieces of HTML for notebooks: a table and a curve, without scripts or style sheets."""
+"""Tables for notebooks, in HTML without scripts or style sheets."""
 
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 
 LONGEST = 300
 """Characters of a cell."""
-_WIDTH, _HEIGHT, _EDGE = 420, 120, 34
 
 
 def table(title: str, rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> str:
@@ -25,33 +23,6 @@ def table(title: str, rows: Iterable[Sequence[object]], header: Sequence[str] = 
     caption = f'<caption style="text-align:left;font-weight:bold">{_text(title)}</caption>'
     titles = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"<table>{caption}{titles}<tbody>{body}</tbody></table>"
-
-
-def curve(title: str, values: Sequence[float]) -> str:
-    """Positive values against their place, on a logarithmic axis, as SVG.
-
-    What is not a positive number is left out.
-    """
-    known = [(k, math.log10(v)) for k, v in enumerate(values) if 0 < v < math.inf]
-    if len(known) < 2:
-        return ""
-    low, high = min(v for _, v in known), max(v for _, v in known)
-    span = max(high - low, 1e-9)
-    last = max(1, len(values) - 1)
-    points = " ".join(
-        f"{_EDGE + 20 + (_WIDTH - _EDGE - 24) * k / last:.1f},"
-        f"{8 + (_HEIGHT - 30) * (high - v) / span:.1f}"
-        for k, v in known
-    )
-    text = 'font-size="11" fill="currentColor" font-family="sans-serif"'
-    return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{_text(title)}">'
-        f'<text x="0" y="14" {text}>{10**high:.2g}</text>'
-        f'<text x="0" y="{_HEIGHT - 22}" {text}>{10**low:.2g}</text>'
-        f'<text x="{_EDGE + 20}" y="{_HEIGHT - 4}" {text}>{_text(title)}</text>'
-        f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="2"/></svg>'
-    )
 
 
 def _text(value: object) -> str:

@@ -4,45 +4,18 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import ConvergenceError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.fields import Field
 from hdnn.program import Step, times
 
 Array = npt.NDArray[Any]
-Velocity = Callable[[float, Tensor], Tensor]
-
-MOST_EVALUATIONS = 10**6
-"""More than this are a tolerance that the dtype cannot meet, or a step that shrinks to nothing."""
-SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
-"""Of the next step: a little less than the estimate asks for, and within these factors."""
-
-
-class Solution(NamedTuple):
-    """Where an ODE takes a state.
-
-    Args:
-        y: at time T, in the shape of the state.
-        steps, rejected: how many steps were taken, and how many were tried in vain.
-        evaluations: of f, each about as much work as a layer.
-
-    >>> import hdnn, torch
-    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
-    >>> solution = net.ode().solve(torch.zeros(2, 4), 1e-4)
-    >>> solution.y.shape, solution.steps > 0
-    (torch.Size([2, 4]), True)
-    """
-
-    y: Tensor
-    steps: int
-    rejected: int
-    evaluations: int
 
 
 class ODE(nn.Module):
@@ -142,35 +115,6 @@ class ODE(nn.Module):
         """
         return self._evaluate(self.layer_at(t), t, y)
 
-    def solve(self, y: Tensor, tolerance: float = 1e-4) -> Solution:
-        """Integrate from 0 to T with steps that adapt to a tolerance, stopping at breakpoints.
-
-        Bogacki and Shampine's pair of orders 3 and 2: the difference of both estimates the error
-        of a step, which must stay below tolerance (1 + |y|) in every entry. All samples take the
-        same steps. Differentiable, with the steps taken for given.
-
-        Args:
-            y: a state of the network.
-            tolerance: of the error of a step, absolute and relative.
-
-        Returns:
-            The state at T, and what it took.
-
-        Raises:
-            HdnnError: the tolerance is no positive number.
-            ConvergenceError: no step is short enough for it.
-        """
-        if not 0 < tolerance < float("inf"):
-            raise HdnnError(f"tolerance is a positive number, got {tolerance!r:.40}")
-        total, h = Solution(y, 0, 0, 0), self._times[1]
-        for j in range(self.layers):
-            piece, h = _integrate(
-                self.layer(j), total.y, (self._times[j], self._times[j + 1]), h, tolerance
-            )
-            counts = (a + b for a, b in zip(total[1:], piece[1:], strict=True))
-            total = Solution(piece.y, *counts)
-        return total
-
     def _evaluate(self, j: int, t: Any, y: Any) -> Any:
         if isinstance(y, Tensor):
             return self.field.velocity(y, j, t)
@@ -196,42 +140,3 @@ class ODE(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.layers} pieces on [0, {self.T:.6g}]"
-
-
-def _integrate(
-    f: Velocity, y: Tensor, span: tuple[float, float], h: float, tolerance: float
-) -> tuple[Solution, float]:
-    """Adaptive steps over an interval on which f is smooth, and the step to go on with.
-
-    Args:
-        f: the velocity f(t, y).
-        y: the state at the beginning.
-        span: the interval.
-        h: the step to try first.
-        tolerance: of a step's error.
-    """
-    t, end = span
-    k1, steps, rejected, evaluations = f(t, y), 0, 0, 1
-    while t < end:
-        length = min(h, end - t)
-        last = length >= (end - t) * (1 - 1e-12)
-        k2 = f(t + length / 2, y + length / 2 * k1)
-        k3 = f(t + 3 * length / 4, y + 3 * length / 4 * k2)
-        new = y + length / 9 * (2 * k1 + 3 * k2 + 4 * k3)
-        k4 = f(t + length, new)
-        evaluations += 3
-        difference = length * (-5 * k1 / 72 + k2 / 12 + k3 / 9 - k4 / 8)
-        scale = tolerance * (1 + y.detach().abs())
-        error = float((difference.detach().abs() / scale).max()) if y.numel() else 0.0
-        if error <= 1:  # not so where it is no number
-            t, y, k1, steps = (end if last else t + length), new, k4, steps + 1
-        else:
-            rejected += 1
-        factor = SAFETY * max(error, 1e-10) ** (-1 / 3) if error < float("inf") else SHRINK
-        wanted = length * min(max(factor, SHRINK), GROW)
-        h = max(h, wanted) if error <= 1 and last else wanted  # the end says nothing about steps
-        if evaluations > MOST_EVALUATIONS or t + h == t:
-            raise ConvergenceError(
-                f"no step meets the tolerance {tolerance:g} at t = {t:.6g}; use a larger one"
-            )
-    return Solution(y, steps, rejected, evaluations), h

@@ -1,121 +1,114 @@
 """The program: the one form in which every network reaches a backend.
 
     Stage:   x[write] = c x[write] + A sigma(W x[read] + b)
-    Flow:    x = Phi(layer, x)
+    Flow:    x = advance(f_j, x, h, layout)
 
-A program is a tuple of stages and flows, the same in every layer; its arrays carry the layer axis.
+A program is static: which stages there are, what they read and write, how W and b follow from the
+parameters. The numbers are apart, in `Values`, read from the modules at each call, so that nothing
+can go stale: `.to`, `load_state_dict`, `functional_call` and parametrizations need no code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hdnn.fields.activations import Activation
-from hdnn.fields.layout import Layout
-from hdnn.fields.weights import Block
+if TYPE_CHECKING:  # fields build on this module
+    from hdnn.fields.activations import Activation
+    from hdnn.fields.layout import Layout
+    from hdnn.fields.maps import Assembly, LinearMap
 
 Step = float | Tensor
 """A step size: one number, or ``([E,] L)``, one for every layer."""
 
-
-@dataclass(frozen=True)
-class Adjoint:
-    """The gain A = step S W' of a Hamiltonian stage, left unassembled.
-
-    Args:
-        step: h times the coefficient of the scheme.
-        S: J - R or a block of it, ``(w, r)`` or ``(L, w, r)``.
-
-    >>> import hdnn
-    >>> stage = hdnn.network("H1", features=4, layers=3, T=0.3).program().stages[0]
-    >>> round(stage.A.step, 3), stage.A.S.shape
-    (0.1, torch.Size([4, 4]))
-    """
-
-    step: Step
-    S: Tensor
+Time = Tensor | float
+Function = Callable[[Tensor], Tensor]
+Velocity = Callable[[int, Time, Tensor], Tensor]
+"""The right-hand side of a layer's ODE: ``(layer, t, canonical state)``."""
 
 
-Gain = float | Tensor | Adjoint
-"""A: a number, ``([E,] L)`` (a number a layer), ``([E,] L, w, m)`` (dense), or `Adjoint`."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
-    """x[write] = carry x[write] + A sigma(W x[read] + b), for every layer.
+    """x[write] = carry x[write] + A sigma(W x[read] + b), the same in every layer.
 
     Args:
         read, write: ranges ``(start, stop)`` of the width.
-        W: ``([E,] L, m, r)``, or kernels ``(L, m, r, k, k)``: a block of a stack.
-        b: ``([E,] L, m)``: a block of a stack.
-        A: see `Gain`.
+        W: a linear map of theta; of patterned K a block of it.
+        b: the biases of its hidden units, from beta.
         activation: sigma.
+        adjoint: A = factor h S[write, read] W' (Hamiltonian); else A = factor h, a number.
+        factor: the scheme's coefficient.
         carry: 1 (residual) or 0.
 
     >>> import hdnn
-    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
-    >>> stage.read, stage.write, stage.carry
-    ((2, 4), (0, 2), 1)
+    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program.stages[0]
+    >>> stage.read, stage.write, stage.adjoint, stage.carry
+    ((2, 4), (0, 2), True, 1)
     """
 
     read: tuple[int, int]
     write: tuple[int, int]
-    W: Block
-    b: Block
-    A: Gain
+    W: LinearMap
+    b: Assembly
     activation: Activation
+    adjoint: bool
+    factor: float = 1.0
     carry: int = 1
 
     @property
-    def disjoint(self) -> bool:
+    def invertible(self) -> bool:
         """Whether it writes nothing that it reads, and so can be undone exactly."""
         apart = self.read[1] <= self.write[0] or self.write[1] <= self.read[0]
         return apart and self.carry == 1
 
-    def gain(self, W: Tensor, layout: Layout) -> Step | Tensor:
-        """A as a number, ``([E,] L)`` or ``([E,] L, w, m)``, of convolutions a kernel of those.
 
-        Args:
-            W: of all layers, ``([E,] L, m, r)``, as assembled.
-            layout: of the state.
-
-        Returns:
-            A, with h and sign in it.
-        """
-        if not isinstance(self.A, Adjoint):
-            return self.A
-        scaled = self.A.S * self.A.step if isinstance(self.A.step, float) else self.A.S
-        A = layout.mixed(scaled, layout.adjoint(W))
-        if isinstance(self.A.step, float):
-            return A
-        return A * self.A.step[(..., *(None,) * (A.ndim - self.A.step.ndim))]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
-    """x = advance(layer, x) on canonical states: anything that torch can compute.
+    """x = advance(f, x, h, layout) with the velocity f of a layer: anything that torch computes.
 
     Args:
-        advance: ``(layer, x) -> x``.
-        inverse: undoes it, or None.
+        advance: ``(f, x, h, layout) -> x`` on canonical states; a function of a module, so that
+            networks can be pickled.
+        invertible: whether a step of -h undoes one of h.
 
     >>> import torch
     >>> from hdnn.program import Flow
-    >>> decay = Flow(lambda layer, x: 0.5 * x, inverse=lambda layer, x: 2 * x)
-    >>> float(decay.advance(0, torch.tensor(4.0)))
+    >>> euler = Flow(lambda f, x, h, layout: x + h * f(x))
+    >>> float(euler.advance(lambda x: -x, torch.tensor(4.0), 0.5, None))
     2.0
     """
 
-    advance: Callable[[int, Tensor], Tensor]
-    inverse: Callable[[int, Tensor], Tensor] | None = None
+    advance: Callable[[Function, Tensor, Step, Layout], Tensor]
+    invertible: bool = False
 
 
-@dataclass(frozen=True)
+class Values(NamedTuple):
+    """The numbers that a program computes with, as they are now.
+
+    Args:
+        h: the step, a number or ``([E,] L)``.
+        theta, beta: parameters of K and b, ``([E,] L or 1, .)``; None where a field has none.
+        S: J - R: ``(n, n)``, ``(L, n, n)`` or ``(E, L or 1, n, n)``; None where no stage needs it.
+        velocity: of the field, where the program has flows.
+
+    >>> import hdnn
+    >>> values = hdnn.network("H1", features=4, layers=3, T=1.5).values()
+    >>> values.h, values.theta.shape, values.S.shape
+    (0.5, torch.Size([3, 16]), torch.Size([4, 4]))
+    """
+
+    h: Step
+    theta: Tensor | None = None
+    beta: Tensor | None = None
+    S: Tensor | None = None
+    velocity: Velocity | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """What a network computes, layer by layer.
 
@@ -123,38 +116,33 @@ class Program:
         layers: L.
         steps: the stages and flows of a layer, in order.
         layout: the layout of the state.
-        stages: the steps, if all are stages, else None.
-        memo: where a backend may keep what it derives from the program's form.
 
     >>> import hdnn
-    >>> program = hdnn.network("MS3", features=4, layers=3, T=1.0).program()
-    >>> program.layers, len(program.steps)
-    (3, 2)
+    >>> program = hdnn.network("MS3", features=4, layers=3, T=1.0).program
+    >>> program.layers, len(program.steps), program.invertible
+    (3, 2, True)
     """
 
     layers: int
     steps: tuple[Stage | Flow, ...]
     layout: Layout
-    memo: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    choices: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
+    """The backend for every kind of state so far: that follows from the form, see `selection`."""
 
-    stages: tuple[Stage, ...] | None = field(init=False, compare=False, repr=False)
+    stages: tuple[Stage, ...] = field(init=False, repr=False)
+    """The steps that are stages."""
+    has_flows: bool = field(init=False, repr=False)
+    """Whether some step is a flow, which only the reference backend computes."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # not cached properties, whose locks torch.compile cannot read
         stages = tuple(step for step in self.steps if isinstance(step, Stage))
-        object.__setattr__(self, "stages", stages if len(stages) == len(self.steps) else None)
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """The dtype of its stages, or None where it has others."""
-        return self.stages[0].W.stack.theta.dtype if self.stages else None
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "has_flows", len(stages) < len(self.steps))
 
     @property
     def invertible(self) -> bool:
         """Whether every step can be undone."""
-        return all(
-            step.disjoint if isinstance(step, Stage) else step.inverse is not None
-            for step in self.steps
-        )
+        return all(step.invertible for step in self.steps)
 
 
 def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:

@@ -1,7 +1,7 @@
-"""Schemes: how time is discretized. `scheme.lower(field, h)` turns a field into a program.
+"""Schemes: how time is discretized. `scheme.lower(field)` gives the stages and flows of a layer.
 
 A scheme is a small value: it knows its order and what it needs of a field, never parameters,
-devices or training. Layer j is one step of the autonomous flow of (K_j, b_j).
+step sizes, devices or training. Layer j is one step of the autonomous flow of (K_j, b_j).
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, product
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
-from hdnn.fields import ActivationField, Field, HiddenLayer, Layout
-from hdnn.program import Adjoint, Flow, Gain, Program, Stage, Step, at_layer, times
+from hdnn.fields import ActivationField, Field, Layout
+from hdnn.program import Flow, Function, Stage, Step
 
-Function = Callable[[Tensor], Tensor]
+Steps = tuple[Stage | Flow, ...]
 
 
 class Scheme(ABC):
@@ -65,53 +66,15 @@ class Scheme(ABC):
             )
 
     @abstractmethod
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        """The program of a network.
+    def lower(self, field: Field) -> Steps:
+        """What a layer does, in order.
 
         Args:
             field: the dynamics.
-            h: the step size, one number or ``([E,] L)``.
-            layers: L, where the field itself does not say.
 
         Returns:
-            Stages where the field is one hidden layer, else one flow.
+            Stages where the field is one hidden layer, else flows.
         """
-
-
-def _depth(field: Field, layers: int | None) -> int:
-    depth = field.layers if layers is None else layers
-    if depth is None:
-        raise HdnnError("this field has no number of layers of its own; give layers")
-    return depth
-
-
-def _flow(
-    field: Field,
-    h: Step,
-    layers: int | None,
-    step: Callable[[Function, Tensor, Step], Tensor],
-    *,
-    reversible: bool = False,
-) -> Program:
-    """The program of a method that needs only the velocity: x = step(f, x, h)."""
-    depth = _depth(field, layers)
-    velocity, t = field.velocity_fn(), times(h, depth)
-
-    def advance(j: int, x: Tensor, sign: int = 1) -> Tensor:
-        return step(lambda v: velocity(j, t[j], v), x, sign * at_layer(h, j, x.ndim))
-
-    undo = (lambda j, x: advance(j, x, -1)) if reversible else None
-    return Program(depth, (Flow(advance, undo),), field.layout)
-
-
-def _stage(
-    hidden: HiddenLayer, h: Step, read: tuple[int, int], write: tuple[int, int], carry: int = 1
-) -> Stage:
-    gain: Gain = h
-    if hidden.adjoint:
-        assert hidden.S is not None
-        gain = Adjoint(h, hidden.S)
-    return Stage(read, write, hidden.W, hidden.b, gain, hidden.activation, carry)
 
 
 @dataclass(frozen=True)
@@ -125,12 +88,12 @@ class ForwardEuler(Scheme):
 
     order: ClassVar[int] = 1
 
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        hidden, everything = field.as_layer(), (0, field.layout.width)
-        if hidden is None:
-            return _flow(field, h, layers, lambda f, x, h: x + h * f(x))
-        stage = _stage(hidden, h, everything, everything)
-        return Program(_depth(field, layers), (stage,), field.layout)
+    def lower(self, field: Field) -> Steps:
+        return (field.stage() or Flow(_euler),)
+
+
+def _euler(f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
+    return x + h * f(x)
 
 
 @dataclass(frozen=True)
@@ -152,11 +115,10 @@ class DirectMap(Scheme):
                 "use ForwardEuler() with it"
             )
 
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        hidden, everything = field.as_layer(), (0, field.layout.width)
-        assert hidden is not None
-        stage = _stage(hidden, 1.0, everything, everything, carry=0)
-        return Program(_depth(field, layers), (stage,), field.layout)
+    def lower(self, field: Field) -> Steps:
+        stage = field.stage(carry=0)
+        assert stage is not None  # of an ActivationField
+        return (stage,)
 
 
 @dataclass(frozen=True)
@@ -202,35 +164,21 @@ class Splitting(Scheme):
         """The order, computed: how long the words in A, B are up to which exp(A + B) is matched."""
         return _splitting_order(self.coefficients)
 
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        other = {"y": "z", "z": "y"}
-        half = field.layout.width // 2
-        where = {"y": (0, half), "z": (half, field.layout.width)}
-        parts = [
-            self.first if k % 2 == 0 else other[self.first] for k in range(len(self.coefficients))
-        ]
-        hidden = {part: field.half_layer(part) for part in ("y", "z")}
+    def lower(self, field: Field) -> Steps:
+        parts = ("y", "z") if self.first == "y" else ("z", "y")
         steps: list[Stage | Flow] = []
-        for part, c in zip(parts, self.coefficients, strict=True):
-            layer = hidden[part]
-            if layer is None:
-                steps.extend(_half_flow(field, c * h, layers, where[part]).steps)
-            else:
-                steps.append(_stage(layer, c * h, where[other[part]], where[part]))
-        return Program(_depth(field, layers), tuple(steps), field.layout)
+        for k, c in enumerate(self.coefficients):
+            part = parts[k % 2]
+            steps.append(field.stage(part, c) or Flow(partial(_move_half, part, c), True))
+        return tuple(steps)
 
 
-def _half_flow(field: Field, h: Step, layers: int | None, write: tuple[int, int]) -> Program:
+def _move_half(part: str, factor: float, f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
     """Move one half of a separable field that is only a velocity; -h undoes it."""
-    axis = field.layout.axis
-
-    def step(f: Function, x: Tensor, h: Step) -> Tensor:
-        change = f(x).narrow(axis, write[0], write[1] - write[0])
-        before, after = write[0], x.shape[axis] - write[1]
-        pad = [0, 0] * (-axis - 1) + [before, after]
-        return x + h * torch.nn.functional.pad(change, pad)
-
-    return _flow(field, h, layers, step, reversible=True)
+    change = f(x).split(layout.width // 2, layout.axis)[part == "z"]
+    still = torch.zeros_like(change)
+    both = (change, still) if part == "y" else (still, change)
+    return x + factor * h * torch.cat(both, layout.axis)
 
 
 def _splitting_order(coefficients: tuple[float, ...], highest: int = 6) -> int:
@@ -343,11 +291,11 @@ class RK4(Scheme):
 
     order: ClassVar[int] = 4
 
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        return _flow(field, h, layers, _rk4)
+    def lower(self, field: Field) -> Steps:
+        return (Flow(_rk4),)
 
 
-def _rk4(f: Function, x: Tensor, h: Step) -> Tensor:
+def _rk4(f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
     k1 = f(x)
     k2 = f(x + h / 2 * k1)
     k3 = f(x + h / 2 * k2)
@@ -392,22 +340,20 @@ class ImplicitMidpoint(Scheme):
         ):
             raise HdnnError(f"tolerance is a positive number or None, got {self.tolerance!r}")
 
-    def lower(self, field: Field, h: Step, layers: int | None = None) -> Program:
-        layout = field.layout
+    def lower(self, field: Field) -> Steps:
+        return (Flow(partial(self._advance, field.couples_pixels), invertible=True),)
 
-        def step(f: Function, x: Tensor, h: Step) -> Tensor:
-            if self.solver == "fixed-point":
-                middle = self._solve(lambda m: x + h / 2 * f(m), x)
-            else:
-                middle = self._newton(f, x, h, layout)
-            return x + h * f(middle)
+    def _advance(self, coupled: bool, f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
+        if self.solver == "fixed-point":
+            middle = self._solve(lambda m: x + h / 2 * f(m), x)
+        else:
+            middle = self._newton(f, x, h, _Vectors(layout.axis, coupled, x.shape))
+        return x + h * f(middle)
 
-        return _flow(field, h, layers, step, reversible=True)
-
-    def _newton(self, f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
+    def _newton(self, f: Function, x: Tensor, h: Step, vectors: _Vectors) -> Tensor:
         def better(x: Tensor, h: Step, m: Tensor) -> Tensor:
             residual = m - x - h / 2 * f(m)
-            return m - _solve_linear(f, m, h / 2, residual, layout)
+            return m - _solve_linear(f, m, h / 2, residual, vectors)
 
         fixed_h = h.detach() if isinstance(h, Tensor) else h
         with torch.no_grad():
@@ -458,23 +404,37 @@ _UNKNOWNS = 4096
 """The most that are solved for at once, in one dense system a sample."""
 
 
-def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, layout: Layout) -> Tensor:
+class _Vectors(NamedTuple):
+    """Canonical states as vectors ``(..., m)`` of what a layer couples, and back."""
+
+    axis: int  # of the width
+    coupled: bool  # whether all pixels of a sample are, or each pixel is on its own
+    shape: torch.Size
+
+    def take(self, x: Tensor) -> Tensor:
+        return x.flatten(self.axis) if self.coupled else x.movedim(self.axis, -1)
+
+    def back(self, v: Tensor) -> Tensor:
+        return v.reshape(self.shape) if self.coupled else v.movedim(-1, self.axis)
+
+
+def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, vectors: _Vectors) -> Tensor:
     """(I - h df/dm)^{-1} r, by one dense system for every vector of what a layer couples."""
-    point, restore = layout.vectors(m)
+    point = vectors.take(m)
     n = point.shape[-1]
     if n > _UNKNOWNS:
         raise HdnnError(
             f"Newton's method would solve dense systems of {n} unknowns, a convolution couples all "
             f"pixels; use ImplicitMidpoint(solver='fixed-point'), or at most {_UNKNOWNS}"
         )
-    pull = torch.func.vjp(lambda v: layout.vectors(f(restore(v)))[0], point)[1]
+    pull = torch.func.vjp(lambda v: vectors.take(f(vectors.back(v))), point)[1]
     basis = torch.eye(n, dtype=m.dtype, device=m.device)
     rows = torch.func.vmap(lambda e: pull(e.expand_as(point))[0])(basis)
     jacobian = rows.movedim(0, -2)
-    if isinstance(h, Tensor) and h.ndim:
-        h = h.unsqueeze(-1)
+    if isinstance(h, Tensor) and h.ndim:  # one for every network of an ensemble
+        h = h.reshape(-1, *(1,) * (jacobian.ndim - 1))
     system = torch.eye(n, dtype=m.dtype, device=m.device) - h * jacobian
-    return restore(torch.linalg.solve(system, layout.vectors(r)[0].unsqueeze(-1)).squeeze(-1))
+    return vectors.back(torch.linalg.solve(system, vectors.take(r).unsqueeze(-1)).squeeze(-1))
 
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {

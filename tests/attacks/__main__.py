@@ -27,8 +27,6 @@ MUTATED = {
     "config": 8_000,
     "history": 8_000,
     "gradients": 4_000,
-    "records": 5_000,
-    "gradient records": 3_000,
     "checkpoint": 3_000,
     "history, resumed": 2_000,
     "gradients, resumed": 2_000,

@@ -6,7 +6,6 @@ is in the extra ``attack``; without it nothing is tried.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
@@ -49,7 +48,6 @@ def main(name: str, folder: str, count: str, seed: str) -> None:
     """Fuzz in this process, which ends with it."""
     import atheris
 
-    importlib.import_module("hdnn.kernels.catalogue")  # what numba compiles stays as written
     with atheris.instrument_imports(include=["hdnn"]):
         from attacks import readers
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import signal
 import sys
 import threading
@@ -81,7 +80,7 @@ def passes(copy: int = 0) -> list[tuple[Callable[[], list[Tensor]], list[Tensor]
     ]
     found = []
     for call in calls:
-        os.environ["HDNN_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
         call()
         start = time.perf_counter()
         found.append((call, call(), time.perf_counter() - start))
@@ -155,7 +154,7 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
         rng = Random(f"{seed} {number}")
         call, expected, seconds = rng.choice(prepared)
         threads, way = rng.choice(THREADS), rng.choice(WAYS)
-        os.environ["HDNN_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
         interrupted(call, way, rng.uniform(0, 1.5 * seconds))
         same = map(torch.equal, call(), expected)
         return HELD if all(same) else f"wrong next result: {way}, {threads} threads"

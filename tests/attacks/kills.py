@@ -129,10 +129,7 @@ def settings() -> list[list[str]]:
         [*label, "--balanced", "--clip", "0.1", "--solver", "adam", "--dtype", "float64"],
         [*value, "--record", "5"],
         [*value, *joint, *stopping],
-        [*planar, "--levels", "1,2,4"],
-        [*label, *joint, *stopping, "--levels", "1,3"],
-        [*label, "--width", "4", "--projection", "on", "--n-init", "2"],
-        [*planar, "--method", "varpro"],
+        [*label, "--width", "4", "--projection", "on"],
         image,
         [*image, "--kernel", "3", "--shift", "1", "--averaging", "0.9", *stopping],
     ]

@@ -2,8 +2,7 @@
 
 Promised for any bytes: an `HdnnError` with a short message, or a result; never another exception, a
 crash, a hang, or more memory than ten times the file's size and 64 MB. What `hdnn.load` returns is
-what the file says: saved again, it is the same. Damaged lines of a history or of records are
-left out, and the others are used.
+what the file says: saved again, it is the same.
 """
 
 from __future__ import annotations
@@ -27,9 +26,6 @@ from attacks.tally import HELD, Tally, tally
 from hdnn.data import ColumnEncoder, iter_rows, read_table
 from hdnn.data import images as image_sets
 from hdnn.data.idx import read_idx
-from hdnn.paper.figure2 import GradientRecord
-from hdnn.paper.store import Store
-from hdnn.paper.table2 import ImageRecord
 from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run, read_history
@@ -55,7 +51,6 @@ class Reader:
         read: reads the file at a path.
         mutation: how samples are changed.
         bounded: whether memory is bounded by the file's size; what a config asks for may be large.
-        lossy: whether damage is reported by a warning, so that an error is a failure.
     """
 
     file: str
@@ -63,7 +58,6 @@ class Reader:
     read: Callable[[Path], object]
     mutation: Mutation = mutate.bytewise
     bounded: bool = True
-    lossy: bool = False
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -133,16 +127,8 @@ def _table(kind: str) -> Callable[[], list[bytes]]:
     return lambda: samples.tables()[kind]
 
 
-def _resume(name: str, mutation: Mutation, lossy: bool) -> Reader:
-    return Reader(
-        "file", lambda: [samples.unfinished_run()[name]], _resumed(name), mutation, lossy=lossy
-    )
-
-
-def _record(kind: str, read: Callable[[Path], object]) -> Reader:
-    return Reader(
-        "records.jsonl", lambda: samples.records()[kind], read, mutate.json_lines, lossy=True
-    )
+def _resume(name: str, mutation: Mutation) -> Reader:
+    return Reader("file", lambda: [samples.unfinished_run()[name]], _resumed(name), mutation)
 
 
 def _lines(name: str, read: Callable[[Path], object]) -> Reader:
@@ -160,13 +146,9 @@ READERS: dict[str, Reader] = {
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", lambda path: GradientLog(path).read()),
-    "records": _record("records", lambda path: Store(path.parent, ImageRecord).read()),
-    "gradient records": _record(
-        "gradient records", lambda path: Store(path.parent, GradientRecord).read()
-    ),
-    "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors, lossy=False),
-    "history, resumed": _resume("history.jsonl", mutate.json_lines, lossy=True),
-    "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines, lossy=True),
+    "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors),
+    "history, resumed": _resume("history.jsonl", mutate.json_lines),
+    "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines),
 }
 
 
@@ -213,8 +195,6 @@ def _read(reader: Reader, path: Path) -> str:
             memory = isinstance(cause, MemoryError) or "can't allocate memory" in str(cause)
             if memory and not isinstance(cause, hdnn.HdnnError) and reader.bounded:
                 return f"allocation: {cause}"
-        if reader.lossy:
-            return f"unusable: {error}"
         return HELD if len(str(error)) <= LONGEST else f"long message: {len(str(error))} characters"
     except Altered as error:
         return f"altered: {error}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import gzip
 import io
-import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +22,7 @@ from hdnn.cli import app
 from hdnn.data import ColumnEncoder, ColumnType
 from hdnn.data.encoder import SCALINGS
 from hdnn.fields import STRUCTURES
-from hdnn.models.projection import Projection
-from hdnn.paper.figure2 import GradientRecord
-from hdnn.paper.table2 import ImageRecord
+from hdnn.models import Projection
 from hdnn.training import TrainingConfig
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DataConfig, ImageModelConfig, ModelConfig
@@ -117,7 +113,7 @@ def _models_of_mixed_columns() -> list[Any]:
                 task="regression",
                 feature_names=encoder.feature_names,
                 target_names=["u", "v"],
-                encoder=encoder,
+                columns=encoder.to_list(),
                 projection=Projection(features, 4),
                 scaler=hdnn.Scaler.fit(torch.from_numpy(encoder.transform(values)).float()),
             )
@@ -242,40 +238,13 @@ def configs() -> list[bytes]:
             DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
         ),
         RunConfig(
-            DataConfig(size=40), ModelConfig(layers=4), TrainingConfig(epochs=2, levels=(2, 4))
-        ),
-        RunConfig(
             DataConfig(size=40),
             ModelConfig(layers=2, projection="on"),
-            TrainingConfig("varpro", epochs=1, n_init=2),
+            TrainingConfig("joint", epochs=1),
         ),
         RunConfig(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
     ]
     return [recipe.to_toml().encode() for recipe in recipes]
-
-
-def records() -> dict[str, list[bytes]]:
-    """Records of the experiments."""
-    key = {"data": "swiss-roll", "architecture": "H1", "layers": 4, "protocol": "paper", "T": 1.2}
-    rest = {
-        "split": "paper",
-        "train_accuracy": 0.9,
-        "test_accuracy": 1.0,
-        "seconds": 1.5,
-        "version": "0",
-    }
-    lines = [asdict(ImageRecord(**key, **rest, seed=seed)) for seed in range(3)]  # type: ignore[arg-type]
-    fields = GradientRecord.__dataclass_fields__.values()
-    like = {"str": "H1", "int": 3, "float": 0.5, "list[int]": [1, 11], "list[float]": [0.5, 0.25]}
-    curve = {field.name: like[str(field.type)] for field in fields}
-    return {
-        "records": [_lines(lines)],
-        "gradient records": [_lines([{**curve, "seed": seed} for seed in range(3)])],
-    }
-
-
-def _lines(entries: list[dict[str, Any]]) -> bytes:
-    return "".join(json.dumps(entry) + "\n" for entry in entries).encode()
 
 
 @functools.cache

@@ -6,7 +6,6 @@ child computes what its parent does.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import warnings
@@ -52,7 +51,7 @@ def _child(seed: str) -> None:
 def judge(seed: int, number: int) -> str:
     """A storm: threads call networks, old and new ones, while the process is forked."""
     rng, over, wrong = Random(f"{seed} {number}"), threading.Event(), list[int]()
-    os.environ["HDNN_NUM_THREADS"] = str(rng.choice((1, 2, 4, 16)))
+    torch.set_num_threads(rng.choice((1, 2, 4, 16)))
 
     def caller(own: Random) -> None:
         while not over.is_set():

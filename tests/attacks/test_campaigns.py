@@ -16,10 +16,9 @@ from attacks.tally import Failure, Tally, tally
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def environment() -> Iterator[None]:
     """As the campaigns expect it: torch's default precision, one thread of torch's."""
     before = torch.get_num_threads()
-    monkeypatch.setenv("HDNN_NUM_THREADS", "1")
     torch.set_default_dtype(torch.float32)
     torch.set_num_threads(1)
     yield

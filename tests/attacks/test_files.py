@@ -1,4 +1,4 @@
-"""Writing: links, FIFOs and devices stay what they are; kills and lost power leave no debris."""
+"""Writing: links, FIFOs and devices stay what they are; files are whole after a loss of power."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import hdnn
 from catalogue import build
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic, read_json_lines, remove_stale, replace, sync_folder, write_json_lines
+from hdnn.files import atomic, read_json_lines, write_json_lines
 
 posix = pytest.mark.skipif(os.name != "posix", reason="FIFOs, devices and descriptors are POSIX")
 
@@ -90,18 +90,27 @@ def test_a_socket_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.Monke
         assert stat.S_ISSOCK(os.stat("socket").st_mode)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc")
+STDOUT = """
+import os
+from hdnn.files import atomic
+with atomic(os.environ["PLACE"]) as temporary:
+    temporary.write_text("new,")
+os.write(1, b"after")
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
 @pytest.mark.parametrize("deep", [False, True])
-def test_an_open_descriptor_is_written_to_where_it_stands(deep: bool, tmp_path: Path) -> None:
-    """As /dev/stdout is: what was appended before stays, what is written later comes after."""
+def test_the_own_output_is_written_to_where_it_stands(deep: bool, tmp_path: Path) -> None:
+    """What was appended before stays, what is written later comes after."""
     log, link = tmp_path / "log", tmp_path / "link"
     log.write_text("before,")
+    if deep:
+        link.symlink_to("/dev/stdout")
+    place = str(link) if deep else "/dev/stdout"
     with open(log, "a") as file:
-        given = f"/proc/self/fd/{file.fileno()}"
-        if deep:
-            link.symlink_to(given)
-        write(link if deep else Path(given), "new,")
-        file.write("after")
+        call = [sys.executable, "-c", STDOUT]
+        subprocess.run(call, stdout=file, env={**os.environ, "PLACE": place}, check=True)
     assert log.read_text() == "before,new,after"
     assert link.is_symlink() == deep
 
@@ -177,92 +186,25 @@ def test_file_then_name_then_folder_reach_the_disk(calls: list[str], tmp_path: P
 
 
 @posix
-def test_a_folder_appears_with_all_that_is_in_it(calls: list[str], tmp_path: Path) -> None:
-    fresh = tmp_path / "fresh"
-    fresh.mkdir()
-    (fresh / "a").write_text("a")
-    (fresh / "b").write_text("b")
-    replace(fresh, tmp_path / "folder")
-    assert calls == ["sync file", "sync file", "sync folder", "rename", "sync folder"]
-    assert (tmp_path / "folder" / "b").read_text() == "b"
-
-
-@posix
 def test_folders_that_cannot_be_synced_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync, number = os.fsync, [22]
+    fsync, refused = os.fsync, stat.S_ISDIR
 
     def refuse(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(number[0], os.strerror(number[0]))
+        if refused(os.fstat(descriptor).st_mode):
+            raise OSError(5, os.strerror(5))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    sync_folder(tmp_path)  # EINVAL: a file system that has no such thing
-    number[0] = 5
+    write(tmp_path / "note")
+    refused = stat.S_ISREG
     with pytest.raises(StorageError, match="Input/output error"):
-        write(tmp_path / "note")
-
-
-# --- temporary files ------------------------------------------------------------------------------
-
-KILLED = """
-import os, sys
-from hdnn.files import atomic
-with atomic(sys.argv[1]) as temporary:
-    temporary.write_text("half")
-    os._exit(9)
-"""
-
-
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "note.jsonl"
-    killed = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
-    assert killed.wait() == 9
-    (left,) = tmp_path.iterdir()
-    mine = [tmp_path / name for name in (".note.jsonl.swp", ".note.tmp", "a.1-abcdef01.tmp")]
-    for other in mine:
-        other.write_text("mine")
-    with atomic(path) as temporary:
-        temporary.write_text("new")
-        reused = tmp_path / left.name.replace(str(killed.pid), str(os.getpid()))
-        reused.write_text("left by a process that had this one's number")
-        alive = tmp_path / left.name.replace(str(killed.pid), str(os.getppid()))
-        alive.write_text("of a living process")
-        remove_stale(tmp_path)
-        assert sorted(tmp_path.iterdir()) == sorted([*mine, temporary, alive])
-    assert path.read_text() == "new"
-    remove_stale(tmp_path / "nowhere")
+        write(tmp_path / "note", "newer")
+    assert (tmp_path / "note").read_text() == "new"
 
 
 # --- lines of JSON --------------------------------------------------------------------------------
-
-
-def test_damaged_lines_are_set_aside_once_and_whole(tmp_path: Path) -> None:
-    path, aside = tmp_path / "lines", tmp_path / "lines.damaged"
-    for _ in range(2):  # killed after the first file was written, it does the same again
-        write_json_lines(path, [{"a": 1}], [b"\xff\r", b"{"])
-    write_json_lines(path, [{"a": 1}], [b"null"])
-    assert aside.read_bytes() == b"\xff\r\n{\nnull\n"
-    assert read_json_lines(path, dict).objects == [{"a": 1}]
-
-
-def test_damaged_lines_that_cannot_be_kept_stay_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b"{\n")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(StorageError, match=r"lines\.damaged.*No space left"):
-        write_json_lines(path, [{"a": 1}], [b"{"])
-    assert [p.name for p in tmp_path.iterdir()] == ["lines"]
-    with open(path, "rb") as file:
-        assert file.read() == b"{\n"
 
 
 @posix
@@ -270,3 +212,14 @@ def test_a_fifo_is_not_read_for_lines(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(FileFormatError, match="not a file"):
         read_json_lines(tmp_path / "fifo", dict)
+
+
+def test_a_torn_last_line_is_passed_over_and_a_bad_other_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    write_json_lines(path, [{"a": 1}, {"a": 2}])
+    with open(path, "a") as file:
+        file.write('{"a')
+    assert read_json_lines(path, dict) == [{"a": 1}, {"a": 2}]
+    path.write_text('{"a": 1}\n{"a\n{"a": 2}\n')
+    with pytest.raises(FileFormatError, match=r"line 2 of .*lines"):
+        read_json_lines(path, dict)

@@ -15,16 +15,20 @@ from torch import Tensor, nn
 import hdnn
 from catalogue import NAMES, build, every_name
 from hdnn.analysis import advise, layer_factors, sensitivities
-from hdnn.backends import checkpointed
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
+from hdnn.kernels import native
 from hdnn.schemes import Leapfrog
+from skips import needs_kernels
 from twins import agree, derivatives, error, twin
 
 # --- a J that couples nothing ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference", "fused"])
+FUSED = pytest.param("fused", marks=needs_kernels)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", FUSED])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_singular_X_couples_less_and_a_zero_one_nothing(backend: str, rank: int) -> None:
     X = torch.zeros(2, 2)
@@ -69,7 +73,7 @@ def test_autocast_leaves_the_precision_of_a_network(name: str, lower: torch.dtyp
     """Every backend computes in the network's dtype; states of the lower one are taken too."""
     net = build(name, layers=9, dtype=torch.float32)
     y = torch.randn(6, 4).to(lower).float()
-    for backend, memory in WAYS:
+    for backend, memory in WAYS if native.obstacle() is None else WAYS[::2]:
         one = twin(net, backend, memory)
         plain = derivatives(one, y, y)
         for state in (y, y.to(lower)):
@@ -88,11 +92,11 @@ def test_autocast_leaves_the_precision_of_a_network(name: str, lower: torch.dtyp
         assert M.dtype == factors.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("backend", "memory"), WAYS[1:])
+@needs_kernels
 @every_name
-def test_backward_under_autocast_is_no_less_precise(name: str, backend: str, memory: str) -> None:
+def test_backward_under_autocast_is_no_less_precise(name: str) -> None:
     """Where the backward pass is ours; that of plain torch belongs outside, as torch says."""
-    net = twin(build(name, layers=9, dtype=torch.float32), backend, memory)
+    net = twin(build(name, layers=9, dtype=torch.float32), "fused")
     y = torch.randn(6, 4, dtype=torch.float32)
     plain = derivatives(net, y, y)
     with torch.autocast("cpu", torch.bfloat16):
@@ -131,31 +135,16 @@ def test_autocast_around_a_model_and_under_compilation() -> None:
         net(torch.zeros(5, 4, dtype=torch.bfloat16))
 
 
-# --- undoing --------------------------------------------------------------------------------------
-
-
-def undone_by_recomputing(net: Any, y: Tensor) -> bool:
-    """Whether the backward pass of a lean network does not trust what it has undone."""
-    made = []
-    start = checkpointed._Saved.__init__
-
-    def recorded(self: Any, *given: Any) -> None:
-        made.append(1)
-        start(self, *given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpointed._Saved, "__init__", recorded)
-        derivatives(net, y, y)
-    return bool(made)
+# --- growing states -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("activation", ["relu", "identity", "tanh"])
 @pytest.mark.parametrize(("layers", "T"), [(64, 20.0), (16, 40.0), (300, 15.0)])
-def test_what_cannot_be_undone_accurately_is_recomputed(
+def test_lean_gradients_are_those_of_the_reference_where_states_grow(
     activation: str, layers: int, T: float, dtype: torch.dtype
 ) -> None:
-    """Growing states leave no digits of y_0 in y_N, yet gradients are those of the reference."""
+    """Growing states leave no digits of y_0 in y_N: what is undone would be wrong."""
     net = build("MS3", features=8, layers=layers, T=T, activation=activation, dtype=dtype)
     y, weight = torch.randn(10, 8).to(dtype), torch.randn(10, 8).to(dtype)
     mine = derivatives(twin(net, "reference", "lean"), y, weight)
@@ -164,16 +153,6 @@ def test_what_cannot_be_undone_accurately_is_recomputed(
         assert all(torch.equal(mine[k].isfinite(), plain[k].isfinite()) for k in plain)
         return
     agree(mine, plain, tolerance=1000 * torch.finfo(dtype).eps)
-
-
-def test_what_can_be_undone_is_not_recomputed() -> None:
-    y = torch.randn(20, 8)
-    for name in ("MS1", "MS3", "HS"):
-        good = twin(build(name, features=8, layers=64, T=1.2, scale=0.5), "reference", "lean")
-        assert not undone_by_recomputing(good, y), name
-        assert not undone_by_recomputing(good, torch.zeros(3, 8)), name
-    growing = build("MS3", features=8, layers=64, T=20.0, activation="relu")
-    assert undone_by_recomputing(twin(growing, "reference", "lean"), y)
 
 
 def test_a_huge_sample_does_not_hide_what_the_others_lose() -> None:
@@ -236,12 +215,13 @@ def test_J_of_the_state_is_checked_once() -> None:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
 @pytest.mark.parametrize("skewed", [True, False])
 def test_tracers_see_no_check(skewed: bool) -> None:
-    """Under transforms nothing is looked at, and the first plain call looks."""
+    """Where numbers cannot be seen nothing is looked at; the first plain call looks."""
     J = turning if skewed else (lambda y, t: turning(y, t) + torch.eye(4).to(y))
     net, y = state_dependent(J), torch.randn(5, 4)
     expected = torch.func.vmap(net)(y)
-    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
-    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    if skewed:  # else these, which see numbers, raise
+        assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
+        assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
     assert torch.equal(torch.compile(net, backend="eager", fullgraph=True)(y), expected)
     assert net.to("meta")(y.to("meta")).shape == y.shape
     plain = state_dependent(J)
@@ -285,14 +265,14 @@ def test_advice_for_any_weights_and_data(name: str, size: float) -> None:
         assert str(found)
         low, high = found.T_range or (0.0, 0.0)
         assert low <= high
-        assert found.breaks is not None or bool(found.cumulative.isfinite().all())
+        assert found.breaks is not None or bool(found.forward_norms.isfinite().all())
 
 
 def test_advice_that_lapack_gives_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(A: Tensor) -> Tensor:
         raise torch.linalg.LinAlgError("the algorithm failed to converge")
 
-    monkeypatch.setattr("hdnn.analysis.advice.spectral_radius", fails)
+    monkeypatch.setattr("hdnn.analysis.advice.unit_eigenvalues", fails)
     with pytest.raises(HdnnError, match=r"no advice.*converge"):
         advise(build("H1"), torch.randn(5, 4))
 
@@ -306,55 +286,6 @@ def test_a_training_that_overflows_ends_with_advice() -> None:
 
 
 # --- absurd numbers -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"layers": 10**12},
-        {"layers": 10**12, "time_invariant": True},
-        {"layers": 10**400},
-        {"layers": 10**30, "time_invariant": True, "device": "meta"},
-        {"features": 10**9},
-        {"features": 10**9, "device": "meta"},
-        {"features": 10**6},
-        {"ensemble": 10**15},
-        {"features": None, "channels": 4, "kernel": 10**6 + 1},
-        {"features": None, "channels": 10**5, "kernel": 3},
-    ],
-    ids=reprlib.repr,
-)
-@pytest.mark.parametrize("name", ["H1", "MS1", "HS"])
-def test_a_network_that_no_memory_holds_is_an_error(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(HdnnError, match=r"GB.*fewer|GB.*smaller") as caught:
-        build(name, **options)
-    assert len(str(caught.value)) < 300
-
-
-def test_depth_without_weights_is_bounded_too() -> None:
-    field = hdnn.fields.EnergyField("J1", lambda x, t: x.square().sum(-1), features=2)
-    with pytest.raises(HdnnError, match="GB"):
-        hdnn.HamiltonianNetwork(field, layers=10**12, T=1.0)
-
-
-def test_an_allocation_that_fails_names_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory can be there and still not be given."""
-    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes"
-    for error_kind in (MemoryError(), RuntimeError(message)):
-
-        def fails(*sizes: int, error_kind: Exception = error_kind, **options: Any) -> Tensor:
-            raise error_kind
-
-        monkeypatch.setattr("hdnn.fields.weights.torch.empty", fails)
-        with pytest.raises(HdnnError, match="GB"):
-            build("H1")
-
-    def broken(*sizes: int, **options: Any) -> Tensor:
-        raise RuntimeError("something else")
-
-    monkeypatch.setattr("hdnn.fields.weights.torch.empty", broken)
-    with pytest.raises(RuntimeError, match="something else"):
-        build("H1")
 
 
 @pytest.mark.parametrize("name", ["T", "step"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,19 +23,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.analysis.gradient_norms import singular_values
-from hdnn.analysis.sensitivity import (
+from hdnn.analysis.jacobians import (
+    batch_jacobian,
     check_no_convolution,
     forward_sensitivities,
-    jacobians,
     layer_factors,
+    velocity_jacobians_at,
 )
-from hdnn.analysis.spectra import spectral_radius, velocity_jacobians_at
+from hdnn.analysis.norms import singular_values, unit_eigenvalues
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.networks import HamiltonianNetwork
-from hdnn.notebook import curve, table
+from hdnn.program import Program
 from hdnn.schemes import Scheme
 
 FACTOR = 2.0
@@ -44,73 +45,81 @@ TURN = 2.0
 EXPLODES, VANISHES = 1e3, 1e-3
 """Beyond these norms of d y_l / d y_0 a layer counts as broken."""
 SHORTEST, LONGEST = 1e-100, 1e100
-"""Times T beyond these are taken for these: the advice is the same, and nothing overflows."""
+"""T is clamped to this range to avoid overflow."""
 LARGEST = 1e200
 """A mode that would turn by more has no frequency that numbers can hold."""
 MOST_LAYERS = 10**15
-"""The largest number of layers that is told."""
+"""The largest number of layers that is reported."""
+WIDTH, LABEL = 80, 20
+"""Columns of printed advice, and of the labels at its left."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Advice:
-    """How gradients grow, and steps that keep what the scheme adds below a factor 2.
+    """How gradients grow, where they break, and steps that keep what the scheme adds small.
 
     Args:
         network: its specification.
-        growth: ``(layers,)``, the largest norm of d y_{l+1} / d y_l over the samples.
-        cumulative: ``(layers + 1,)``, the largest norm of d y_l / d y_0.
-        turns: ``(layers,)``, the largest h w: radians that the fastest mode turns in a step.
+        layer_norms: ``(layers,)``, the largest norm of d y_{l+1} / d y_l over the samples.
+        forward_norms: ``(layers + 1,)``, the largest norm of d y_l / d y_0.
+        breaks: the first layer with weights that are not finite, or after which a state is not
+            finite, or gradients exceed 1e3 or fall below 1e-3 altogether; None if there is none.
+        reason: what breaks there.
+        turns: ``(layers,)``, the largest h w: radians that the fastest mode turns in a step. This
+            and the following are None where there is no step, or nothing finite to tell it from.
         added: G, the factor that the scheme adds over the whole depth.
         T_range: at this number of layers: from where the fastest mode turns by one radian in all (a
             shorter network is close to the identity) to where G = 2 or a step turns a mode by 2
             radians. Only the second, twice, where that comes first: then more layers are needed.
-            None where there is no step, or nothing finite.
-        step_range: the same divided by the number of layers.
         layers: the smallest number of layers that the present T allows.
-        breaks: the first layer after which a state is not finite, or gradients exceed 1e3 or fall
-            below 1e-3 altogether; None if there is none.
-        reason: what breaks there.
 
     >>> import hdnn, torch
     >>> _ = torch.manual_seed(0)
     >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
     >>> advice = hdnn.analysis.advise(net, torch.randn(8, 4))
-    >>> advice.growth.shape, advice.cumulative.shape
-    (torch.Size([6]), torch.Size([7]))
+    >>> advice.layer_norms.shape, advice.forward_norms.shape, len(advice.T_range)
+    (torch.Size([6]), torch.Size([7]), 2)
     """
 
     network: str
-    growth: Tensor
-    cumulative: Tensor
-    turns: Tensor
-    added: float
-    T_range: tuple[float, float] | None
-    step_range: tuple[float, float] | None
-    layers: int | None
+    layer_norms: Tensor
+    forward_norms: Tensor
     breaks: int | None
     reason: str | None
+    turns: Tensor | None = None
+    added: float | None = None
+    T_range: tuple[float, float] | None = None
+    layers: int | None = None
 
     @property
     def ok(self) -> bool:
         """Whether nothing breaks and the step is not too large."""
-        return self.breaks is None and (self.layers is None or self.layers <= len(self.growth))
+        return self.breaks is None and (self.layers or 0) <= len(self.layer_norms)
+
+    @property
+    def step_range(self) -> tuple[float, float] | None:
+        """The range of T divided by the number of layers."""
+        if self.T_range is None:
+            return None
+        low, high = (T / len(self.layer_norms) for T in self.T_range)
+        return low, high
 
     @property
     def worst(self) -> int:
         """The layer whose Jacobian is largest."""
-        return int(torch.nan_to_num(self.growth, nan=math.inf, posinf=math.inf).argmax())
+        return int(torch.nan_to_num(self.layer_norms, nan=math.inf, posinf=math.inf).argmax())
 
     @property
     def remedy(self) -> str:
         """What to do, in a sentence."""
-        parts = [] if self.breaks is None else [f"layer {self.breaks} breaks first: {self.reason}"]
+        parts = [] if self.reason is None else [self.reason]
         if self.T_range is not None and self.layers is not None:
             low, high = self.T_range
+            h = high / len(self.layer_norms)
             parts.append(f"the scheme adds a factor of about {self.added:.3g} to the gradients")
-            if self.layers <= len(self.growth):
-                parts.append(f"T may be up to {high:.3g} at this depth")
+            if self.layers <= len(self.layer_norms):
+                parts.append(f"T may be up to {high:.3g} (h up to {h:.3g}) at this depth")
             else:
-                h = high / len(self.growth)
                 deeper = f", or at least {self.layers} layers" if self.layers < 10**6 else ""
                 parts.append(f"use T <= {high:.3g} (h <= {h:.3g}) at this depth{deeper}")
             if low >= high:
@@ -125,35 +134,29 @@ class Advice:
         Returns:
             Numbers, strings, lists and dictionaries only.
         """
-        plain = {
-            name: value.tolist() if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-        }
-        return {**plain, "worst": self.worst, "ok": self.ok, "remedy": self.remedy}
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("what to do", self.remedy),
-            ("growth per layer", f"{_span(self.growth)}, largest in layer {self.worst}"),
-            ("norm of dy_l/dy_0", _span(self.cumulative)),
-        ]
-        chart = curve("largest norm of dy_l/dy_0 by layer", self.cumulative.tolist())
-        return chart + table(self.network, rows)
+        plain = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in vars(self).items()}
+        more = {"step_range": self.step_range, "worst": self.worst, "ok": self.ok}
+        return {**plain, **more, "remedy": self.remedy}
 
     def __str__(self) -> str:
-        lines = [
-            self.network,
-            f"growth per layer    {_span(self.growth)}, largest in layer {self.worst}",
-            f"norm of dy_l/dy_0   {_span(self.cumulative)}",
+        rows = [
+            ("norm of a layer", f"{_span(self.layer_norms)}; largest in layer {self.worst}"),
+            ("norm from the input", _span(self.forward_norms)),
         ]
-        if self.T_range is not None and self.step_range is not None:
-            lines += [
-                f"turn per step       {_span(self.turns)} radians of the fastest mode",
-                f"T at this depth     {_between(*self.T_range)}",
-                f"step h              {_between(*self.step_range)}",
-                f"layers at this T    at least {self.layers:.7g}",
+        if self.turns is not None and self.T_range is not None and self.step_range is not None:
+            rows += [
+                ("turn per step", f"{_span(self.turns)} radians of the fastest mode"),
+                ("T at this depth", _between(*self.T_range)),
+                ("step h", _between(*self.step_range)),
+                ("layers at this T", f"at least {self.layers:.7g}"),
             ]
-        return "\n".join([*lines, f"advice              {self.remedy}"])
+        lines = textwrap.wrap(self.network, WIDTH)
+        for label, text in [*rows, ("advice", self.remedy)]:
+            first, rest = f"{label:{LABEL}}", " " * LABEL
+            lines += textwrap.wrap(
+                text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+            )
+        return "\n".join(lines)
 
 
 def _between(low: float, high: float) -> str:
@@ -161,7 +164,8 @@ def _between(low: float, high: float) -> str:
 
 
 def _span(values: Tensor) -> str:
-    return f"{float(values.min()):.3g} to {float(values.max()):.3g}"
+    known = values[values.isfinite()]
+    return f"{float(known.min()):.3g} to {float(known.max()):.3g}" if len(known) else "not finite"
 
 
 def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
@@ -169,6 +173,7 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
 
     The range of T is that of the *present* weights at the states that the network reaches now; it
     is a first guess, not a theorem. Spectra are computed in float64, states in the network's dtype.
+    After a training that has ended in NaN it tells which layer breaks first, and what to do.
 
     Args:
         net: one network; initial or trained weights.
@@ -178,7 +183,7 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
         HdnnError: the network or the states cannot be examined.
 
     Returns:
-        Ranges of T and of the step, a number of layers, and where gradients break.
+        Limits of T and of the step, and where gradients break.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=16, T=20.0)
@@ -191,60 +196,74 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
         raise HdnnError("an ensemble holds several networks; ask for one of them")
     if not net.layers or not y.numel():
         raise HdnnError("there is nothing to advise on: no layers or no samples")
-    try:
-        return _advise(net, y)
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-        raise HdnnError(f"there is no advice: {str(error)[:80]}; use smaller weights") from error
-
-
-def _advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     with torch.no_grad():
         states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
-    growth, cumulative = (
-        singular_values(M)[..., 0].reshape(len(M), -1).amax(1)
-        for M in (layer_factors(net, y), forward_sensitivities(net, y))
-    )
-    breaks, reason = _break(states, cumulative)
-    nothing = torch.full((net.layers,), math.nan)
-    title = net.extra_repr()
+    try:
+        layer_norms, forward_norms = (
+            singular_values(M)[..., 0].reshape(len(M), -1).amax(1)
+            for M in (layer_factors(net, y), forward_sensitivities(net, y))
+        )
+        limits = _limits(net, states)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise HdnnError(f"there is no advice: {str(error)[:80]}; use smaller weights") from error
+    breaks, reason = _diagnose(net, states, forward_norms)
+    return Advice(net.extra_repr(), layer_norms, forward_norms, breaks, reason, **limits)
+
+
+def _diagnose(
+    net: HamiltonianNetwork, states: Tensor, forward_norms: Tensor
+) -> tuple[int | None, str | None]:
+    """The first layer that breaks, and what there is to say about it."""
+    finite = torch.isfinite(states).flatten(2).all(2)  # (layers + 1, samples)
+    weights = _finite_weights(net)
+    if not bool(finite[0].all()):
+        count = f"{int((~finite[0]).sum())} of {finite.shape[1]} samples are not finite"
+        where = "before the first layer: fill in or drop missing values of the data"
+        return 0, f"{count} {where}, and look for NaN in the weights before the network"
+    if not bool(weights.all()):
+        first = int((~weights).nonzero()[0])
+        what = f"the weights of layer {first} are not finite: the training has diverged"
+        return first, f"{what}; restore earlier weights, and use a smaller learning rate or T"
+    if not bool(finite.all()):
+        first = int((~finite.all(1)).nonzero()[0]) - 1
+        return first, f"layer {first} breaks first: its state is not finite"
+    # Norms that overflow are not numbers.
+    for what, bad in (
+        ("explode", ~(forward_norms <= EXPLODES)),
+        ("vanish", forward_norms < VANISHES),
+    ):
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            size = f"{float(forward_norms[first]):.3g} from the input on"
+            return first - 1, f"layer {first - 1} breaks first: gradients {what} ({size})"
+    return None, None
+
+
+def _finite_weights(net: HamiltonianNetwork) -> Tensor:
+    """``(layers or 1,)``: whether the weights of a layer are finite."""
+    values = net.values()
+    if values.theta is None or values.beta is None:
+        return torch.ones(1, dtype=torch.bool)
+    return torch.isfinite(torch.cat([values.theta, values.beta], -1)).all(-1)
+
+
+def _limits(net: HamiltonianNetwork, states: Tensor) -> dict[str, Any]:
+    """The limits of the step, as `Advice` has them."""
     if not net.scheme.uses_step:
-        return Advice(title, growth, cumulative, nothing, 1.0, None, None, None, breaks, reason)
+        return {}
     T = min(max(net.T, SHORTEST), LONGEST)
     turns = _turns(net, states, T / net.T)
-    if not turns.numel() or not bool(turns.any()):
-        return Advice(title, growth, cumulative, nothing, 1.0, None, None, None, breaks, reason)
+    if not bool(turns.any()):
+        return {}
     added, turn = _added(net.scheme, turns), float(turns.max())
     most = TURN / turn
     high = _largest(lambda c: added(c, 1.0) <= math.log(FACTOR), most)
     finer = _largest(lambda c: added(c, 1 / c) <= math.log(FACTOR), min(most, net.layers))
     low = min(1.0 / float(turns.sum(0).median().clamp_min(1e-300)), high)
     layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)
-    T_range = low * T, high * T
-    return Advice(
-        title,
-        growth,
-        cumulative,
-        turns.amax(1),
-        math.exp(min(added(1.0, 1.0), 700.0)),
-        T_range,
-        (T_range[0] / net.layers, T_range[1] / net.layers),
-        layers,
-        breaks,
-        reason,
-    )
-
-
-def _break(states: Tensor, cumulative: Tensor) -> tuple[int | None, str | None]:
-    finite = torch.isfinite(states).flatten(1).all(1)
-    if not bool(finite.all()):
-        first = int((~finite).nonzero()[0])
-        return max(first - 1, 0), "its state is not finite" if first else "the data are not finite"
-    # Norms that overflow are not numbers.
-    for what, bad in (("explode", ~(cumulative <= EXPLODES)), ("vanish", cumulative < VANISHES)):
-        if bool(bad.any()):
-            first = int(bad.nonzero()[0])
-            return first - 1, f"gradients {what} ({float(cumulative[first]):.3g} from the input on)"
-    return None, None
+    factor = math.exp(min(added(1.0, 1.0), 700.0))
+    T_range = (low * T, high * T)
+    return {"turns": turns.amax(1), "added": factor, "T_range": T_range, "layers": layers}
 
 
 def _turns(net: HamiltonianNetwork, states: Tensor, share: float) -> Tensor:
@@ -256,7 +275,8 @@ def _turns(net: HamiltonianNetwork, states: Tensor, share: float) -> Tensor:
         h = torch.as_tensor(wide.h, dtype=torch.float64).expand(net.layers)
     good = torch.isfinite(A).flatten(2).all(2)
     A = torch.where(good[..., None, None], A, 0.0)
-    turns = share * h[:, None] * spectral_radius(A)
+    values, size = unit_eigenvalues(A)
+    turns = share * h[:, None] * values.abs().amax(-1) * size
     return torch.where(turns < LARGEST, turns, 0.0)
 
 
@@ -284,9 +304,13 @@ def _amplification(scheme: Scheme) -> tuple[Tensor, Tensor]:
     weights.theta.fill_(1.0)
     weights.beta.zero_()
     field = HamiltonianField("J1", weights, activation="identity")
-    advance = reference.layer_map(scheme.lower(field, grid, len(grid)))
+    program = Program(len(grid), scheme.lower(field), field.layout)
+    values = field.values(grid)._replace(velocity=field.velocity_fn())
+    advance = reference.layer_map(program, values, 2)
     origin = torch.zeros(1, 2, dtype=torch.float64)
-    steps = torch.stack([jacobians(partial(advance, j), origin, -1)[0] for j in range(len(grid))])
+    steps = torch.stack(
+        [batch_jacobian(partial(advance, j), origin, 1)[0] for j in range(len(grid))]
+    )
     radius = torch.linalg.eigvals(steps).abs().amax(-1)
     return grid, torch.where(radius > 1 + 1e-6, radius.log(), 0.0)
 

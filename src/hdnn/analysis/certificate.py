@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
-from hdnn.analysis import continuous_checks as continuous
-from hdnn.analysis import discrete_checks as discrete
-from hdnn.analysis.check import Check
+from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork
 from hdnn.notebook import table
+
+WIDTH = 80
+"""Columns of a printed certificate."""
 
 
 @dataclass(frozen=True)
@@ -71,45 +74,21 @@ class Certificate:
         Returns:
             Numbers, strings, lists and dictionaries only.
         """
-        return {
-            "network": self.network,
-            "samples": self.samples,
-            "dtype": self.dtype,
-            "ok": self.ok,
-            "checks": [asdict(check) for check in self.checks],
-        }
+        return {**asdict(self), "ok": self.ok, "checks": [asdict(c) for c in self.checks]}
 
     def _repr_html_(self) -> str:
         rows = [(c.verdict, c.statement, c.comparison, c.consequence) for c in self.checks]
         return table(self.network, rows, ("verdict", "statement", "measured", "meaning"))
 
     def __str__(self) -> str:
-        head = f"{self.network}\n{self.samples} samples, {self.dtype} examined in float64"
-        rows = [
-            f"{check.verdict:8}{check.name:19}{check.comparison:22}{check.statement}"
-            for check in self.checks
-        ]
-        notes = [f"{check.name}: {check.consequence}" for check in self.failed]
-        return "\n".join([head, *rows, self.summary, *notes])
-
-
-CHECKS: tuple[Callable[[Context, float | None], Check], ...] = (
-    continuous.interconnection,
-    continuous.full_rank,
-    continuous.positive_slope,
-    continuous.imaginary,
-    continuous.diagonalisable,
-    continuous.gradient_dynamics,
-    continuous.smooth_weights,
-    continuous.marginal_growth,
-    discrete.structure,
-    discrete.reciprocal,
-    discrete.norm_at_least_one,
-    discrete.upper_bound,
-    discrete.bounded_states,
-    discrete.scheme_drift,
-)
-"""What is examined, in order, after the states were found to be finite."""
+        count = f"{self.samples} sample{'s' if self.samples > 1 else ''}"
+        how = self.dtype if self.dtype == "float64" else f"{self.dtype} examined in float64"
+        head = f"{self.network}; {count}, {how}"
+        rows = [f"{c.verdict:8}{c.name:19}{c.comparison:22}{c.statement}" for c in self.checks]
+        notes = [f"- {c.name} ({c.reference}): {c.consequence}" for c in self.failed]
+        wrap = partial(textwrap.wrap, width=WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines = [*wrap(head), *(row.rstrip() for row in rows), self.summary]
+        return "\n".join([*lines, *chain.from_iterable(map(wrap, notes))])
 
 
 def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = None) -> Certificate:
@@ -125,7 +104,7 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
             and the condition of their eigenvectors.
 
     Returns:
-        One check for every statement, in the order of `CHECKS`.
+        One check for every statement; only the first where states are not finite.
 
     Raises:
         HdnnError: an ensemble, a convolution, or no layers or samples to examine.
@@ -138,10 +117,11 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")
-    context = Context(net, y)
-    checks = [discrete.finite(context, tolerance)]
-    if context.finite:
-        checks += [check(context, tolerance) for check in CHECKS]
+    context = Context(net, y, tolerance)
+    finite, *others = CHECKS
+    checks = [finite(context)]
+    if checks[0].holds:
+        checks += [check(context) for check in others]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
     return Certificate(title, context.states.shape[1], dtype, tuple(checks))

@@ -1,24 +1,38 @@
-"""What a certificate looks at: a network in float64 and all that is derived from it, once."""
+"""What checks look at: a network in float64, states, and all that is derived from them, once."""
 
 from __future__ import annotations
 
 import copy
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hdnn.analysis.continuous import Solution, solve
-from hdnn.analysis.gradient_norms import singular_values
-from hdnn.analysis.sensitivity import check_no_convolution, layer_factors, sensitivities
-from hdnn.analysis.spectra import Spectrum, spectrum, velocity_jacobians
+from hdnn.analysis.jacobians import (
+    batch_jacobian,
+    check_no_convolution,
+    layer_factors,
+    products,
+    sensitivities,
+    states_and_factors,
+    velocity_jacobians,
+)
+from hdnn.analysis.norms import singular_values
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, StateDependent
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
+from hdnn.program import Flow, Program, Stage, times
+from hdnn.schemes import RK4
 
 FLOW_SAMPLES = 16
 """How many samples the ODE is integrated for; the other checks look at all."""
+PHASE = 0.4
+"""Radians that the fastest mode of the ODE may turn in a substep of its integration."""
+MOST_SUBSTEPS = 64
+"""Substeps of a layer at most; beyond, a step says nothing about the ODE."""
 
 
 class Context:
@@ -27,16 +41,17 @@ class Context:
     Args:
         net: one network, not an ensemble, with at least one layer.
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
+        tolerance: relative tolerance of equations; None: from rounding, see the checks.
     """
 
-    def __init__(self, net: HamiltonianNetwork, y: Tensor) -> None:
+    def __init__(self, net: HamiltonianNetwork, y: Tensor, tolerance: float | None = None) -> None:
         net.check_state(y)
         check_no_convolution(net)
         if net.ensemble is not None:
             raise HdnnError("an ensemble holds several networks; examine them one by one")
         if not net.layers or not y.numel():
             raise HdnnError("there is nothing to examine: no layers or no samples")
-        self.dtype = y.dtype
+        self.dtype, self.tolerance = y.dtype, tolerance
         # In float32 rounding hides what the theory says of the weights.
         self.net = copy.deepcopy(net).to(torch.float64).requires_grad_(False)
         layout = net.field.layout
@@ -44,11 +59,13 @@ class Context:
         if not layout.channels:
             self.y = self.y.reshape(-1, layout.width)
         self.field = self.net.field
-        if self.hamiltonian is not None and isinstance(
-            self.hamiltonian.interconnection, StateDependent
-        ):
-            self.hamiltonian.interconnection.checked = True  # what J is, a certificate reports
+        if self.state_dependent:  # what J is, a certificate reports rather than raises
+            self.hamiltonian.interconnection.checked = True  # type: ignore[union-attr]
         self.n, self.layers = layout.width, net.layers
+
+    def allowed(self, rounding: Any) -> Any:
+        """The given tolerance, else what rounding allows."""
+        return rounding if self.tolerance is None else self.tolerance
 
     # --- what kind of network ---------------------------------------------------------------------
 
@@ -79,28 +96,30 @@ class Context:
         """Whether it discretizes an ODE."""
         return self.net.scheme.uses_step
 
+    @property
+    def preserves(self) -> str | None:
+        """Where M J M' = J is promised: in the "network", within every "layer", or nowhere."""
+        field = self.hamiltonian
+        if field is None or field.R is not None or self.state_dependent:
+            return None
+        if not self.net.scheme.structure_preserving:
+            return None
+        return "network" if field.interconnection.constant else "layer"
+
+    # --- states and Jacobians ---------------------------------------------------------------------
+
     @cached_property
     def h(self) -> Tensor:
         """``(layers,)``."""
         return torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
-    # --- what is derived --------------------------------------------------------------------------
-
-    def rows(self, states: Tensor) -> Tensor:
-        """States ``(k, ...)`` in the layout of the network as ``(k, samples, n)``."""
-        axis = 2 if self.field.layout.channels else -1
-        return states.movedim(axis, -1).reshape(len(states), -1, self.n)
-
     @cached_property
     def states(self) -> Tensor:
         """``(layers + 1, samples, n)``."""
         with torch.no_grad():
-            return self.rows(self.net.trajectory(self.y))
-
-    @cached_property
-    def finite(self) -> bool:
-        """Whether all states are numbers."""
-        return bool(torch.isfinite(self.states).all())
+            states = self.net.trajectory(self.y)
+        axis = 2 if self.field.layout.channels else -1
+        return states.movedim(axis, -1).reshape(len(states), -1, self.n)
 
     @cached_property
     def M(self) -> Tensor:
@@ -113,14 +132,77 @@ class Context:
         return layer_factors(self.net, self.y).reshape(self.layers, -1, self.n, self.n)
 
     @cached_property
-    def singular(self) -> Tensor:
+    def svd(self) -> Tensor:
         """``(layers + 1, samples, n)``: singular values of M."""
         return singular_values(self.M)
 
     @cached_property
-    def spectrum(self) -> Spectrum:
-        """Of the velocity Jacobians, ``(layers, samples)``."""
-        return spectrum(velocity_jacobians(self.net, self.y))
+    def A(self) -> Tensor:
+        """``(layers, samples, n, n)``: Jacobians df/dy of the velocity."""
+        return velocity_jacobians(self.net, self.y)
+
+    @cached_property
+    def A_norm(self) -> Tensor:
+        """``(layers, samples)``: spectral norms of df/dy."""
+        return torch.linalg.matrix_norm(self.A, 2)
+
+    # --- Lemma 3 ----------------------------------------------------------------------------------
+
+    @cached_property
+    def D(self) -> Tensor | None:
+        """sigma'(K y_j + b) of every layer, ``(layers, samples, m)``; None without such units."""
+        field = self.hamiltonian
+        if not isinstance(field, HamiltonianField):
+            return None
+        z = self.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
+        # Plain autograd: torch.func.grad would import the compiler of torch, which takes seconds.
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            (derivative,) = torch.autograd.grad(field.activation.function(z).sum(), z)
+        return derivative
+
+    @cached_property
+    def hessian_eigenvalues(self) -> Tensor:
+        """Ascending eigenvalues of the Hessian P of H, ``(layers, samples, n)``: P = K' D K."""
+        field = self.hamiltonian
+        assert field is not None
+        if isinstance(field, EnergyField):
+            t, axis = times(self.net.h, self.layers), field.layout.axis
+            gradients = (partial(field.gradient, layer=j, t=t[j]) for j in range(self.layers))
+            P = torch.stack(
+                [
+                    batch_jacobian(gradient, y, axis)
+                    for gradient, y in zip(gradients, self.states, strict=False)
+                ]
+            )
+        else:
+            assert self.D is not None
+            K = field.weights.K.unsqueeze(1)
+            P = K.mT @ (self.D.unsqueeze(-1) * K)
+        return torch.linalg.eigvalsh(P)
+
+    @cached_property
+    def kappa(self) -> Tensor | None:
+        """A bound on the condition number of eigenvectors of df/dy, ``(layers, samples)``.
+
+        df/dy = J P with J skew and P > 0 is similar to P^(1/2) J P^(1/2), which is skew and has
+        orthonormal eigenvectors; those of df/dy are P^(-1/2) times them, so that
+
+            kappa <= sqrt(cond(P))
+
+        Where J K' = I (MS1 and MS2), df/dy = D K with K skew, and D takes the place of P. Infinite
+        where P is not positive; None where df/dy has not this form (a baseline, J(y, t), R).
+        """
+        field = self.hamiltonian
+        if field is None or field.R is not None or self.state_dependent:
+            return None
+        values = self.hessian_eigenvalues if not self.inverse else self.D
+        assert values is not None
+        smallest, largest = values.amin(-1), values.amax(-1)
+        bound = (largest / smallest.clamp_min(1e-300)).sqrt()
+        return torch.where(smallest > 0, bound, torch.inf)
+
+    # --- the ODE ----------------------------------------------------------------------------------
 
     @cached_property
     def few(self) -> Tensor:
@@ -129,7 +211,32 @@ class Context:
         count = min(len(self.y), max(1, FLOW_SAMPLES // pixels))
         return self.y[torch.linspace(0, len(self.y) - 1, count).long()]
 
+    def sensitivities_with(self, program: Program) -> Tensor:
+        """``(layers + 1, samples, n, n)`` of `few`, by another program over the same parameters."""
+        x, _ = self.field.layout.flatten(self.few)
+        return products(states_and_factors(self.net, x, program)[1])
+
     @cached_property
-    def solution(self) -> Solution:
-        """The underlying ODE from `few`; an error where the step is too large to follow it."""
-        return solve(self.net, self.few)
+    def ode_sensitivities(self) -> Tensor | None:
+        """d y(T) / d y(t_l) of the ODE from `few`; None where a step turns modes too far for that.
+
+        By RK4, with substeps that resolve the fastest mode, extrapolated from two such refinements.
+        """
+        phase = float(self.h.max() * self.A_norm.max())
+        if not phase < PHASE * MOST_SUBSTEPS:
+            return None
+        program = replace(self.net.program, steps=RK4().lower(self.field))
+        m = int(phase / PHASE) + 1
+        coarse, fine = (self.sensitivities_with(with_substeps(program, k)) for k in (m, 2 * m))
+        return fine + (fine - coarse) / 15  # order 4: 2^4 - 1
+
+
+def with_substeps(program: Program, count: int) -> Program:
+    """A program with every layer cut into substeps of its own scheme, with the same weights."""
+
+    def shortened(step: Stage | Flow) -> Stage | Flow:
+        if isinstance(step, Stage):
+            return replace(step, factor=step.factor / count)
+        return Flow(lambda f, x, h, layout: step.advance(f, x, h / count, layout))
+
+    return replace(program, steps=tuple(map(shortened, program.steps)) * count)

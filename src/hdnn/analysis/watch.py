@@ -1,198 +1,93 @@
-"""A microscope for any torch model: Jacobians of its last watched state to all earlier ones.
+"""Norms between the layers of any torch model, once (`watch`) or while it is trained (`monitor`).
 
-Hooks keep the states h_l that the chosen submodules give; vector-Jacobian products, batched over
+Hooks keep the states h_l that the chosen submodules give. Vector-Jacobian products, batched over
 directions and shared by all layers, give M_l = d h_N / d h_l sample by sample. Where h_N is too
-large for all its directions, the norms are estimated by power iteration on M M' (see `watch`).
+large for all its directions, the norms are estimated by power iteration on M M'.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from hdnn.analysis.gradient_norms import Norms
-from hdnn.analysis.vjp import FlatState, check_mixing, jacobians, norms_of, power, stack, summary
+from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean
 from hdnn.errors import HdnnError
-from hdnn.notebook import curve, table
+
+MAX_NUMBERS = 2**25
+"""Numbers that batched vector-Jacobian products may hold at once."""
+
+Log = Callable[[dict[str, float], int], object]
+"""Takes numbers by name and the training step that they belong to."""
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What a batch meets on its way through the watched layers.
-
-    Args:
-        names: "input" (what the first watched layer is given), then the layers in the order in
-            which they ran; one that ran several times is numbered, "name:2".
-        norms: of M_l = d h_N / d h_l for every name; the last is that of the identity. Where they
-            are estimated, ``norms.smallest`` is NaN: power iteration does not see it.
-        exact: False where the norms are estimates by power iteration, from below.
-        sizes: numbers a sample has in every state.
-        jacobians: M_l ``(samples, m_N, m_l)`` for every name, where exact and asked for.
-
-    >>> import hdnn, torch
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> watched = hdnn.analysis.watch(model)(torch.randn(5, 3))
-    >>> watched.names, watched.sizes, watched.exact
-    (('input', '0', '1', '2'), (3, 4, 4, 1), True)
-    """
-
-    names: tuple[str, ...]
-    norms: Norms
-    exact: bool
-    sizes: tuple[int, ...]
-    jacobians: tuple[Tensor, ...] | None = None
-
-    def __str__(self) -> str:
-        kind = "exact" if self.exact else "by power iteration"
-        width = max(map(len, self.names))
-        rows = [f"{'':{width}}  mean      minimum   maximum   of mean   (norms {kind})"]
-        n = self.norms
-        for place, name in enumerate(self.names):
-            values = (n.mean[place], n.minimum[place], n.maximum[place], n.of_mean[place])
-            rows.append(f"{name:{width}}  " + "  ".join(f"{float(v):<8.4g}" for v in values))
-        return "\n".join(rows)
-
-    def _repr_html_(self) -> str:
-        n = self.norms
-        columns = (n.mean, n.minimum, n.maximum, n.of_mean)
-        rows = [
-            (name, *(f"{float(column[k]):.4g}" for column in columns))
-            for k, name in enumerate(self.names)
-        ]
-        kind = "exact" if self.exact else "by power iteration"
-        header = ("layer", "mean", "minimum", "maximum", "of mean")
-        title = f"norms of d h_N / d h_l, {kind}"
-        return curve("mean norm by layer", n.mean.tolist()) + table(title, rows, header)
-
-
 class Watch:
-    """Watches layers of a module; made by `watch`.
-
-    Called with the input of the module, it runs the module once and measures. As a context it only
-    keeps states while *you* run the module, once, and `measure` does the rest:
-
-        with watch(model, ["encoder.0", "encoder.5"]) as watcher:
-            model(tokens, mask)
-        print(watcher.measure())
+    """Measures a model when it is called with the model's input; made by `watch`.
 
     Args:
-        module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep: as in `watch`.
+        module, layers, batch_axis, limit, per_sample, iterations, tolerance: as in `watch`; the
+            layers by name.
 
     >>> import hdnn, torch
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> with hdnn.analysis.watch(model) as watcher:
-    ...     _ = model(torch.randn(5, 3))
-    >>> watcher.measure().names
+    >>> hdnn.analysis.watch(model)(torch.randn(5, 3)).layers
     ('input', '0', '1', '2')
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        layers: Sequence[str | nn.Module] | None,
-        batch_axis: int,
-        limit: int,
-        per_sample: bool,
-        iterations: int,
-        tolerance: float,
-        keep: bool,
-    ) -> None:
-        self.module, self.axis, self.limit = module, batch_axis, limit
-        self.per_sample, self.iterations, self.tolerance = per_sample, iterations, tolerance
-        self.keep, self.layers = keep, _chosen(module, layers)
-        self._handles: list[Any] = []
-        self._states: list[tuple[str, Tensor]] = []
+    module: nn.Module
+    layers: Mapping[str, nn.Module]
+    batch_axis: int
+    limit: int
+    per_sample: bool
+    iterations: int
+    tolerance: float
 
-    def __enter__(self) -> Watch:
-        self._states = []
-        for name, layer in self.layers.items():
-            self._handles += [
-                layer.register_forward_pre_hook(self._before),
-                layer.register_forward_hook(self._after(name)),
-            ]
-        return self
+    def __call__(self, *inputs: Any, **options: Any) -> Norms:
+        """Run the model once, and measure.
 
-    def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def __call__(self, *inputs: Any, **options: Any) -> Watched:
-        """Run the module on inputs, and measure."""
-        with self, torch.enable_grad():
-            self.module(*inputs, **options)
-        return self.measure()
-
-    # --- keeping states ---------------------------------------------------------------------------
-
-    def _before(self, layer: nn.Module, inputs: tuple[Any, ...]) -> Any:
-        if self._states or not inputs:
-            return None
-        return self._kept("input", inputs)
-
-    def _after(self, name: str) -> Callable[[nn.Module, Any, Any], Any]:
-        return lambda layer, inputs, output: self._kept(name, output)
-
-    def _kept(self, name: str, value: Any) -> Any:
-        """Keep the (first) tensor; what goes on is a copy, safe from operations in place."""
-        first, *rest = value if isinstance(value, tuple) else (value,)
-        if not isinstance(first, Tensor) or not first.is_floating_point():
-            if name == "input":  # tokens have no derivative
-                return None
-            raise HdnnError(f"layer {name!r} gives {type(first).__name__}, not a tensor of numbers")
-        state = first if first.requires_grad else first.detach().requires_grad_()
-        times = sum(seen.split(":")[0] == name for seen, _ in self._states)
-        self._states.append((f"{name}:{times + 1}" if times else name, state))
-        return (state.clone(), *rest) if isinstance(value, tuple) else state.clone()
-
-    # --- measuring --------------------------------------------------------------------------------
-
-    def measure(self) -> Watched:
-        """Norms of d h_N / d h_l of what was kept.
+        Args:
+            *inputs, **options: of the model.
 
         Returns:
-            One entry for every watched layer.
+            Norms of d h_N / d h_l for "input" (what the first watched layer is given) and for the
+            layers in the order in which they ran; one that ran twice is numbered, "name:2".
 
         Raises:
-            HdnnError: fewer than two states were kept, or samples mix.
+            HdnnError: fewer than two states were seen, or samples mix.
         """
-        if len(self._states) < 2:
-            raise HdnnError(
-                "nothing was watched: run the module inside the context, with gradients"
-            )
-        (names, states), self._states = zip(*self._states, strict=True), []
-        axis = self.axis if self.per_sample else None
-        rows = [FlatState(state, axis) for state in states]
-        if len({row.samples for row in rows}) > 1:
-            raise HdnnError(
-                f"the watched states have {[row.samples for row in rows]} samples along axis "
-                f"{self.axis}; say which axis is the batch with batch_axis=..."
-            )
-        if self.per_sample and rows[0].samples > 1:
-            check_mixing(rows, names)
-        sizes = tuple(row.size for row in rows)
-        exact = sizes[-1] <= self.limit
-        if exact:
-            matrices = jacobians(rows)
-            norms = stack([norms_of(M) for M in matrices])
-            return Watched(names, norms, True, sizes, tuple(matrices) if self.keep else None)
-        return Watched(names, self._estimates(rows), False, sizes)
+        with torch.enable_grad(), _kept_states(self.layers) as seen:
+            self.module(*inputs, **options)
+        if len(seen) < 2:
+            raise HdnnError(f"no watched layer ran: {', '.join(self.layers)[:200]}; name others")
+        axis = self.batch_axis if self.per_sample else None
+        names, states = [name for name, _ in seen], [_State(state, axis) for _, state in seen]
+        self._check(names, states)
+        if states[-1].size <= self.limit:
+            values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(states)]
+            return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
+        last = states[-1]
+        largest, of_mean = (
+            torch.stack([_power(self, state, last, shared) for state in states])
+            for shared in (False, True)
+        )
+        unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
+        return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
 
-    def _estimates(self, rows: list[FlatState]) -> Norms:
-        parts = []
-        for row in rows[:-1]:
-            by_sample = power(row, rows[-1], self.iterations, self.tolerance, shared=False)
-            of_mean = power(row, rows[-1], self.iterations, self.tolerance, shared=True)
-            parts.append(summary(by_sample, by_sample.new_tensor(math.nan), of_mean[0]))
-        one = torch.ones(rows[-1].samples, dtype=torch.float64)
-        return stack([*parts, summary(one, one.new_tensor(math.nan), one[0])])
+    def _check(self, names: list[str], states: list[_State]) -> None:
+        if len({state.samples for state in states}) > 1:
+            raise HdnnError(
+                f"the watched states have {[state.samples for state in states]} samples along axis "
+                f"{self.batch_axis}; say which axis is the batch with batch_axis=..."
+            )
+        if self.per_sample and states[0].samples > 1:
+            _check_mixing(names, states)
 
 
 def watch(
@@ -204,7 +99,6 @@ def watch(
     per_sample: bool = True,
     iterations: int = 50,
     tolerance: float = 1e-3,
-    keep: bool = False,
 ) -> Watch:
     """Norms of d h_N / d h_l between layers of any torch model, sample by sample.
 
@@ -228,23 +122,25 @@ def watch(
         limit: largest state that is treated exactly.
         per_sample: False takes the batch as one state.
         iterations, tolerance: of the power iteration.
-        keep: return the Jacobians too, where exact.
 
     Returns:
-        A callable: give it the arguments of the model, and it returns `Watched`.
+        A callable: give it the arguments of the model, and it returns `Norms`.
 
     Raises:
         HdnnError: no such layers; on measuring, samples mix.
 
     >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
-    >>> watched = watch(model)(torch.randn(10, 6))
-    >>> watched.names, watched.exact, float(watched.norms.mean[-1])
+    >>> norms = watch(model)(torch.randn(10, 6))
+    >>> norms.layers, norms.exact, float(norms.mean[-1])
     (('input', '0', '1', '2', '3'), True, 1.0)
     """
-    return Watch(module, layers, batch_axis, limit, per_sample, iterations, tolerance, keep)
+    submodules = _submodules(module, layers)
+    return Watch(module, submodules, batch_axis, limit, per_sample, iterations, tolerance)
 
 
-def _chosen(module: nn.Module, layers: Sequence[str | nn.Module] | None) -> dict[str, nn.Module]:
+def _submodules(
+    module: nn.Module, layers: Sequence[str | nn.Module] | None
+) -> dict[str, nn.Module]:
     known = dict(module.named_modules())
     if layers is None:
         if not isinstance(module, nn.Sequential | nn.ModuleList):
@@ -265,3 +161,286 @@ def _chosen(module: nn.Module, layers: Sequence[str | nn.Module] | None) -> dict
     if not modules:
         raise HdnnError("layers is empty: name at least one submodule")
     return modules
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _kept_states(layers: Mapping[str, nn.Module]) -> Iterator[list[tuple[str, Tensor]]]:
+    """A list that fills with the names and states of the layers that run meanwhile."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def before(layer: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return None if seen or not inputs else _keep(seen, "input", inputs)
+
+    def after(name: str) -> Callable[[nn.Module, Any, Any], Any]:
+        return lambda layer, inputs, output: _keep(seen, name, output)
+
+    handles: list[RemovableHandle] = []
+    for name, layer in layers.items():
+        handles.append(layer.register_forward_pre_hook(before))
+        handles.append(layer.register_forward_hook(after(name)))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keep(seen: list[tuple[str, Tensor]], name: str, value: Any) -> Any:
+    """Keep the (first) tensor; what goes on is a copy, safe from operations in place."""
+    first, *rest = value if isinstance(value, tuple) else (value,)
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        if name == "input":  # tokens have no derivative
+            return None
+        raise HdnnError(f"layer {name!r} gives {type(first).__name__}, not a tensor of numbers")
+    state = first if first.requires_grad else first.detach().requires_grad_()
+    times = sum(known.split(":")[0] == name for known, _ in seen)
+    seen.append((f"{name}:{times + 1}" if times else name, state))
+    return (state.clone(), *rest) if isinstance(value, tuple) else state.clone()
+
+
+class _State:
+    """A state as rows ``(samples, size)``, while gradients are taken of the tensor itself."""
+
+    def __init__(self, tensor: Tensor, axis: int | None) -> None:
+        self.tensor, self.axis = tensor, axis  # of the samples; None: all is one sample
+        self.samples = 1 if axis is None else tensor.shape[axis]
+        self.size = tensor.numel() // max(self.samples, 1)
+
+    def to_rows(self, x: Tensor) -> Tensor:
+        """``(..., *shape)`` to ``(..., samples, size)``."""
+        lead = x.shape[: x.ndim - self.tensor.ndim]
+        if self.axis is not None:
+            x = x.movedim(len(lead) + self.axis % self.tensor.ndim, len(lead))
+        return x.reshape(*lead, self.samples, self.size)
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """The inverse of `to_rows`."""
+        lead = rows.shape[:-2]
+        if self.axis is None:
+            return rows.reshape(*lead, *self.tensor.shape)
+        axis, shape = self.axis % self.tensor.ndim, list(self.tensor.shape)
+        rest = shape[:axis] + shape[axis + 1 :]
+        return rows.reshape(*lead, self.samples, *rest).movedim(len(lead), len(lead) + axis)
+
+
+def _check_mixing(names: list[str], states: list[_State]) -> None:
+    """The vjp of one direction of the first sample must be zero for all other samples."""
+    last = states[-1]
+    direction = torch.zeros(last.samples, last.size).to(last.tensor)
+    direction[0] = torch.linspace(0.5, 1.5, last.size)
+    cotangents = _vjp(states[:-1], last.tensor, last.from_rows(direction))
+    for name, state, g in zip(names, states, cotangents, strict=False):
+        if bool((state.to_rows(g)[1:] != 0).any()):
+            raise HdnnError(
+                f"samples mix after {name!r}: batch normalization in training mode (use "
+                "module.eval()), or the batch is on another axis (batch_axis=...); per_sample="
+                "False takes the whole batch as one state"
+            )
+
+
+# --- Jacobians ------------------------------------------------------------------------------------
+
+
+def _vjp(
+    states: list[_State], out: Tensor, cotangent: Tensor, batched: bool = False
+) -> list[Tensor]:
+    """Vector-Jacobian products with all states; zeros where ``out`` does not depend on one."""
+    grads = torch.autograd.grad(
+        out,
+        [state.tensor for state in states],
+        cotangent,
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=batched,
+    )
+    lead = cotangent.shape[: cotangent.ndim - out.ndim]
+    return [
+        state.tensor.new_zeros(*lead, *state.tensor.shape) if g is None else g
+        for state, g in zip(states, grads, strict=True)
+    ]
+
+
+def _jacobians(states: list[_State]) -> list[Tensor]:
+    """M_l ``(samples, m_N, m_l)`` for every state, a few directions of h_N at a time."""
+    last, inner = states[-1], states[:-1]
+    n, samples = last.size, last.samples
+    matrices = [state.tensor.new_empty(n, samples, state.size) for state in inner]
+    chunk = max(1, MAX_NUMBERS // max(1, samples * sum(state.size for state in states)))
+    eye = torch.eye(n, dtype=last.tensor.dtype, device=last.tensor.device)
+    for rows in torch.arange(n).split(chunk):
+        directions = last.from_rows(eye[rows, None].expand(len(rows), samples, n))
+        for M, g, state in zip(
+            matrices, _batched_vjp(inner, last.tensor, directions), inner, strict=True
+        ):
+            M[rows] = state.to_rows(g)
+    return [*(M.movedim(0, 1) for M in matrices), eye.expand(samples, n, n)]
+
+
+def _batched_vjp(states: list[_State], out: Tensor, directions: Tensor) -> list[Tensor]:
+    """Products with a stack of directions: at once, or one by one where a layer cannot do that."""
+    try:
+        return _vjp(states, out, directions, batched=True)
+    except (RuntimeError, HdnnError):
+        each = [_vjp(states, out, direction) for direction in directions]
+        return [torch.stack(parts) for parts in zip(*each, strict=True)]
+
+
+def _power(options: Watch, state: _State, last: _State, shared: bool) -> Tensor:
+    """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
+
+    u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm. M v is the derivative of
+    <M' u, v> along u: M' u is linear in u.
+    """
+    count = 1 if shared else last.samples
+    if state is last:  # M is the identity
+        return torch.ones(count, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)  # the same estimate every time
+    u = torch.randn(count, last.size, generator=generator, dtype=torch.float64).to(last.tensor)
+    u = u / u.norm(dim=1, keepdim=True)
+    tiny = torch.finfo(u.dtype).tiny
+    norms = u.new_zeros(count)
+    for _ in range(options.iterations):
+        slack = last.from_rows(u.expand(last.samples, -1)).requires_grad_()
+        (g,) = torch.autograd.grad(
+            last.tensor, state.tensor, slack, create_graph=True, allow_unused=True
+        )
+        if g is None:
+            return torch.zeros(count, dtype=torch.float64)
+        vjp = state.to_rows(g)
+        v = vjp.detach().mean(0, keepdim=True) if shared else vjp.detach()
+        v = v / v.norm(dim=1, keepdim=True).clamp_min(tiny)
+        (image,) = torch.autograd.grad(
+            vjp, slack, v.expand_as(vjp), retain_graph=True, allow_unused=True
+        )
+        image = last.to_rows(image)
+        u = image.mean(0, keepdim=True) if shared else image
+        before, norms = norms, u.norm(dim=1)
+        u = u / norms[:, None].clamp_min(tiny)
+        if bool((norms <= before * (1 + options.tolerance)).all()):
+            break
+    return norms.detach().double().cpu()
+
+
+# --- during a training ----------------------------------------------------------------------------
+
+
+class Monitor:
+    """Measures a module every so many training steps, while it is a context; see `monitor`.
+
+    Args:
+        watch: what measures.
+        every, samples, log: as in `monitor`.
+
+    Attributes:
+        measurements: norms by training step, so far.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> with hdnn.analysis.monitor(model, every=2) as monitor:
+    ...     for _ in range(4):
+    ...         model(torch.randn(5, 3)).sum().backward()
+    >>> list(monitor.measurements), monitor.measurements[2].layers
+    ([0, 2], ('input', '0', '1', '2'))
+    """
+
+    def __init__(self, watch: Watch, every: int, samples: int, log: Log | None) -> None:
+        self.watch, self.every, self.samples, self.log = watch, every, samples, log
+        self.measurements: dict[int, Norms] = {}
+        self._step, self._measuring = 0, False
+        self._handle: RemovableHandle | None = None
+
+    def __enter__(self) -> Monitor:
+        hook = self.watch.module.register_forward_pre_hook
+        self._handle = hook(self._before, with_kwargs=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _before(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if self._measuring or not module.training or not torch.is_grad_enabled():
+            return
+        step, self._step = self._step, self._step + 1
+        if step % self.every == 0:
+            self.measurements[step] = self._measure(module, inputs, options)
+            if self.log is not None:
+                self.log(self.measurements[step].metrics(), step)
+
+    def _measure(
+        self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> Norms:
+        """A pass of its own, in evaluation mode, so that the training goes on as without it."""
+        modes = [(part, part.training) for part in module.modules()]
+        self._measuring = True
+        try:
+            module.eval()
+            with torch.random.fork_rng(devices=[]):
+                few = {name: self._first_samples(value) for name, value in options.items()}
+                return self.watch(*map(self._first_samples, inputs), **few)
+        finally:
+            self._measuring = False
+            for part, mode in modes:
+                part.training = mode
+
+    def _first_samples(self, value: Any) -> Any:
+        axis = self.watch.batch_axis
+        if not isinstance(value, Tensor) or value.ndim <= axis:
+            return value
+        return value.detach().narrow(axis, 0, min(self.samples, value.shape[axis]))
+
+
+def monitor(
+    module: nn.Module,
+    layers: Sequence[str | nn.Module] | None = None,
+    *,
+    every: int = 100,
+    samples: int = 16,
+    log: Log | None = None,
+    **options: Any,
+) -> Monitor:
+    """Measure gradient norms by layer while a module is trained, in any loop.
+
+    A hook counts the forward passes in training mode. At every ``every``-th, before it, `watch`
+    measures the module in evaluation mode on the first samples of that batch. The training itself
+    is the same to the last bit: parameters, their gradients, statistics of batch normalization and
+    random numbers are as without it.
+
+    Args:
+        module: the model that the loop calls.
+        layers: its layers, as in `watch`.
+        every: training steps between measurements.
+        samples: of a batch that are measured.
+        log: called with the numbers by name (`Norms.metrics`) and the step; it has the signature of
+            ``logger.log_metrics`` of Lightning. For Weights & Biases
+            ``lambda metrics, step: run.log(metrics, step=step)``.
+        **options: of `watch`: ``batch_axis``, ``limit``, ``iterations``, ``tolerance``.
+
+    Returns:
+        A context; its ``measurements`` stay after it.
+
+    Raises:
+        HdnnError: there are no such layers, or ``every`` or ``samples`` is not a positive integer.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with monitor(model, every=10) as seen:
+    ...     for _ in range(25):
+    ...         loss = model(torch.randn(8, 2)).square().mean()
+    ...         optimizer.zero_grad()
+    ...         loss.backward()
+    ...         optimizer.step()
+    >>> list(seen.measurements)
+    [0, 10, 20]
+    >>> sorted(seen.measurements[0].metrics())[:3]
+    ['gradient_norm/0', 'gradient_norm/1', 'gradient_norm/input']
+    """
+    for name, value in (("every", every), ("samples", samples)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise HdnnError(f"{name} is a positive integer, got {value!r:.100}")
+    return Monitor(watch(module, layers, **options), every, samples, log)

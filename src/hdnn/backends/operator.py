@@ -1,275 +1,111 @@
-"""The fused backend as an operator of torch, so that torch.compile keeps it.
+"""The fused backend as torch.compile sees it: one operator, with its gradient as another.
 
-A compiler sees ``hdnn::fused`` as one node with tensors as inputs; its form (which stages, what
-they read and write) it finds again by the number of its owner, the network. Eager mode goes past
-it, through `torch.autograd.Function`, which costs less.
+A compiler cannot look into a kernel. It needs to know the shape of what comes out (`register_fake`)
+and how to differentiate (`register_autograd`). A program is no tensor: the graph refers to it by
+its place in a list.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.program import Adjoint, Program
+from hdnn.backends import fused
+from hdnn.backends.selection import WIDEST, obstacle_of_form
+from hdnn.program import Program, Values
 
-if TYPE_CHECKING:
-    from hdnn.backends.activation_pool import Lease
-    from hdnn.backends.compiled_program import CompiledProgram
-
-
-F = TypeVar("F", bound=Callable[..., Any])
+_programs: list[Program] = []  # what compiled graphs refer to, so for good
 
 
-def traced_as_constant(function: F) -> F:
-    """Let torch.compile call a function while it traces, and keep the result.
-
-    This is all that `torch.compiler.assume_constant_result` does; calling that imports the
-    compiler, a second that every command would wait for.
-
-    Args:
-        function: of numbers and strings.
-
-    Returns:
-        The function.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
-class Owner(Protocol):
-    """Whatever has a program: a network."""
-
-    def program(self) -> Program:
-        """What it computes."""
-        ...
-
-
-_numbers = itertools.count()
-_owners: weakref.WeakValueDictionary[int, Owner] = weakref.WeakValueDictionary()
-
-
-def register(owner: Owner) -> int:
-    """The number by which the operator finds the program of an owner, while that lives."""
-    number = next(_numbers)
-    _owners[number] = owner
-    return number
-
-
-def program_of(owner: int) -> Program:
-    """The program of an owner as it is now."""
-    return _owners[owner].program()
-
-
-def obstacle(program: Program) -> str | None:
-    """Why the operator cannot serve a program of stages, or None."""
-    first, *_ = stages = program.stages or ()
-    for stage in stages:
-        step = stage.A.step if isinstance(stage.A, Adjoint) else stage.A
-        if not isinstance(step, float):
-            return "torch.compile sees steps or gains that are tensors in plain torch only"
-        if isinstance(stage.A, Adjoint) and (stage.A.S.ndim > 2 or stage.A.S.requires_grad):
-            return "torch.compile sees J(t) and a learned J in plain torch only"
-        own = stage.W.stack.theta is first.W.stack.theta
-        if not own or stage.b.stack.theta is not first.b.stack.theta:
-            return "torch.compile sees several stacks of weights in plain torch only"
-    return None
-
-
-def run(program: Program, x: Tensor, owner: int) -> Tensor:
-    """The state after the last layer, as a compiler sees it."""
+def run(program: Program, values: Values, x: Tensor) -> Tensor:
+    """The state after the last layer, as one operator of a traced graph."""
     x, restore = program.layout.flatten(x)
-    stages = program.stages or ()
-    theta, beta = stages[0].W.stack.theta, stages[0].b.stack.theta
-    mixers = [stage.A.S for stage in stages if isinstance(stage.A, Adjoint)]
-    return restore(call(x, theta, beta, mixers, owner))
+    h, theta, beta, S, _ = values
+    steps = h if isinstance(h, Tensor) else None
+    step = 0.0 if isinstance(h, Tensor) else h
+    assert theta is not None
+    assert beta is not None
+    return restore(_forward(x, theta, beta, S, steps, step, _place(program)))
 
 
-def call(x: Tensor, theta: Tensor, beta: Tensor, mixers: list[Tensor], owner: int) -> Tensor:
-    """The operator on a canonical state: with gradients, or the shorter one without.
-
-    Args:
-        x: ``([E,] B, n)``, or with pixels.
-        theta, beta, mixers: the tensors of the program.
-        owner: the number of its network.
-
-    Returns:
-        The state after the last layer.
-    """
-    operators: Any = torch.ops.hdnn
-    out: Tensor
-    if torch.is_grad_enabled():
-        out, _ = operators.fused(x, theta, beta, mixers, owner, True)
-    else:
-        out = operators.fused_inference(x, theta, beta, mixers, owner)
-    return out
+def serves(program: Program, values: Values, x: Tensor, requested: str) -> bool:
+    """Whether a traced call may be this operator: `choose`, without a look at any number."""
+    if requested == "reference" or torch.compiler.is_exporting() or not _has_kernels(program):
+        return False
+    S, h = values.S, values.h
+    if (S is not None and (S.requires_grad or S.ndim > 2)) or x.numel() == 0:
+        return False
+    if isinstance(h, Tensor) and h.requires_grad:
+        return False
+    narrow = requested == "fused" or program.layout.width <= WIDEST["many"][1]
+    return narrow and x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 
-@traced_as_constant
-def own_width(owner: int) -> int:
-    """The width of a network over features whose operator takes parameters and J as they are.
-
-    0 for any other. A compiler then need not trace how the program is made, and later check in
-    every call that all which it has seen is still the same.
-
-    Args:
-        owner: the number of the network.
-
-    Returns:
-        n, or 0.
-    """
-    net: Any = _owners[owner]
-    program, weights = net.program(), getattr(net.field, "weights", None)
-    layout, stages = program.layout, program.stages or ()
-    if weights is None or layout.channels or layout.ensemble is not None or not stages:
-        return 0
-    J = getattr(getattr(net.field, "interconnection", None), "J", None)
-    own = all(
-        stage.W.stack.theta is weights.theta
-        and stage.b.stack.theta is weights.beta
-        and (not isinstance(stage.A, Adjoint) or stage.A.S is J)
-        for stage in stages
-    )
-    return layout.width if own and obstacle(program) is None else 0
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_kernels(program: Program) -> bool:
+    return obstacle_of_form(program) is None
 
 
-@traced_as_constant
-def mixer_count(owner: int) -> int:
-    """How many gains of a network are made of J.
-
-    Args:
-        owner: the number of the network.
-
-    Returns:
-        How many mixers its operator takes.
-    """
-    return sum(isinstance(stage.A, Adjoint) for stage in program_of(owner).stages or ())
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _place(program: Program) -> int:
+    if program not in _programs:
+        _programs.append(program)
+    return _programs.index(program)
 
 
-# --- activations that the way back finds again ----------------------------------------------------
+def _values(
+    theta: Tensor, beta: Tensor, S: Tensor | None, steps: Tensor | None, h: float
+) -> Values:
+    return Values(h if steps is None else steps, theta, beta, S)
 
 
-class _Held(np.ndarray):
-    """The memory of a token: it holds a lease for as long as any tensor over it is alive."""
-
-    lease: Lease | None
-
-
-_leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
-
-
-def _token(lease: Lease | None) -> Tensor:
-    """A tensor that stands for a lease in the graph."""
-    memory = np.zeros(1, np.int64).view(_Held)
-    memory.lease = lease
-    token = torch.from_numpy(memory)
-    if lease is not None:
-        _leases[token.data_ptr()] = lease
-    return token
-
-
-# --- the operator ---------------------------------------------------------------------------------
-
-_library = torch.library.Library("hdnn", "DEF")
-_library.define(
-    "fused(Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner, bool keep)"
-    " -> (Tensor, Tensor)"
-)
-_library.define(
-    "fused_inference(Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner) -> Tensor"
-)
-_library.define(
-    "fused_backward(Tensor gout, Tensor x, Tensor theta, Tensor beta, Tensor[] mixers, int owner,"
-    " Tensor token) -> (Tensor, Tensor, Tensor)"
-)
-
-
-def _compiled(
-    owner: int, x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor]
-) -> CompiledProgram:
-    """The owner's program over the tensors that are given, which mostly are the owner's own."""
-    from hdnn.backends.compiled_program import Inputs, compile_program
-
-    compiled = compile_program(program_of(owner), x.dtype, x.device)
-    own = *compiled.inputs[:2], *compiled.mixers
-    for a, b in zip((theta, beta, *mixers), own, strict=True):
-        if a.data_ptr() != b.data_ptr() or a.stride() != b.stride():
-            inputs = Inputs(theta, beta, *compiled.inputs[2:])
-            return replace(compiled, inputs=inputs, mixers=tuple(mixers), _views=[])
-    return compiled
-
-
+@torch.library.custom_op("hdnn::forward", mutates_args=())
 def _forward(
-    x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor], owner: int, keep: bool
-) -> tuple[Tensor, Tensor]:
-    from hdnn.backends.fused import Call
-
-    call = Call(_compiled(owner, x, theta, beta, mixers), x)
-    out = call.forward(keep)
-    return out, _token(call.lease)
-
-
-def _infer(x: Tensor, theta: Tensor, beta: Tensor, mixers: Sequence[Tensor], owner: int) -> Tensor:
-    from hdnn.backends.fused import Call
-
-    return Call(_compiled(owner, x, theta, beta, mixers), x).forward(False)
+    x: Tensor,
+    theta: Tensor,
+    beta: Tensor,
+    S: Tensor | None,
+    steps: Tensor | None,
+    h: float,
+    program: int,
+) -> Tensor:
+    return fused.forward(_programs[program], _values(theta, beta, S, steps, h), x)
 
 
+@torch.library.custom_op("hdnn::backward", mutates_args=())
 def _backward(
     gout: Tensor,
     x: Tensor,
     theta: Tensor,
     beta: Tensor,
-    mixers: Sequence[Tensor],
-    owner: int,
-    token: Tensor,
+    S: Tensor | None,
+    steps: Tensor | None,
+    h: float,
+    program: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from hdnn.backends.fused import Call
-
-    call = Call(_compiled(owner, x, theta, beta, mixers), x)
-    call.lease = _leases.get(token.data_ptr())
-    gx, grads = call.backward(gout, [True, True])
-    return (gx, *grads)  # type: ignore[return-value] # all are wanted, so none is None
+    return fused.backward(_programs[program], _values(theta, beta, S, steps, h), x, gout)
 
 
-def _fake_forward(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(1, dtype=torch.int64)
+@_forward.register_fake
+def _(x: Tensor, *_: object) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _fake_infer(x: Tensor, *_: object) -> Tensor:
-    return torch.empty_like(x)
+@_backward.register_fake
+def _(gout: Tensor, x: Tensor, theta: Tensor, beta: Tensor, *_: object) -> tuple[Tensor, ...]:
+    like = torch.contiguous_format
+    return tuple(torch.empty_like(t, memory_format=like) for t in (x, theta, beta))
 
 
-def _fake_backward(
-    gout: Tensor, x: Tensor, theta: Tensor, beta: Tensor, *_: object
-) -> tuple[Tensor, Tensor, Tensor]:
-    whole = torch.contiguous_format
-    gtheta, gbeta = (torch.empty_like(t, memory_format=whole) for t in (theta, beta))
-    return torch.empty_like(x), gtheta, gbeta
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, theta, beta, S, steps, ctx.h, ctx.program = inputs
+    ctx.save_for_backward(x, theta, beta, S, steps)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, theta, beta, mixers, ctx.owner, _ = inputs
-    ctx.save_for_backward(x, theta, beta, output[1], *mixers)
+def _differentiate(ctx: Any, gout: Tensor) -> tuple[Any, ...]:
+    return (*_backward(gout, *ctx.saved_tensors, ctx.h, ctx.program), *(None,) * 4)
 
 
-def _differentiate(ctx: Any, gout: Tensor, _: object) -> tuple[Any, ...]:
-    x, theta, beta, token, *mixers = ctx.saved_tensors
-    operator = torch.ops.hdnn.fused_backward
-    grads = operator(gout, x, theta, beta, mixers, ctx.owner, token)
-    return (*grads, [None] * len(mixers), None, None)
-
-
-_library.impl("fused", _forward, "CPU")
-_library.impl("fused_inference", _infer, "CPU")
-_library.impl("fused_backward", _backward, "CPU")
-torch.library.register_fake("hdnn::fused", _fake_forward, lib=_library)
-torch.library.register_fake("hdnn::fused_inference", _fake_infer, lib=_library)
-torch.library.register_fake("hdnn::fused_backward", _fake_backward, lib=_library)
-torch.library.register_autograd("hdnn::fused", _differentiate, setup_context=_save, lib=_library)
+_forward.register_autograd(_differentiate, setup_context=_save)

@@ -6,82 +6,106 @@ torch.compile: whatever torch can do with a loop over layers.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hdnn.errors import HdnnError
-from hdnn.fields.weights import Block
-from hdnn.program import Flow, Program, Stage, at_layer
+from hdnn.fields.field import of_layer
+from hdnn.fields.maps import matrix_product
+from hdnn.program import Flow, Program, Stage, Values, at_layer, times
 
 Pieces = list[Tensor]
 
 
-def run(program: Program, x: Tensor) -> Tensor:
-    """The state after the last layer."""
-    return assembled(program)(x)
-
-
-def assembled(program: Program) -> Callable[[Tensor], Tensor]:
-    """The map y_0 -> y_N, with the weights assembled once.
+def run(program: Program, values: Values, x: Tensor, memory: str = "fast") -> Tensor:
+    """The state after the last layer.
 
     Args:
-        program: what is computed.
+        program, values: what is computed.
+        x: y_0, ``(..., n)`` or ``(B, n, *spatial)``.
+        memory: "lean" keeps the states between about sqrt(L) segments of layers only, and computes
+            a segment again on the way back. Flows, and transforms of torch.func, keep everything.
 
     Returns:
-        The map, for states as `run` takes them.
+        y_N, in the shape of x.
     """
-    interpreter = _Interpreter(program)
+    x, restore = program.layout.flatten(x)
+    interpreter = _Interpreter(program, values, x.ndim)
+    layers = program.layers
+    whole = memory == "fast" or not torch.is_grad_enabled() or program.has_flows
+    if whole or not _can_checkpoint():
+        return restore(interpreter.advance(0, layers, x))
+    segment = max(1, math.isqrt(layers))
+    for first in range(0, layers, segment):
+        part = partial(interpreter.advance, first, min(first + segment, layers))
+        x = checkpoint(part, x, use_reentrant=False)
+    return restore(x)
 
-    def advance(x: Tensor) -> Tensor:
-        x, restore = program.layout.flatten(x)
-        pieces = interpreter.split(x)
-        for layer in range(program.layers):
-            interpreter.forward(layer, pieces)
-        return restore(interpreter.join(pieces))
 
-    return advance
+@cache
+def return_freed_memory() -> None:
+    """Let the allocator give large blocks back to the system as soon as they are freed.
+
+    glibc hardly reuses freed blocks of torch's alignment, so that a process which computes segments
+    again would grow as if it had kept them: 650 MB instead of 60. With a fixed threshold of its
+    own, every block beyond it is mapped and unmapped by itself. Other C libraries are left alone.
+    """
+    M_MMAP_THRESHOLD, BYTES = -3, 256 << 10  # noqa: N806 (the name in malloc.h)
+    try:
+        ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, BYTES)
+    except (OSError, AttributeError):
+        return
 
 
-def trajectory(program: Program, x: Tensor) -> Tensor:
+def _can_checkpoint() -> bool:
+    """Whether torch allows what `checkpoint` does: torch.func does not, around it or inside it."""
+    if torch.compiler.is_compiling():
+        return True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            return True
+    except RuntimeError:
+        return False
+
+
+def trajectory(program: Program, values: Values, x: Tensor) -> Tensor:
     """``(layers + 1, ...)``: the states y_0 to y_N."""
     x, restore = program.layout.flatten(x)
-    interpreter = _Interpreter(program)
-    pieces = interpreter.split(x)
-    states = [restore(x)]
+    interpreter, states = _Interpreter(program, values, x.ndim), [x]
     for layer in range(program.layers):
-        interpreter.forward(layer, pieces)
-        states.append(restore(interpreter.join(pieces)))
-    return torch.stack(states)
+        states.append(interpreter.advance(layer, layer + 1, states[-1]))
+    return torch.stack([restore(state) for state in states])
 
 
-def inverse(program: Program, x: Tensor) -> Tensor:
+def inverse(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state before the first layer: x[write] -= A sigma(W x[read] + b), in reverse order."""
     if not program.invertible:
         raise HdnnError("this program has steps that read what they write, so it has no inverse")
     x, restore = program.layout.flatten(x)
-    interpreter = _Interpreter(program)
-    pieces = interpreter.split(x)
-    for layer in reversed(range(program.layers)):
-        interpreter.backward(layer, pieces)
-    return restore(interpreter.join(pieces))
+    return restore(_Interpreter(program, values, x.ndim).undo(x))
 
 
-def layer_map(program: Program) -> Callable[[int, Tensor], Tensor]:
-    """The map (layer, state) -> next state on canonical states, with the weights assembled once."""
-    interpreter = _Interpreter(program)
+def layer_map(program: Program, values: Values, ndim: int) -> Callable[[int, Tensor], Tensor]:
+    """The map (layer, state) -> next state, with the weights assembled once.
 
-    def advance(layer: int, x: Tensor) -> Tensor:
-        pieces = interpreter.split(x)
-        interpreter.forward(layer, pieces)
-        return interpreter.join(pieces)
+    Args:
+        program, values: what is computed.
+        ndim: axes of the canonical states that it will take.
 
-    return advance
+    Returns:
+        The map, of canonical states.
+    """
+    interpreter = _Interpreter(program, values, ndim)
+    return lambda layer, x: interpreter.advance(layer, layer + 1, x)
 
 
-def sensitivities(program: Program, x: Tensor) -> Tensor:
+def sensitivities(program: Program, values: Values, x: Tensor) -> Tensor:
     """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep.
 
     The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are computed side by side, layer by layer, as
@@ -89,35 +113,62 @@ def sensitivities(program: Program, x: Tensor) -> Tensor:
     """
     x, _ = program.layout.flatten(x.detach())
     axis, n = program.layout.axis, program.layout.width
-    advance = layer_map(program)
+    advance = layer_map(program, values, x.ndim)
     with torch.no_grad():
         states = [x]
         for layer in range(program.layers):
             states.append(advance(layer, states[-1]))
         rows = torch.eye(n, dtype=x.dtype, device=x.device)
         shape = [n, *(1,) * x.ndim]
-        shape[axis] = n
+        shape[1 + axis] = n
         vjps = [rows.reshape(shape).expand(n, *x.shape)]
         for layer in reversed(range(program.layers)):
-            back = torch.func.vjp(lambda y, j=layer: advance(j, y), states[layer])[1]
+            back = torch.func.vjp(partial(advance, layer), states[layer])[1]
             vjps.append(torch.func.vmap(lambda g, vjp=back: vjp(g)[0])(vjps[-1]))
-    # (n, [E,] B, n) or (n, [E,] B, n, S): rows first, then columns on the axis of the width.
-    stacked = torch.stack(vjps[::-1]).movedim(axis, -1).movedim(1, -2)
-    lead = 1 if program.layout.ensemble is None else 2
-    return stacked.flatten(lead, -3)
+    # (L + 1, n, [E,] B, n, *spatial): rows to the last but one axis, columns to the last.
+    stacked = torch.stack(vjps[::-1]).movedim(2 + axis, -1).movedim(1, -2)
+    return stacked.flatten(axis, -3)
 
 
-@dataclass
 class _Ready:
-    """A stage with its stacks taken apart: one entry for every layer. A is a matrix or a factor."""
+    """A stage with its stacks assembled and taken apart: one entry for every layer."""
 
-    stage: Stage
-    W: tuple[Tensor, ...]
-    b: tuple[Tensor, ...]
-    matrices: tuple[Tensor, ...] | None
-    factor: float | Tensor
-    read: list[int]
-    write: list[int]
+    def __init__(self, stage: Stage, program: Program, values: Values, ndim: int) -> None:
+        assert values.theta is not None
+        assert values.beta is not None
+        self.stage, self.h, self.layout = stage, values.h, program.layout
+        axis = program.layout.axis - 1  # of the layers
+        K = stage.W.assemble(values.theta)
+        self.S, self.A = None, None
+        if stage.adjoint:
+            assert values.S is not None
+            S = values.S[..., slice(*stage.write), slice(*stage.read)]
+            mixed = stage.W.mixed(S, K)
+            if mixed is None:
+                self.S = S
+            else:
+                self.A = self._layers(mixed * stage.factor, axis, program.layers)
+        self.K = self._layers(K, axis, program.layers)
+        b = stage.b.assemble(values.beta).unsqueeze(-2)  # samples come before the width
+        b = b.reshape(*b.shape, *(1,) * (ndim - 2 - axis))
+        self.b = self._layers(b, axis, program.layers)
+
+    @staticmethod
+    def _layers(stack: Tensor, axis: int, layers: int) -> list[Tensor]:
+        if stack.shape[axis] == layers:
+            return list(stack.unbind(axis))
+        return [stack.select(axis, 0)] * layers  # all share one
+
+    def change(self, layer: int, x: Tensor) -> Tensor:
+        """A sigma(W x + b)."""
+        stage, h = self.stage, at_layer(self.h, layer, x.ndim)
+        s = stage.activation.function(stage.W.multiply(self.K[layer], x) + self.b[layer])
+        if self.A is not None:
+            return h * stage.W.multiply(self.A[layer], s)
+        if self.S is not None:
+            s = stage.W.adjoint(self.K[layer], s)
+            s = matrix_product(of_layer(self.S, layer, self.layout), s)
+        return stage.factor * h * s
 
 
 class _Interpreter:
@@ -126,80 +177,62 @@ class _Interpreter:
     The halves of a split network are then tensors of their own, and no stage copies the other.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.layout = program.layout
+    def __init__(self, program: Program, values: Values, ndim: int) -> None:
+        self.layout, self.axis, self.h = program.layout, program.layout.axis, values.h
         cuts = {0, program.layout.width}
-        for step in program.steps:
-            if isinstance(step, Stage):
-                cuts.update(step.read + step.write)
+        for stage in program.stages:
+            cuts.update(stage.read + stage.write)
         self.cuts = sorted(cuts)
-        self.assembled: dict[int, Tensor] = {}
+        self.layers = program.layers
         self.steps = [
-            step if isinstance(step, Flow) else self._ready(step) for step in program.steps
+            step if isinstance(step, Flow) else _Ready(step, program, values, ndim)
+            for step in program.steps
         ]
+        self.velocity, self.times = values.velocity, times(values.h, program.layers)
 
-    def split(self, x: Tensor) -> Pieces:
+    def advance(self, first: int, last: int, x: Tensor) -> Tensor:
+        """The state after layers first .. last - 1."""
+        pieces = self._split(x)
+        for layer in range(first, last):
+            for step in self.steps:
+                self._apply(step, layer, pieces, +1)
+        return self._join(pieces)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """The state before the first layer."""
+        pieces = self._split(x)
+        for layer in reversed(range(self.layers)):
+            for step in reversed(self.steps):
+                self._apply(step, layer, pieces, -1)
+        return self._join(pieces)
+
+    def _apply(self, step: _Ready | Flow, layer: int, pieces: Pieces, sign: int) -> None:
+        if isinstance(step, Flow):
+            pieces[:] = self._split(self._flow(step, layer, self._join(pieces), sign))
+            return
+        stage = step.stage
+        write = self._places(stage.write)
+        change = step.change(layer, self._join([pieces[k] for k in self._places(stage.read)]))
+        if stage.carry:
+            old = self._join([pieces[k] for k in write])
+            change = old + change if sign > 0 else old - change
+        sizes = [self.cuts[k + 1] - self.cuts[k] for k in write]
+        parts = [change] if len(sizes) == 1 else change.split(sizes, self.axis)
+        for k, part in zip(write, parts, strict=True):
+            pieces[k] = part
+
+    def _flow(self, flow: Flow, layer: int, x: Tensor, sign: int) -> Tensor:
+        velocity, t = self.velocity, self.times[layer]
+        assert velocity is not None
+        h = at_layer(self.h, layer, x.ndim)
+        return flow.advance(lambda v: velocity(layer, t, v), x, sign * h, self.layout)
+
+    def _split(self, x: Tensor) -> Pieces:
         sizes = [b - a for a, b in zip(self.cuts, self.cuts[1:], strict=False)]
-        return list(x.split(sizes, self.layout.axis))
+        return [x] if len(sizes) == 1 else list(x.split(sizes, self.axis))
 
-    def join(self, pieces: Pieces) -> Tensor:
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.layout.axis)
-
-    def _ready(self, stage: Stage) -> _Ready:
-        W, b = self._tensor(stage.W), self._tensor(stage.b)
-        A = stage.gain(W, self.layout)
-        lead = 0 if self.layout.ensemble is None else 1
-        dense = isinstance(A, Tensor) and A.ndim >= lead + 3
-        return _Ready(
-            stage,
-            W.unbind(lead),
-            b.unbind(lead),
-            A.unbind(lead) if isinstance(A, Tensor) and dense else None,
-            1.0 if dense else A,
-            self._places(stage.read),
-            self._places(stage.write),
-        )
-
-    def _tensor(self, block: Block) -> Tensor:
-        """A block of a stack that is assembled once for all stages."""
-        key = id(block.stack)
-        if key not in self.assembled:
-            self.assembled[key] = block.stack.tensor()
-        return block.tensor(self.assembled[key])
+    def _join(self, pieces: Pieces) -> Tensor:
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.axis)
 
     def _places(self, span: tuple[int, int]) -> list[int]:
         return [k for k, start in enumerate(self.cuts[:-1]) if span[0] <= start < span[1]]
-
-    def _change(self, step: _Ready, layer: int, pieces: Pieces, old: Tensor, sign: int) -> Tensor:
-        """carry old + sign A sigma(W x + b)."""
-        x = self.join([pieces[k] for k in step.read])
-        s = step.stage.activation.function(self.layout.affine(step.W[layer], step.b[layer], x))
-        if step.matrices is None:
-            a = at_layer(step.factor, layer, x.ndim)
-            return old + sign * a * s if step.stage.carry else a * s
-        A = step.matrices[layer]
-        if not step.stage.carry:
-            return self.layout.linear(A, s)
-        return self.layout.add_linear(old, A if sign > 0 else -A, s)
-
-    def _apply(self, step: _Ready, layer: int, pieces: Pieces, sign: int) -> None:
-        new = self._change(step, layer, pieces, self.join([pieces[k] for k in step.write]), sign)
-        sizes = [self.cuts[k + 1] - self.cuts[k] for k in step.write]
-        parts = [new] if len(sizes) == 1 else new.split(sizes, self.layout.axis)
-        for k, part in zip(step.write, parts, strict=True):
-            pieces[k] = part
-
-    def forward(self, layer: int, pieces: Pieces) -> None:
-        for step in self.steps:
-            if isinstance(step, Flow):
-                pieces[:] = self.split(step.advance(layer, self.join(pieces)))
-            else:
-                self._apply(step, layer, pieces, +1)
-
-    def backward(self, layer: int, pieces: Pieces) -> None:
-        for step in reversed(self.steps):
-            if isinstance(step, Flow):
-                assert step.inverse is not None
-                pieces[:] = self.split(step.inverse(layer, self.join(pieces)))
-            else:
-                self._apply(step, layer, pieces, -1)

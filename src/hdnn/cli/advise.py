@@ -9,11 +9,11 @@ import torch
 import typer
 from torch import Tensor
 
-from hdnn.analysis import Advice, DepthError, advise, depth_error
+from hdnn.analysis import Advice, advise
 from hdnn.cli.base import app, emit, say
 from hdnn.errors import HdnnError
 from hdnn.models import Model
-from hdnn.training.coarsening import Coarsening, DepthScore
+from hdnn.refinement import refine
 from hdnn.training.prepare import PreparedRun, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
@@ -24,25 +24,31 @@ LAYERS = 16
 @app.command(name="advise")
 def advise_command(
     source: Annotated[
-        str, typer.Argument(help="A finished run, a data set (swiss-roll, ...) or a table.")
+        str, typer.Argument(help="Finished run, data set (swiss-roll, ...) or table.")
     ],
-    architecture: Annotated[str, typer.Option(help="MS1 MS2 MS3 H1 H2 HS ...")] = "H1",
+    architecture: Annotated[
+        str, typer.Option(help="Architecture: MS1, MS2, MS3, H1, H2, HS, ResNet, FCNN.")
+    ] = "H1",
     layers: Annotated[
-        int | None, typer.Option(help="Depth; by default 16, and for a table that of hdnn train.")
+        int | None, typer.Option(help="Number of layers (default: 16; for a table as hdnn train).")
     ] = None,
-    T: Annotated[float | None, typer.Option("--T", help="Final time, h = T / layers.")] = None,
+    T: Annotated[
+        float | None, typer.Option("--T", help="Final time T; the step is h = T / layers.")
+    ] = None,
     step: Annotated[float | None, typer.Option(help="Step h, instead of T.")] = None,
     width: Annotated[int | None, typer.Option(help="Width of the network.")] = None,
-    activation: Annotated[str, typer.Option(help="tanh, ...")] = "tanh",
-    time_invariant: Annotated[bool, typer.Option(help="All layers share weights.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the data and the initial weights.")] = 0,
-    target: Annotated[str | None, typer.Option(help="Column of a table to predict.")] = None,
-    samples: Annotated[int, typer.Option(help="How many states, evenly chosen.")] = 100,
+    activation: Annotated[str, typer.Option(help="Activation function.")] = "tanh",
+    time_invariant: Annotated[
+        bool, typer.Option(help="Share the weights between all layers.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the initial weights.")] = 0,
+    target: Annotated[str | None, typer.Option(help="Column to predict, for a table.")] = None,
+    samples: Annotated[int, typer.Option(help="Number of samples to use, evenly chosen.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Suggest T, step and depth for a network on your data.
 
-    Of a finished run: also how far its depth is from the ODE, and what fewer layers would cost.
+    For a finished run, also tell what twice the layers would change.
     """
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
@@ -61,7 +67,7 @@ def advise_command(
         tables["model"].setdefault("layers", LAYERS)
         config = RunConfig.from_tables(tables, "the command line")
     run = PreparedRun.of(config, tables)  # of a table, the network that hdnn train would build
-    advice = _advice(run.model, _some(run.data.X_train, samples))
+    advice = _advice(run.model, _some(run.data.X, samples))
     emit(advice.to_dict()) if as_json else say(str(advice))
 
 
@@ -79,30 +85,31 @@ def _advice(model: Model, X: Tensor) -> Advice:
 
 def _advise_run(run: Run, samples: int, as_json: bool) -> None:
     model, config = run.load_model(), run.read_config()
-    prepared = prepare(config)
-    X = _some(prepared.X_train, samples)
+    X = _some(prepare(config).X, samples)
     advice = None if model.stem.takes_images else _advice(model, X)
-    error = depth_error(model, X)
-    scores = Coarsening(model, prepared, config.training).table() if len(prepared.X_test) else []
+    change = _change_of_refinement(model, X)
     if as_json:
         facts = {} if advice is None else advice.to_dict()
-        emit({**facts, "depth": error.to_dict(), "coarsened": [vars(score) for score in scores]})
+        emit({**facts, "twice_the_layers": change})
         return
     if advice is not None:
         say(str(advice))
-    _show_depth(error, scores)
+    if change is not None:
+        what = "of the predicted classes" if model.task == "classification" else "of their spread"
+        say(f"twice the layers    would change {100 * change:.2g} % {what}")
 
 
-def _show_depth(error: DepthError, scores: list[DepthScore]) -> None:
-    say(str(error))
-    if not scores:
-        return
-    now = scores[-1]
-    say("coarsened to        on held-out data")
-    for score in scores[:-1]:
-        speed, change = now.seconds / score.seconds, 100 * (score.score - now.score)
-        say(
-            f"{score.layers:7} layers      {speed:5.1f} times as fast, {100 * score.score:.2f} "
-            f"({change:+.2f} points)"
-        )
-    say(f"{now.layers:7} layers      {100 * now.score:.2f}")
+@torch.no_grad()
+def _change_of_refinement(model: Model, X: Tensor) -> float | None:
+    """How predictions change with twice the layers and the same ODE; None for a plain network.
+
+    The share of the classes that change, or the mean change of values relative to their spread.
+    """
+    try:
+        finer = refine(model, [2 * net.layers for net in model.networks])
+    except HdnnError:
+        return None
+    now, then = (each.eval().predict(X).double() for each in (model, finer))
+    if model.task == "classification":
+        return float((now != then).double().mean())
+    return float(((now - then).abs() / now.std(0, correction=0).clamp_min(1e-300)).mean())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
 import sys
+from functools import cache
 from importlib import metadata
 from typing import Annotated, Any, NamedTuple
 
@@ -21,13 +21,10 @@ from hdnn.errors import (
     FetchError,
     FileFormatError,
     HdnnError,
-    LostRankError,
     StorageError,
-    as_flag,
 )
 from hdnn.files import finite
-from hdnn.progress import logger
-from hdnn.training.group import is_distributed, refuse_distributed
+from hdnn.progress import logger, note
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 """Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
@@ -38,7 +35,6 @@ _FAILURES = (
     FetchError,
     FileFormatError,
     StorageError,
-    LostRankError,
 )
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -61,9 +57,6 @@ COMMANDS = {
     "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
     "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
     "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
-    "coarsen": Listed(
-        "coarsen", USE, "Give a trained run fewer layers, as few as keep its accuracy."
-    ),
     "play": Listed("play", LOOK, "Train networks in the browser."),
     "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
     "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
@@ -72,9 +65,9 @@ COMMANDS = {
     "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),
     "advise": Listed("advise", CHECK, "Suggest T, step and depth for a network on your data."),
     "data": Listed("data", MORE, "List and fetch data sets."),
-    "reproduce": Listed("reproduce", MORE, "Make the paper's tables and figures."),
-    "export": Listed("export", MORE, "Write a trained model as ONNX, or for torch.export."),
-    "info": Listed("tools", MORE, "Show versions, threads and the cache of compiled kernels."),
+    "reproduce": Listed("reproduce", MORE, "Reproduce the paper's tables and figures."),
+    "export": Listed("export", MORE, "Write a trained model as ONNX."),
+    "info": Listed("tools", MORE, "Show versions, threads and what hdnn knows by name."),
 }
 """Every command, in the order and the groups of the help; its module registers it with `app`."""
 
@@ -106,14 +99,8 @@ class _Main(CommandGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except _UsageError as error:
-            if errors.quiet:
-                raise typer.Exit(MISUSE) from error
-            raise
         except HdnnError as error:
-            if isinstance(error, LostRankError):  # rank 0 may be the one that is gone
-                errors.quiet = False
-            warn(f"error: {error.text(as_flag)}", "red")
+            warn(f"error: {error}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 
@@ -140,10 +127,6 @@ def main(
     """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
     _show_log()
     ctx.with_resource(step_bars(errors))
-    if is_distributed():
-        console.quiet = errors.quiet = os.environ["RANK"] != "0"  # all would say the same
-        if ctx.invoked_subcommand != "train":
-            refuse_distributed(f"hdnn {ctx.invoked_subcommand}")
 
 
 class _LogLines(logging.Handler):
@@ -167,6 +150,15 @@ def say(text: str) -> None:
 def warn(text: str, style: str = "yellow") -> None:
     """A line for people on standard error."""
     errors.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+@cache
+def note_kernels() -> None:
+    """A line on why trainings will be slow, where there are no compiled kernels: once a process."""
+    from hdnn.kernels import native
+
+    if native.obstacle() is not None:
+        note(f"{native.obstacle()}; until then the slower reference backend computes")
 
 
 def emit(record: Any) -> None:

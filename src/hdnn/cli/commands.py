@@ -23,7 +23,7 @@ REHEARSALS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 3},
     "demo": {"epochs": 2},
     "animate": {"seconds": 2.0},
-    "table1": {"seeds": 1, "layers": [4], "workers": 1},
+    "table1": {"seeds": 1, "layers": [4], "jobs": 1},
     "table2": {"seeds": 1, "layers": [2]},
     "figure2": {"seeds": 1, "quick": True},
     "robustness": {"seeds": 1, "samples": 20},

@@ -12,11 +12,12 @@ import typer
 from rich.table import Table
 
 from hdnn.cli.bars import working
-from hdnn.cli.base import app, console, emit, errors, say
+from hdnn.cli.base import app, console, emit, errors, note_kernels, say
 from hdnn.cli.commands import with_ending
+from hdnn.data import Dataset
 from hdnn.models import Model
 from hdnn.paper.table1 import cells, run_settings
-from hdnn.training.prepare import Prepared, build, prepare
+from hdnn.training.prepare import build, prepare
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DataConfig, ModelConfig, TrainingConfig
 from hdnn.training.trainer import Trainer
@@ -45,11 +46,8 @@ def demo(
     data = prepare(config)
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
+    note_kernels()
     with working(errors, "training"):
-        # The first call compiles; it is not part of anybody's training time.
-        Trainer(build(config, data), replace(config.training, epochs=1)).fit(
-            data.X_train, data.y_train
-        )
         for cell in CELLS:
             models[cell], record = _train(config, data, *cell)
             records.append(record)
@@ -74,7 +72,7 @@ def demo(
 
 
 def _train(
-    config: RunConfig, data: Prepared, name: str, layers: int
+    config: RunConfig, data: Dataset, name: str, layers: int
 ) -> tuple[Model, dict[str, Any]]:
     """A network of the demo, trained, and its figures."""
     from hdnn.analysis import sensitivities
@@ -82,7 +80,7 @@ def _train(
     given, paper = _published(config, name, layers)
     model = build(given, data)
     start = time.perf_counter()
-    Trainer(model, given.training).fit(data.X_train, data.y_train)
+    Trainer(model, given.training).fit(data.X, data.y)
     seconds = time.perf_counter() - start
     with torch.no_grad():
         M = sensitivities(model.network, model.preprocess(data.X_test[:500]))
@@ -98,7 +96,7 @@ def _train(
 
 
 def _draw(
-    models: dict[tuple[str, int], Model], records: list[dict[str, Any]], data: Prepared, out: Path
+    models: dict[tuple[str, int], Model], records: list[dict[str, Any]], data: Dataset, out: Path
 ) -> None:
     from hdnn.plots import flow_figure, save_figure
 
@@ -160,5 +158,5 @@ def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, fl
     model = ModelConfig(name, layers, seed=seed, **tuned["model"])
     training = TrainingConfig(seed=seed, epochs=epochs, **tuned["training"])
     place = "swiss-roll", name, layers
-    paper = next((cell.published for cell in cells() if cell.key == place), None)
+    paper = next((cell.published for cell in cells() if cell[:3] == place), None)
     return replace(config, model=model, training=training), paper

@@ -10,32 +10,25 @@ import typer
 from hdnn.cli.base import app, emit, say
 from hdnn.models import load
 from hdnn.models.export import export_onnx
-from hdnn.models.torch_export import export_torch
 from hdnn.training.runs import Run
 
 
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run, or a file of hdnn.save.")],
-    out: Annotated[Path, typer.Option(help="ONNX file to write, or .pt2 for torch.export.")],
+    out: Annotated[Path, typer.Option(help="ONNX file to write.")],
     check: Annotated[
-        bool, typer.Option(help="Compare with hdnn on a batch; ONNX needs onnxruntime for it.")
+        bool, typer.Option(help="Compare with hdnn on a batch, if onnxruntime is installed.")
     ] = True,
-    encoded: Annotated[
-        bool,
-        typer.Option(help="Take a table as its encoder gives it, as .pt2 always does."),
-    ] = False,
+    encoded: Annotated[bool, typer.Option(help="Take a table as its encoder gives it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a trained model as ONNX, or for torch.export.
+    """Write a trained model as ONNX.
 
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """
     model = load(run) if run.is_file() else Run.open(run).load_model()
-    if out.suffix == ".pt2":
-        written = export_torch(model, out, check=check)
-    else:
-        written = export_onnx(model, out, check=check, encoded=encoded)
+    written = export_onnx(model, out, check=check, encoded=encoded)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         figures = {"bytes": written.size, "deviation": written.deviation}

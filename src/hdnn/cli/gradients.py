@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import typer
 
-from hdnn.analysis import Profile, profile, robustness
-from hdnn.analysis.profiles import spread
+from hdnn.analysis import profile, robustness
 from hdnn.cli.base import app, emit, say
 from hdnn.cli.commands import with_ending
 from hdnn.errors import HdnnError
@@ -22,7 +21,7 @@ from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run
 from hdnn.training.settings import DEPTHS
 
-RunFolder = Annotated[Path, typer.Argument(help="A run.")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -32,25 +31,29 @@ def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor
     if model.stem.takes_images:
         raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
     data = prepare(run.read_config())
-    X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X_train, data.y_train)
+    X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     return model, X[:samples], y[:samples]
 
 
 @app.command()
 def gradients(
     run: RunFolder,
-    samples: Annotated[int, typer.Option(min=1, help="Held-out samples to look at.")] = 500,
-    depths: Annotated[int, typer.Option(min=2, help="How many layers to show.")] = DEPTHS,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Number of held-out samples to measure.")
+    ] = 500,
+    depths: Annotated[
+        int, typer.Option(min=2, help="Number of layers to show, evenly spaced.")
+    ] = DEPTHS,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A figure: of the record if there is one, else by layer.",
+            help="Write a figure: the recorded norms, or else the norms by layer.",
             callback=with_ending(".png"),
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show norms of d y_N / d y_l along depth and training."""
+    """Show how strongly the output reacts to a change at each layer."""
     opened = Run.open(run)
     log = GradientLog(opened.gradients) if opened.gradients.exists() else None
     if log is None and not opened.finished:
@@ -62,7 +65,7 @@ def gradients(
         model, X, _ = _held_out(opened, samples)
         net = model.network
         with torch.no_grad():
-            seen = profile(net, model.preprocess(X), spread(net.layers, depths))
+            seen = profile(net, model.preprocess(X), depths)
     header, entries = (None, []) if log is None else log.read()
     if out is not None:
         figure = (
@@ -78,36 +81,15 @@ def gradients(
     if as_json:
         record = None if header is None else {**asdict(header), "recordings": entries}
         emit(
-            {"run": str(run), "trained": None if seen is None else _columns(seen), "record": record}
+            {"run": str(run), "trained": None if seen is None else seen.to_dict(), "record": record}
         )
         return
     if seen is not None:
-        say(f"d y_N / d y_l of the trained network, {seen.largest.shape[1]} samples")
-        _say_table({k: v for k, v in _columns(seen).items() if v is not None})
+        say(str(seen))
     if header is not None:
         _say_record(header.depths, header.every, entries)
     if out is not None:
         say(f"figure: {out}")
-
-
-def _columns(seen: Profile) -> dict[str, Any]:
-    norms, energy = seen.largest, seen.energy
-    return {
-        "layer": seen.depths.tolist(),
-        "mean": norms.mean(-1).tolist(),
-        "minimum": norms.min(-1).tolist(),
-        "maximum": norms.max(-1).tolist(),
-        "of_mean": seen.of_mean.tolist(),
-        "smallest": seen.smallest.min(-1).tolist(),
-        "energy": None if energy is None else energy.mean(-1).tolist(),
-    }
-
-
-def _say_table(columns: dict[str, list[Any]]) -> None:
-    say("  ".join(f"{name:>10}" for name in columns))
-    for row in zip(*columns.values(), strict=True):
-        cells = (f"{x:>10}" if isinstance(x, int) else f"{x:>10.4g}" for x in row)
-        say("  ".join(cells))
 
 
 def _say_record(depths: tuple[int, ...], every: int, entries: list[dict[str, Any]]) -> None:

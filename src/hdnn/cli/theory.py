@@ -7,11 +7,12 @@ from typing import Annotated
 
 import torch
 import typer
-from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from hdnn.analysis import Certificate, certify
-from hdnn.cli.base import FAILED, app, console, emit, say, warn
+from hdnn.cli.base import FAILED, app, console, emit, warn
+from hdnn.cli.use import encoder_of
 from hdnn.data import PROBLEMS, iter_rows, split
 from hdnn.errors import HdnnError
 from hdnn.models import Model, load
@@ -26,20 +27,20 @@ _COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
 
 @app.command(name="certify")
 def certify_command(
-    run: Annotated[Path, typer.Argument(help="A finished run, or a file of hdnn.save.")],
+    run: Annotated[Path, typer.Argument(help="A finished run, or a file written by hdnn.save.")],
     data: Annotated[
         str | None,
-        typer.Option(help="A data set or a table to examine it on; default: the training data."),
+        typer.Option(help="Data set or table to check it on (default: the training data)."),
     ] = None,
-    samples: Annotated[int, typer.Option(help="How many of them, evenly chosen.")] = 100,
+    samples: Annotated[int, typer.Option(help="Number of samples to check, evenly chosen.")] = 100,
     tolerance: Annotated[
-        float | None, typer.Option(help="Of equations; default: from rounding and scale.")
+        float | None, typer.Option(help="Relative tolerance of equations (default: rounding).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check which statements of the theory hold, with numbers.
+    """Check which theorems about gradients hold for a network.
 
-    The exit code is 1 where something fails that is proved.
+    Exits with 1 if something that is proved does not hold.
     """
     if samples < 1:
         raise HdnnError(f"--samples is a positive integer, got {samples}")
@@ -84,7 +85,7 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
 def _training_data(run: Run | None) -> Tensor:
     if run is None:
         raise HdnnError("a model outside a run does not know its data: pass --data")
-    return prepare(run.read_config()).X_train
+    return prepare(run.read_config()).X
 
 
 def _data(model: Model, source: str) -> Tensor:
@@ -94,8 +95,9 @@ def _data(model: Model, source: str) -> Tensor:
     if source.lower().replace("_", "-") in PROBLEMS:
         X: Tensor = split(source.lower().replace("_", "-")).X_train.to(dtype)
     else:
-        rows = iter_rows(Path(source), model.columns.columns)
-        parts = [torch.from_numpy(model.columns.transform(values)) for _, values in rows]
+        encoder = encoder_of(model)
+        rows = iter_rows(Path(source), encoder.columns)
+        parts = [torch.from_numpy(encoder.transform(values)) for _, values in rows]
         X = torch.cat(parts).to(dtype) if parts else torch.zeros(0, model.features)
     if not len(X) or X.shape[1] != model.features:
         raise HdnnError(f"the model takes {model.features} features, {source} has {X.shape[1]}")
@@ -103,21 +105,6 @@ def _data(model: Model, source: str) -> Tensor:
 
 
 def _show(certificate: Certificate) -> None:
-    say(certificate.network)
-    say(f"{certificate.samples} samples; {certificate.dtype}, examined in float64")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "check", "measured", "statement"):
-        table.add_column(title, overflow="fold", no_wrap=not title)
-    for check in certificate.checks:
-        color = _COLORS[check.verdict]
-        table.add_row(
-            f"[{color}]{check.verdict}[/]", check.name, check.comparison, _plain(check.statement)
-        )
-    console.print(table)
-    say(certificate.summary)
-    for check in certificate.failed:
-        say(f"- {check.name} ({check.reference}): {check.consequence}")
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")  # brackets are rich's markup
+    for line in str(certificate).splitlines():
+        style = _COLORS.get(line[:8].strip(), "")
+        console.print(Text(line, style=style), soft_wrap=True)

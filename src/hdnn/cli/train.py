@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hdnn.cli.base import INTERRUPTED, app, console, emit, say, warn
+from hdnn.cli.base import INTERRUPTED, app, console, emit, note_kernels, say, warn
 from hdnn.cli.flags import Tables, with_settings
 from hdnn.cli.report import say_report
 from hdnn.cli.show_metrics import show_references
@@ -21,15 +21,13 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.progress import listening
 from hdnn.report.terminal import Charts
 from hdnn.training import toml
-from hdnn.training.callbacks import CsvLogger, TensorBoardLogger
-from hdnn.training.group import Group, joined
 from hdnn.training.loops import BATCHES
 from hdnn.training.prepare import PreparedRun
 from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
 from hdnn.training.settings import ImageModelConfig, ModelConfig
-from hdnn.training.trainer import Callback, EpochRecord, Trainer
+from hdnn.training.trainer import EpochRecord, Trainer
 
 RUN = "Run"
 PROTOCOLS = ("tuned", "paper")
@@ -79,12 +77,6 @@ def train(
             help="Where data sets are kept, else HDNN_DATA or the cache.", rich_help_panel="Data"
         ),
     ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="Also write the history here.", rich_help_panel=RUN)
-    ] = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write TensorBoard here.", rich_help_panel=RUN)
-    ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
@@ -110,32 +102,24 @@ def train(
             "has them"
         )
 
-    with joined() as group:
-        loggers: list[Callback] = []  # first: a package may be missing
-        group.rank_zero(lambda: loggers.extend(_loggers(csv, tensorboard)))
-        prepared: PreparedRun | None = None  # stays in rank 0, where a new run is checked first
-
-        def opened() -> tuple[Run, RunConfig]:
-            nonlocal prepared
-            if resume is not None:
-                return _reopened(resume, data, settings["training"], group)
-            prepared = _prepared(*_run_config(config, settings, protocol), group)
-            folder = out or _default_folder(prepared.config)
-            return Run.create(folder, prepared.config, overwrite), prepared.config
-
-        run, run_config = group.rank_zero(opened)
-        if group.rank_zero(lambda: run.finished):
-            group.rank_zero(run.tidy)
-            _say_finished(run, as_json)
-            return
-        charts = Charts()
-        if group.size > 1 and not as_json:
-            say(f"{group.size} processes share each batch of {run_config.training.batch_size}")
-        with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
-            metrics = run.train([charts, *loggers, progress], checkpoint_seconds, group, prepared)
-        _report(run, metrics, charts, as_json, group)
-        if report:
-            group.rank_zero(lambda: say_report(run.folder, quiet=as_json))
+    prepared: PreparedRun | None = None
+    if resume is not None:
+        run, run_config = _reopened(resume, data, settings["training"])
+    else:
+        prepared = _prepared(*_run_config(config, settings, protocol))
+        run_config = prepared.config
+        run = Run.create(out or _default_folder(run_config), run_config, overwrite)
+    if run.finished:
+        run.tidy()
+        _say_finished(run, as_json)
+        return
+    charts = Charts()
+    note_kernels()
+    with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
+        metrics = run.train([charts, progress], checkpoint_seconds, prepared)
+    _report(run, metrics, charts, as_json)
+    if report:
+        say_report(run.folder, quiet=as_json)
 
 
 def _unfit(settings: Tables) -> bool:
@@ -145,7 +129,7 @@ def _unfit(settings: Tables) -> bool:
 
 
 def _reopened(
-    folder: Path, data: Path | None, training: Mapping[str, Any], group: Group
+    folder: Path, data: Path | None, training: Mapping[str, Any]
 ) -> tuple[Run, RunConfig]:
     """An existing run to go on with, whose data may be elsewhere now."""
     run = Run.open(folder)
@@ -155,17 +139,14 @@ def _reopened(
         run.extend(training["epochs"])
     if "device" in training:
         run.move_to(training["device"])
-    config = run.read_config()
-    group.check(config.training)
-    return run, config
+    return run, run.read_config()
 
 
-def _prepared(config: RunConfig, given: dict[str, Any] | None, group: Group) -> PreparedRun:
+def _prepared(config: RunConfig, given: dict[str, Any] | None) -> PreparedRun:
     """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
     if config.record is not None and config.data.is_image:
         raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
     prepared = PreparedRun.of(config, given)
-    group.check(prepared.config.training)
     for note in prepared.data.notes:
         warn(f"note: {note}")
     return prepared
@@ -253,10 +234,9 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool, group: Group) -> None:
+def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool) -> None:
     assert run.trained is not None
-    trained = run.trained
-    references, warnings = group.rank_zero(lambda: compare_with_references(*trained))
+    references, warnings = compare_with_references(*run.trained)
     if as_json:
         added = {**references, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})
@@ -269,11 +249,6 @@ def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool, gr
     show_references(references, warnings)
     charts.show(run.history, console)
     say(f"run: {run.folder}")
-
-
-def _loggers(csv: Path | None, tensorboard: Path | None) -> list[Callback]:
-    loggers: list[Callback] = [] if csv is None else [CsvLogger(csv)]
-    return loggers if tensorboard is None else [*loggers, TensorBoardLogger(tensorboard)]
 
 
 class _Progress:

@@ -16,14 +16,14 @@ import typer
 from hdnn.cli.base import app, emit, say, warn
 from hdnn.cli.images import labeled, read_unlabeled
 from hdnn.cli.show_metrics import show_evaluation
-from hdnn.data import iter_rows, read_table
+from hdnn.data import ColumnEncoder, Dataset, iter_rows, read_table
 from hdnn.data.parquet import ParquetWriter
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
 from hdnn.progress import track
 from hdnn.training.evaluation import evaluate_fully
-from hdnn.training.prepare import Prepared, prepare
+from hdnn.training.prepare import prepare
 from hdnn.training.references import References, doubts
 from hdnn.training.runs import Run
 
@@ -71,16 +71,22 @@ def predict(
         return
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
-    columns = model.columns
-    rows = iter_rows(data[0], columns.columns)
+    encoder = encoder_of(model)
+    rows = iter_rows(data[0], encoder.columns)
     titles = _titles(model)
     count = 0
     with _written(out, [*rows.header, *titles]) as write:
         for raw, values in rows:
-            found = _predictions(model, columns.transform(values))
+            found = _predictions(model, encoder.transform(values))
             write([[*a, *b] for a, b in zip(raw, found, strict=True)])
             count += len(raw)
     _told(count, "rows", titles, out, as_json)
+
+
+def encoder_of(model: Model) -> ColumnEncoder:
+    """What makes numbers of the columns of a table, for a model."""
+    names = model.feature_names or [f"x{k}" for k in range(model.features)]
+    return ColumnEncoder.from_list(model.columns or [{"name": n, "kind": "number"} for n in names])
 
 
 @contextmanager
@@ -176,7 +182,7 @@ def evaluate(
     figures = evaluate_fully(model, X, target)
     references = {}
     if prepared is not None:
-        fitted = References.fit(model, prepared.X_train, prepared.y_train)
+        fitted = References.fit(model, prepared.X, prepared.y)
         references = fitted.evaluate(X, target)
     figures |= {**references, "warnings": doubts(figures, references)}
     if as_json:
@@ -185,7 +191,7 @@ def evaluate(
         show_evaluation(figures)
 
 
-def _run_data(run: Run, needed: bool) -> Prepared | None:
+def _run_data(run: Run, needed: bool) -> Dataset | None:
     """The data of a run; None where they are gone and another table can be measured without."""
     try:
         return prepare(run.read_config())
@@ -204,7 +210,7 @@ def _labeled_data(
     name = run.read_config().data.target
     if name is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")
-    columns = model.columns
-    table = read_table(data, name, task=model.task, classes=model.classes, types=columns.columns)
-    X = torch.from_numpy(columns.transform(table.columns)).to(model.head.weight.dtype)
+    encoder = encoder_of(model)
+    table = read_table(data, name, task=model.task, classes=model.classes, types=encoder.columns)
+    X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
     return X, torch.from_numpy(table.targets)

@@ -1,8 +1,10 @@
 """Data sets: the planar problems, tables from files and arrays, and images."""
 
+import hdnn.application  # noqa: F401
 from hdnn.data import images
 from hdnn.data.bundled import BUNDLED, bundled
 from hdnn.data.columns import ColumnType
+from hdnn.data.dataset import Dataset, load
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.labels import Label, decode, encode, guess_task
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
@@ -24,6 +26,7 @@ __all__ = [
     "PROBLEMS",
     "ColumnEncoder",
     "ColumnType",
+    "Dataset",
     "Label",
     "NamedRows",
     "Problem",
@@ -39,6 +42,7 @@ __all__ = [
     "holdout",
     "images",
     "iter_rows",
+    "load",
     "peaks",
     "problem",
     "read_table",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hdnn.data.reading import optional
 from hdnn.data.tables import Table, read_table
-from hdnn.errors import unknown_name
+from hdnn.errors import optional, unknown_name
 
 BUNDLED: dict[str, str] = {
     "iris": "load_iris",
@@ -38,7 +37,7 @@ def bundled(name: str) -> Table:
     key = str(name).lower().replace("_", "-")
     if key not in BUNDLED:
         raise unknown_name("bundled data set", name, BUNDLED)
-    data = getattr(optional("sklearn.datasets"), BUNDLED[key])()
+    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[key])()
     columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
     if "target_names" not in data:
         return read_table({**columns, "target": data.target}, "target", task="regression")

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hdnn.data.reading import short
-from hdnn.errors import HdnnError, setting
+from hdnn.errors import HdnnError
 
 Values = NDArray[Any]
 """A column: float64 (NaN where missing), datetime64 (NaT) or objects (None)."""
@@ -125,9 +125,8 @@ class ColumnType:
         name = self.name[:60]
         return HdnnError(
             f"column {short(name)} is {what}: {place} holds {short(value)}; correct it, take the "
-            f"column as texts ({setting('categorical', [name])}), leave it out "
-            f"({setting('drop', [name])}), or, if it is what to predict, say so "
-            f"({setting('target', name)})"
+            "column as texts (categorical), leave it out (drop), or, if it is what to predict, say "
+            "so (target)"
         )
 
 

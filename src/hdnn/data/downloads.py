@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urljoin
 
-from hdnn.data.reading import cut, optional, read_at_most, reading, unpack_limit
-from hdnn.errors import FetchError
+from hdnn.data.reading import cut, read_at_most, reading, unpack_limit
+from hdnn.errors import FetchError, optional
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def _download(address: str, body: _Bounded, bar: _Bar) -> None:
             responses.callback(response.close)  # which pooch leaves open when it fails
             _check_response(response)
 
-        fetch = optional("pooch", "images").HTTPDownloader(
+        fetch = optional("pooch", "app").HTTPDownloader(
             progressbar=bar,
             chunk_size=2**16,
             timeout=(CONNECT_SECONDS, READ_SECONDS),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hdnn.data.columns import ColumnType, Values, raise_all
 from hdnn.data.reading import cut, find, short
-from hdnn.errors import HdnnError, setting, unknown_name
+from hdnn.errors import HdnnError, unknown_name
 
 MOST_LEVELS, HASHED = 32, 16
 """Categories with a column of their own, and columns that any others share by their hash."""
@@ -170,7 +170,7 @@ class ColumnEncoder:
         if not columns:
             raise HdnnError(
                 f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
-                f"({setting('categorical', [types[0].name[:60]])})"
+                "(categorical)"
             )
         return cls(tuple(columns), tuple(notes))
 
@@ -244,7 +244,11 @@ class ColumnEncoder:
         """
         default = asdict(EncodedColumn("", "number"))
         return [
-            {k: v for k, v in asdict(column).items() if k in ("name", "kind") or v != default[k]}
+            {
+                k: list(v) if isinstance(v, tuple) else v
+                for k, v in asdict(column).items()
+                if k in ("name", "kind") or v != default[k]
+            }
             for column in self.columns
         ]
 

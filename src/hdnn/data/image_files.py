@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data.reading import check_unpacked, optional, reading
-from hdnn.errors import FileFormatError
+from hdnn.data.reading import check_unpacked, reading
+from hdnn.errors import FileFormatError, optional
 from hdnn.progress import announce, track
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -139,7 +139,7 @@ def _stacked(arrays: Sequence[NDArray[np.uint8]]) -> Tensor:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """An image whose header is read and whose mode and size are allowed."""
-    image_module: Any = optional("PIL.Image", "images")
+    image_module: Any = optional("PIL.Image", "app")
     try:
         with open_regular(path) as file:
             content = io.BytesIO(file.read())  # a file would be asked for whatever a chunk claims
@@ -164,7 +164,7 @@ def _size(path: Path) -> Size:
 
 def _decoded(size: Size | None) -> Any:
     def read(path: Path) -> NDArray[np.uint8]:
-        operations: Any = optional("PIL.ImageOps", "images")
+        operations: Any = optional("PIL.ImageOps", "app")
         with _opened(path) as opened:
             operations.exif_transpose(opened, in_place=True)
             mode = "L" if opened.mode in _GREY else "RGB"

@@ -15,9 +15,8 @@ from hdnn.data.downloads import Progress
 from hdnn.data.fetch import REMOTES, obtain
 from hdnn.data.folders import read_folder
 from hdnn.data.idx import parse_idx, read_bytes
-from hdnn.data.reading import optional
 from hdnn.data.splits import holdout
-from hdnn.errors import FileFormatError, HdnnError, unknown_name
+from hdnn.errors import FileFormatError, HdnnError, optional, unknown_name
 
 TEST_SHARE = 0.2
 """What is held out for test where the data set has no test part of its own."""
@@ -171,7 +170,7 @@ def load(
 
 
 def _digits() -> ImageData:
-    data = optional("sklearn.datasets").load_digits()
+    data = optional("sklearn.datasets", "app").load_digits()
     # The values are 0 to 16.
     images = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(data.target.astype(np.int64))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hdnn.data.columns import as_number, is_missing
 from hdnn.data.reading import short
-from hdnn.errors import HdnnError, setting
+from hdnn.errors import HdnnError
 
 Label = str | int | float | bool
 
@@ -144,8 +144,7 @@ def regression_target(
         if not np.isfinite(values[i]):
             raise HdnnError(
                 f"the target {short(name)} holds {short(value)} ({unit} {rows[i]}), but regression "
-                f"needs finite numbers; correct it, or use {setting('task', 'classification')} for "
-                "labels"
+                "needs finite numbers; correct it, or set the task to classification"
             )
     return values
 
@@ -161,8 +160,8 @@ def refuse_stray_text(name: str, y: NDArray[Any], rows: Sequence[int], unit: str
     if 0 < len(bad) <= len(y) / 2:
         raise HdnnError(
             f"the target {short(name)} holds numbers, except {unit} {rows[bad[0]]}: "
-            f"{short(y.tolist()[bad[0]])}; correct it, or, if these are labels, say "
-            f"{setting('task', 'classification')}"
+            f"{short(y.tolist()[bad[0]])}; correct it, or, if these are labels, set the task to "
+            "classification"
         )
 
 

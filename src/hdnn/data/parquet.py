@@ -15,14 +15,13 @@ from hdnn.data.csv_reader import BLOCK
 from hdnn.data.parquet_pages import inspect_columns
 from hdnn.data.reading import (
     check_unpacked,
-    optional,
     reading,
     refuse_duplicates,
     refuse_many,
     short,
     unpack_limit,
 )
-from hdnn.errors import HdnnError, setting
+from hdnn.errors import HdnnError, optional
 
 _NUMBERS, _OBJECTS, _HEADER_VALUE = 64, 192, 200
 """Bytes of memory: of a row, for the column that is being read and the target (as numbers or as
@@ -48,7 +47,7 @@ class ParquetSource:
         self, columns: Sequence[str], texts: Sequence[str] = (), size: int = BLOCK
     ) -> Iterator[Block]:
         """The rows, at most ``size`` at a time."""
-        types = optional("pyarrow").types
+        types = optional("pyarrow", "data").types
         wanted = list(dict.fromkeys(columns))
         with reading(self.path, "Parquet"):
             dictionaries = self._inspect(wanted, types)
@@ -70,7 +69,7 @@ class ParquetSource:
 
     @contextmanager
     def _opened(self, **options: Any) -> Iterator[Any]:
-        parquet = optional("pyarrow.parquet")
+        parquet = optional("pyarrow.parquet", "data")
         with reading(self.path, "Parquet"):
             # Nothing in the footer has more parts than the file has bytes.
             size = max(1, self.path.stat().st_size)
@@ -91,7 +90,7 @@ class ParquetSource:
             return "other"
         raise HdnnError(
             f"{self.where}: column {short(name)} holds {short(str(declared))}, which are neither "
-            f"numbers, dates nor texts; drop the column ({setting('drop', [name[:60]])})"
+            "numbers, dates nor texts; leave out the column (drop)"
         )
 
     def _inspect(self, wanted: Sequence[str], types: Any) -> list[str]:
@@ -131,12 +130,12 @@ class ParquetWriter:
         self.writer: Any = None
 
     def __enter__(self) -> ParquetWriter:
-        optional("pyarrow.parquet")
+        optional("pyarrow.parquet", "data")
         return self
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         """Write some rows: texts, numbers and dates."""
-        pyarrow, parquet = optional("pyarrow"), optional("pyarrow.parquet")
+        pyarrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
         columns = [list(column) for column in zip(*rows, strict=True)]
         types = [None] * len(columns) if self.writer is None else self.writer.schema.types
         arrays = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -181,16 +180,3 @@ def refuse_duplicates(where: str, names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise _repeated(where, name, count)
-
-
-# --- packages of extras ---------------------------------------------------------------------------
-
-
-def optional(module: str, extra: str = "data") -> Any:
-    """An optional module, or an error that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(package, package)
-        raise HdnnError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error

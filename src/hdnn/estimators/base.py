@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
@@ -20,12 +18,11 @@ from sklearn.utils.validation import (
 )
 
 from hdnn import zoo
-from hdnn.backends.threads import thread_count
 from hdnn.data import ColumnEncoder, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
 from hdnn.models import Model, Scaler
-from hdnn.training import EpochRecord, Snapshot, Trainer, TrainingConfig, defaults, starts
+from hdnn.training import EpochRecord, Trainer, TrainingConfig, defaults
 from hdnn.training.prepare import build_for_columns
 from hdnn.training.settings import ModelConfig
 
@@ -34,7 +31,6 @@ CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 STRUCTURE = (
     "architecture",
     "layers",
-    "levels",
     "width",
     "T",
     "step",
@@ -44,21 +40,6 @@ STRUCTURE = (
     "standardize",
     "dtype",
 )
-
-
-def takes_parts(estimator: Any) -> bool:
-    """Whether `partial_fit` is there: an error with the reason where all the data are needed."""
-    if estimator.early_stopping:
-        raise AttributeError("partial_fit cannot stop early: use fit, or early_stopping=False")
-    if estimator.levels is not None:
-        raise AttributeError("partial_fit trains at one depth: use fit, or levels=None")
-    weight = getattr(estimator, "class_weight", None)
-    if isinstance(weight, str) and weight == "balanced":
-        raise AttributeError(
-            "partial_fit sees a part of the data and cannot balance the classes: "
-            "give class_weight as a dictionary"
-        )
-    return True
 
 
 def fit_encoder(X: Any) -> ColumnEncoder | None:
@@ -78,7 +59,6 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         architecture: Any = "H1",
         *,
         layers: int = defaults.LAYERS,
-        levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float | str = "auto",
         step: float | None = None,
@@ -89,7 +69,6 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         method: str = "auto",
         solver: str = "newton",
         max_iter: int = 50,
-        n_init: int = 1,
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
@@ -106,11 +85,10 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
-        self.levels = levels
         self.T, self.step, self.augmentation = T, step, augmentation
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
-        self.max_iter, self.n_init, self.batch_size = max_iter, n_init, batch_size
+        self.max_iter, self.batch_size = max_iter, batch_size
         self.learning_rate, self.schedule = learning_rate, schedule
         self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
         self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
@@ -124,14 +102,15 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 
     # --- data -------------------------------------------------------------------------------------
 
-    def _continues(self, partial: bool) -> bool:
-        return hasattr(self, "model_") and (partial or self.warm_start)
+    @property
+    def _continues(self) -> bool:
+        return hasattr(self, "model_") and self.warm_start
 
     def _check(
-        self, X: Any, y: Any, sample_weight: Any, partial: bool, **options: Any
+        self, X: Any, y: Any, sample_weight: Any, **options: Any
     ) -> tuple[Array, Array, Array]:
         """Checked rows and weights; a row of weight 0 is a row that is not there."""
-        reset = not self._continues(partial)
+        reset = not self._continues
         checks = {"dtype": np.float64, "ensure_all_finite": self._finite(), **options}
         if reset:
             self._encoder = fit_encoder(X)
@@ -160,30 +139,29 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Array, scalers: list[Scaler], seed: int, outputs: int, **description: Any
     ) -> Model:
         model, _ = self._settings(X, scalers, description["task"], seed)
-        names = getattr(self, "feature_names_in_", None)
+        encoder, names = self._encoder, getattr(self, "feature_names_in_", None)
+        names = names if encoder is None else encoder.feature_names
         return build_for_columns(
             ModelConfig(**model),
             X.shape[1],
             outputs,
             scalers[0] if self.standardize else None,
             self.architecture,
-            feature_names=None if names is None or self._encoder else list(names),
-            encoder=self._encoder,
+            feature_names=None if names is None else list(names),
+            columns=None if encoder is None else encoder.to_list(),
             **description,
         )
 
     def _settings(
-        self, X: Array, scalers: list[Scaler], task: str, seed: int, **training: Any
+        self, X: Array, scalers: list[Scaler], task: str, seed: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings of model and training: those given, and the others chosen from the data."""
         model, given = settings.asked_for(self)
         row = zoo.architecture(self.architecture)
         if not row.scheme.uses_step or "step" in model:
             model.pop("T", None)
-        if "levels" in given:
-            model["layers"] = given["levels"][-1]
         weight = self._class_weight()
-        given |= {"seed": seed, **training} | ({} if weight is None else {"class_weight": weight})
+        given |= {"seed": seed} | ({} if weight is None else {"class_weight": weight})
         shape = defaults.TableShape(len(X), X.shape[1], task)
         named = {"architecture": row.name} if row.name in zoo.ARCHITECTURES else {}
         return defaults.filled({**model, **named, "seed": seed}, given, shape, scalers)
@@ -194,70 +172,32 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     # --- training ---------------------------------------------------------------------------------
 
     def _start(
-        self,
-        X: Array,
-        weight: Array,
-        partial: bool,
-        outputs: int,
-        *targets: Scaler,
-        **description: Any,
-    ) -> tuple[list[Model], int]:
-        """The models to train (a copy of the one there is, or new ones), and the first's seed."""
+        self, X: Array, weight: Array, outputs: int, *targets: Scaler, **description: Any
+    ) -> tuple[Model, int]:
+        """The model to train (a copy of the one there is, or a new one), and the seed."""
         seed = self._seed()
-        if not self._continues(partial):
+        if not self._continues:
             self._scalers = [Scaler.fit(torch.tensor(X), torch.tensor(weight)), *targets]
-            count = 1 if partial else settings.checked("n_init", self.n_init)
-            models = [
-                self._build(X, self._scalers, each, outputs, **description)
-                for each in starts.seeds(seed, count)
-            ]
             self._structure = {name: getattr(self, name) for name in STRUCTURE}
-            self._snapshot: Snapshot | None = None
-            self.history_: list[EpochRecord] = []
-            return models, seed
+            return self._build(X, self._scalers, seed, outputs, **description), seed
         for name, built in self._structure.items():
             if getattr(self, name) != built:
                 raise HdnnError(
                     f"{name}={getattr(self, name)!r}, but the fitted network has {built!r}: set it "
                     "back to go on with this network, or fit with warm_start=False"
                 )
-        return [copy.deepcopy(self.model_)], seed
+        return copy.deepcopy(self.model_), seed
 
-    def _train(
-        self, models: list[Model], X: Array, target: Array, weight: Array, seed: int, partial: bool
-    ) -> Model:
-        """Train models in place, `max_iter` epochs or one more; the one with the lowest loss."""
-        resume = self._snapshot if partial else None
-        more: dict[str, Any] = {}
-        if partial:  # solving for a part would forget the rest; and more epochs may follow
-            epochs = 1 if resume is None else resume.epoch + 1
-            more = {"method": "joint", "schedule": "constant", "epochs": epochs}
-        if self._continues(partial):
-            more["levels"] = None  # the network has its depth
-        dtype = models[0].head.weight.dtype
+    def _train(self, model: Model, X: Array, target: Array, weight: Array, seed: int) -> None:
+        """Train a model in place, `max_iter` epochs."""
+        dtype = model.head.weight.dtype
         data = torch.tensor(X, dtype=dtype), torch.tensor(target)
         weights = torch.tensor(weight / weight.mean(), dtype=dtype)
-
-        def train(model: Model, seed: int) -> Trainer:
-            _, given = self._settings(X, self._scalers, model.task, seed, **more, n_init=1)
-            trainer = Trainer(model, TrainingConfig(**given), [_report] if self.verbose else [])
-            trainer.fit(*data, weights, resume=resume)
-            return trainer
-
-        if len(models) == 1:  # in this thread, which interrupts reach
-            trainers = [train(models[0], seed)]
-        else:
-            with ThreadPoolExecutor(thread_count()) as threads:
-                trainers = list(threads.map(train, models, starts.seeds(seed, len(models))))
-        losses = [starts.final_loss(r.to_dict() for r in each.history) for each in trainers]
-        trainer = trainers[losses.index(min(losses))]
-        history = trainer.history
-        # Adam's moments serve the next `partial_fit` only; `fit` begins with fresh ones.
-        self._snapshot = trainer.snapshot if partial else None
-        self.history_ = [*self.history_, *history] if partial else list(history)
+        _, given = self._settings(X, self._scalers, model.task, seed)
+        trainer = Trainer(model, TrainingConfig(**given), [_report] if self.verbose else [])
+        self.history_: list[EpochRecord] = trainer.fit(*data, weights)
         self.loss_curve_ = [record.penalized for record in self.history_]
         self.n_iter_ = len(self.history_)
-        return trainer.model
 
     def _seed(self) -> int:
         """An integer is the seed, as of a run; else one is drawn, as in scikit-learn."""

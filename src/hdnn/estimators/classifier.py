@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.multiclass import check_classification_targets
 
 from hdnn.errors import HdnnError
-from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
+from hdnn.estimators.base import Array, HDNNEstimator
 from hdnn.estimators.settings import plain
 from hdnn.training import defaults
 
@@ -26,8 +25,6 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
         layers: number of layers.
-        levels: depths to train at one after the other, as in (4, 16, 64), instead of `layers`; see
-            docs/depth.md. None: one depth.
         width: width of the network, made even; None: twice the features, from 8 to 64, and from
             800 rows on four times, from 32 to 64; more than 64 features are projected to 64.
         T: final time; layers have the step T / layers (not for FCNN, which has no time). "auto":
@@ -40,16 +37,14 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         init_scale: standard deviation of the initial K; "auto": 1 / sqrt(width). Biases are
             standard normal.
         method: "coordinate" (output layer solved in every iteration, then a step on the hidden
-            layers), "joint" (Adam on everything), or "auto": joint. `partial_fit` is always joint.
+            layers), "joint" (Adam on everything), or "auto": joint.
         solver: how coordinate descent solves the output layer: "newton" or "adam".
         max_iter: epochs, passes over the data.
-        n_init: initializations to train side by side, of which the one with the lowest loss is
-            kept; `partial_fit` and a warm start have one.
         batch_size: rows in an iteration; "auto": all of up to 500 (joint: 200), else 200.
         learning_rate: of Adam; "auto": 0.3 / width (regression: 0.4 / width), and two thirds of it
             where the schedule is constant.
         schedule: learning rate over epochs: "constant", "cosine" (to 0), or "auto": constant for
-            coordinate descent and `partial_fit`, cosine for joint descent.
+            coordinate descent, cosine for joint descent.
         alpha: weight of the smoothness penalty on the hidden layers.
         alpha_c: weight of the penalty on the output layer.
         early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
@@ -91,7 +86,6 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         architecture: Any = "H1",
         *,
         layers: int = defaults.LAYERS,
-        levels: Sequence[int] | None = None,
         width: int | None = None,
         T: float | str = "auto",
         step: float | None = None,
@@ -102,7 +96,6 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         method: str = "auto",
         solver: str = "newton",
         max_iter: int = 50,
-        n_init: int = 1,
         batch_size: int | str = "auto",
         learning_rate: float | str = "auto",
         schedule: str = "auto",
@@ -122,7 +115,6 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         super().__init__(
             architecture,
             layers=layers,
-            levels=levels,
             width=width,
             T=T,
             step=step,
@@ -133,7 +125,6 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             method=method,
             solver=solver,
             max_iter=max_iter,
-            n_init=n_init,
             batch_size=batch_size,
             learning_rate=learning_rate,
             schedule=schedule,
@@ -165,43 +156,10 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         Raises:
             HdnnError: the data or a parameter cannot be used.
         """
-        return self._fit_classes(X, y, sample_weight, partial=False, classes=None)
-
-    @available_if(takes_parts)  # type: ignore[untyped-decorator]
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch on a part of the data; the first part sets the scaling.
-
-        There is no such method with ``early_stopping`` or balanced classes, which need all data.
-
-        Args:
-            X, y, sample_weight: as for `fit`.
-            classes: all classes there are, needed in the first call.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            HdnnError: the first call has no classes, or a later one has others.
-        """
-        if classes is None and not hasattr(self, "model_"):
-            raise HdnnError("the first partial_fit needs classes=, all the classes that will come")
-        if classes is not None:
-            classes = unique_labels(classes)
-            if hasattr(self, "model_") and not np.array_equal(classes, self.classes_):
-                raise HdnnError(
-                    f"classes={classes.tolist()}, but the classes of the first call were "
-                    f"{self.classes_.tolist()}: give the same, or none"
-                )
-        return self._fit_classes(X, y, sample_weight, partial=True, classes=classes)
-
-    def _fit_classes(
-        self, X: Any, y: Any, sample_weight: Any, partial: bool, classes: Array | None
-    ) -> Self:
-        X, y, weight = self._check(X, y, sample_weight, partial)
+        X, y, weight = self._check(X, y, sample_weight)
         check_classification_targets(y)
-        continues = self._continues(partial)
         found = np.unique(y)
-        known = self.classes_ if continues else found if classes is None else classes
+        known = self.classes_ if self._continues else found
         if strange := [label for label in found.tolist() if label not in set(known.tolist())]:
             raise HdnnError(f"the classes {strange} are not among {known.tolist()}: fit anew")
         if len(known) < 2:
@@ -210,10 +168,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             )
         self.classes_ = known
         outputs = 1 if len(known) == 2 else len(known)
-        models, seed = self._start(
-            X, weight, partial, outputs, task="classification", classes=known.tolist()
-        )
-        model = self._train(models, X, np.searchsorted(known, y), weight, seed, partial)
+        model, seed = self._start(X, weight, outputs, task="classification", classes=known.tolist())
+        self._train(model, X, np.searchsorted(known, y), weight, seed)
         return self._finish(model)
 
     def _class_weight(self) -> str | tuple[float, ...] | None:

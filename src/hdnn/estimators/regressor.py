@@ -7,10 +7,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.metaestimators import available_if
 
 from hdnn.errors import HdnnError
-from hdnn.estimators.base import Array, HDNNEstimator, takes_parts
+from hdnn.estimators.base import Array, HDNNEstimator
 from hdnn.training import targets
 
 
@@ -23,9 +22,9 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
-        layers, width, T, step, levels, augmentation: as in `hdnn.HDNNClassifier`.
+        layers, width, T, step, augmentation: as in `hdnn.HDNNClassifier`.
         activation: as in `hdnn.HDNNClassifier`.
-        time_invariant, init_scale, method, solver, max_iter, n_init: as in `hdnn.HDNNClassifier`.
+        time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
         batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
         early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
         standardize, warm_start, dtype, device, random_state, verbose: as in
@@ -62,28 +61,9 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         Raises:
             HdnnError: the data or a parameter cannot be used.
         """
-        return self._fit_values(X, y, sample_weight, partial=False)
-
-    @available_if(takes_parts)  # type: ignore[untyped-decorator]
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one epoch on a part of the data; the first part sets all scalings.
-
-        There is no such method with ``early_stopping``, which needs all data.
-
-        Args:
-            X: array-like or data frame ``(rows, features)``.
-            y: numbers ``(rows[, outputs])``.
-            sample_weight: a number of at least 0 for every row.
-
-        Returns:
-            The estimator itself.
-        """
-        return self._fit_values(X, y, sample_weight, partial=True)
-
-    def _fit_values(self, X: Any, y: Any, sample_weight: Any, partial: bool) -> Self:
-        X, y, weight = self._check(X, y, sample_weight, partial, multi_output=True, y_numeric=True)
+        X, y, weight = self._check(X, y, sample_weight, multi_output=True, y_numeric=True)
         target = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
-        if not self._continues(partial):
+        if not self._continues:
             self._target = targets.scale_of(target, torch.tensor(weight))
             self._flat = y.ndim == 1
         elif target.shape[1] != len(self._target.mean):
@@ -91,14 +71,12 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
                 f"y has {target.shape[1]} outputs, but the fitted network has "
                 f"{len(self._target.mean)}: fit anew"
             )
-        fresh = not self._continues(partial)
-        models, seed = self._start(
-            X, weight, partial, target.shape[1], self._target, task="regression"
-        )
-        if not fresh:
-            targets.predict_scaled(models[0], self._target)
+        continues = self._continues
+        model, seed = self._start(X, weight, target.shape[1], self._target, task="regression")
+        if continues:
+            targets.predict_scaled(model, self._target)
         scaled = targets.standardize(target, self._target).numpy()
-        model = self._train(models, X, scaled, weight, seed, partial)
+        self._train(model, X, scaled, weight, seed)
         targets.predict_unscaled(model, self._target)
         return self._finish(model)
 

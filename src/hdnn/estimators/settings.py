@@ -45,7 +45,6 @@ TABLES = "chosen for tables, see docs/estimators.md; so has a run on a table"
 PARAMETERS = {
     "architecture": Parameter("architecture", ModelConfig),
     "layers": Parameter("layers", ModelConfig, why=TABLES),
-    "levels": Parameter("levels"),
     "width": Parameter("width", ModelConfig),
     "T": Parameter("T", ModelConfig, True, "chosen from architecture and task"),
     "step": Parameter("step", ModelConfig),
@@ -59,7 +58,6 @@ PARAMETERS = {
     "method": Parameter("method", auto=True, why="chosen for tables"),
     "solver": Parameter("solver"),
     "max_iter": Parameter("epochs", Narrowed),
-    "n_init": Parameter("n_init"),
     "batch_size": Parameter("batch_size", auto=True, why="chosen from the rows"),
     "learning_rate": Parameter("learning_rate", auto=True, why="chosen from the width"),
     "schedule": Parameter("schedule", Narrowed, True, "chosen from the method"),

@@ -2,7 +2,7 @@
 
 from hdnn.fields.activations import ACTIVATIONS, Activation
 from hdnn.fields.energy import EnergyField
-from hdnn.fields.field import Field, HiddenLayer
+from hdnn.fields.field import Field
 from hdnn.fields.hamiltonian import ActivationField, HamiltonianField, LayerField
 from hdnn.fields.interconnection import (
     MATRICES,
@@ -14,9 +14,10 @@ from hdnn.fields.interconnection import (
     canonical,
     signs,
 )
-from hdnn.fields.layout import Channels, Convolution, Features, Layout
+from hdnn.fields.layout import Layout
+from hdnn.fields.maps import BlockDiagonal, Convolution, LinearMap, Matrix
 from hdnn.fields.patterns import STRUCTURES, Pattern
-from hdnn.fields.weights import INITIALIZERS, Block, Stack, Weights
+from hdnn.fields.weights import INITIALIZERS, Weights
 
 __all__ = [
     "ACTIVATIONS",
@@ -25,22 +26,20 @@ __all__ = [
     "STRUCTURES",
     "Activation",
     "ActivationField",
-    "Block",
-    "Channels",
+    "BlockDiagonal",
     "Convolution",
     "EnergyField",
-    "Features",
     "Field",
     "Fixed",
     "HamiltonianField",
-    "HiddenLayer",
     "Interconnection",
     "InverseTranspose",
     "LayerField",
     "Layout",
     "Learned",
+    "LinearMap",
+    "Matrix",
     "Pattern",
-    "Stack",
     "StateDependent",
     "Weights",
     "canonical",

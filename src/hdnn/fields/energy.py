@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields.field import Field, Time, Velocity, check_dissipation, interconnect
+from hdnn.fields.field import Field, check_dissipation, interconnect
 from hdnn.fields.interconnection import (
     Interconnection,
     InverseTranspose,
@@ -18,6 +18,7 @@ from hdnn.fields.interconnection import (
     interconnection,
 )
 from hdnn.fields.layout import layout_of
+from hdnn.program import Time, Velocity
 
 Energy = Callable[[Tensor, Time], Tensor]
 

@@ -4,43 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
-from hdnn.fields.activations import Activation
-from hdnn.fields.interconnection import Interconnection, StateDependent
+from hdnn.fields.interconnection import Interconnection, StateDependent, as_values
 from hdnn.fields.layout import Layout
-from hdnn.fields.weights import Block
-
-Time = Tensor | float
-Velocity = Callable[[int, Time, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class HiddenLayer:
-    """A velocity that is one hidden layer: G sigma(W x + b), with G = S W' or G = I.
-
-    Args:
-        W, b: blocks of the stacks of K and b.
-        activation: sigma.
-        adjoint: whether G = S W' (Hamiltonian) or the identity (MS1, MS2, baselines).
-        S: J - R, or a block of it: ``(w, r)`` or ``(L, w, r)``.
-
-    >>> import hdnn
-    >>> layer = hdnn.network("H1", features=4, layers=3, T=1.0).field.as_layer()
-    >>> layer.adjoint, layer.S.shape
-    (True, torch.Size([4, 4]))
-    """
-
-    W: Block
-    b: Block
-    activation: Activation
-    adjoint: bool = False
-    S: Tensor | None = None
+from hdnn.fields.maps import matrix_product
+from hdnn.program import Stage, Step, Time, Values, Velocity
 
 
 def listed(thing: object, names: Iterable[str], optional: Collection[str]) -> list[str]:
@@ -71,6 +44,7 @@ class Field(nn.Module, ABC):
         layout: width, and where it lives in a state.
         layers: number of layers it has parameters for, or None for any number.
         separable: whether y' depends on z only and z' on y only.
+        couples_pixels: whether the velocity at a pixel depends on other pixels (convolutions).
 
     >>> import hdnn, torch
     >>> field = hdnn.network("MS3", features=4, layers=3, T=1.0).field
@@ -81,6 +55,7 @@ class Field(nn.Module, ABC):
     layout: Layout
     layers: int | None = None
     separable: bool = False
+    couples_pixels: bool = False
 
     def __dir__(self) -> list[str]:
         return listed(self, super().__dir__(), ("J",))
@@ -99,32 +74,29 @@ class Field(nn.Module, ABC):
             A function of layer, time and canonical state, which gives the shape of the state.
         """
 
-    def as_layer(self) -> HiddenLayer | None:
-        """The field as one hidden layer, or None.
-
-        Returns:
-            W, A, b and the activation; None where the field is no hidden layer.
-        """
-        return None
-
-    def tensors(self) -> tuple[Tensor | None, ...] | None:
-        """The tensors that a program refers to, if it refers to nothing that is computed anew.
-
-        Returns:
-            The parameters; None where a program must be made anew for every call.
-        """
-        return None
-
-    def half_layer(self, part: str) -> HiddenLayer | None:
-        """The hidden layer that moves ``"y"`` or ``"z"`` of a separable field, or None.
+    def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
+        """The field, or one half of a separable one, as a stage; None where it is just a velocity.
 
         Args:
-            part: "y" (the first half of the state) or "z".
+            part: "y" or "z" moves that half of the state only, None all of it.
+            factor: on the step.
+            carry: 1 adds to the state, 0 replaces it.
 
         Returns:
-            W, A, b and the activation; None where the field is not separable.
+            x[write] = carry x[write] + factor h f(x[read]).
         """
         return None
+
+    def values(self, h: Step) -> Values:
+        """The numbers that stages of this field need.
+
+        Args:
+            h: the step, one number or ``([E,] L)``.
+
+        Returns:
+            Parameters and J - R as they are now.
+        """
+        return Values(h)
 
     def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """The right-hand side of the ODE of a layer at time t, in the shape of y.
@@ -145,18 +117,24 @@ def interconnect(
     J: Interconnection, R: Tensor | None, layout: Layout
 ) -> Callable[[int, Time, Tensor, Tensor], Tensor]:
     """The map (layer, t, state, dH/dy) -> (J - R) dH/dy."""
+    axis = layout.axis
     if isinstance(J, StateDependent):
 
         def apply(j: int, t: Time, x: Tensor, g: Tensor) -> Tensor:
-            x, g = x.movedim(layout.axis, -1), g.movedim(layout.axis, -1)
+            x, g = x.movedim(axis, -1), g.movedim(axis, -1)
             S = J.at(x, t) if R is None else J.at(x, t) - R
-            return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, layout.axis)
+            return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, axis)
 
         return apply
     S = effective_interconnection(J, R)
-    if S.ndim == 2:
-        return lambda j, t, x, g: layout.linear(S, g)
-    return lambda j, t, x, g: layout.linear(S[..., j if S.shape[-3] > 1 else 0, :, :], g)
+    return lambda j, t, x, g: matrix_product(of_layer(S, j, layout), g)
+
+
+def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:
+    """J - R of a layer, ``([E,] n, n)``, from a matrix or a stack."""
+    if S.ndim > 2:
+        S = S[..., layer if S.shape[-3] > 1 else 0, :, :]
+    return S if S.ndim == 2 + len(layout.lead) else S.expand(*layout.lead, *S.shape)
 
 
 def effective_interconnection(J: Interconnection, R: Tensor | None) -> Tensor:
@@ -167,7 +145,7 @@ def effective_interconnection(J: Interconnection, R: Tensor | None) -> Tensor:
 
 def check_dissipation(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
     """R as a tensor, checked to be symmetric and positive semidefinite."""
-    R = torch.as_tensor(dissipation).to(torch.float64)
+    R = as_values(dissipation).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
     if not bool(torch.isfinite(R).all()):

@@ -8,8 +8,9 @@ stages; with J(y, t) it is just a velocity. No step size in here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +20,11 @@ from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
 from hdnn.fields.field import (
     Field,
-    HiddenLayer,
-    Time,
-    Velocity,
     check_dissipation,
     effective_interconnection,
     interconnect,
 )
 from hdnn.fields.interconnection import (
-    Fixed,
     Interconnection,
     InverseTranspose,
     StateDependent,
@@ -35,19 +32,18 @@ from hdnn.fields.interconnection import (
     interconnection,
     inverse_transpose,
 )
-from hdnn.fields.patterns import Pattern
-from hdnn.fields.weights import Block, Span, Weights, span
+from hdnn.fields.maps import Assembly, LinearMap, Matrix, affine
+from hdnn.fields.weights import Weights
+from hdnn.program import Stage, Step, Time, Values, Velocity
 
 
-@dataclass(frozen=True)
-class Half:
-    """One half of a separable field: which hidden units drive it, and what they read."""
+class Half(NamedTuple):
+    """One half of a separable field: the hidden units that drive it, and what they read."""
 
-    units: Span
     read: tuple[int, int]
     write: tuple[int, int]
-    W: Pattern
-    b: Pattern
+    W: LinearMap
+    b: Assembly
 
 
 class WeightedField(Field):
@@ -58,13 +54,20 @@ class WeightedField(Field):
         self.weights = weights
         self.activation = activation(sigma)
         self.layout, self.layers = weights.layout, weights.layers
+        self.couples_pixels = self.layout.channels and not isinstance(weights.map, Matrix)
 
     def extra_repr(self) -> str:
         return self.activation.name
 
     def _layers(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        axis = self.weights.theta.ndim - 2
-        return self.weights.K.unbind(axis), self.weights.b.unbind(axis)
+        """What the map takes as K, and b, of every layer."""
+        axis = self.layout.axis - 1
+        return self.weights.assembled.unbind(axis), self.weights.b.unbind(axis)
+
+    def _hidden_fn(self) -> Callable[[int, Tensor], Tensor]:
+        """sigma(K_j x + b_j) of canonical states, with the weights assembled once."""
+        (K, b), sigma = self._layers(), self.activation.function
+        return lambda j, x: sigma(affine(self.weights.map, K[j], b[j], x))
 
 
 class ActivationField(WeightedField):
@@ -84,16 +87,19 @@ class ActivationField(WeightedField):
     def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
         super().__init__(weights, activation)
 
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        return self.weights.tensors()
+    def values(self, h: Step) -> Values:
+        return Values(h, self.weights.theta, self.weights.beta)
 
-    def as_layer(self) -> HiddenLayer:
-        W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
-        return HiddenLayer(W, b, self.activation)
+    def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
+        weights, everything = self.weights, (0, self.layout.width)
+        if part is not None:
+            return None
+        ends = (everything, everything, weights.map, weights.bias)
+        return Stage(*ends, self.activation, False, factor, carry)
 
     def velocity_fn(self) -> Velocity:
-        K, b = self._layers()
-        return lambda j, t, x: self.activation.function(self.layout.affine(K[j], b[j], x))
+        hidden = self._hidden_fn()
+        return lambda j, t, x: hidden(j, x)
 
 
 class HamiltonianField(WeightedField):
@@ -136,11 +142,8 @@ class HamiltonianField(WeightedField):
         self.separable = self._halves is not None
 
     def _check_interconnection(self) -> None:
-        J, pattern = self.interconnection, self.weights.pattern
-        if isinstance(J, InverseTranspose) and not (
-            pattern.shape[0] == pattern.shape[1]
-            and np.array_equal(pattern.code, -pattern.adjoint.code)
-        ):
+        J = self.interconnection
+        if isinstance(J, InverseTranspose) and not self.weights.pattern.is_skew:
             raise HdnnError(
                 f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
                 "use the structure 'skew' or 'off-diagonal-skew'"
@@ -160,7 +163,7 @@ class HamiltonianField(WeightedField):
     def J(self) -> Tensor:
         """``(n, n)`` where constant, ``([E,] L, n, n)`` for J(t) and where J K' = I."""
         if isinstance(self.interconnection, InverseTranspose):
-            if self.layout.kernel > 1:
+            if self.weights.kernel > 1:
                 raise HdnnError(
                     "J_j is the inverse of K_j', and that of a convolution is no convolution; "
                     "the layer equation needs no J: use net.K, or an architecture with J1 or J2"
@@ -184,10 +187,11 @@ class HamiltonianField(WeightedField):
         return self.J if self.interconnection.constant else self.J[..., layer, :, :]
 
     def _S(self) -> Tensor | None:
-        """J - R where it is a matrix or a stack; None where J K' = I."""
-        if isinstance(self.interconnection, InverseTranspose):
+        """J - R where it is a matrix or a stack; None where J K' = I, and for J(y, t)."""
+        J = self.interconnection
+        if isinstance(J, (InverseTranspose, StateDependent)):  # a tuple is three times as fast as |
             return None
-        return effective_interconnection(self.interconnection, self.R)
+        return effective_interconnection(J, self.R)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """H(y) = 1' E(K y + b): one number for every sample.
@@ -202,8 +206,8 @@ class HamiltonianField(WeightedField):
         """
         x, _ = self.layout.flatten(y)
         K, b = self._layers()
-        H = self.activation.energy(self.layout.affine(K[layer], b[layer], x))
-        return self.layout.of_samples(self.layout.sum(H), y)
+        H = self.activation.energy(affine(self.weights.map, K[layer], b[layer], x))
+        return self.layout.of_samples(H.flatten(self.layout.axis).sum(-1), y)
 
     def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """dH/dy = K' sigma(K y + b), equation (9).
@@ -217,50 +221,33 @@ class HamiltonianField(WeightedField):
             The shape of y.
         """
         x, restore = self.layout.flatten(y)
-        K, b = self._layers()
-        s = self.activation.function(self.layout.affine(K[layer], b[layer], x))
-        return restore(self.layout.linear(self.layout.adjoint(K[layer]), s))
+        return restore(self._gradient_fn()(layer, x))
 
-    def tensors(self) -> tuple[Tensor | None, ...] | None:
-        J = self.interconnection
-        if self.R is not None or not isinstance(J, Fixed | InverseTranspose):
-            return None
-        matrix = J.J if isinstance(J, Fixed) else None
-        return (*self.weights.tensors(), matrix)
+    def _gradient_fn(self) -> Callable[[int, Tensor], Tensor]:
+        """dH/dy of canonical states, with the weights assembled once."""
+        K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self._hidden_fn()
+        return lambda j, x: self.weights.map.adjoint(K[j], hidden(j, x))
 
-    def as_layer(self) -> HiddenLayer | None:
-        if isinstance(self.interconnection, StateDependent):
-            return None
-        S = self._S()
-        W, b = Block.whole(self.weights.stack()), Block.whole(self.weights.bias_stack())
-        return HiddenLayer(W, b, self.activation, S is not None, S)
+    def values(self, h: Step) -> Values:
+        weights = self.weights
+        return Values(h, weights.theta, weights.beta, self._S())
 
-    def half_layer(self, part: str) -> HiddenLayer | None:
-        if self._halves is None:
+    def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
+        J, weights, everything = self.interconnection, self.weights, (0, self.layout.width)
+        if isinstance(J, StateDependent) or (part is not None and self._halves is None):
             return None
-        half, whole = self._halves[part], self.as_layer()
-        if whole is None:
-            return None
-        W = Block(whole.W.stack, half.W, half.units, half.read)
-        b = Block(whole.b.stack, half.b, half.units)
-        S = None if whole.S is None else whole.S[..., slice(*half.write), slice(*half.read)]
-        return HiddenLayer(W, b, self.activation, whole.adjoint, S)
+        whole = Half(everything, everything, weights.map, weights.bias)
+        half = whole if part is None or self._halves is None else self._halves[part]
+        adjoint = not isinstance(J, InverseTranspose)
+        return Stage(*half, self.activation, adjoint, factor, carry)
 
     def velocity_fn(self) -> Velocity:
-        K, b = self._layers()
-        layout, sigma, axis = self.layout, self.activation.function, self.weights.theta.ndim - 2
         if isinstance(self.interconnection, InverseTranspose):
-            return lambda j, t, x: sigma(layout.affine(K[j], b[j], x))
-        adjoint = layout.adjoint(self.weights.K)
-        if isinstance(self.interconnection, StateDependent):
-            apply, G = interconnect(self.interconnection, self.R, layout), adjoint.unbind(axis)
-            return lambda j, t, x: apply(
-                j, t, x, layout.linear(G[j], sigma(layout.affine(K[j], b[j], x)))
-            )
-        A = layout.mixed(effective_interconnection(self.interconnection, self.R), adjoint).unbind(
-            axis
-        )
-        return lambda j, t, x: layout.linear(A[j], sigma(layout.affine(K[j], b[j], x)))
+            hidden = self._hidden_fn()
+            return lambda j, t, x: hidden(j, x)
+        gradient = self._gradient_fn()
+        apply = interconnect(self.interconnection, self.R, self.layout)
+        return lambda j, t, x: apply(j, t, x, gradient(j, x))
 
 
 @dataclass(frozen=True)
@@ -324,7 +311,7 @@ class LayerField:
 def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None:
     """The two halves of a field in which y' depends on z only and z' on y only, or None."""
     J, weights, n = field.interconnection, field.weights, field.layout.width
-    K = weights.pattern.support
+    K = weights.map.support
     if n % 2 or isinstance(J, StateDependent):
         return None
     gain = np.eye(n, dtype=bool)
@@ -338,8 +325,10 @@ def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None
     halves = {}
     for part, write, read in (("y", y, z), ("z", z, y)):
         units = np.flatnonzero(gain[slice(*write)].any(axis=0))
-        if K[units][:, slice(*write)].any():
+        block = None
+        if not K[units][:, slice(*write)].any():
+            block = weights.block(units, np.arange(*read))
+        if block is None:
             return None
-        W = weights.pattern.block(units, np.arange(*read))
-        halves[part] = Half(span(units), read, write, W, weights.bias_pattern.block(units))
+        halves[part] = Half(read, write, *block)
     return halves

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.maps import Assembly
 from hdnn.fields.patterns import STRUCTURES, Pattern
-from hdnn.fields.surroundings import active_transform
-from hdnn.fields.weights import Stack
 
 StateFunction = Callable[[Tensor, Tensor | float], Tensor]
 
@@ -40,7 +39,8 @@ def canonical(n: int, X: Tensor | None = None) -> Tensor:
         raise HdnnError(f"J1 = [0 I; -I 0] needs an even width, got {n}; augment it to {n + 1}")
     half = n // 2
     try:
-        block = torch.eye(half, dtype=torch.float64) if X is None else torch.as_tensor(X)
+        identity = torch.eye(half, dtype=torch.float64, device="cpu")
+        block = identity if X is None else as_values(X)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise HdnnError(f"X must be a matrix of numbers, got {reprlib.repr(X)}") from error
     if block.shape != (half, half):
@@ -63,8 +63,13 @@ def signs(n: int) -> Tensor:
             [-1.,  0.,  1.],
             [-1., -1.,  0.]], dtype=torch.float64)
     """
-    upper = torch.ones(n, n, dtype=torch.float64).triu(1)
+    upper = torch.ones(n, n, dtype=torch.float64, device="cpu").triu(1)
     return upper - upper.mT
+
+
+def as_values(given: Tensor | npt.ArrayLike) -> Tensor:
+    """A tensor as it is, other numbers on the CPU: also under `torch.device("meta")` they count."""
+    return given if isinstance(given, Tensor) else torch.as_tensor(given, device="cpu")
 
 
 MATRICES: dict[str, Callable[[int], Tensor]] = {"J1": canonical, "J2": signs}
@@ -110,7 +115,9 @@ class Interconnection(nn.Module, ABC):
 
 
 def check_skew(name: str, J: Tensor, tolerance: float) -> None:
-    """Refuse matrices ``(..., n, n)`` that are not finite or not skew-symmetric."""
+    """Raise for matrices ``(..., n, n)`` that are not finite or not skew-symmetric."""
+    if J.is_meta:  # a shape without numbers
+        return
     size = float(J.abs().max()) if J.numel() else 0.0
     if not size < torch.inf:
         raise HdnnError(f"{name} must be finite and skew-symmetric, got an entry that is {size}")
@@ -149,7 +156,7 @@ class Fixed(Interconnection):
     ) -> None:
         super().__init__()
         try:
-            matrix = torch.as_tensor(J)
+            matrix = as_values(J)
         except (TypeError, ValueError) as error:
             raise HdnnError(f"J must be a matrix of numbers, got {J!r}") from error
         if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2]:
@@ -160,7 +167,9 @@ class Fixed(Interconnection):
         self.name, self.width = name, matrix.shape[-1]
         self.constant = matrix.ndim == 2
         self.layers = None if self.constant else len(matrix)
-        if support is None:
+        if support is None and matrix.is_meta:
+            support = np.ones(matrix.shape[-2:], dtype=bool)
+        elif support is None:
             support = np.asarray((matrix != 0).reshape(-1, *matrix.shape[-2:]).any(0).cpu())
         self._support = support
         self.register_buffer("J", (matrix - matrix.mT) / 2)
@@ -198,9 +207,6 @@ class Learned(Interconnection):
     6
     """
 
-    index: Tensor
-    sign: Tensor
-
     def __init__(
         self,
         width: int,
@@ -224,16 +230,15 @@ class Learned(Interconnection):
         place = place[-self.pattern.size :] if self.pattern.size else place[:0]
         sign = torch.from_numpy(self.pattern.sign)
         theta = start[torch.from_numpy(place)] * sign[torch.from_numpy(place)]
-        theta = theta.to(dtype=dtype or torch.get_default_dtype(), device=device)
         lead = (layers or 1,) if ensemble is None else (ensemble, layers or 1)
-        self.theta = nn.Parameter(theta.expand(*lead, -1).clone())
-        index = torch.from_numpy(self.pattern.index)
-        self.register_buffer("index", index.to(device), persistent=False)
-        self.register_buffer("sign", sign.to(self.theta), persistent=False)
+        self.theta = nn.Parameter(torch.empty(*lead, len(theta), dtype=dtype, device=device))
+        with torch.no_grad():
+            self.theta.copy_(theta)
+        self.entries = Assembly(self.pattern).to(self.theta)
 
     def matrix(self) -> Tensor:
-        stack = Stack(self.theta, self.pattern, self.layers or 1, (self.index, self.sign))
-        return stack.tensor().squeeze(-3) if self.constant else stack.tensor()
+        stack: Tensor = self.entries.assemble(self.theta)
+        return stack.squeeze(-3) if self.constant else stack
 
     def support(self, n: int) -> npt.NDArray[np.bool_]:
         return self.pattern.support
@@ -283,8 +288,11 @@ class StateDependent(Interconnection):
             HdnnError: at the first states it has another shape, is not finite, or not skew.
         """
         J = self.function(y, t)
-        if active_transform() is None and not self.checked and not y.is_meta:
-            self._check(y.detach(), J)
+        if not self.checked and not torch.compiler.is_compiling() and not y.is_meta:
+            try:
+                self._check(y.detach(), J)
+            except RuntimeError:  # inside a transform of torch.func there are no values to look at
+                return J
         return J
 
     def _check(self, y: Tensor, J: object) -> None:

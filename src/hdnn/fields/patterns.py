@@ -87,14 +87,29 @@ class Pattern:
         return (self.code != 0).reshape(*self.shape[:2], -1).any(axis=-1)
 
     @property
-    def adjoint(self) -> Pattern:
-        """The pattern of K': rows and columns change places, kernels are turned by 180 degrees."""
-        return Pattern(_adjoint(self.code), self.size)
+    def first(self) -> int | None:
+        """The first parameter, if the entries are parameters in their own order, else None."""
+        flat = self.code.ravel()
+        first = int(flat[0]) if flat.size else 1
+        run = first > 0 and np.array_equal(flat, np.arange(first, first + flat.size))
+        return first - 1 if run else None
 
     @property
     def is_plain(self) -> bool:
         """Whether theta in its own order already is the assembled array."""
-        return np.array_equal(self.code.ravel(), np.arange(1, self.size + 1))
+        return self.first == 0 and self.code.size == self.size
+
+    @property
+    def repeats(self) -> npt.NDArray[np.float64]:
+        """``(size,)``: how often every parameter stands in the assembled array."""
+        counts = np.bincount(np.abs(self.code.ravel()), minlength=self.size + 1)
+        return counts[1:].astype(np.float64)
+
+    @property
+    def is_skew(self) -> bool:
+        """Whether K = -K' for every theta."""
+        square = len(self.shape) > 1 and self.shape[0] == self.shape[1]
+        return square and np.array_equal(self.code, -_adjoint(self.code))
 
     def block(self, rows: Codes, columns: Codes | None = None) -> Pattern:
         """The sub-block of the given rows and columns, over the same parameters.

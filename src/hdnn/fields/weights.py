@@ -6,21 +6,19 @@ import inspect
 import math
 import reprlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from numbers import Real
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import limits
-from hdnn.fields.layout import layout_of
+from hdnn.fields.layout import is_count, layout_of
+from hdnn.fields.maps import Assembly, Convolution, LinearMap, Matrix, matrices
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-Structure = str | Pattern | Callable[..., Pattern] | npt.ArrayLike
+Structure = str | LinearMap | Pattern | Callable[..., Pattern] | npt.ArrayLike
 Draw = Callable[[Tensor, torch.Generator | None], Tensor]
 
 INITIALIZERS: dict[str, Draw] = {
@@ -31,139 +29,12 @@ INITIALIZERS: dict[str, Draw] = {
 """Ways to draw parameters, all of scale 1; `reset_parameters(scale=...)` multiplies."""
 
 
-Span = tuple[int, int] | Tensor
-"""Chosen rows or columns: a range ``(start, stop)``, or a list of indices."""
-
-
-def span(indices: Codes) -> Span:
-    """The shortest form of a list of indices."""
-    first = int(indices[0]) if len(indices) else 0
-    if np.array_equal(indices, np.arange(first, first + len(indices))):
-        return first, first + len(indices)
-    return torch.from_numpy(indices)
-
-
-class Stack:
-    """A stack of arrays, one for every layer, given by its parameters and their pattern.
-
-    It assembles itself when asked to, so that a backend which reads parameters through the pattern
-    pays nothing.
-
-    Args:
-        theta: ``([E,] L or 1, P)``; 1 means that all layers share it.
-        pattern: how the entries follow from the parameters.
-        layers: L.
-        gather: index and sign of every entry as tensors, or None where the pattern is plain.
-
-    >>> import hdnn
-    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
-    >>> stage.W.stack.theta.shape, stage.W.stack.layers
-    (torch.Size([3, 8]), 3)
-    """
-
-    def __init__(
-        self,
-        theta: Tensor,
-        pattern: Pattern,
-        layers: int,
-        gather: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        self.theta, self.pattern, self.layers, self.gather = theta, pattern, layers, gather
-
-    @classmethod
-    def of(cls, tensor: Tensor, ndim: int) -> Stack:
-        """The stack that a plain tensor ``([E,] L, *shape)`` with ``ndim`` axes a layer is.
-
-        Args:
-            tensor: ``([E,] L, *shape)``.
-            ndim: axes of ``shape``.
-
-        Returns:
-            The stack, whose parameters are the entries.
-        """
-        lead, shape = tensor.shape[: tensor.ndim - ndim], tensor.shape[tensor.ndim - ndim :]
-        return cls(tensor.reshape(*lead, -1), plain(*shape), lead[-1])
-
-    def tensor(self) -> Tensor:
-        """``([E,] L, *shape)``.
-
-        Returns:
-            All layers, assembled.
-        """
-        flat = self.theta
-        if self.pattern.size == 0:
-            flat = flat.new_zeros(*flat.shape[:-1], self.pattern.code.size)
-        elif self.gather is not None:
-            index, sign = self.gather
-            # Zeros of the structure stay zeros, whatever number stands first.
-            flat = torch.where(sign == 0, 0.0, flat.index_select(-1, index) * sign)
-        shaped = flat.reshape(*flat.shape[:-1], *self.pattern.shape)
-        size = list(shaped.shape)
-        size[flat.ndim - 2] = self.layers
-        return shaped.expand(size)
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """The rows and columns of a stack that a stage uses.
-
-    Args:
-        stack: the whole stack.
-        pattern: the pattern of the block, over the parameters of the stack.
-        rows, columns: which; None means all.
-
-    >>> import hdnn
-    >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program().stages[0]
-    >>> type(stage.W).__name__, stage.W.rows, stage.W.columns
-    ('Block', (0, 2), (2, 4))
-    """
-
-    stack: Stack
-    pattern: Pattern
-    rows: Span | None = None
-    columns: Span | None = None
-
-    @classmethod
-    def whole(cls, stack: Stack) -> Block:
-        """The block that is the stack itself.
-
-        Args:
-            stack: the weights or biases of all layers.
-
-        Returns:
-            The block.
-        """
-        return cls(stack, stack.pattern)
-
-    def tensor(self, assembled: Tensor | None = None) -> Tensor:
-        """``([E,] L, *block)``, from the assembled stack where that is at hand.
-
-        Args:
-            assembled: ``([E,] L, *shape)``, the stack's own tensor; None assembles it.
-
-        Returns:
-            The entries of the block.
-        """
-        full = self.stack.tensor() if assembled is None else assembled
-        first = self.stack.theta.ndim - 1
-        for axis, indices in ((first, self.rows), (first + 1, self.columns)):
-            if indices is not None:
-                full = _take(full, axis, indices)
-        return full
-
-
-def _take(x: Tensor, axis: int, indices: Span) -> Tensor:
-    if isinstance(indices, Tensor):
-        return x.index_select(axis, indices.to(x.device))
-    return x.narrow(axis, indices[0], indices[1] - indices[0])
-
-
 class Weights(nn.Module):
     """K and b of every layer: K_j of a given structure, the energy is H = 1' E(K_j y + b_j).
 
     Args:
-        structure: a name of `STRUCTURES`, a boolean graph ``(m, n)``, a `Pattern`, or a function
-            of the width (and of the kernel) that gives one.
+        structure: a name of `STRUCTURES`, a boolean graph ``(m, n)``, a `Pattern`, a function of
+            the width (and of the kernel) that gives one, or any `LinearMap`.
         features, channels: the width n; exactly one of the two.
         kernel: k, odd: with channels, K is a convolution with a kernel of k x k pixels.
         layers: L.
@@ -175,6 +46,11 @@ class Weights(nn.Module):
         dtype: of the parameters; None is torch's default.
         device: of the parameters.
 
+    Attributes:
+        map: K as a linear map of its parameters.
+        theta: ``([E,] L, .)``, the parameters of K; ``([E,] 1, .)`` where all layers share them.
+        beta: ``([E,] L, .)``, the parameters of b.
+
     Raises:
         HdnnError: sizes or patterns do not fit.
 
@@ -182,11 +58,6 @@ class Weights(nn.Module):
     >>> weights.K.shape, weights.b.shape, weights.parameters_per_layer
     (torch.Size([16, 4, 4]), torch.Size([16, 4]), 10)
     """
-
-    index: Tensor
-    sign: Tensor
-    bias_index: Tensor
-    bias_sign: Tensor
 
     def __init__(
         self,
@@ -206,47 +77,40 @@ class Weights(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(layers, int) or isinstance(layers, bool) or layers < 0:
-            raise HdnnError(f"layers is an integer of at least 0, got {layers!r}")
-        self.layout = layout_of(features, channels, ensemble, kernel)
-        self.layers, self.time_invariant = layers, time_invariant
+        if not is_count(layers, least=0):
+            raise HdnnError(f"layers is an integer of at least 0, got {reprlib.repr(layers)}")
+        _check_kernel(kernel, features, ensemble)
+        self.layout = layout_of(features, channels, ensemble, 2 if kernel > 1 else None)
+        self.layers, self.time_invariant, self.kernel = layers, time_invariant, kernel
         self.structure = structure if isinstance(structure, str) else "custom"
-        entries = self.layout.width**2 * kernel**2 if isinstance(structure, str) else 0
-        with limits.allocation(f"K of {self.layout}", entries * limits.TABLE):
-            self.pattern = structure_of(structure, self.layout.width, kernel)
-            rows = self.pattern.shape[0]
-            self.bias_pattern = bias if isinstance(bias, Pattern) else (bias or plain)(rows)
-        if self.bias_pattern.shape != self.pattern.shape[:1]:
+        self.map = map_of(structure, self.layout.width, kernel)
+        made = bias(self.map.units) if callable(bias) else bias
+        self.bias_pattern = plain(self.map.units) if made is None else made
+        if self.bias_pattern.shape != (self.map.units,):
             raise HdnnError(
                 f"the pattern of the bias has shape {self.bias_pattern.shape}, "
-                f"but K has {rows} rows"
+                f"but K has {self.map.units} rows"
             )
-        self._plain = self.pattern.is_plain, self.bias_pattern.is_plain
-        lead = (() if ensemble is None else (ensemble,)) + (1 if time_invariant else layers,)
-        count = math.prod(lead) * self.parameters_per_layer
-        with self._allocation(count, dtype, device):
-            empty = torch.empty(*lead, self.pattern.size, dtype=dtype, device=device)
-            self.theta = nn.Parameter(empty)
-            self.beta = nn.Parameter(self.theta.new_empty(*lead, self.bias_pattern.size))
-            for name, pattern in (("", self.pattern), ("bias_", self.bias_pattern)):
-                index, sign = torch.from_numpy(pattern.index), torch.from_numpy(pattern.sign)
-                self.register_buffer(f"{name}index", index.to(device), persistent=False)
-                self.register_buffer(f"{name}sign", sign.to(self.theta), persistent=False)
-            self.reset_parameters(generator, scale=scale, init=init)
+        self.bias = Assembly(self.bias_pattern)
+        self._blocks = nn.ModuleList()  # parts of the map and the bias that stages use
+        lead = (*self.layout.lead, 1 if time_invariant else layers)
+        empty = torch.empty(*lead, self.map.size, dtype=dtype, device=device)
+        self.theta = nn.Parameter(empty)
+        self.beta = nn.Parameter(empty.new_empty(*lead, self.bias_pattern.size))
+        self.to(empty)
+        self.reset_parameters(generator, scale=scale, init=init)
 
-    def _allocation(
-        self, count: int, dtype: torch.dtype | None, device: torch.device | str | None
-    ) -> AbstractContextManager[None]:
-        """Room for so many parameters, and for drawing them."""
-        kind = torch.zeros(0, dtype=dtype, device=device)
-        limit = None if kind.is_cpu else limits.ADDRESSABLE
-        what = f"the parameters of {reprlib.repr(self.layers)} layers of {self.layout}"
-        return limits.allocation(what, 2 * count * kind.element_size(), limit)
+    @property
+    def pattern(self) -> Pattern:
+        """The structure of K, where K is a patterned matrix or convolution."""
+        if not isinstance(self.map, Matrix | Convolution):
+            raise HdnnError(f"{type(self.map).__name__} is a map of its own and has no pattern")
+        return self.map.pattern
 
     @property
     def parameters_per_layer(self) -> int:
         """The last row of the paper's Table 1."""
-        return self.pattern.size + self.bias_pattern.size
+        return self.map.size + self.bias_pattern.size
 
     @torch.no_grad()
     def reset_parameters(
@@ -268,12 +132,11 @@ class Weights(nn.Module):
         """
         if init not in INITIALIZERS:
             raise unknown_name("initializer", init, INITIALIZERS)
-        scale = limits.number("scale", scale)
+        scale = finite_number("scale", scale)
         if self.theta.is_meta:
             return
-        kernel = self.layout.kernel
-        if kernel > 1:
-            scale /= math.sqrt(self.layout.width * kernel**2)
+        if self.kernel > 1:
+            scale /= math.sqrt(self.layout.width * self.kernel**2)
         for member, source in self._members(generator):
             for parameter in (self.theta, self.beta):
                 target = parameter if member is None else parameter[member]
@@ -291,54 +154,69 @@ class Weights(nn.Module):
             )
         return list(enumerate(generator))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What its stacks refer to.
+    def block(self, units: Codes, columns: Codes) -> tuple[LinearMap, Assembly] | None:
+        """Some rows of K over some features, and their biases.
+
+        Args:
+            units: numbers of hidden units.
+            columns: numbers of features.
 
         Returns:
-            The parameters of K and b, and their signs.
+            The map and the biases, or None where K has no such block.
         """
-        return self.theta, self.beta, self.sign, self.bias_sign
+        W = self.map.block(units, columns)
+        if W is None:
+            return None
+        b = Assembly(self.bias_pattern.block(units))
+        self._blocks.extend([W, b])  # so that they move with the weights
+        self._blocks.to(self.theta)
+        return W, b
 
-    def stack(self) -> Stack:
-        """K of all layers, not yet assembled.
+    def _of_layers(self, stack: Tensor) -> Tensor:
+        """A stack with an entry for every layer, also where all share one."""
+        axis = len(self.layout.lead)
+        return stack.expand(*stack.shape[:axis], self.layers, *stack.shape[axis + 1 :])
 
-        Returns:
-            Parameters with their pattern.
-        """
-        gather = None if self._plain[0] else (self.index, self.sign)
-        return Stack(self.theta, self.pattern, self.layers, gather)
-
-    def bias_stack(self) -> Stack:
-        """b of all layers in the general form, not yet assembled.
-
-        Returns:
-            Parameters with their pattern.
-        """
-        gather = None if self._plain[1] else (self.bias_index, self.bias_sign)
-        return Stack(self.beta, self.bias_pattern, self.layers, gather)
+    @property
+    def assembled(self) -> Tensor:
+        """``([E,] L, ...)``: what the map takes as K of every layer."""
+        return self._of_layers(self.map.assemble(self.theta))
 
     @property
     def K(self) -> Tensor:
         """``([E,] L, m, n)``, of convolutions ``(L, m, n, k, k)``: K of every layer."""
-        return self.stack().tensor()
+        return self._of_layers(matrices(self.map, self.theta))
 
     @property
     def b(self) -> Tensor:
         """``([E,] L, m)``: the bias of the general form sigma(K y + b)."""
-        return self.bias_stack().tensor()
+        return self._of_layers(self.bias.assemble(self.beta))
 
     @property
     def layer_b(self) -> Tensor:
         """``([E,] L, m)``: the bias as the layer equations of section 2.3 write it."""
-        # The pattern of the general form is a signed permutation, so the shape is the same.
-        return Stack(self.beta, self.bias_pattern, self.layers).tensor()
+        return self._of_layers(self.beta)
 
     def extra_repr(self) -> str:
+        kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
         shared = ", time_invariant=True" if self.time_invariant else ""
-        return f"{self.structure!r}, {self.layout}, layers={self.layers}{shared}"
+        return f"{self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared}"
+
+    def __repr__(self) -> str:  # one line: what is inside follows from it
+        return f"Weights({self.extra_repr()})"
 
 
-def structure_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
+def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:
+    """The map that a name, a graph, a pattern, a function of the width or a map stands for."""
+    if isinstance(structure, LinearMap):
+        if structure.width != width:
+            raise HdnnError(f"K must read {width} features, got a map of {structure.width}")
+        return structure
+    pattern = pattern_of(structure, width, kernel)
+    return Matrix(pattern) if kernel == 1 else Convolution(pattern)
+
+
+def pattern_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
     """The pattern that a name, a graph, a pattern or a function of the width stands for."""
     if isinstance(structure, str):
         if structure not in STRUCTURES:
@@ -347,6 +225,7 @@ def structure_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
     if callable(structure):
         with_kernel = kernel > 1 and len(inspect.signature(structure).parameters) > 1
         structure = structure(width, kernel) if with_kernel else structure(width)
+    assert not isinstance(structure, LinearMap)
     pattern = structure if isinstance(structure, Pattern) else masked(structure, kernel)
     if len(pattern.shape) < 2 or pattern.shape[1] != width:
         raise HdnnError(f"K must have {width} columns, got a structure of shape {pattern.shape}")
@@ -357,3 +236,32 @@ def structure_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
             f"got {pattern.shape}; give a table of that shape, or a function of (n, kernel)"
         )
     return pattern
+
+
+def _check_kernel(kernel: int, features: int | None, ensemble: int | None) -> None:
+    if not is_count(kernel) or kernel % 2 == 0:
+        raise HdnnError(
+            f"kernel is an odd positive integer (1: no convolution), got {kernel!r:.40}"
+        )
+    if kernel > 1 and features is not None:
+        raise HdnnError(
+            f"kernel={kernel} is a convolution over images (B, n, height, width); "
+            "give channels=n instead of features, or kernel=1"
+        )
+    if kernel > 1 and ensemble is not None:
+        raise HdnnError(
+            f"ensembles have matrices only, got kernel={kernel} with ensemble={ensemble}; "
+            "use kernel=1, or one network after the other"
+        )
+
+
+def finite_number(name: str, value: object, *, positive: bool = False) -> float:
+    """A finite number, as a float; an integer of hundreds of digits is none."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    if isinstance(value, bool) or not math.isfinite(number) or (positive and number <= 0):
+        kind = "positive and finite" if positive else "a finite number"
+        raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
+    return number

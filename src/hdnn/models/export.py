@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models.model import Model
@@ -26,6 +25,8 @@ from hdnn.networks import HamiltonianNetwork
 
 if TYPE_CHECKING:
     import onnx
+
+    from hdnn.data import ColumnEncoder
 
 __all__ = ["Export", "export_onnx"]
 
@@ -137,15 +138,18 @@ def _model_proto(thing: HamiltonianNetwork | Model, interface: Interface) -> onn
     import onnx
     from onnx import helper
 
-    from hdnn.models.onnx.columns import add_columns
     from hdnn.models.onnx.graph import IR_VERSION, Graph
     from hdnn.models.onnx.parts import add_part
 
     graph = Graph(number_type(thing))
     names = [graph.name(name) for name in interface.inputs]
     end = graph.name(interface.output[0])
-    encoder = interface.encoder
-    result = add_part(thing, graph, names[0] if encoder is None else add_columns(encoder, graph))
+    first = names[0]
+    if interface.encoder is not None:
+        from hdnn.models.onnx.columns import add_columns  # of the application
+
+        first = add_columns(interface.encoder, graph)
+    result = add_part(thing, graph, first)
     graph.nodes.append(helper.make_node("Identity", [result], [end]))
     declared = zip(interface.inputs.items(), interface.feeds.values(), strict=True)
     inputs = [graph.value(name, shape, feed.dtype) for (name, shape), feed in declared]
@@ -157,7 +161,7 @@ def _model_proto(thing: HamiltonianNetwork | Model, interface: Interface) -> onn
         producer_name="hdnn",
         producer_version=_version(),
     )
-    helper.set_model_props(model, metadata_of(thing, encoder))
+    helper.set_model_props(model, metadata_of(thing, interface.encoder))
     onnx.checker.check_model(model)
     return model
 

@@ -1,20 +1,15 @@
-"""Stems: raw data to the state y_0 of the first block, for tables and for images."""
+"""Stems: raw data to the state y_0 of the first block; those of tables are here."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.data import ColumnEncoder
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models.image_config import ImageConfig
-from hdnn.models.projection import Projection
 
 MODES = ("append", "spread")
 
@@ -45,9 +40,7 @@ class Augmentation(nn.Module):
         if mode not in MODES:
             raise unknown_name("augmentation", mode, MODES)
         width = 2 * features if width is None else width
-        for name, value in (("features", features), ("width", width)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise HdnnError(f"{name} is a positive integer, got {value!r}")
+        _check_counts(features=features, width=width)
         if width < features:
             raise HdnnError(
                 f"width={width} is too small for {features} features; use at least {features}"
@@ -73,8 +66,7 @@ class Augmentation(nn.Module):
         Raises:
             HdnnError: the last axis of ``x`` is not the features.
         """
-        if x.ndim < 1 or x.shape[-1] != self.features:
-            raise HdnnError(f"expected (..., {self.features}) features, got {tuple(x.shape)}")
+        _check_last_axis(x, self.features)
         extra = self.width - self.features
         if self.mode == "append":
             return F.pad(x, (0, extra))
@@ -124,8 +116,10 @@ class Scaler(nn.Module):
         filled = torch.where(known, wide, 0.0)
         mean = (shares * filled).sum(0) / total
         variance = (shares * (filled - mean).square()).sum(0) / total
-        # A column is constant where its spread is only rounding.
-        constant = variance <= (1e-12 * mean.abs().clamp_min(1e-150)).square()
+        # A column is constant where its spread is only the rounding of its mean: of a sum of n
+        # numbers, log2(n) bits. 9e15 + 7 i, the numbers of orders, is not.
+        rounding = 32 * torch.finfo(torch.float64).eps
+        constant = variance <= (rounding * mean.abs().clamp_min(1e-150)).square()
         scale = torch.where(constant, 1.0, variance.sqrt())
         return cls(mean.to(x.dtype), scale.to(x.dtype))
 
@@ -144,6 +138,64 @@ class Scaler(nn.Module):
         return f"{len(self.mean)} features"
 
 
+class Projection(nn.Linear):
+    """y_0 = P x + nu, so that the width of a network does not depend on the number of features.
+
+    P starts as normal numbers of variance 1 / features (standardized columns give states of
+    variance 1) and nu as 0.
+
+    Args:
+        features: width of the data.
+        width: width of the network; an odd one is made even, as `Augmentation` does.
+        generator: draws P; None is torch's default generator.
+        dtype: of the weights.
+
+    Raises:
+        HdnnError: features or width is no positive integer.
+
+    >>> Projection(50, 16)(torch.zeros(10, 50)).shape
+    torch.Size([10, 16])
+    """
+
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        _check_counts(features=features, width=width)
+        super().__init__(features, width + width % 2, dtype=dtype)
+        with torch.no_grad():
+            self.weight.normal_(std=1 / math.sqrt(features), generator=generator)
+            self.bias.zero_()
+
+    @property
+    def features(self) -> int:
+        """Width of the data."""
+        return self.in_features
+
+    @property
+    def width(self) -> int:
+        """Width of the network."""
+        return self.out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., features)`` to ``(..., width)``.
+
+        Args:
+            x: ``(..., features)``.
+
+        Returns:
+            ``(..., width)``.
+
+        Raises:
+            HdnnError: the last axis of ``x`` is not the features.
+        """
+        _check_last_axis(x, self.features)
+        return super().forward(x)
+
+
 class Stem(nn.Module, ABC):
     """Raw data to y_0, in two parts: what is computed once, and what every iteration computes.
 
@@ -153,6 +205,10 @@ class Stem(nn.Module, ABC):
     Args:
         shape: of one sample: ``(features,)``, or ``(C, H, W)``.
 
+    Attributes:
+        takes_images: whether the data are images.
+        expansion: how many numbers `forward` makes of a number that `prepare` returned.
+
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
     >>> model = hdnn.Model(net, 3)
@@ -160,20 +216,12 @@ class Stem(nn.Module, ABC):
     ((4,), torch.Size([5, 4]))
     """
 
-    takes_images: ClassVar[bool]
-    prepares_all = False
-    """Whether `prepare` returns y_0, so that `forward` changes nothing and need not be called."""
-    names: ClassVar[dict[str, str]]
-    """Prefixes of names in a state dict, which are shorter than those of the modules."""
+    takes_images: bool = False
+    expansion: int = 1
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = shape
-
-    @property
-    @abstractmethod
-    def expansion(self) -> int:
-        """How many numbers `forward` makes of a number that `prepare` returned."""
 
     @abstractmethod
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
@@ -196,11 +244,11 @@ class Stem(nn.Module, ABC):
         """
 
     @abstractmethod
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, prepared: Tensor) -> Tensor:
         """y_0 of data that `prepare` has seen.
 
         Args:
-            states: what `prepare` gave.
+            prepared: what `prepare` gave.
 
         Returns:
             y_0, ``(..., width)`` or ``(B, channels, H, W)``.
@@ -208,13 +256,12 @@ class Stem(nn.Module, ABC):
 
 
 class TableStem(Stem):
-    """Columns of a table, standardized, and augmented or projected to the width of the network.
+    """Numbers of a table, standardized, and augmented or projected to the width of the network.
 
     Args:
         width: width of the network.
         augmentation: widens the data to that width; None where they agree.
         scaler: standardizes the data; None for none.
-        encoder: made numbers of the columns of the table; None where they were numbers.
         projection: instead of the augmentation; it alone is trained.
 
     Raises:
@@ -226,20 +273,11 @@ class TableStem(Stem):
     torch.Size([5, 4])
     """
 
-    takes_images = False
-    names: ClassVar[dict[str, str]] = {
-        "scaler.": "stem.scaler.",
-        "projection.": "stem.projection.",
-        "network.": "stages.blocks.0.",
-    }
-    expansion = 1
-
     def __init__(
         self,
         width: int,
         augmentation: Augmentation | None = None,
         scaler: Scaler | None = None,
-        encoder: ColumnEncoder | None = None,
         projection: Projection | None = None,
     ) -> None:
         if augmentation is not None and projection is not None:
@@ -253,14 +291,9 @@ class TableStem(Stem):
         features = width if widened is None else widened.features
         if scaler is not None and (scaler.mean.shape, scaler.scale.shape) != ((features,),) * 2:
             raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
-        if encoder is not None and len(encoder.feature_names) != features:
-            raise HdnnError(
-                f"the encoder gives {len(encoder.feature_names)} features, the data have {features}"
-            )
         super().__init__((features,))
-        self.augmentation, self.scaler = augmentation, scaler
-        self.encoder, self.projection = encoder, projection
-        self.prepares_all = projection is None
+        self.width = width
+        self.augmentation, self.scaler, self.projection = augmentation, scaler, projection
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
         if x.ndim != 2 or x.shape[1:] != self.shape:
@@ -275,86 +308,16 @@ class TableStem(Stem):
         x = x if self.scaler is None else self.scaler(x)
         return x if self.augmentation is None else self.augmentation(x)
 
-    def forward(self, states: Tensor) -> Tensor:
-        return states if self.projection is None else self.projection(states)
+    def forward(self, prepared: Tensor) -> Tensor:
+        return prepared if self.projection is None else self.projection(prepared)
 
 
-class ImageStem(Stem):
-    """Images, normalized and through the opening convolution; they wait as uint8.
-
-    Args:
-        config: what the images are like, and the width of the first stage.
-        dtype: of the weights.
-
-    >>> import hdnn, torch
-    >>> model = hdnn.ImageClassifier(hdnn.ImageConfig(layers=2, step=0.1, channels=1, size=(8, 8)))
-    >>> model.stem(model.stem.prepare(torch.zeros(5, 1, 8, 8, dtype=torch.uint8))).shape
-    torch.Size([5, 8, 8, 8])
-    """
-
-    takes_images = True
-    names: ClassVar[dict[str, str]] = {
-        "opening.": "stem.opening.",
-        "blocks.": "stages.blocks.",
-        "connectors.": "stages.connectors.",
-        "closing.": "stages.closing.",
-    }
-    offset: Tensor
-    gain: Tensor
-
-    def __init__(self, config: ImageConfig, dtype: torch.dtype) -> None:
-        super().__init__((config.channels, *config.size))
-        self.config = config
-        width, one = config.widths[0], (config.channels, 1, 1)
-        opening = nn.Conv2d(config.channels, width, 3, padding=1, dtype=dtype)
-        self.opening = nn.Sequential(opening, *normalization(config, width, dtype))
-        mean = torch.tensor(config.mean or (0.0,) * config.channels, dtype=dtype).reshape(one)
-        std = torch.tensor(config.std or (1.0,) * config.channels, dtype=dtype).reshape(one)
-        # Constants of the config, so no part of a file.
-        self.register_buffer("offset", -mean / std, persistent=False)
-        self.register_buffer("gain", 1 / std, persistent=False)
-
-    @property
-    def expansion(self) -> int:
-        return self.config.widths[0]
-
-    def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        if x.ndim != 4 or tuple(x.shape[1:]) != self.shape:
-            expected = ", ".join(map(str, self.shape))
-            raise HdnnError(f"expected images (B, {expected}), got {tuple(x.shape)}")
-        if x.dtype not in (torch.uint8, dtype):
-            raise HdnnError(f"images are uint8 (0 to 255) or {dtype} (0 to 1), got {x.dtype}")
-
-    def prepare(self, x: Tensor) -> Tensor:
-        self.check(x, self.gain.dtype)
-        return x
-
-    def normalize(self, x: Tensor) -> Tensor:
-        """Images as uint8 (0 to 255) or numbers (0 to 1), to numbers of mean 0 and spread 1.
-
-        Args:
-            x: images ``(B, C, H, W)``.
-
-        Returns:
-            ``(B, C, H, W)`` in the model's dtype.
-        """
-        gain = self.gain
-        if x.dtype == torch.uint8:
-            x, gain = x.to(gain.dtype), gain / 255
-        return torch.addcmul(self.offset, x, gain)
-
-    def forward(self, states: Tensor) -> Tensor:
-        y: Tensor = self.opening[0](self.normalize(states))
-        if self.config.kernel > 1:  # then all convolutions, and their gradients, are faster
-            y = y.contiguous(memory_format=torch.channels_last)
-        out: Tensor = self.opening[1:](y)
-        return out
+def _check_counts(**counts: object) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise HdnnError(f"{name} is a positive integer, got {value!r}")
 
 
-def normalization(config: ImageConfig, width: int, dtype: torch.dtype) -> Sequence[nn.Module]:
-    """The normalization that a config asks for, with its activation; nothing for "none"."""
-    if config.norm == "none":
-        return ()
-    if config.norm == "batch":
-        return nn.BatchNorm2d(width, dtype=dtype), nn.ReLU()
-    return nn.GroupNorm(math.gcd(width, 8), width, dtype=dtype), nn.ReLU()
+def _check_last_axis(x: Tensor, features: int) -> None:
+    if x.ndim < 1 or x.shape[-1] != features:
+        raise HdnnError(f"expected (..., {features}) features, got {tuple(x.shape)}")

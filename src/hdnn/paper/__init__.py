@@ -1,6 +1,6 @@
 """Which numbers of the paper: Table 1, Table 2, Figure 1, Figure 2 and robustness.
 
-Each is an `Experiment`: cells x seeds -> tasks -> records -> tables and figures. A new one is a
+Each is an `Experiment`: cells x seeds -> records -> tables and figures. A new one is a
 module that says what its cells are, how one is trained, and which columns its table has.
 Published values and chosen settings are TOML beside the code.
 """

@@ -1,243 +1,170 @@
-"""An experiment of the paper: cells x seeds -> tasks -> records -> groups for tables and figures.
-
-A sweep does only what has no record yet, so one that was interrupted goes on where it stopped.
-"""
+"""An experiment of the paper: cells x seeds -> records -> a frame for tables and figures."""
 
 from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
+import joblib
+import pandas as pd
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.paper.engines import Engine
-from hdnn.paper.store import Key, Keyed, Store
-from hdnn.training import TrainingConfig
+from hdnn.paper.records import Key, Record, Records
+from hdnn.progress import Meter
 
-C = TypeVar("C")
-R = TypeVar("R", bound=Keyed)
-V = TypeVar("V")
-Say = Callable[[str], None]
-"""Takes a few words on how far a training is."""
-Progress = Callable[[int, int, str], None]
-"""Takes the trainings done, all of them, and a few words on the one under way, or none."""
-REMOTE_SEEDS = 5
-"""Seeds of a task on other processes: fewer, so that all have work and little is lost with one."""
+C = TypeVar("C", bound=tuple[Any, ...])
+KEY = ("data", "architecture", "layers", "protocol", "split")
+"""With the seed, what identifies a record of Table 1 or Table 2."""
 
 
-def silent(*_: object) -> None:
-    """Report nothing."""
+class Cell(NamedTuple):
+    """A cell of Table 1 or Table 2; accuracies in per cent, None where the paper has none."""
 
-
-def never(*_: object) -> bool:
-    """No training is repeated."""
-    return False
+    data: str
+    architecture: str
+    layers: int
+    protocol: str
+    split: str
+    published: float | None
+    published_train: float | None = None
 
 
 @dataclass(frozen=True)
-class SeedGroup(Generic[C, R]):
-    """A cell with its records, one for every seed."""
-
-    cell: C
-    records: tuple[R, ...]
-
-    @property
-    def seeds(self) -> int:
-        return len(self.records)
-
-    def column(self, name: str) -> np.ndarray:
-        """A field of all records: ``(seeds, ...)``."""
-        values = [getattr(record, name) for record in self.records]
-        if len({np.shape(value) for value in values}) > 1:
-            raise HdnnError(
-                f"the records of {self.cell} differ in the length of {name}; remove those that are "
-                "wrong from records.jsonl"
-            )
-        return np.array(values)
-
-    def percent(self, name: str) -> np.ndarray:
-        """A field of fractions, in per cent."""
-        return 100 * self.column(name)
-
-    def deviation(self, name: str) -> float | None:
-        """The standard deviation of a field of fractions in per cent; one seed has none."""
-        return float(self.percent(name).std(ddof=1)) if self.seeds > 1 else None
-
-
-@dataclass(frozen=True)
-class Experiment(Generic[C, R]):
-    """What is trained, and how.
+class Experiment(Generic[C]):
+    """What is trained, and what tells one training from another.
 
     Args:
-        cells: networks, data and settings; each is trained for every seed.
-        key: of the records of a cell, without the seed, which comes last in `Keyed.key`.
-        run: trains seeds of a cell and yields lists of records. Each list is in the store before
-            the next is asked for. A third argument takes a few words on how far it is.
-        together: seeds of a cell that one call of `run` trains.
-        due: whether a seed of a cell is trained though it has a record.
+        cells: named tuples of network, data and settings; each is trained for every seed.
+        key: fields of a cell that its records repeat; with the seed they identify a training.
+        run: trains a cell for some seeds and returns a record for each: a JSON object that
+            repeats the key and the seed. It is called in another process where joblib says so.
+        together: how many seeds of a cell one call of ``run`` trains, side by side.
+
+    >>> from typing import NamedTuple
+    >>> class Square(NamedTuple):
+    ...     side: int
+    >>> def area(cell, seeds):
+    ...     return [{"side": cell.side, "seed": seed, "area": cell.side**2} for seed in seeds]
+    >>> squares = Experiment([Square(2), Square(3)], ("side",), area)
+    >>> [record["area"] for record in squares.sweep(range(2))]
+    [4, 9, 4, 9]
     """
 
     cells: Sequence[C]
-    key: Callable[[C], Key]
-    run: Callable[..., Iterable[list[R]]]
+    key: tuple[str, ...]
+    run: Callable[[C, Sequence[int]], list[Record]]
     together: int = 1
-    due: Callable[[C, int], bool] = never
 
-    def missing(
-        self, known: Container[Key], seeds: Sequence[int], together: int
-    ) -> list[tuple[C, tuple[int, ...]]]:
-        """The tasks that are still to be done: some seeds of all cells, then the next seeds."""
+    def missing(self, known: Collection[Key], seeds: Sequence[int]) -> list[tuple[C, list[int]]]:
+        """The calls of `run` that are still to be made.
+
+        Args:
+            known: keys of the records that exist.
+            seeds: what is wanted for every cell.
+
+        Returns:
+            Cells with the seeds they lack: a few seeds of all cells, then the next seeds.
+        """
         tasks = []
-        for start in range(0, len(seeds), together):
+        for start in range(0, len(seeds), self.together):
             for cell in self.cells:
-                lacking = tuple(
-                    seed
-                    for seed in seeds[start : start + together]
-                    if (*self.key(cell), seed) not in known or self.due(cell, seed)
-                )
+                own = tuple(getattr(cell, name) for name in self.key)
+                part = seeds[start : start + self.together]
+                lacking = [seed for seed in part if (*own, seed) not in known]
                 if lacking:
                     tasks.append((cell, lacking))
         return tasks
 
     def sweep(
-        self,
-        seeds: Sequence[int],
-        store: Store[R] | None = None,
-        engine: Engine | None = None,
-        progress: Progress = silent,
-    ) -> list[R]:
-        """Do what is missing; the records of every task are stored when it ends.
+        self, seeds: Sequence[int], store: Records | None = None, jobs: int | None = None
+    ) -> list[Record]:
+        """Train what has no record yet, and store the records of each call of `run` as it ends.
 
         Args:
             seeds: of the trainings.
-            store: where the records are; without one everything is trained.
-            engine: where the tasks run; here, unless it is given.
-            progress: is told how far it is.
+            store: where the records are; without one, everything is trained.
+            jobs: processes. None: this process, or what `joblib.parallel_config` sets up around
+                the call, such as a Dask or Ray cluster.
 
         Returns:
             All records of the store, or those of this sweep.
         """
-        engine = engine or Engine()
-        known = {} if store is None else store.read()
-        together = self.together if engine.is_local else min(self.together, REMOTE_SEEDS)
-        tasks = self.missing(known, seeds, together)
-        total, records = sum(len(seeds) for _, seeds in tasks), list[R]()
-
-        def say(words: str) -> None:
-            progress(len(records), total, words)
-
-        say("")
-        results = (
-            self._run_here(tasks, say) if engine.is_local else engine.run_remotely(self.run, tasks)
-        )
-        with closing(results):
+        tasks = self.missing({} if store is None else store.read(), seeds)
+        total, records = sum(len(lacking) for _, lacking in tasks), list[Record]()
+        meter = Meter("trainings")
+        # In order of completion and one by one: whatever has ended is stored when a sweep is
+        # killed.
+        parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")
+        with closing(parallel(joblib.delayed(self.run)(*task) for task in tasks)) as results:
             for finished in results:
                 if store is not None:
                     store.add(finished)
                 records += finished
-                say("")
+                meter(len(records), total)
         return records if store is None else list(store.read().values())
 
-    def _run_here(
-        self, tasks: Iterable[tuple[C, tuple[int, ...]]], say: Say
-    ) -> Generator[list[R], None, None]:
-        for cell, seeds in tasks:
-            yield from self.run(cell, seeds, say)
 
-    def groups(self, records: Iterable[R]) -> list[SeedGroup[C, R]]:
-        """The cells that have records, with these."""
-        return group(self.cells, self.key, records)
+def frame(cells: Sequence[C], key: Sequence[str], records: Iterable[Record]) -> pd.DataFrame:
+    """The records of some cells with the fields of the cells, in the order of the cells.
 
-
-def group(
-    cells: Sequence[C], key: Callable[[C], Key], records: Iterable[R]
-) -> list[SeedGroup[C, R]]:
-    """The cells that have records, with these; `key` as in `Experiment`."""
-    by_cell: dict[Key, list[R]] = {}
-    for record in records:
-        by_cell.setdefault(record.key[:-1], []).append(record)
-    keys = [(cell, key(cell)) for cell in cells]
-    return [SeedGroup(cell, tuple(by_cell[name])) for cell, name in keys if name in by_cell]
+    Args:
+        cells: of an experiment.
+        key: of its `Experiment`.
+        records: of any cells.
+    """
+    return pd.DataFrame(cells).merge(pd.DataFrame(records), on=[*key])
 
 
-def select(table: str, hint: str, cells: Sequence[C], **filters: Sequence[Any]) -> list[C]:
-    """The cells that filters leave: of every field the values to keep, names in any case.
+def select(table: str, hint: str, cells: Iterable[C], **filters: Sequence[Any]) -> list[C]:
+    """The cells that filters leave.
 
     Args:
         table: its name, for messages.
         hint: which cells there are, for messages.
         cells: of the table.
-        filters: by field; no values keep all.
+        filters: by field, the values to keep, in upper or lower case; no values keep all.
 
     Raises:
-        HdnnError: a name is in no cell, or no cell is left.
+        HdnnError: a value is in no cell, or no cell is left.
     """
-    kept = list(cells)
+    selected = cells = list(cells)
     for field, values in filters.items():
         known = {str(getattr(cell, field)).lower(): str(getattr(cell, field)) for cell in cells}
-        wanted = {str(value).lower() for value in values}
-        for value in values:
-            if isinstance(value, str) and value.lower() not in known:
+        wanted = [str(value).lower() for value in values]
+        for value in wanted:
+            if value not in known:
                 raise unknown_name(f"{field} of {table}", value, known.values())
-        kept = [c for c in kept if not wanted or str(getattr(c, field)).lower() in wanted]
-    if not kept:
+        selected = [c for c in selected if not wanted or str(getattr(c, field)).lower() in wanted]
+    if not selected:
         given = ", ".join(f"{field} {list(values)}" for field, values in filters.items() if values)
         raise HdnnError(f"no cell of {table} has {given}; {hint}")
-    return kept
+    return selected
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """How every cell of a table is trained.
+class Protocol(NamedTuple):
+    """How the cells of a table are trained.
 
     Args:
-        name: in records.
-        summary: for people: the deviations from the paper.
-        training: settings that all cells share.
-        choices: what tuning may choose from, by setting; one value means that it is given.
-        restarts: initializations trained side by side, of which the one with the lowest training
-            loss is kept.
+        summary: what differs from the paper.
+        training: settings of `TrainingConfig` that all cells share.
+        restarts: initializations of a seed, of which the one with the lowest training loss is
+            kept.
     """
 
-    name: str
     summary: str
-    training: TrainingConfig
-    choices: Mapping[str, Sequence[Any]]
-    restarts: int
+    training: dict[str, Any]
+    restarts: int = 1
 
 
-def protocols(table: str, **training: Any) -> dict[str, Protocol]:
-    """The protocols of a table by name, from protocols.toml.
-
-    Args:
-        table: its name there.
-        training: what its protocols set unless they say otherwise.
-    """
-    entries = resource("protocols.toml")[table]
-    found = {}
-    for name, own in entries.items():
-        entry = {"choices": {}, "restarts": 1} | entries.get(own.get("like"), {}) | own
-        config = TrainingConfig(**training | entry["training"])
-        summary, choices, restarts = entry["summary"], entry["choices"], entry["restarts"]
-        found[name] = Protocol(name, summary, config, choices, restarts)
-    return found
-
-
-def find(kind: str, name: str, catalogue: Mapping[str, V]) -> V:
-    """An entry of a catalogue by name.
-
-    Raises:
-        HdnnError: there is none; the message has the nearest name.
-    """
-    if name not in catalogue:
-        raise unknown_name(kind, name, catalogue)
-    return catalogue[name]
+@functools.cache
+def protocols(table: str) -> dict[str, Protocol]:
+    """The protocols of a table by name, from protocols.toml."""
+    return {name: Protocol(**entry) for name, entry in resource("protocols.toml")[table].items()}
 
 
 @functools.cache

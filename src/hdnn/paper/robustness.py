@@ -3,127 +3,80 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+import pandas as pd
 import torch
 
 from hdnn.analysis import robustness as measure
 from hdnn.data import split
-from hdnn.paper.experiment import Experiment, Say, SeedGroup, silent
-from hdnn.paper.figure1 import PANELS, trained_model
-from hdnn.paper.render import Column
-from hdnn.paper.store import Key
-from hdnn.paper.table1 import Cell, select
+from hdnn.paper.experiment import Cell, Experiment, frame
+from hdnn.paper.figure1 import PANELS
+from hdnn.paper.records import Record
+from hdnn.paper.table1 import cells, trained_model
 
-NETWORKS = ("H1", "H2", "MS1", "MS2", "MS3")
 RADII = (0.02, 0.05, 0.1)
 LEVELS = (0.01, 0.05, 0.5)
+KEY = ("data", "architecture", "layers")
+NARROW = ("data", "architecture", "layers", "accuracy, %", "margin: 1, 5, 50 %")
+"""Columns that fit on a terminal of 80 columns."""
 
 
-@dataclass(frozen=True)
-class MarginRecord:
-    """One network on test data.
+def run(samples: int, cell: Cell, seeds: Sequence[int]) -> list[Record]:
+    """The records of a cell.
 
-    Args:
-        data, network, layers, seed: which.
-        accuracy: test accuracy without perturbation, a fraction.
-        margins: quantiles at `LEVELS` of the distance to the decision boundary; negative where a
-            sample is classified wrongly.
-        room: the same quantiles of half the distance to the nearest sample of the other class: no
-            classifier can have larger margins on both samples.
-        random, worst: accuracy under random and under the worst perturbations of the lengths
-            `RADII`, fractions.
+    Each has the test ``accuracy``, a fraction; quantiles at `LEVELS` of the ``margins`` (distances
+    to the decision boundary, negative where a sample is classified wrongly) and of ``room``, half
+    the distance to the nearest sample of the other class (no classifier has larger margins on
+    both samples); and the accuracy under ``random`` and under the ``worst`` perturbations of the
+    lengths `RADII`.
     """
-
-    data: str
-    network: str
-    layers: int
-    seed: int
-    accuracy: float
-    margins: list[float]
-    room: list[float]
-    random: list[float]
-    worst: list[float]
-
-    @property
-    def key(self) -> Key:
-        """What makes it the record of one training."""
-        return self.data, self.network, self.layers, self.seed
-
-
-def _run(
-    samples: int, cell: Cell, seeds: Sequence[int], say: Say = silent
-) -> Iterator[list[MarginRecord]]:
-    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    records, levels = [], torch.tensor(LEVELS, dtype=torch.float64)
     for seed in seeds:
-        trained = trained_model(cell, "tuned", "paper", seed)
-        data = split(cell.data, "paper", seed=seed)
+        model, accuracy = trained_model(cell, seed)
+        data = split(cell.data, cell.split, seed=seed)
         X, y = data.X_test[:samples].double(), data.y_test[:samples]
-        found = measure(trained.model, X, y, RADII, seed=seed)
+        found = measure(model, X, y, RADII, seed=seed)
         distances = torch.cdist(X, data.X_test.double())
         room = distances.masked_fill(y[:, None] == data.y_test, torch.inf).amin(1) / 2
-        yield [
-            MarginRecord(
-                *(*cell.key, seed),
-                accuracy=trained.accuracy,
-                margins=found.margins.quantile(levels).tolist(),
-                room=room.quantile(levels).tolist(),
-                random=list(found.random),
-                worst=list(found.worst),
-            )
-        ]
+        record: Record = {name: getattr(cell, name) for name in KEY}
+        record |= {"seed": seed, "accuracy": accuracy}
+        record |= {"margins": found.margins.quantile(levels).tolist()}
+        record |= {"room": room.quantile(levels).tolist()}
+        record |= {"random": list(found.random), "worst": list(found.worst)}
+        records.append(record)
+    return records
 
 
-def robustness(samples: int = 500) -> Experiment[Cell, MarginRecord]:
+def robustness(samples: int = 500) -> Experiment[Cell]:
     """The experiment: all networks of Table 1 with the data and depths of Figure 1.
 
     Args:
         samples: of the test part that are measured.
     """
-    cells = [select([data], [name], [layers])[0] for data, layers in PANELS for name in NETWORKS]
-    run = functools.partial(_run, samples)
-    return Experiment(cells, lambda cell: cell.key, run)
+    wanted = [cell for data, layers in PANELS for cell in cells(data=[data], layers=[layers])]
+    return Experiment(wanted, KEY, functools.partial(run, samples))
 
 
-# --- the table ------------------------------------------------------------------------------------
+def summary(records: Iterable[Record]) -> pd.DataFrame:
+    """Means over seeds, as texts: quantiles of margins, and accuracies in per cent."""
+    rows = []
+    for key, part in frame(robustness().cells, KEY, records).groupby([*KEY], sort=False):
 
+        def mean(name: str, scale: float, form: str, part: pd.DataFrame = part) -> str:
+            return ", ".join(format(scale * x, form) for x in np.mean([*part[name]], axis=0))
 
-Row = SeedGroup[Cell, MarginRecord]
-
-
-def _means(row: Row, name: str, form: str) -> str:
-    return ", ".join(format(x, form) for x in row.column(name).mean(0))
-
-
-def _under(kind: str, place: int) -> Column[Row]:
-    """Accuracy under perturbations of one kind and length."""
-    return Column(
-        f"{kind} {RADII[place]:g}, %", lambda row: row.percent(kind)[:, place].mean(), ".1f"
-    )
-
-
-_CELL: tuple[Column[Row], ...] = (
-    Column("data", lambda row: row.cell.data),
-    Column("network", lambda row: row.cell.architecture),
-    Column("layers", lambda row: row.cell.layers),
-    Column("seeds", lambda row: row.seeds),
-    Column("accuracy, %", lambda row: row.percent("accuracy").mean(), ".2f", "accuracy"),
-)
-COLUMNS: tuple[Column[Row], ...] = (
-    *_CELL,
-    Column("margin: 1 %, 5 %, 50 % quantile", lambda row: _means(row, "margins", ".3f")),
-    Column("half the distance to the other class", lambda row: _means(row, "room", ".3f")),
-    *(_under("random", place) for place in range(len(RADII))),
-    *(_under("worst", place) for place in range(len(RADII))),
-)
-"""For people."""
-DATA: tuple[Column[Row], ...] = (
-    *_CELL,
-    Column("margins", lambda row: row.column("margins").mean(0).tolist()),
-    Column("room", lambda row: row.column("room").mean(0).tolist()),
-    Column("radii", lambda row: RADII),
-    Column("random", lambda row: row.percent("random").mean(0).tolist()),
-    Column("worst", lambda row: row.percent("worst").mean(0).tolist()),
-)
-"""For programs."""
+        radii = ", ".join(f"{radius:g}" for radius in RADII)
+        rows.append(
+            {
+                **dict(zip(KEY, map(str, key), strict=True)),
+                "seeds": str(len(part)),
+                "accuracy, %": f"{100 * part.accuracy.mean():.2f}",
+                "margin: 1, 5, 50 %": mean("margins", 1, ".3f"),
+                "half the class distance": mean("room", 1, ".3f"),
+                f"random {radii}, %": mean("random", 100, ".1f"),
+                f"worst {radii}, %": mean("worst", 100, ".1f"),
+            }
+        )
+    return pd.DataFrame(rows)

@@ -5,120 +5,85 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
 import hdnn
-from hdnn.data import KINDS
-from hdnn.errors import HdnnError
+from hdnn.data import KINDS, split
+from hdnn.errors import unknown_name
+from hdnn.models import Augmentation, Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import experiment, planar
-from hdnn.paper.experiment import (
-    Experiment,
-    Protocol,
-    Say,
-    SeedGroup,
-    find,
-    protocols,
-    resource,
-    silent,
-)
-from hdnn.paper.render import Column, Table, markdown
-from hdnn.paper.store import Record
+from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
+from hdnn.paper.records import Record
+from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.training import TrainingConfig
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""
+SEEDS_TOGETHER = 20
+"""Networks that are trained as one ensemble: enough to keep several cores busy."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of Table 1.
-
-    Args:
-        data: the data set.
-        architecture, layers: the network.
-        published: test accuracy in per cent, as printed.
-        row, column: its place in the table, counted from 1.
-    """
-
-    data: str
-    architecture: str
-    layers: int
-    published: float
-    row: int
-    column: int
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """What tells it from the others."""
-        return self.data, self.architecture, self.layers
-
-    @property
-    def name(self) -> str:
-        """In settings.toml."""
-        return f"{self.data}/{self.architecture}/{self.layers}"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a protocol leaves open and a cell fixes; chosen on validation data, see `tuning`.
+class Settings(NamedTuple):
+    """What a protocol leaves open and a cell fixes, chosen on validation data.
 
     Args:
         T: final time.
         learning_rate: of Adam on the hidden layers.
-        scale: of the initial weights.
         augmentation: "append" or "spread".
     """
 
     T: float
     learning_rate: float
-    scale: float
     augmentation: str
 
 
-PROTOCOLS = protocols("table1")
-
-
-@functools.cache
-def cells() -> tuple[Cell, ...]:
-    """All 40 cells, row by row."""
-    table = resource("published.toml")["table1"]
-    rows = [
-        (data, int(layers), values)
-        for data in ("swiss-roll", "double-moons")
-        for layers, values in table[data].items()
-    ]
-    return tuple(
-        Cell(data, name, layers, value, row, column)
-        for row, (data, layers, values) in enumerate(rows, 1)
-        for column, (name, value) in enumerate(zip(table["columns"], values, strict=True), 1)
-    )
-
-
-def select(
-    data: Sequence[str] = (), architecture: Sequence[str] = (), layers: Sequence[int] = ()
+def cells(
+    protocol: str = "tuned",
+    split: str = "paper",
+    *,
+    data: Sequence[str] = (),
+    architecture: Sequence[str] = (),
+    layers: Sequence[int] = (),
 ) -> list[Cell]:
-    """The cells that filters leave; none is all."""
+    """The cells of the table, row by row.
+
+    Args:
+        protocol: "paper", "tuned" or "tuned-restarts".
+        split: "paper" or "independent".
+        data, architecture, layers: filters; an empty one keeps all.
+
+    Raises:
+        HdnnError: an unknown name, or no cell is left.
+
+    >>> cells(data=["swiss-roll"], architecture=["H1"], layers=[4])[0].published
+    93.6
+    """
+    if protocol not in protocols("table1"):
+        raise unknown_name("protocol", protocol, protocols("table1"))
+    if split not in KINDS:
+        raise unknown_name("split", split, KINDS)
+    table = resource("published.toml")["table1"]
+    every = [
+        Cell(name, network, int(depth), protocol, split, value)
+        for name in ("swiss-roll", "double-moons")
+        for depth, values in table[name].items()
+        for network, value in zip(table["columns"], values, strict=True)
+    ]
     hint = "swiss-roll has 4 8 16 32 64, double-moons 1 2 4"
-    filters: dict[str, Sequence[Any]] = {"data": data, "architecture": architecture}
-    return experiment.select("Table 1", hint, cells(), **filters, layers=layers)
+    filters = {"data": data, "architecture": architecture, "layers": layers}
+    return experiment.select("Table 1", hint, every, **filters)
 
 
-def settings(protocol: str, cell: Cell) -> Settings:
-    """The frozen settings of a cell under a protocol, from settings.toml."""
-    name = protocol.removesuffix("-restarts")
-    chosen = resource("settings.toml").get(name, {}).get("cells", {})
-    if cell.name not in chosen:
-        raise HdnnError(
-            f"no settings for {cell.name} under {protocol!r}; choose them by: "
-            f"python -m hdnn.paper.tuning --protocol {name}"
-        )
-    return Settings(**chosen[cell.name])
+def settings(cell: Cell) -> Settings:
+    """The frozen settings of a cell, from settings.toml."""
+    chosen = resource("settings.toml")[cell.protocol.removesuffix("-restarts")]
+    return Settings(**chosen[f"{cell.data}/{cell.architecture}/{cell.layers}"])
 
 
 def run_settings(
@@ -139,13 +104,11 @@ def run_settings(
     >>> run_settings("tuned", "swiss-roll", "H1", 8)["model"]
     {'T': 0.4, 'augmentation': 'append'}
     """
-    shared = find("protocol", protocol, PROTOCOLS).training
-    training = {f: v for f, v in shared.to_dict().items() if v != getattr(TrainingConfig(), f)}
-    near = [cell for cell in cells() if (cell.data, cell.architecture) == (data, architecture)]
+    near = [c for c in cells(protocol) if (c.data, c.architecture) == (data, architecture)]
+    training = dict(protocols("table1")[protocol].training)
     if not near:
         return {"model": {}, "training": training}
-    cell = min(near, key=lambda cell: abs(math.log2(cell.layers / layers)))
-    own = settings(protocol, cell)
+    own = settings(min(near, key=lambda cell: abs(math.log2(cell.layers / layers))))
     training["learning_rate"] = own.learning_rate
     return {"model": {"T": own.T, "augmentation": own.augmentation}, "training": training}
 
@@ -153,174 +116,158 @@ def run_settings(
 # --- training -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TrainedCell:
-    """Networks of one cell after training, one for every seed.
-
-    Args:
-        network: the ensemble.
-        V: ``(seeds, 1, n + 1)``, output layers fitted on all training data.
-        train_accuracy, test_accuracy: fractions, one for every seed.
-        test_loss: cross-entropy on the test part, one for every seed.
-        seconds: wall time a network.
-    """
-
-    network: HamiltonianNetwork
-    V: np.ndarray
-    train_accuracy: list[float]
-    test_accuracy: list[float]
-    test_loss: list[float]
-    seconds: float
+def draw_data(cell: Cell, seeds: Sequence[int]) -> planar.Samples:
+    """The data that every seed draws, augmented as the settings of the cell say."""
+    parts = [split(cell.data, cell.split, seed=seed) for seed in seeds]
+    return planar.Samples.stack(parts, settings(cell).augmentation, torch.float32)
 
 
 def train(
-    cell: Cell,
-    protocol: Protocol,
-    settings: Settings,
-    kind: str,
-    seeds: Sequence[int],
-    held_out: bool = False,
-) -> TrainedCell:
-    """Train a cell for every seed: the seed draws the data, the weights and the batches.
+    cell: Cell, chosen: Settings, data: planar.Samples
+) -> tuple[HamiltonianNetwork, np.ndarray]:
+    """Train a cell for every seed.
 
     Args:
-        cell, protocol, settings: what and how.
-        kind: "paper" or "independent".
-        seeds: one network each.
-        held_out: train on 80 % of the training part and take the rest as the test part.
+        cell: which network, by which protocol.
+        chosen: its settings.
+        data: of the seeds, which draw the weights and the order of batches as well.
+
+    Returns:
+        The networks as an ensemble, and their output layers ``(seeds, 1, WIDTH + 1)``.
     """
-    begin = time.perf_counter()
-    parts = [planar.part(cell.data, kind, seed, held_out) for seed in seeds]
-    data = planar.SeedData.of(parts, settings.augmentation, torch.float32)
-    members = data.repeated(protocol.restarts)
-    config = replace(protocol.training, learning_rate=settings.learning_rate)
-    weight_seeds = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
+    protocol, seeds = protocols("table1")[cell.protocol], data.seeds
+    config = TrainingConfig(**{**protocol.training, "learning_rate": chosen.learning_rate})
+    build = functools.partial(
+        planar.networks, cell.architecture, dtype=torch.float32, layers=cell.layers, T=chosen.T
+    )
+    starts = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
+    network, members = build(starts), data.repeat(protocol.restarts)
+    V = planar.train(network, members, config)
+    if protocol.restarts == 1:
+        return network, V
+    _, losses = planar.measure(network, V, members.X, members.y)
+    best = np.nan_to_num(losses.reshape(-1, len(seeds)), nan=np.inf).argmin(0)
+    kept = best * len(seeds) + np.arange(len(seeds))
+    smaller = build(seeds)
+    smaller.load_state_dict(_members(network, kept))
+    return smaller, V[kept]
+
+
+def _members(network: HamiltonianNetwork, which: Any) -> dict[str, torch.Tensor]:
+    """The state of some networks of an ensemble; what has no axis of networks is shared."""
+    weights = dict(network.named_parameters())
+    return {k: v[which] if k in weights else v for k, v in network.state_dict().items()}
+
+
+def trained_model(cell: Cell, seed: int) -> tuple[Model, float]:
+    """A cell trained for one seed, as a model by itself, and its test accuracy."""
+    chosen, data = settings(cell), draw_data(cell, [seed])
+    networks, V = train(cell, chosen, data)
     network = hdnn.network(
         cell.architecture,
         features=planar.WIDTH,
         layers=cell.layers,
-        T=settings.T,
-        ensemble=len(weight_seeds),
-        scale=settings.scale,
+        T=chosen.T,
         dtype=torch.float32,
-        generator=[torch.Generator().manual_seed(seed) for seed in weight_seeds],
     )
-    V = planar.descend(network, members, config)
-    network, V = planar.keep_best(network, V, members, len(seeds))
+    network.load_state_dict(_members(networks, 0))
+    model = Model(network, 1, Augmentation(2, planar.WIDTH, chosen.augmentation))
+    with torch.no_grad():
+        model.head.weight.copy_(torch.from_numpy(V[0, :, :-1]))
+        model.head.bias.copy_(torch.from_numpy(V[0, :, -1]))
+    accuracy, _ = planar.measure(networks, V, data.X_test, data.y_test)
+    return model, float(accuracy[0])
+
+
+def run(cell: Cell, seeds: Sequence[int]) -> list[Record]:
+    """The records of a cell; see `Experiment`."""
+    begin = time.perf_counter()
+    chosen, data = settings(cell), draw_data(cell, seeds)
+    network, V = train(cell, chosen, data)
     train_accuracy, _ = planar.measure(network, V, data.X, data.y)
-    test_accuracy, test_loss = planar.measure(network, V, data.X_test, data.y_test)
-    seconds = (time.perf_counter() - begin) / len(seeds)
-    return TrainedCell(network, V, train_accuracy, test_accuracy, test_loss, seconds)
-
-
-def _run(
-    protocol: str, kind: str, cell: Cell, seeds: Sequence[int], say: Say = silent
-) -> Iterator[list[Record]]:
-    """The records of a cell: a pure function of the arguments, wherever it runs."""
-    chosen = settings(protocol, cell)
-    trained = train(cell, PROTOCOLS[protocol], chosen, kind, seeds)
-    accuracies = zip(seeds, trained.train_accuracy, trained.test_accuracy, strict=True)
-    rest = round(trained.seconds, 4), hdnn.__version__
-    yield [
-        Record(*cell.key, protocol, kind, seed, chosen.T, train_accuracy, test_accuracy, *rest)
-        for seed, train_accuracy, test_accuracy in accuracies
+    test_accuracy, _ = planar.measure(network, V, data.X_test, data.y_test)
+    seconds = round((time.perf_counter() - begin) / len(seeds), 4)
+    return [
+        {
+            **{name: getattr(cell, name) for name in KEY},
+            "seed": seed,
+            "T": chosen.T,
+            "train_accuracy": float(train_accuracy[e]),
+            "test_accuracy": float(test_accuracy[e]),
+            "seconds": seconds,
+            "version": hdnn.__version__,
+        }
+        for e, seed in enumerate(seeds)
     ]
 
 
-def table1(
-    protocol: str = "tuned", kind: str = "paper", wanted: Sequence[Cell] | None = None
-) -> Experiment[Cell, Record]:
-    """The experiment.
-
-    Args:
-        protocol: a name of `PROTOCOLS`.
-        kind: the split, "paper" or "independent".
-        wanted: not all cells but these.
-    """
-    find("protocol", protocol, PROTOCOLS)
-    find("split", kind, dict.fromkeys(KINDS))
-    run, chosen = functools.partial(_run, protocol, kind), cells() if wanted is None else wanted
-    return Experiment(chosen, lambda cell: (*cell.key, protocol, kind), run, together=20)
+def table1(wanted: Sequence[Cell]) -> Experiment[Cell]:
+    """The experiment of some `cells`."""
+    return Experiment(wanted, KEY, run, SEEDS_TOGETHER)
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-Row = SeedGroup[Cell, Record]
+FORMATS = {
+    "data": "",
+    "architecture": "",
+    "layers": "",
+    "published": ".1f",
+    "mean": ".2f",
+    "std": ".2f",
+    "median": ".2f",
+    "min": ".2f",
+    "max": ".2f",
+    "seeds": "",
+    "difference": "+.2f",
+    "reached": "",
+}
+"""Columns of the table on the page."""
+NARROW = ("data", "architecture", "layers", "published", "mean", "std", "min", "reached")
+"""Those that fit on a terminal of 80 columns."""
 
 
-def mean(row: Row) -> float:
-    """Test accuracy in per cent."""
-    return float(row.percent("test_accuracy").mean())
+def summary(wanted: Sequence[Cell], records: Iterable[Record]) -> pd.DataFrame:
+    """A row for every cell that has records, in per cent; see `summarize`."""
+    return summarize(frame(wanted, KEY, records), KEY, digits=1)
 
 
-def reached(row: Row) -> bool:
-    """Whether the mean reaches the published value at the paper's rounding to 0.1."""
-    return round(mean(row), 1) >= row.cell.published
+def compact(rows: pd.DataFrame) -> str:
+    """As the paper prints it, in Markdown: a row a depth, published / mean ± std."""
+    ours = texts(rows.fillna({"std": 0.0}), {"mean": ".1f", "std": ".1f", "published": ".1f"})
+    own = ours["mean"] + " ± " + ours["std"]
+    bold = own.where(rows.reached == "no", "**" + own + "**")
+    cells = rows.assign(text=ours["published"] + " / " + bold)
+    cells["data, layers"] = rows.data + ", " + rows.layers.astype(str)
+    names, places = rows.architecture.unique(), cells["data, layers"].unique()
+    table = cells.pivot(index="data, layers", columns="architecture", values="text")
+    return markdown(table.loc[places, names].fillna("-").reset_index())
 
 
-def deviation(row: Row) -> float:
-    """Of the test accuracies."""
-    return row.deviation("test_accuracy") or 0.0
-
-
-COLUMNS: tuple[Column[Row], ...] = (
-    Column("data", lambda row: row.cell.data),
-    Column("network", lambda row: row.cell.architecture, name="architecture"),
-    Column("layers", lambda row: row.cell.layers),
-    Column("paper", lambda row: row.cell.published, ".1f", "published"),
-    Column("mean", mean, ".2f"),
-    Column("std", deviation, ".2f", "deviation"),
-    Column("median", lambda row: np.median(row.percent("test_accuracy")), ".2f", spare=5),
-    Column("min", lambda row: row.percent("test_accuracy").min(), ".2f", "minimum", spare=1),
-    Column("max", lambda row: row.percent("test_accuracy").max(), ".2f", "maximum", spare=2),
-    Column("seeds", lambda row: row.seeds, spare=4),
-    Column("", lambda row: row.column("seconds").mean(), name="seconds"),
-    Column("difference", lambda row: mean(row) - row.cell.published, "+.2f", spare=3),
-    Column("reached", reached),
-)
-
-
-def compact(rows: Sequence[Row]) -> str:
-    """As the paper prints it: a line a depth, a column a network: published / mean +- std."""
-    networks = list(dict.fromkeys(row.cell.architecture for row in rows))
-    texts: dict[str, dict[str, str]] = {}
-    for row in rows:
-        ours = f"{mean(row):.1f} ± {deviation(row):.1f}"
-        text = f"{row.cell.published:.1f} / {f'**{ours}**' if reached(row) else ours}"
-        texts.setdefault(f"{row.cell.data}, {row.cell.layers}", {})[row.cell.architecture] = text
-    lines = [[place, *(cells.get(n, "-") for n in networks)] for place, cells in texts.items()]
-    return markdown(["data, layers", *networks], lines)
-
-
-def claims(rows: Sequence[Row]) -> str:
-    """The claims of section 4.1 as statements with numbers, whichever way they come out."""
-    means: dict[tuple[str, int], dict[str, float]] = {}
-    for row in rows:
-        means.setdefault((row.cell.data, row.cell.layers), {})[row.cell.architecture] = mean(row)
+def claims(rows: pd.DataFrame) -> str:
+    """Section 4.1 in numbers: H1 and H2 against MS1 to MS3 at equal depth."""
     lines = []
-    for (data, layers), found in means.items():
-        if len(found) < 5:
+    for (data, layers), part in rows.groupby(["data", "layers"], sort=False):
+        means = part.set_index("architecture")["mean"]
+        if len(means) < 5:
             continue
-        h1, h2 = found["H1"], found["H2"]
-        others = {name: found[name] for name in ("MS1", "MS2", "MS3")}
-        best = max(others, key=lambda name: others[name])
+        h1, h2, others = means["H1"], means["H2"], means[["MS1", "MS2", "MS3"]]
         lines.append(
             f"- {data}, {layers} layers: H1 {h1:.2f} and H2 {h2:.2f}, the best of "
-            f"MS1 to MS3 {others[best]:.2f} ({best}), the worst {min(others.values()):.2f}; "
+            f"MS1 to MS3 {others.max():.2f} ({others.idxmax()}), the worst {others.min():.2f}; "
             f"H1 and H2 (equal parameter counts) differ by {abs(h1 - h2):.2f}.\n"
         )
     return "".join(lines)
 
 
-def pages(rows: Sequence[Row], title: str) -> dict[str, str]:
-    """The table as Markdown, CSV and HTML, by the ending of the file."""
-    table = Table(COLUMNS, rows)
+def page(rows: pd.DataFrame, title: str) -> str:
+    """The table as a page in Markdown."""
     parts = [
         f"# {title}\n",
         compact(rows),
-        table.markdown(),
+        markdown(texts(rows, FORMATS)),
         "Section 4.1: H1 and H2 against MS1 to MS3 at equal depth, mean test accuracy.\n",
         claims(rows),
     ]
-    return {"md": "\n".join(parts), "csv": table.csv(), "html": table.html(title)}
+    return "\n".join(parts)

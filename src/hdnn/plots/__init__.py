@@ -3,6 +3,7 @@
 A new plot is a function like those of `gradients` or `planar`, exported here.
 """
 
+import hdnn.application  # noqa: F401
 from hdnn.plots.flow import Flow, Plane, flow
 from hdnn.plots.gradients import learning_curves, norms_by_depth, profile_figure, record_figure
 from hdnn.plots.planar import decision_regions, flow_figure, layer_states, scatter

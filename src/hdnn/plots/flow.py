@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.analysis.profiles import spread
+from hdnn.analysis.norms import spaced_depths
 from hdnn.models import Model
 
 FRAMES = 65
@@ -101,7 +101,7 @@ def states_by_depth(model: Model, X: Tensor, most: int = FRAMES) -> tuple[list[i
     blocks = model.block_inputs(model.prepare(X))
     net, y = blocks[-1]
     before = 0 if len(blocks) == 1 else sum(block.layers for block, _ in blocks[:-1])
-    chosen = spread(net.layers, most)
+    chosen = spaced_depths(net.layers, most)
     states = net.trajectory(y)[chosen].flatten(2).double().cpu().numpy()
     return [before + depth for depth in chosen], states
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdnn.analysis import Profile
+from hdnn.analysis import Norms
 from hdnn.plots.style import (
     NORMAL,
     SMALL,
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes:
+def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     """Norms of d y_N / d y_l against l: mean of the samples, and their range as a band.
 
     Args:
         axis: where to draw; it becomes logarithmic.
-        profile: of `hdnn.analysis.profile`.
+        norms: of `hdnn.analysis.profile`.
         label: text next to the curve.
         color: of the curve and the label.
 
@@ -40,13 +40,12 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
     >>> import hdnn, torch
     >>> from hdnn import plots
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> profile = hdnn.analysis.profile(net, torch.randn(10, 4))
+    >>> norms = hdnn.analysis.profile(net, torch.randn(10, 4))
     >>> axis = plots.new_figure(4, 3).subplots()
-    >>> plots.norms_by_depth(axis, profile, "H1", "#0072b2").get_yscale()
+    >>> plots.norms_by_depth(axis, norms, "H1", "#0072b2").get_yscale()
     'log'
     """
-    norms, depths = np.maximum(profile.largest, 1e-300), profile.depths
-    band = norms.min(-1), norms.mean(-1), norms.max(-1)
+    depths, band = norms.depths, _band(norms)
     plot_band(axis, depths, *band, color=color, style="-")
     # At the last layer all norms are 1: the label goes to the middle, to the side that is free.
     middle, rising = len(depths) // 2, band[1][0] < 0.1 * band[1][-1]
@@ -62,6 +61,11 @@ def norms_by_depth(axis: Axes, profile: Profile, label: str, color: str) -> Axes
     axis.set_yscale("log")
     axis.set_xlabel("layer $\\ell$")
     return clean(axis)
+
+
+def _band(norms: Norms) -> list[np.ndarray]:
+    """Minimum, mean and maximum; on a logarithmic axis 0 would be nowhere."""
+    return [c.clamp_min(1e-300).numpy() for c in (norms.minimum, norms.mean, norms.maximum)]
 
 
 def learning_curves(
@@ -151,11 +155,11 @@ def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]
     return [np.nan if value is None else value for value in values]
 
 
-def profile_figure(profile: Profile, title: str) -> Figure:
+def profile_figure(norms: Norms, title: str) -> Figure:
     """Norms of d y_N / d y_l against l: mean, range over samples, and of the batch mean.
 
     Args:
-        profile: of `hdnn.analysis.profile`.
+        norms: of `hdnn.analysis.profile`.
         title: above it.
 
     Returns:
@@ -164,18 +168,17 @@ def profile_figure(profile: Profile, title: str) -> Figure:
     >>> import hdnn, torch
     >>> from hdnn import plots
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> profile = hdnn.analysis.profile(net, torch.randn(10, 4))
-    >>> len(plots.profile_figure(profile, "H1, 8 layers").axes)
+    >>> norms = hdnn.analysis.profile(net, torch.randn(10, 4))
+    >>> len(plots.profile_figure(norms, "H1, 8 layers").axes)
     1
     """
     figure = new_figure(5.0, 3.2)
     axis = figure.subplots()
     theme = theme_of(axis)
-    norms, depths = profile.largest, profile.depths
-    band = norms.min(-1), norms.mean(-1), norms.max(-1)
-    plot_band(axis, depths, *band, color=theme.color(0), label="mean of samples", style="-")
+    depths = norms.depths
+    plot_band(axis, depths, *_band(norms), color=theme.color(0), label="mean of samples", style="-")
     axis.collections[0].set_label("smallest to largest")
-    axis.plot(depths, profile.of_mean, "--", color=theme.color(1), label="of the batch mean")
+    axis.plot(depths, norms.of_mean, "--", color=theme.color(1), label="of the batch mean")
     axis.set_yscale("log")
     axis.set_xlabel("layer $\\ell$")
     axis.set_ylabel("norm of $dy_N/dy_\\ell$")

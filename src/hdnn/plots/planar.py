@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis import profile
-from hdnn.analysis.profiles import spread
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots.flow import Flow, flow
@@ -242,7 +241,7 @@ def flow_figure(
     gradients = figure.add_subplot(layout[:, frames + 1])
     for number, (name, model) in enumerate(models.items()):
         net = model.network
-        seen = profile(net, model.preprocess(points), spread(net.layers, 65), energy=False)
+        seen = profile(net, model.preprocess(points), 65)
         norms_by_depth(gradients, seen, label=name.split("\n")[0], color=theme.color(2 + number))
     gradients.set_title(
         "gradient norm $|dy_N/dy_\\ell|$ at layer $\\ell$", fontsize=LABEL, loc="left"

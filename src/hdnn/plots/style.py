@@ -105,18 +105,13 @@ def new_figure(width: float, height: float, theme: Theme = LIGHT) -> Figure:
     Returns:
         The figure.
 
-    Raises:
-        HdnnError: matplotlib is not installed.
-
     >>> from hdnn import plots
     >>> plots.new_figure(4, 3, plots.DARK).get_size_inches().tolist()
     [4.0, 3.0]
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HdnnError("figures need matplotlib: pip install matplotlib") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=theme.paper)
     FigureCanvasAgg(figure)
     return figure

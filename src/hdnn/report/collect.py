@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.report import measure, words
-from hdnn.report.measure import EVALUATED, evenly
-from hdnn.training.coarsening import Coarsening, DepthScore
+from hdnn.report import words
+from hdnn.report.measure import EVALUATED
 from hdnn.training.evaluation import evaluate
-from hdnn.training.prepare import Prepared, PreparedRun, build, prepare
+from hdnn.training.prepare import PreparedRun, build
 from hdnn.training.recorder import GradientLog
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
@@ -38,7 +38,6 @@ class Material:
         X, y: data that the model has not been trained on, where there are such.
         metrics: by part of the data ("train", "test").
         plain: a plain network of the same size, trained on the same data.
-        coarsened: what the model reaches with fewer layers, the present depth last.
         history: records by epoch.
         record: depths and recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
@@ -53,7 +52,6 @@ class Material:
     y: Tensor = field(default_factory=lambda: torch.empty(0))
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     plain: Model | None = None
-    coarsened: tuple[DepthScore, ...] = ()
     history: list[dict[str, Any]] = field(default_factory=list)
     record: tuple[tuple[int, ...], list[dict[str, Any]]] | None = None
     config: str | None = None
@@ -140,11 +138,11 @@ def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
 
 
 def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
-    model, data = run.load_model(), prepare(config)
+    model, exact = run.load_model(), load(config.data)
+    data = exact.to(model.head.weight.dtype)
     metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
     found = replace(_with_data(known, model, data), metrics=metrics)
-    plain, coarsened = _train_plain(config, data, model), _coarsened(config, data, model)
-    return replace(found, plain=plain, coarsened=coarsened)
+    return replace(found, plain=_train_plain(config, exact, model))
 
 
 def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
@@ -163,47 +161,28 @@ def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
     return replace(found, metrics=metrics, notices=(*found.notices, notice))
 
 
-def _with_data(known: Material, model: Model, data: Prepared) -> Material:
+def _with_data(known: Material, model: Model, data: Dataset) -> Material:
     """With a model and what was held out, or else what it was trained on."""
     if len(data.X_test):
         return replace(known, model=model, X=data.X_test, y=data.y_test)
     notice = "No data were held out: everything here was measured on the training data."
     notices = (*known.notices, notice)
-    return replace(known, model=model, X=data.X_train, y=data.y_train, notices=notices)
+    return replace(known, model=model, X=data.X, y=data.y, notices=notices)
 
 
-def _coarsened(config: RunConfig, data: Prepared, model: Model) -> tuple[DepthScore, ...]:
-    """Scores at depths 1, 2, 4, ..., where samples of the data tell them in seconds."""
-    few = replace(
-        data,
-        X_train=evenly(data.X_train, 5000),
-        y_train=evenly(data.y_train, 5000),
-        X_test=evenly(data.X_test, 2000),
-        y_test=evenly(data.y_test, 2000),
-    )
-    # All depths together are twice the present one; every one is scored three times.
-    work = measure.work(model, few.X_test) * 6 + measure.work(model, few.X_train) * 2
-    try:
-        if work > BUDGET or not any(net.layers > 1 for net in model.networks):
-            return ()
-        return tuple(Coarsening(model, few, config.training).table())
-    except HdnnError:  # nothing was held out, or there is no ODE behind the model
-        return ()
-
-
-def _train_plain(config: RunConfig, data: Prepared, model: Model) -> Model | None:
+def _train_plain(config: RunConfig, data: Dataset, model: Model) -> Model | None:
     """A plain network trained as the model was, where that takes seconds."""
     given = config.model
     if not isinstance(given, ModelConfig) or given.architecture == "FCNN" or not given.layers:
         return None
     width = model.network.features or 1
-    work = config.training.epochs * len(data.X_train) * given.layers * width**2
+    work = config.training.epochs * len(data.X) * given.layers * width**2
     if model.task != "classification" or work > BUDGET:
         return None
     chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
     try:
         plain = build(replace(config, model=chosen), data)
-        Trainer(plain, config.training).fit(data.X_train, data.y_train)
+        Trainer(plain, config.training).fit(data.X.to(plain.head.weight.dtype), data.y)
     except HdnnError:  # it diverges, or its settings do not suit a plain network
         return None
     return plain

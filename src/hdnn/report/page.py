@@ -14,8 +14,8 @@ from hdnn.plots import DARK, LIGHT
 from hdnn.report import sections, words
 from hdnn.report.collect import Material
 
-SECTIONS = ("results", "learning", "flow", "gradients", "depth", "certificate", "repeat")
-LEADING = ("flow", "gradients", "results", "learning", "depth", "certificate", "repeat")
+SECTIONS = ("results", "learning", "flow", "gradients", "certificate", "repeat")
+LEADING = ("flow", "gradients", "results", "learning", "certificate", "repeat")
 """The order of a page with a lead."""
 
 

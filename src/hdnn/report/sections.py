@@ -8,22 +8,20 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from torch import Tensor
 
-from hdnn.errors import HdnnError
+from hdnn.analysis import Norms
 from hdnn.plots.planar import collapsed
 from hdnn.report import measure, words
 from hdnn.report.charts import NARROW, Series, line_chart, scatter_chart
 from hdnn.report.collect import Material
-from hdnn.report.measure import EVALUATED, DepthNorms
+from hdnn.report.measure import EVALUATED
 from hdnn.report.scene import Scene, scene
 from hdnn.report.still import still
-from hdnn.training.coarsening import DepthScore
 
 MATRIX = 12
 """Classes up to which the whole confusion matrix is shown."""
@@ -215,13 +213,13 @@ def gradients(material: Material) -> Section:
         lines = [_norm_line(words.network_name(model), seen, 2)]
         lines += [] if beside is None else [_norm_line("plain network", beside, 3)]
         found["norms"] = _norms_chart(lines, found["sentence"])
-        found["energy"] = None if seen.energy is None else _energy_chart(seen.depths, seen.energy)
+        found["energy"] = _energy_chart(seen)
     if material.record is not None:
         found["record"] = _record_chart(*material.record)
     return found
 
 
-def _plain_norms(material: Material, block: measure.Block) -> tuple[DepthNorms | None, str]:
+def _plain_norms(material: Material, block: measure.Block) -> tuple[Norms | None, str]:
     """Norms of a plain network of the same size, and which one it is."""
     kind = "a plain network of the same size"
     if material.plain is not None:
@@ -233,8 +231,15 @@ def _plain_norms(material: Material, block: measure.Block) -> tuple[DepthNorms |
     return None if other is None else measure.depth_norms(other), kind
 
 
-def _norm_line(label: str, seen: DepthNorms, color: int) -> Series:
-    return Series(label, seen.depths, seen.mean, seen.low, seen.high, color)
+def _norm_line(label: str, seen: Norms, color: int) -> Series:
+    return Series(
+        label,
+        seen.depths,
+        seen.mean.numpy(),
+        seen.minimum.numpy(),
+        seen.maximum.numpy(),
+        color,
+    )
 
 
 def _norms_chart(lines: list[Series], title: str) -> Markup:
@@ -243,8 +248,10 @@ def _norms_chart(lines: list[Series], title: str) -> Markup:
     )
 
 
-def _energy_chart(depths: np.ndarray, energy: np.ndarray) -> Markup:
-    line = Series("", depths, energy, color=0)
+def _energy_chart(seen: Norms) -> Markup | None:
+    if seen.energy is None:
+        return None
+    line = Series("", seen.depths, seen.energy.numpy(), color=0)
     return line_chart([line], title="mean energy by layer", x_label="layer ℓ", y_label="energy H")
 
 
@@ -265,49 +272,6 @@ def _record_chart(depths: tuple[int, ...], entries: list[dict[str, Any]]) -> Mar
     ]
     title = "mean norm of ∂y_N/∂y_ℓ by iteration"
     return line_chart(lines, title=title, x_label="iteration", y_label="gradient norm", log=True)
-
-
-# --- depth ----------------------------------------------------------------------------------------
-
-
-def depth(material: Material) -> Section:
-    """The discretization error of this depth, and what fewer layers would cost and bring."""
-    model = material.model
-    if model is None or not any(net.layers for net in model.networks):
-        return None
-    try:
-        error = measure.discretization(model, material.X)
-    except HdnnError:
-        return {"sentences": [words.NO_ODE], "chart": None, "timed": False}
-    sentences = [words.TOO_LARGE if error is None else words.discretization(error)]
-    scores = material.coarsened
-    if len(scores) > 1:
-        sentences.append(words.coarsening(scores, model.task))
-    elif material.run is not None and error is not None:
-        sentences.append(words.UNSCORED)
-    return {
-        "sentences": sentences,
-        "chart": _depth_chart(scores, model.task) if len(scores) > 1 else None,
-        "timed": len(scores) > 1 and scores[-1].seconds >= words.MEASURABLE,
-    }
-
-
-def _depth_chart(scores: Sequence[DepthScore], task: str) -> Markup:
-    """Score against depth, with the speed at every point."""
-    layers, now = [score.layers for score in scores], scores[-1]
-    name, unit = ("held-out accuracy, %", 100) if task == "classification" else ("held-out R²", 1)
-    line = Series("", layers, [unit * score.score for score in scores], color=0)
-    notes = [f"{now.seconds / score.seconds:.1f}×" for score in scores[:-1]]
-    if now.seconds < words.MEASURABLE:
-        notes = [""] * len(notes)
-    return line_chart(
-        [line],
-        title=f"{name} by number of layers, with the speed of a prediction",
-        x_label="layers",
-        y_label=name,
-        x_ticks=layers,
-        notes=notes,
-    )
 
 
 # --- theory, and how to repeat it -----------------------------------------------------------------

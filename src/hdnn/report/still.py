@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup, escape
 
-from hdnn.analysis.profiles import spread
+from hdnn.analysis.norms import spaced_depths
 from hdnn.plots.flow import Flow
 from hdnn.plots.planar import collapsed
 from hdnn.report.charts import WIDE
@@ -33,7 +33,7 @@ def still(shown: Scene) -> Markup:
 
 def _row(shown: Scene, title: str, moving: Flow) -> str:
     parts = [f'<text class="heading" x="0" y="18">{escape(title)}</text>']
-    for column, frame in enumerate(spread(len(moving.depths) - 1, FRAMES)):
+    for column, frame in enumerate(spaced_depths(len(moving.depths) - 1, FRAMES)):
         depth = moving.depths[frame]
         name = "input" if depth == 0 else f"layer {depth}"
         parts.append(

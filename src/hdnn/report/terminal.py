@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from hdnn.analysis import profile, sensitivities
-from hdnn.analysis.profiles import spread
+from hdnn.analysis import Norms, profile
 from hdnn.training.runs import read_history
 from hdnn.training.trainer import EpochRecord, Trainer
 
@@ -22,8 +20,6 @@ HEIGHT, WIDTH, MARGIN = 5, 34, 12
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 EXAMINED = 100
 """Samples whose gradients are measured."""
-SMALL = 512
-"""Layers times width up to which plain torch is fast enough: no kernel is compiled for a chart."""
 
 
 class Charts:
@@ -35,19 +31,13 @@ class Charts:
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         self.trainer = trainer
 
-    def norms(self) -> tuple[list[int], np.ndarray] | None:
-        """Depths and mean norms of d y_N / d y_l on training data; None for images."""
+    def norms(self) -> Norms | None:
+        """Norms of d y_N / d y_l on training data; None for images."""
         if self.trainer is None or self.trainer.model.stem.takes_images:
             return None
-        model, prepared = self.trainer.model, self.trainer.loop.data.states[:EXAMINED]
         with torch.no_grad():
-            net, states = model.block_inputs(prepared)[0]
-            net, depths = copy.copy(net), spread(net.layers, WIDTH)
-            if net.layers * (net.features or 1) > SMALL:
-                return depths, profile(net, states, depths, energy=False).largest.mean(-1)
-            net.backend = "reference"
-            M = sensitivities(net, states)[depths]
-            return depths, torch.linalg.matrix_norm(M, 2).mean(-1).double().numpy()
+            net, y = self.trainer.model.block_inputs(self.trainer.loop.data.states[:EXAMINED])[0]
+        return profile(net, y, WIDTH)
 
     def show(self, history: Path, console: Console) -> None:
         """Print them side by side, or one below the other where there is no room."""
@@ -59,10 +49,10 @@ class Charts:
             ends = (str(entries[0]["epoch"]), str(entries[-1]["epoch"]))
             charts.append(chart("loss by epoch", losses, ends, letters, room))
         found = self.norms()
-        if found is not None and len(found[0]) > 1:
-            depths, norms = found
-            title = "norm of d y_N / d y_l by layer l"
-            charts.append(chart(title, norms.tolist(), ("0", str(depths[-1])), letters, room))
+        if found is not None and len(found.layers) > 1:
+            ends = (str(found.layers[0]), str(found.layers[-1]))
+            title = "reaction of the output, by layer"
+            charts.append(chart(title, found.mean.tolist(), ends, letters, room))
         for line in beside(charts, console.width):
             console.print(Text(line, style="cyan"), soft_wrap=True)
 

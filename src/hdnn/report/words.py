@@ -8,11 +8,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hdnn.analysis import Certificate, DepthError
+from hdnn.analysis import Certificate, Norms
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
-from hdnn.report.measure import DepthNorms
-from hdnn.training.coarsening import DepthScore
 
 LONGEST = 48
 """Characters of a name that are shown."""
@@ -33,9 +31,6 @@ SIGNS = (
     *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),
 )
 """What the lines of a certificate write in ASCII, and what a page shows."""
-NO_ODE = "A plain network discretizes no ODE, so its depth cannot be changed after training."
-TOO_LARGE = "This model is too large to refine within a report; `hdnn advise` does it."
-UNSCORED = "`hdnn advise` also measures what fewer layers would cost."
 
 
 def shortened(text: str, most: int = LONGEST) -> str:
@@ -157,84 +152,22 @@ def learning(history: Sequence[dict[str, Any]]) -> str:
     return text + "."
 
 
-def gradients(seen: DepthNorms, beside: DepthNorms | None, plain: str) -> str:
+def gradients(seen: Norms, beside: Norms | None, plain: str) -> str:
     """What happens to gradients along depth."""
-    last = int(seen.depths[-1])
+    low, high = (number(float(value)) for value in (seen.mean.min(), seen.mean.max()))
     text = (
-        f"Across {last} layers the mean norm of ∂y_N/∂y_ℓ stays between "
-        f"{number(float(seen.mean.min()))} and {number(float(seen.mean.max()))}"
+        f"Across all {seen.layers[-1]} layers, a small change at a layer reaches the output "
+        f"multiplied by {low} to {high} on average (the norm of ∂y_N/∂y_ℓ)"
     )
-    text += f" ({seen.note})." if seen.note else "."
+    text += "." if seen.exact else " (estimated by power iteration)."
     if beside is not None:
-        text += f" In {plain} it is {number(float(beside.mean[0]))} at the input"
+        text += f" In {plain}, one at the input is multiplied by {number(float(beside.mean[0]))}"
         text += ": the gradient has vanished." if beside.mean[0] < VANISHED else "."
     return text
 
 
-def discretization(found: DepthError) -> str:
-    """What two refinements say of the depth."""
-    regression = found.differ is None
-    what = "the predictions" if regression else "the predicted probabilities"
-    unit = " standard deviations" if regression else ""
-    text = f"Doubling the layers changes {what} by {number(found.changes[0])}{unit} on average"
-    if found.differ is not None:
-        changed = f"{100 * found.differ:.2g} % of the" if found.differ else "none of the"
-        text += f" and {changed} predicted classes"
-    if not found.reliable:
-        return (
-            f"{text}. The discretization error of {_layers(found.layers)} is at least about "
-            f"{number(found.error)}{unit}: the step is too long for a better estimate (observed "
-            f"order {found.observed_order:.1f}, expected {found.order})."
-        )
-    text += (
-        f". The discretization error of {_layers(found.layers)} is therefore about "
-        f"{number(found.error)}{unit}"
-    )
-    if found.enough <= found.layers:
-        return (
-            f"{text}, below {found.tolerance:g}: more layers would hardly change the predictions."
-        )
-    return f"{text}; it would take {found.enough:,} layers to bring it below {found.tolerance:g}."
-
-
-def coarsening(scores: Sequence[DepthScore], task: str) -> str:
-    """The fewest layers that lose next to nothing, and what half of those lose."""
-    *fewer, now = scores
-    regression = task == "regression"
-    unit, kept = ("of R²", f"{KEPT / 100:g}") if regression else ("points of accuracy", f"{KEPT:g}")
-    keeping = [k for k, score in enumerate(fewer) if score.score >= now.score - KEPT / 100]
-    if not keeping:
-        nearest = fewer[-1]
-        return (
-            f"Fewer layers cost too much here: {_layers(nearest.layers)} would"
-            f"{_speed(nearest, now, ' be')} lose {_loss(nearest, now, regression)} {unit}."
-        )
-    best = keeping[0]
-    text = (
-        f"Coarsened to {_layers(fewer[best].layers)}, the model{_speed(fewer[best], now, ' is')} "
-        f"loses at most {kept} {unit}"
-    )
-    if best == 0:
-        return f"{text}."
-    below = fewer[best - 1]
-    return f"{text}; {_layers(below.layers)} would lose {_loss(below, now, regression)}."
-
-
 def _layers(count: int) -> str:
     return f"{count:,} layer{'s' if count != 1 else ''}"
-
-
-def _speed(score: DepthScore, now: DepthScore, verb: str) -> str:
-    """How much faster a depth is, where a prediction takes long enough to tell."""
-    if now.seconds < MEASURABLE:
-        return ""
-    ratio = now.seconds / score.seconds
-    return f"{verb} {f'{ratio:.1f} times as fast' if ratio >= 1.05 else 'no faster'} and"
-
-
-def _loss(score: DepthScore, now: DepthScore, regression: bool) -> str:
-    lost = now.score - score.score
-    return f"{lost:.3f}" if regression else f"{100 * lost:.1f}"
 
 
 def certificate(found: Certificate) -> str:

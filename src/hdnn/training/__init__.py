@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import hdnn.application  # noqa: F401
 from hdnn.errors import DivergenceError
 
 if TYPE_CHECKING:

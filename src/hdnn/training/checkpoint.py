@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,10 +20,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hdnn.errors import FileFormatError, StorageError
-from hdnn.files import atomic, replace, sync, sync_folder
+from hdnn.files import atomic, sync
 from hdnn.models import Model
 from hdnn.training.epochlog import EpochLog
-from hdnn.training.levels import Levels
 from hdnn.training.recorder import GradientLog, Recorder
 from hdnn.training.run_config import RunConfig
 from hdnn.training.trainer import EpochRecord, Snapshot, Trainer
@@ -98,7 +95,7 @@ class Journal:
         try:
             for path in logs:
                 sync(path)
-            sync_folder(folder)
+            sync(folder)
         except OSError as error:
             raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error
 
@@ -107,7 +104,7 @@ def write_checkpoint(path: Path, config: RunConfig, snapshot: Snapshot) -> None:
     """Write a state; a reader sees the old one or the new one, whole, also after a power loss.
 
     Args:
-        path: the file, alone in its folder, which appears with it.
+        path: the file, in a folder of its own.
         config: what is trained.
         snapshot: the state.
 
@@ -126,25 +123,12 @@ def write_checkpoint(path: Path, config: RunConfig, snapshot: Snapshot) -> None:
     content = save(tensors, metadata={"hdnn": json.dumps(facts)})
     folder = path.parent
     try:
-        if folder.is_dir():
-            with atomic(path) as temporary:
-                temporary.write_bytes(content)
-        else:
-            _appear(folder, path.name, content)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+        with atomic(path) as temporary:
+            temporary.write_bytes(content)
     except (OSError, StorageError) as error:
         raise StorageError(f"cannot write the checkpoint of {folder.parent}: {error}") from error
-
-
-def _appear(folder: Path, name: str, content: bytes) -> None:
-    """Make a folder with a file, both at once."""
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        fresh.mkdir()
-        (fresh / name).write_bytes(content)
-        replace(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def read_checkpoint(path: Path, config: RunConfig, model: Model) -> Snapshot | None:
@@ -168,9 +152,7 @@ def read_checkpoint(path: Path, config: RunConfig, model: Model) -> Snapshot | N
         if about["digest"] != _digest(_belongs(about, config, snapshot.epoch), tensors):
             raise ValueError("it is damaged, or of another run")
         found = {k: v.shape for k, v in tensors.items() if k.startswith("model.")}
-        levels = Levels.of(model, config.training)
-        shapes = levels.shapes(model, levels.level_of(tensors))
-        if found != {f"model.{name}": shape for name, shape in shapes.items()}:
+        if found != {f"model.{name}": t.shape for name, t in model.state_dict().items()}:
             raise ValueError("it is of another model")
         if snapshot.epoch < 0 or not 0 <= snapshot.seconds < math.inf:
             raise ValueError("its epoch or time is no nonnegative number")

@@ -29,7 +29,7 @@ MANY = 800
 SMALL = 1000
 """Up to so many rows, numbers are float64."""
 
-FULL_BATCH = {"coordinate": 500, "joint": 200, "varpro": 500}
+FULL_BATCH = {"coordinate": 500, "joint": 200}
 """Up to so many rows, they are one batch, ..."""
 
 BATCH = 200
@@ -106,8 +106,7 @@ def filled(
     """
     projects = model.get("projection") != "off"
     usual = width(*shape[:2]) if projects else default_width(shape.features, "off")
-    layers = training["levels"][-1] if training.get("levels") else LAYERS
-    model = {"layers": layers, "width": usual, **_time(model, shape.task), **model}
+    model = {"layers": LAYERS, "width": usual, **_time(model, shape.task), **model}
     wide = model["width"] + model["width"] % 2
     model = {"scale": scale(wide), "dtype": dtype(shape.rows, scalers), **model}
     training = {"method": METHOD, **training}

@@ -10,10 +10,8 @@ from torch.nn import functional as F
 
 from hdnn.training.settings import TrainingConfig
 
-WHOLE = slice(None)
 
-
-def distort(images: Tensor, config: TrainingConfig, *place: int, share: slice = WHOLE) -> Tensor:
+def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
     """A batch, each image shifted, rotated, resized, mirrored and with a square erased.
 
     What is drawn depends on the config's seed and on the place only, so that a training that is
@@ -23,22 +21,19 @@ def distort(images: Tensor, config: TrainingConfig, *place: int, share: slice = 
         images: ``(B, C, H, W)``, uint8 or numbers.
         config: how far, see `TrainingConfig`.
         place: of the batch: the epoch, and its number there.
-        share: the part of the batch to return, the same whatever the other parts are.
 
     >>> black = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
-    if not config.distorts or not len(images[share]):  # torch makes no empty grid
-        return images[share]
+    if not config.distorts:
+        return images
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
     if config.rotate or config.zoom:
-        part = _warp(images, config, generator, share)
+        images = _warp(images, config, generator)
     elif config.shift or config.flip:
-        part = _move(images, config, generator, share)
-    else:
-        part = images[share]
-    return _erase(part, config.erase, generator, len(images), share) if config.erase else part
+        images = _move(images, config, generator)
+    return _erase(images, config.erase, generator) if config.erase else images
 
 
 def _mix(*numbers: int) -> int:
@@ -61,15 +56,12 @@ def _mirrored(count: int, flip: bool, generator: torch.Generator) -> Tensor:
     return chosen if flip else torch.zeros(count, dtype=torch.bool)
 
 
-def _move(
-    images: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
-) -> Tensor:
+def _move(images: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """Whole pixels: padded with black, then one window of the padded image each."""
     count, _, height, width = images.shape
     most = config.shift
-    mirrored = _mirrored(count, config.flip, generator)[share]
-    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator)[:, share]
-    images, count = images[share], len(mirrored)
+    mirrored = _mirrored(count, config.flip, generator)
+    offsets = torch.randint(0, 2 * most + 1, (2, count, 1), generator=generator)
     columns = torch.arange(width).expand(count, width)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns) + offsets[1]
     rows = torch.arange(height) + offsets[0]
@@ -79,9 +71,7 @@ def _move(
     return moved.permute(0, 3, 1, 2).contiguous()
 
 
-def _warp(
-    images: Tensor, config: TrainingConfig, generator: torch.Generator, share: slice
-) -> Tensor:
+def _warp(images: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """An affine map each, by bilinear interpolation; black comes in from outside."""
     count, _, height, width = images.shape
     angle = _symmetric(count, math.radians(config.rotate), generator)
@@ -94,20 +84,18 @@ def _warp(
     first = torch.stack([sign * cosine, -sine * height / width, x], 1)
     second = torch.stack([sign * sine * width / height, cosine, y], 1)
     dtype = torch.float32 if images.dtype == torch.uint8 else images.dtype
-    maps, images = torch.stack([first, second], 1).to(dtype)[share], images[share]
+    maps = torch.stack([first, second], 1).to(dtype)
     grid = F.affine_grid(maps, list(images.shape), align_corners=False)
     warped = F.grid_sample(images.to(dtype), grid, align_corners=False)
     return warped.round_().to(torch.uint8) if images.dtype == torch.uint8 else warped
 
 
-def _erase(
-    images: Tensor, side: int, generator: torch.Generator, count: int, share: slice
-) -> Tensor:
-    """A black square each, its center anywhere, for the share of ``count`` images."""
-    _, _, height, width = images.shape
+def _erase(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    """A black square each, its center anywhere."""
+    count, _, height, width = images.shape
     inside = []
     for length in (height, width):
-        center = torch.randint(0, length, (count, 1), generator=generator)[share]
+        center = torch.randint(0, length, (count, 1), generator=generator)
         inside.append(
             (torch.arange(length) - (center - side // 2)).div(side, rounding_mode="floor") == 0
         )

@@ -1,68 +1,28 @@
-"""Coordinate descent in compiled kernels: of one model, or of an ensemble of networks as one."""
+"""An ensemble of networks for two classes, trained by coordinate descent as one."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from hdnn.backends.compiled_program import compile_program
-from hdnn.backends.threads import parallel_for, thread_count
+from hdnn.backends import choose
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.fields.patterns import Pattern
-from hdnn.models import Model
+from hdnn.kernels.native import SolverOptions
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.group import refuse_distributed
-from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer, watched
-from hdnn.training.objective import LOSSES
-from hdnn.training.settings import SOLVERS, TrainingConfig
+from hdnn.training.compiled import CompiledTraining
+from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop
+from hdnn.training.objective import smoothness_of_members
+from hdnn.training.optimizers import flatten_optimizer, make_optimizer, restore_optimizer
+from hdnn.training.output_solver import solve
+from hdnn.training.settings import TrainingConfig
 
 FINAL_ITERATIONS = 50
 """Of the Newton solver, for the output layers on all training data."""
-
-
-class CompiledLoop(Loop):
-    """Coordinate descent in compiled kernels: whole epochs in one call, without autograd."""
-
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
-        super().__init__(model, data, config)
-        self.compiled = _CompiledEpochs(
-            model.network,
-            data.states[None],
-            self._targets(),
-            data.weight[None],
-            config,
-            outputs=model.head.out_features,
-            loss=self.loss,
-        )
-        self._load_head()
-
-    def _targets(self) -> Tensor:
-        return self.data.target.double().reshape(1, len(self.data), -1)
-
-    def _load_head(self) -> None:
-        head = self.model.head
-        V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy()
-        self.compiled.V[0] = V
-
-    def epoch(self, order: Tensor, number: int) -> Epoch:
-        found = self.compiled.epoch(order[None], number, self.observer)[0]
-        head, V = self.model.head, torch.from_numpy(self.compiled.V[0])
-        with torch.no_grad():
-            head.weight.copy_(V[:, :-1])
-            head.bias.copy_(V[:, -1])
-        return found
-
-    def state(self) -> dict[str, Tensor]:
-        return self.compiled.state()
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        self.compiled.restore(state)
 
 
 class Ensemble(nn.Module):
@@ -130,12 +90,12 @@ class Ensemble(nn.Module):
             target: ``(E, samples)``.
             alpha_c: weight decay.
         """
-        Z = with_ones(self.network(X))
-        solve_outputs(Z, target, self.V.numpy(), alpha_c, FINAL_ITERATIONS)
+        options = SolverOptions("newton", FINAL_ITERATIONS, TOLERANCE)
+        solve_outputs(with_ones(self.network(X)), target, self.V.numpy(), alpha_c, options)
 
 
-class EnsembleLoop(Loop):
-    """Coordinate descent of an ensemble in compiled kernels.
+def ensemble_loop(model: Ensemble, data: Batches, config: TrainingConfig) -> Loop:
+    """Coordinate descent of an ensemble: in kernels where they can serve, else by autograd.
 
     Args:
         model: trained in place.
@@ -143,32 +103,156 @@ class EnsembleLoop(Loop):
         config: coordinate descent with Adam.
 
     Raises:
-        HdnnError: the kernels know no such training.
+        HdnnError: the settings do not suit an ensemble.
     """
+    if config.method != "coordinate" or config.optimizer.lower() != "adam":
+        raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
+    network, batch = model.network, data.states[:, : config.batch_size]
+    choice = choose(network.program, network.values(), batch, network.backend)
+    if config.loop == "compiled" and choice.backend != "fused":
+        raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
+    if config.loop == "autograd" or choice.backend != "fused":
+        return EnsembleLoop(model, data, config)
+    return CompiledEnsembleLoop(model, data, config)
+
+
+class CompiledEnsembleLoop(Loop):
+    """Coordinate descent of an ensemble in compiled kernels; arguments as of `ensemble_loop`."""
 
     def __init__(self, model: Ensemble, data: Batches, config: TrainingConfig) -> None:
-        if config.method != "coordinate" or config.optimizer.lower() != "adam":
-            raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
-        self.loss, self.observer = "logistic", None
-        self.compiled = _CompiledEpochs(
+        self.loss, self.observer, self.ensemble = "logistic", None, model
+        self.compiled = CompiledTraining(
             model.network,
-            data.states,
-            data.target.unsqueeze(-1),
-            data.weight,
+            weights_of(model.network),
+            Batches(data.states, data.target.unsqueeze(-1), data.weight),
             config,
             outputs=1,
             loss=self.loss,
         )
-        self.compiled.V = model.V.numpy()  # shared: what the kernel solves is the model's
+        self.compiled.V[:] = model.V.numpy()
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
-        return mean_of(self.compiled.epoch(order, number, self.observer))
+        epochs = self.compiled.epoch(order, number, self.observer)
+        self.ensemble.V.copy_(torch.from_numpy(self.compiled.V))
+        return mean_of(epochs)
 
     def state(self) -> dict[str, Tensor]:
         return self.compiled.state()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         self.compiled.restore(state)
+
+
+class EnsembleLoop(Loop):
+    """Coordinate descent of an ensemble by autograd; arguments as of `ensemble_loop`.
+
+    A network whose loss is not finite keeps its weights until the next epoch.
+    """
+
+    def __init__(self, model: Ensemble, data: Batches, config: TrainingConfig) -> None:
+        self.loss, self.observer, self.ensemble = "logistic", None, model
+        self.data, self.config, self.weights = data, config, weights_of(model.network)
+        self.optimizer = make_optimizer(self.weights, config, weight_decay=0.0)
+
+    def epoch(self, order: Tensor, number: int) -> Epoch:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate_at(number)
+        batches = order.split(self.config.batch_size, 1)
+        good = torch.ones(len(order), dtype=torch.bool)
+        sums, correct = np.zeros(2), 0
+        for i, chosen in enumerate(batches):
+            self._look(number * len(batches) + i, chosen)
+            losses, hits = ensemble_gradients(self.ensemble, self.data, chosen, self.config)
+            smooth = self._add_smoothness()
+            if self._looked and self.observer is not None:
+                self.observer.after_gradients(gradient_norms(self.weights))
+            good &= torch.isfinite(losses) & torch.isfinite(smooth)
+            penalty = self.config.alpha_c * self.ensemble.V.square().sum((1, 2))
+            sums += float(losses.mean()), float((losses + smooth + penalty).mean())
+            correct += hits
+            self._move(good)
+        if not bool(good.all()):
+            sums[:] = np.nan
+        mean = sums / len(batches)
+        return Epoch(float(mean[0]), float(mean[1]), correct / order.numel())
+
+    def _add_smoothness(self) -> Tensor:
+        """Add the gradients of the smoothness penalty, ``(E,)``, and clip."""
+        network, config = self.ensemble.network, self.config
+        penalty = config.alpha * smoothness_of_members(network)
+        if penalty.requires_grad:
+            penalty.sum().backward()
+        if config.clip is not None:
+            grads = [p.grad for p in self.weights if p.grad is not None]
+            norm = torch.stack([g.square().sum((1, 2)) for g in grads]).sum(0).sqrt()
+            for grad in grads:
+                grad.mul_((config.clip / (norm + 1e-6)).clamp(max=1.0)[:, None, None])
+        return penalty.detach()
+
+    def _move(self, good: Tensor) -> None:
+        """One step of Adam on all networks but those that diverged."""
+        parts = [*self.weights, *self._moments()]
+        before = [part.detach().clone() for part in parts]
+        self.optimizer.step()
+        with torch.no_grad():
+            after = [*self.weights, *self._moments()]
+            before += [torch.zeros_like(part) for part in after[len(before) :]]
+            for part, own in zip(after, before, strict=True):
+                part[~good] = own[~good]
+
+    def _moments(self) -> list[Tensor]:
+        entries = [self.optimizer.state[p] for p in self.weights]
+        return [entry[k] for entry in entries for k in ("exp_avg", "exp_avg_sq") if k in entry]
+
+    def state(self) -> dict[str, Tensor]:
+        return flatten_optimizer(self.optimizer)
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        restore_optimizer(self.optimizer, state)
+
+
+def weights_of(network: HamiltonianNetwork) -> list[nn.Parameter]:
+    """The parameters of K and b."""
+    assert isinstance(network.field, WeightedField)
+    return [network.field.weights.theta, network.field.weights.beta]
+
+
+def ensemble_gradients(
+    model: Ensemble, data: Batches, chosen: Tensor, config: TrainingConfig
+) -> tuple[Tensor, int]:
+    """Solve for the output layers on a batch; then the gradients of the data losses.
+
+    Args:
+        model: whose weights get the gradients.
+        data: of its members.
+        chosen: ``(E, batch)``, numbers of samples.
+        config: how the output layers are solved.
+
+    Returns:
+        The losses ``(E,)``, and how many samples are classified correctly.
+    """
+    states, labels = (
+        torch.stack([part[samples] for part, samples in zip(parts, chosen, strict=True)])
+        for parts in (data.states, data.target)
+    )
+    for p in model.parameters():
+        p.grad = None
+    out, V = model.network(states), model.V
+    options = SolverOptions(
+        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
+    )
+    solve_outputs(with_ones(out), labels, V.numpy(), config.alpha_c, options)
+    logits = (out @ V[:, 0, :-1, None].to(out))[..., 0] + V[:, 0, -1:].to(out)
+    losses = F.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").mean(1)
+    losses.sum().backward()
+    return losses.detach(), int(((logits > 0) == (labels > 0)).sum())
+
+
+def gradient_norms(parameters: Sequence[nn.Parameter]) -> np.ndarray:
+    """``(E, layers)``: norms of the gradients of theta and beta."""
+    squares = [p.grad.double().square().sum(-1) for p in parameters if p.grad is not None]
+    norms: np.ndarray = torch.stack(squares).sum(0).sqrt().numpy()
+    return norms
 
 
 def mean_of(epochs: Sequence[Epoch]) -> Epoch:
@@ -182,7 +266,7 @@ def mean_of(epochs: Sequence[Epoch]) -> Epoch:
 
 
 def solve_outputs(
-    Z: np.ndarray, target: Tensor, V: np.ndarray, alpha_c: float, iterations: int
+    Z: np.ndarray, target: Tensor, V: np.ndarray, alpha_c: float, options: SolverOptions
 ) -> None:
     """Fit output layers in place; that of a network which diverged stays.
 
@@ -191,187 +275,17 @@ def solve_outputs(
         target: ``(E, samples)``, classes.
         V: ``(E, 1, n + 1)``.
         alpha_c: weight decay.
-        iterations: at most.
+        options: the solver.
     """
-    from hdnn.kernels import output_layer  # loads numba
-
-    solve, count = output_layer.kernel("newton"), target.shape[1]
-    weight, code = np.full(count, 1 / count), output_layer.LOGISTIC
+    count = target.shape[1]
+    weight = np.full(count, 1 / count)
     for e in range(len(V)):
-        classes = np.ascontiguousarray(target[e].double().numpy()[:, None])
+        classes = target[e].double().numpy()[:, None]
         if np.isfinite(Z[e]).all() and np.isfinite(V[e]).all():
-            solve(Z[e], classes, weight, V[e], code, alpha_c, iterations, TOLERANCE)
+            solve(Z[e], classes, weight, V[e], "logistic", alpha_c, options)
 
 
 def with_ones(states: Tensor) -> np.ndarray:
     """States in float64 and a column of ones, ``(E, samples, n + 1)``."""
     out = states.detach().double().numpy()
     return np.concatenate([out, np.ones((*out.shape[:2], 1))], axis=2)
-
-
-# --- arrays ---------------------------------------------------------------------------------------
-
-
-class _CompiledEpochs:
-    """Networks side by side, trained by coordinate descent in kernels; threads share them.
-
-    Args:
-        network: a network, or an ensemble of E; its parameters are trained in place.
-        states: y_0, ``(E or 1, samples, n)``.
-        targets: ``(E or 1, samples, 1)`` class numbers, or ``(E or 1, samples, outputs)`` values.
-        weights: ``(E or 1, samples)``.
-        config: coordinate descent with Adam.
-        outputs, loss: of the output layers.
-
-    Attributes:
-        V: ``(E, outputs, n + 1)``, the output layers (W, mu) in float64.
-    """
-
-    def __init__(
-        self,
-        network: HamiltonianNetwork,
-        states: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        config: TrainingConfig,
-        *,
-        outputs: int,
-        loss: str,
-    ) -> None:
-        from hdnn.kernels.epoch import scratch_size
-
-        refuse_distributed("an ensemble")
-        field = network.field
-        assert isinstance(field, WeightedField)
-        self.config, self.weights, self.loss = config, field.weights, loss
-        compiled = compile_program(network.program(), states.dtype, states.device)
-        self.number = "float32" if states.dtype == torch.float32 else "float64"
-        self.X = np.ascontiguousarray(states.detach().numpy())
-        self.targets = np.ascontiguousarray(targets.double().numpy())
-        self.sample_weight = np.ascontiguousarray(weights.double().numpy())
-        self.tables, self.mixing = compiled.tables, compiled.parameters().mixing
-        single = network.ensemble is None
-        steps = compiled.inputs.steps.detach().numpy()
-        self.steps = steps[:, None] if single else steps
-        self.h = smoothing_steps(network)
-        self.repeats = [repeats_of(p) for p in (field.weights.pattern, field.weights.bias_pattern)]
-        members = network.ensemble or 1
-        self.moments = [
-            np.zeros((2, members, *t.shape[-2:]), self.number)
-            for t in (field.weights.theta, field.weights.beta)
-        ]
-        self.V = np.zeros((members, outputs, states.shape[-1] + 1))
-        self.taken = 0
-        self._local = threading.local()
-        self.scratch = scratch_size(
-            self.tables.table,
-            states.shape[-1],
-            network.layers,
-            config.batch_size,
-            self.X.itemsize,
-        )
-
-    def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
-        """One epoch of every network; ``order`` is ``(E or 1, samples)``.
-
-        The kernel copies the weights for an observer, so an observed epoch computes the same bits.
-        """
-        from hdnn.kernels import epoch as kernels  # loads numba
-
-        config, networks = self.config, len(self.V)
-        size, kernel = config.batch_size, kernels.epoch_kernel(self.number)
-        turns = np.ascontiguousarray(order.numpy())
-        count = -(-turns.shape[1] // size)
-        seen = watched(observer, number * count, count)
-        theta, beta = (
-            t.detach().numpy().reshape(networks, *t.shape[-2:])
-            for t in (self.weights.theta, self.weights.beta)
-        )
-        losses = np.full((networks, count, 3), np.nan)
-        gradients = np.zeros((networks, count, theta.shape[1] if seen else 0))
-        shots = [np.empty((networks, len(seen), *t.shape[1:]), t.dtype) for t in (theta, beta)]
-        data = kernels.Data(self.X, self.targets, self.sample_weight, turns)
-        first, second = self.moments
-        trained = kernels.Trained(theta, beta, first, second, self.V)
-        fixed = kernels.Fixed(self.steps, self.mixing, self.h, *self.repeats)
-        told = kernels.Record(losses, gradients, np.array(seen, np.int64), *shots)
-        options = self._options(number)
-
-        def work(team: np.ndarray, caller: bool) -> None:
-            room, taken = self._room(), self.taken
-            kernel(data, trained, fixed, self.tables, options, told, room, taken, team, caller)
-
-        if count:
-            parallel_for(work, networks, thread_count())
-        if observer is not None and seen:
-            batches = [turns[:, i * size : (i + 1) * size] for i in seen]
-            iterations = [number * count + i for i in seen]
-            norms = gradients[:, seen]
-            observer.after_compiled_epoch(
-                Observations(iterations, batches, shots[0], shots[1], norms)
-            )
-        self.taken += count
-        return [self._summary(losses[e], turns.shape[1]) for e in range(networks)]
-
-    def _options(self, number: int) -> Any:
-        """The settings of an epoch, as the kernel takes them."""
-        from hdnn.kernels.epoch import Options
-
-        config = self.config
-        return Options(
-            LOSSES.index(self.loss),
-            SOLVERS.index(config.solver),
-            config.solver_iterations,
-            config.batch_size,
-            config.learning_rate_at(number),
-            *config.betas,
-            config.alpha,
-            config.alpha_c,
-            TOLERANCE,
-            config.learning_rate,
-            config.clip or 0.0,
-        )
-
-    def _room(self) -> np.ndarray:
-        """Scratch of this thread, kept from call to call: fresh pages are slow to touch."""
-        from hdnn.kernels.build import aligned
-
-        if not hasattr(self._local, "scratch"):
-            self._local.scratch = aligned(self.scratch, self.number)
-        found: np.ndarray = self._local.scratch
-        return found
-
-    def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
-        plain, penalized, _ = losses.mean(0)
-        accuracy = None if self.loss == "squared" else float(losses[:, 2].sum()) / samples
-        return Epoch(float(plain), float(penalized), accuracy)
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything beside the parameters that the next epoch depends on."""
-        return {
-            "moments_theta": torch.from_numpy(self.moments[0].copy()),
-            "moments_beta": torch.from_numpy(self.moments[1].copy()),
-            "V": torch.from_numpy(self.V.copy()),
-            "taken": torch.tensor(self.taken),
-        }
-
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Go back to a state."""
-        for kept, name in zip(self.moments, ("moments_theta", "moments_beta"), strict=True):
-            kept[:] = state[name].numpy()
-        self.V[:] = state["V"].numpy()
-        self.taken = int(state["taken"])
-
-
-def smoothing_steps(network: HamiltonianNetwork) -> np.ndarray:
-    """``(E or 1, L)``: h_j as the smoothness penalty weighs them, 0 for networks without a step."""
-    h = network.h
-    if isinstance(h, Tensor):
-        return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
-    return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
-
-
-def repeats_of(pattern: Pattern) -> np.ndarray:
-    """How often every parameter stands in the assembled array."""
-    counts = np.bincount(np.abs(pattern.code.ravel()), minlength=pattern.size + 1)
-    return counts[1:].astype(np.float64)

@@ -25,13 +25,14 @@ class EpochLog:
         self._written = (0, 0)
 
     def cut(self, epoch: int, first: dict[str, Any] | None = None) -> None:
-        """Cut the file back to the end of an epoch; what cannot be read is set aside.
+        """Cut the file back to the end of an epoch.
 
         Args:
             epoch: the last that is kept.
             first: the line in front of all epochs, where there is one.
 
         Raises:
+            FileFormatError: a line cannot be read.
             StorageError: the file cannot be written.
         """
         try:
@@ -40,14 +41,12 @@ class EpochLog:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def _cut(self, epoch: int, first: dict[str, Any] | None) -> None:
-        lines, damaged = read_json_lines(
-            self.path, lambda line: line if line == first else with_epoch(line)
-        )
+        lines = read_json_lines(self.path, lambda line: line if line == first else with_epoch(line))
         kept = [] if first is None else [first]
         kept += [line for line in lines if 0 < line.get("epoch", 0) <= epoch]
         *raw, _ = (self.path.read_bytes() if self.path.exists() else b"").split(b"\n")
-        if damaged or len(raw) != len(lines) or lines[: len(kept)] != kept:
-            write_json_lines(self.path, kept, damaged)
+        if len(raw) != len(lines) or lines[: len(kept)] != kept:
+            write_json_lines(self.path, kept)
             size = self.path.stat().st_size
         else:  # what is kept stays as it is, byte for byte
             size = sum(len(line) + 1 for line in raw[: len(kept)])
@@ -80,6 +79,6 @@ class EpochLog:
 
 def with_epoch(line: dict[str, Any]) -> dict[str, Any]:
     """A line, if it says which epoch it belongs to."""
-    if type(line["epoch"]) is not int or line["epoch"] < 1:
+    if type(line.get("epoch")) is not int or line["epoch"] < 1:
         raise ValueError("its epoch is no positive integer")
     return line

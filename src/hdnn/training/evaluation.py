@@ -10,7 +10,6 @@ from torch import Tensor
 
 from hdnn.models import Model
 from hdnn.progress import track
-from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.metrics import Array, classification_metrics, regression_metrics
 from hdnn.training.objective import data_loss, loss_name
 
@@ -19,37 +18,30 @@ CHUNK = 1 << 20
 
 
 @torch.no_grad()
-def logits_of(model: Model, states: Tensor, group: Group = SINGLE_PROCESS) -> Tensor:
-    """``(samples, outputs)``: the logits of data from ``model.prepare``, in chunks.
-
-    Each process of the group computes its share, and all get the logits of all.
-    """
+def logits_of(model: Model, states: Tensor) -> Tensor:
+    """``(samples, outputs)``: the logits of data from ``model.prepare``, in chunks."""
     single = max(1, states[:1].numel() * model.stem.expansion)
     before = model.training
     model.eval()
     try:
-        parts = states[group.rows(len(states))].split(max(1, CHUNK // single))
+        parts = states.split(max(1, CHUNK // single))
         device = model.head.weight.device
         chunks = track(parts, "evaluating, chunks")
-        logits = torch.cat([model.logits(part.to(device)).cpu() for part in chunks])
-        return group.collect(logits, len(states))
+        return torch.cat([model.logits(part.to(device)).cpu() for part in chunks])
     finally:
         model.train(before)
 
 
 @torch.no_grad()
-def evaluate(
-    model: Model, X: Tensor, target: Tensor, group: Group = SINGLE_PROCESS
-) -> dict[str, float | int]:
+def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, float | int]:
     """Loss and accuracy for classification; loss, RMSE, MAE and R^2 for regression.
 
     Args:
         model: the trained model.
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
-        group: processes that share the work; all get the figures of all samples.
     """
-    logits = logits_of(model, model.prepare(X), group)
+    logits = logits_of(model, model.prepare(X))
     weight = torch.ones(len(X), dtype=logits.dtype)
     loss = float(data_loss(logits, target, weight, loss_name(model.task, logits.shape[1])))
     found: dict[str, float | int] = {"samples": len(X), "loss": loss}

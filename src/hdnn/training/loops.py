@@ -1,7 +1,7 @@
 """One epoch of training, in three ways behind one interface.
 
-`CompiledLoop` runs whole epochs of coordinate descent in compiled kernels; `CoordinateLoop` is the
-same through autograd, for any network; `JointLoop` trains everything with one optimizer.
+`CoordinateLoop` alternates between output layer and hidden layers; `JointLoop` trains everything
+with one optimizer; `CompiledLoop` is either in compiled kernels, without autograd.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hdnn.backends import choose
-from hdnn.backends.compiled_program import compile_program
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.kernels.stage_table import DENSE
+from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
 from hdnn.training.distortion import distort
-from hdnn.training.group import SINGLE_PROCESS, Group
 from hdnn.training.objective import (
-    LOSSES,
     Objective,
     data_loss,
     loss_name,
@@ -33,10 +29,9 @@ from hdnn.training.objective import (
     smoothness,
 )
 from hdnn.training.optimizers import Average, flatten_optimizer, make_optimizer, restore_optimizer
+from hdnn.training.output_solver import solve
 from hdnn.training.settings import TrainingConfig
 
-MOST_UNKNOWNS = 160
-"""The largest output layer that the kernels solve; beyond it a matrix library wins."""
 BATCHES = "batches of this epoch"
 """The step of an epoch, as `hdnn.progress` tells it."""
 TOLERANCE = 1e-9
@@ -192,7 +187,7 @@ class CoordinateLoop(Loop):
 
     def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
-        self.hidden = [*model.stem.parameters(), *model.stages.parameters()]
+        self.hidden = [*model.stem.parameters(), *model.blocks.parameters()]
         self.optimizer = make_optimizer(self.hidden, config, weight_decay=0.0)
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
@@ -216,7 +211,7 @@ class CoordinateLoop(Loop):
         config, head = self.config, self.model.head
         batch = self.data.take(chosen, self.device)
         target, weight = batch.target, batch.weight
-        out = self.model.stages(self.model.stem(batch.states))
+        out = self.model.hidden(batch.states)
         if not bool(weight.sum() > 0):  # a batch of which nothing counts
             return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         solve_output(self.model, out.detach(), target, weight, config)
@@ -244,11 +239,9 @@ class CoordinateLoop(Loop):
 class JointLoop(Loop):
     """One optimizer for opening, hidden and output layers together (appendix B.2)."""
 
-    def __init__(
-        self, model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
-    ) -> None:
+    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
-        self.group, self.objective = group, group.parallel(Objective(model, config))
+        self.objective = Objective(model, config)
         self.optimizer = make_optimizer(
             model.parameters(), config, weight_decay=config.weight_decay, fused=True
         )
@@ -283,21 +276,21 @@ class JointLoop(Loop):
             chosen: the samples of the batch.
             number, place: the epoch, and the number of the batch in it.
         """
-        config, group, mine = self.config, self.group, self.group.rows(len(chosen))
-        states = distort(self.data.states[chosen], config, number, place, share=mine)
+        config = self.config
+        states = distort(self.data.states[chosen], config, number, place)
         states, weight = states.to(self.device), self.data.weight[chosen].to(self.device)
-        target, total = self.data.target[chosen[mine]].to(self.device), weight.sum()
-        logits, plain, penalty = self.objective(states, target, weight[mine], total)
+        target, total = self.data.target[chosen].to(self.device), weight.sum()
+        logits, plain, penalty = self.objective(states, target, weight, total)
         hits = count_correct(logits.detach(), target, self.loss)
         self.optimizer.zero_grad()
         if not bool(total > 0):  # a batch of which nothing counts
             return 0.0, 0.0, hits
-        (group.size * plain + penalty).backward()  # the group takes the mean over its processes
+        (plain + penalty).backward()
         self._report_gradients()
         if config.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
-        loss, found = group.sum(float(plain.detach()), hits)
-        return loss, loss + float(penalty.detach()), int(found)
+        loss = float(plain.detach())
+        return loss, loss + float(penalty.detach()), hits
 
     def state(self) -> dict[str, Tensor]:
         found = flatten_optimizer(self.optimizer)
@@ -320,9 +313,6 @@ def solve_output(
 
     It is solved on the CPU, wherever the model is.
     """
-    from hdnn.kernels import output_layer  # loads numba
-    from hdnn.training import output_solver
-
     head = model.head
     loss = loss_name(model.task, head.out_features)
     out, target, weight = out.cpu(), target.cpu(), weight.cpu()
@@ -330,84 +320,31 @@ def solve_output(
     T = np.ascontiguousarray(target.double().reshape(len(out), -1).numpy())
     w = weight.double().numpy() / float(weight.sum())
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy().copy()
-    code = LOSSES.index(loss)
-    if config.solver == "newton" and V.size > MOST_UNKNOWNS:
-        output_solver.newton(Z, T, w, V, loss, config.alpha_c, config.solver_iterations, TOLERANCE)
-    elif config.solver == "newton":
-        output_layer.kernel("newton")(
-            Z, T, w, V, code, config.alpha_c, config.solver_iterations, TOLERANCE
-        )
-    else:
-        output_layer.kernel("adam")(
-            Z,
-            T,
-            w,
-            V,
-            code,
-            config.alpha_c,
-            config.solver_iterations,
-            config.learning_rate,
-            *config.betas,
-        )
+    options = SolverOptions(
+        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
+    )
+    solve(Z, T, w, V, loss, config.alpha_c, options)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
         head.bias.copy_(torch.from_numpy(V[:, -1]))
 
 
-def direct_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
-    """Why whole epochs cannot run in kernels, or None."""
-    if config.optimizer.lower() != "adam":
-        return f"the kernels know Adam, not {config.optimizer}"
-    if any(p.requires_grad for p in model.stem.parameters()):
-        return "the input projection is trained"
-    network, field = model.network, model.network.field
-    if not isinstance(field, WeightedField):
-        return "the network has an energy of its own"
-    if model.head.weight.device.type != "cpu":
-        return f"the kernels run on the CPU, and the model is on {model.head.weight.device}"
-    trained = sum(p.requires_grad for p in network.parameters())
-    if trained != 2 or not (field.weights.theta.requires_grad and field.weights.beta.requires_grad):
-        return "other parameters than K and b are trained, or not all of them"
-    choice = choose(network.program(), data.states[: config.batch_size], network.backend)
-    if choice.backend != "fused":
-        return choice.reason
-    unknowns = model.head.out_features * (data.states.shape[1] + 1)
-    if unknowns > MOST_UNKNOWNS:
-        return f"an output layer of {unknowns} unknowns is solved better by a matrix library"
-    compiled = compile_program(network.program(), data.states.dtype, data.states.device)
-    if DENSE in compiled.kinds:
-        return "the gains are neither numbers nor of the form h J K'"
-    return None
-
-
-def make_loop(
-    model: Model, data: Batches, config: TrainingConfig, group: Group = SINGLE_PROCESS
-) -> Loop:
+def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
-    # All build on this module.
-    from hdnn.training.ensemble import CompiledLoop
-    from hdnn.training.joint import CompiledJointLoop, joint_obstacle
-    from hdnn.training.varpro import VarProLoop
+    # It builds on this module.
+    from hdnn.training.compiled import CompiledLoop, coordinate_obstacle, joint_obstacle
 
     _check_fit(model, config)
-    group.check(config)
-    if config.method == "varpro":
-        return VarProLoop(model, data, config)
     joint = config.method == "joint"
     if joint:
-        reason = joint_obstacle(model, data, config, group)
+        reason = joint_obstacle(model, data, config)
     else:
-        reason = direct_obstacle(model, data, config)
+        reason = coordinate_obstacle(model, data, config)
     if config.loop == "compiled" and reason is not None:
         raise HdnnError(f"loop='compiled' cannot serve: {reason}; use loop='auto'")
-    compiled = config.loop != "autograd" and reason is None
-    if joint:
-        return (
-            CompiledJointLoop(model, data, config)
-            if compiled
-            else JointLoop(model, data, config, group)
-        )
-    return CompiledLoop(model, data, config) if compiled else CoordinateLoop(model, data, config)
+    if config.loop != "autograd" and reason is None:
+        return CompiledLoop(model, data, config)
+    return JointLoop(model, data, config) if joint else CoordinateLoop(model, data, config)
 
 
 def _check_fit(model: Model, config: TrainingConfig) -> None:
@@ -419,8 +356,6 @@ def _check_fit(model: Model, config: TrainingConfig) -> None:
         )
     if images and config.loop == "compiled":
         raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
-    if config.method == "varpro" and config.loop == "compiled":
-        raise HdnnError("loop='compiled' serves coordinate and joint; varpro has loop='auto'")
     if config.distorts and not images:
         raise HdnnError("shift, rotate, zoom, flip and erase are for images")
     if config.method != "joint" and (

@@ -11,9 +11,6 @@ from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.settings import TrainingConfig
 
-LOSSES = ("logistic", "softmax", "squared")
-"""The losses, in the order of their codes in the kernels."""
-
 
 def loss_name(task: str, outputs: int) -> str:
     """Return "logistic" for two classes, "softmax" for more, "squared" for regression."""
@@ -59,20 +56,25 @@ def output_penalty(weight: Tensor, bias: Tensor) -> Tensor:
 def smoothness(network: HamiltonianNetwork) -> Tensor:
     """R = h/2 sum_j ||K_j - K_{j-1}||_F^2 + the same for b, equation (13), counted once.
 
-    On the assembled K and b. Zero for networks without a step (FCNN) and with shared weights.
+    On the assembled K and b. Zero for networks without a step (FCNN) and with shared weights. Of
+    an ensemble it is the sum over its networks.
     """
+    return smoothness_of_members(network).sum()
+
+
+def smoothness_of_members(network: HamiltonianNetwork) -> Tensor:
+    """The same for every network of an ensemble, ``(E,)``; one number where there is only one."""
     field = network.field
     if not isinstance(field, WeightedField) or not network.scheme.uses_step:
         return torch.zeros(())
     K, b = field.weights.K, field.weights.b
+    total = K.new_zeros(field.layout.lead)
     if field.weights.time_invariant or network.layers < 2:
-        return K.new_zeros(())
-    axis = field.weights.theta.ndim - 2
-    total = K.new_zeros(())
-    h = network.h
+        return total
+    axis, h = len(field.layout.lead), network.h
     for stack in (K, b):
         squares = torch.diff(stack, dim=axis).square().flatten(axis + 1).sum(-1)
-        total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum() / 2
+        total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum(-1) / 2
     return total
 
 

@@ -80,6 +80,12 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
     whole = optimizer.state_dict()
     whole["state"] = entries
     optimizer.load_state_dict(whole)
+    # Numbers such as NAdam's mu_product have a dtype of their own, which torch rounds to that of
+    # the parameters.
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for place, own in entries.items():
+        held = optimizer.state[parameters[place]]
+        held.update({k: v.to(held[k].device) for k, v in own.items() if v.ndim == 0})
 
 
 class Average:

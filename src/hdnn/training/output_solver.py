@@ -1,10 +1,9 @@
-"""Solving the output layer of wide networks by matrix products.
+"""Solving the output layer, given the hidden layers.
 
-Narrow ones are solved in compiled code, see `hdnn.kernels.output_layer`.
-
-Logistic loss and squared error have Hessians of the features' size, which are factorised. That of
-softmax is larger by the square of the number of classes: it is applied to vectors, never formed,
-and conjugate gradients solve for the step.
+Narrow ones are solved in a kernel; wide ones, and all where there are no kernels, by matrix
+products. Logistic loss and squared error have Hessians of the features' size, which are factorized.
+That of softmax is larger by the square of the number of classes: it is applied to vectors, never
+formed, and conjugate gradients solve for the step.
 """
 
 from __future__ import annotations
@@ -14,12 +13,67 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hdnn.kernels import native
+from hdnn.kernels.native import SolverOptions
+
 Array = np.ndarray
+MOST_UNKNOWNS = 160
+"""The largest output layer that the kernel solves; beyond it a matrix library wins."""
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
 ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
 
 
+def solve(
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: str,
+    alpha_c: float,
+    options: SolverOptions,
+) -> int:
+    """Minimize sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2 from V, in place.
+
+    Args:
+        Z, target, weight, V, loss, alpha_c: as in `newton`.
+        options: the solver.
+
+    Returns:
+        How many iterations it took.
+    """
+    if native.obstacle() is None and (V.size <= MOST_UNKNOWNS or options.solver == "adam"):
+        return native.output_layer(Z, target, weight, V, loss, alpha_c, options)
+    if options.solver == "adam":
+        return adam(Z, target, weight, V, loss, alpha_c, options)
+    return newton(Z, target, weight, V, loss, alpha_c, options.iterations, options.tolerance)
+
+
+@np.errstate(all="ignore")  # a training that diverges comes here too, and says so itself
+def adam(
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: str,
+    alpha_c: float,
+    options: SolverOptions,
+) -> int:
+    """A few steps of Adam from zero, as the paper's own code does; arguments as in `solve`."""
+    V[:] = 0
+    first, second = np.zeros_like(V), np.zeros_like(V)
+    beta1, beta2 = options.beta1, options.beta2
+    for t in range(1, options.iterations + 1):
+        _, R, _ = _EVALUATE[loss](Z @ V.T, target, weight)
+        G = R.T @ Z + 2 * alpha_c * V
+        first = beta1 * first + (1 - beta1) * G
+        second = beta2 * second + (1 - beta2) * G * G
+        m, v = first / (1 - beta1**t), second / (1 - beta2**t)
+        V -= options.learning_rate * m / (np.sqrt(v) + 1e-8)
+    return options.iterations
+
+
+@np.errstate(all="ignore")
 def newton(
     Z: Array,
     target: Array,
@@ -70,6 +124,7 @@ def newton(
     return iterations
 
 
+@np.errstate(all="ignore")
 def loss_and_residuals(
     Z: Array, target: Array, weight: Array, V: Array, loss: str
 ) -> tuple[float, Array]:

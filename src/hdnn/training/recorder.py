@@ -7,12 +7,10 @@ says what was recorded (`Header`), then one line for every recording (`Recording
 
 from __future__ import annotations
 
-import functools
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hdnn.analysis.profiles import Snapshots, spread
+from hdnn.analysis.norms import Norms, spaced_depths
+from hdnn.analysis.profile import profile
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import finite, read_json_lines, write_json_lines
 from hdnn.networks import HamiltonianNetwork
+from hdnn.program import Values
 from hdnn.training.epochlog import EpochLog
 from hdnn.training.loops import Observations
 from hdnn.training.schema import check_value
@@ -59,31 +59,38 @@ class Header:
 
 @dataclass(frozen=True)
 class Recording:
-    """One look, before the step of an iteration, at the batch of that iteration.
+    """One measurement, before the step of an iteration, on the batch of that iteration.
 
     Args:
         epoch: counted from 1, as in the history.
         iteration: counted from 0 over all epochs: steps taken before.
-        mean, minimum, maximum: over samples, of the norm of d y_N / d y_l, one entry for a depth.
-        smallest: the smallest singular value of d y_N / d y_l of any sample.
-        of_mean: the norm of the mean of d y_N / d y_l over the samples.
-        gradient_norm: the norm of the gradient of the penalized loss, on the whole batch, with
-            respect to the weights of all layers, before clipping; NaN where no sample counts.
-        energy: mean over samples of H of layer l at y_l; empty where there is no energy.
-        gradient: the part of it that belongs to layer l, at the same depths but N (one entry in all
-            where layers share their weights).
+        norms: of d y_N / d y_l at the recorded depths, and the energy.
+        gradient: norms of the gradient of the penalized loss, on the whole batch, with respect to
+            the weights of layer l, before clipping, at the same depths but N (one entry in all
+            where layers share their weights); empty where no sample counts.
+        gradient_norm: the same for the weights of all layers together; NaN where no sample counts.
     """
 
     epoch: int
     iteration: int
-    gradient_norm: float
-    mean: tuple[float, ...]
-    minimum: tuple[float, ...]
-    maximum: tuple[float, ...]
-    smallest: tuple[float, ...]
-    of_mean: tuple[float, ...]
-    energy: tuple[float, ...]
+    norms: Norms
     gradient: tuple[float, ...]
+    gradient_norm: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The line of the file: numbers with six digits; lists that are empty are left out."""
+        columns = {name: value for name, value in self.norms.to_dict().items() if name in _LISTS}
+        lists = {**columns, "gradient": list(self.gradient)}
+        numbers = {"gradient_norm": self.gradient_norm, **{k: v for k, v in lists.items() if v}}
+        return {"epoch": self.epoch, "iteration": self.iteration, **_rounded(numbers)}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.6g}")
 
 
 class GradientLog(EpochLog):
@@ -107,17 +114,17 @@ class GradientLog(EpochLog):
             ) from error
 
     def read(self) -> tuple[Header, list[dict[str, Any]]]:
-        """What was recorded, and the recordings; damaged ones are reported and left out."""
+        """What was recorded, and the recordings."""
         header = self.header()
 
         def parse(line: dict[str, Any]) -> dict[str, Any] | None:
             return None if "format" in line else _checked(line, len(header.depths))
 
-        lines = read_json_lines(self.path, parse).objects
+        lines = read_json_lines(self.path, parse)
         return header, [line for line in lines if line is not None]
 
     def begin(self, header: Header, epoch: int) -> None:
-        """Cut the record back to the end of an epoch; a header that is another is set aside.
+        """Cut the record back to the end of an epoch.
 
         Args:
             header: what will be recorded.
@@ -130,21 +137,11 @@ class GradientLog(EpochLog):
 
     def append(self, epoch: int, recordings: Sequence[Recording]) -> None:
         """Add the recordings of an epoch, unless they are there already."""
-        self.extend(epoch, "".join(map(_line, recordings)))
+        lines = (json.dumps(finite(recording.to_dict())) + "\n" for recording in recordings)
+        self.extend(epoch, "".join(lines))
 
 
 _LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")
-
-
-@functools.lru_cache(maxsize=64)
-def _form(lengths: tuple[int, ...]) -> str:
-    """How a recording is written: numbers with six digits; lists that are empty are left out."""
-    parts = (
-        f', "{name}": [{", ".join(["%.6g"] * length)}]'
-        for name, length in zip(_LISTS, lengths, strict=True)
-        if length
-    )
-    return '{"epoch": %d, "iteration": %d, "gradient_norm": %.6g' + "".join(parts) + "}\n"
 
 
 def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
@@ -165,16 +162,6 @@ def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
 def _check_number(name: str, value: object) -> None:
     if value is not None and type(value) not in (int, float):
         raise ValueError(f"{name} is made of numbers")
-
-
-def _line(r: Recording) -> str:
-    """A recording as JSON, in one go: formatting numbers one by one is slow."""
-    lists = (r.mean, r.minimum, r.maximum, r.smallest, r.of_mean, r.energy, r.gradient)
-    flat = tuple(itertools.chain.from_iterable(lists))
-    if math.isfinite(sum(flat) + r.gradient_norm):
-        return _form(tuple(map(len, lists))) % (r.epoch, r.iteration, r.gradient_norm, *flat)
-    given = {name: value for name, value in asdict(r).items() if value != ()}
-    return json.dumps(finite(given)) + "\n"
 
 
 class Recorder:
@@ -216,7 +203,7 @@ class Recorder:
                 "recording serves networks over features; look at images with hdnn.analysis.watch"
             )
         many = isinstance(self.depths, int)
-        depths = spread(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
+        depths = spaced_depths(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
         return Header(self.every, tuple(depths), self.samples)  # type: ignore[arg-type]
 
     def start(
@@ -224,75 +211,54 @@ class Recorder:
     ) -> None:
         """Watch a network that is trained on ``states``, of which the stem makes y_0."""
         self._stem = nn.Identity() if stem is None else stem
-        self._snapshots = Snapshots(network, self.header(network).depths)
-        self._states = states
+        self._network, self._states = network, states
+        self._depths = self.header(network).depths
         self.recordings = []
-        self._iterations: list[int] = []
-        self._gradient_norms: list[np.ndarray | None] = []
-        self._layers, self._shown = network.layers, self._snapshots.depths
-        self._shown = self._shown[self._shown < network.layers]
+        self._pending: list[tuple[int, Norms, np.ndarray | None]] = []
 
     def observes(self, iteration: int) -> bool:
         """Whether this iteration is recorded."""
         return iteration % self.every == 0
 
     def before_step(self, iteration: int, samples: Tensor) -> None:
-        """Take a snapshot of the weights and of some samples of the batch."""
-        self._iterations.append(iteration)
-        self._snapshots.take(self._entering(samples.reshape(-1)))
-        self._gradient_norms.append(None)
+        """Measure the network, with its present weights, on some samples of the batch."""
+        self._pending.append((iteration, self._measure(samples.reshape(-1)), None))
 
     def after_gradients(self, norms: np.ndarray) -> None:
         """Keep the norms of the gradient."""
-        self._gradient_norms[-1] = norms.reshape(-1)
+        iteration, measured, _ = self._pending[-1]
+        self._pending[-1] = iteration, measured, norms.reshape(-1)
 
     def after_compiled_epoch(self, seen: Observations) -> None:
-        """Keep the weights, batches and norms of the gradient of an epoch of one network."""
-        self._iterations += seen.iterations
-        self._gradient_norms += list(seen.gradient_norms[0])
-        states = [self._entering(torch.from_numpy(batch[0])) for batch in seen.batches]
-        self._snapshots.keep(states, seen.theta[0], seen.beta[0])
+        """Measure the weights that one network had in an epoch, each on its batch."""
+        own = self._network.values()
+        for k, iteration in enumerate(seen.iterations):
+            theta, beta = (torch.from_numpy(part[0][k]) for part in (seen.theta, seen.beta))
+            values = own._replace(theta=theta, beta=beta)
+            measured = self._measure(torch.from_numpy(seen.batches[k][0]), values)
+            self._pending.append((iteration, measured, seen.gradient_norms[0][k]))
 
     @torch.no_grad()
-    def _entering(self, chosen: Tensor) -> np.ndarray:
-        """y_0 of some samples of a batch."""
-        found: np.ndarray = self._stem(self._states[chosen[: self.samples]]).numpy()
-        return found
+    def _measure(self, batch: Tensor, values: Values | None = None) -> Norms:
+        y = self._stem(self._states[batch[: self.samples]])
+        return profile(self._network, y, self._depths, values=values)
 
     def finish(self, epoch: int) -> list[Recording]:
         """Make the recordings of an epoch that has ended."""
-        found: list[Recording] = []
-        iterations, self._iterations = self._iterations, []
-        gradients, self._gradient_norms = self._gradient_norms, []
-        for profiles in self._snapshots.profiles():
-            norms, size = profiles.largest, len(found)
-            columns = [
-                norms.mean(-1),
-                norms.min(-1),
-                norms.max(-1),
-                profiles.smallest.min(-1),
-                profiles.of_mean,
-            ]
-            if profiles.energy is not None:
-                columns.append(profiles.energy.mean(-1))
-            else:
-                columns.append(np.empty((len(norms), 0)))
-            lists = [map(tuple, column.tolist()) for column in columns]
-            steep = self._gradients(gradients[size : size + len(norms)])
-            for k, ((gradient_norm, layers), *row) in enumerate(
-                zip(steep, *lists, strict=True), size
-            ):
-                found.append(Recording(epoch, iterations[k], gradient_norm, *row, layers))  # type: ignore[call-arg]
-        self.recordings += found
-        return found
+        made = [
+            Recording(epoch, iteration, norms, *self._gradient(gradient))
+            for iteration, norms, gradient in self._pending
+        ]
+        self._pending = []
+        self.recordings += made
+        return made
 
-    def _gradients(
-        self, gradients: list[np.ndarray | None]
-    ) -> Iterator[tuple[float, tuple[float, ...]]]:
-        """Norms of the whole gradient and of layers, each time; none where a step was not taken."""
-        known = [found for found in gradients if found is not None]
-        table = np.stack(known) if known else np.empty((0, 0))
-        shown = table if table.shape[1] < self._layers else table[:, self._shown]
-        totals = np.sqrt((table * table).sum(1))
-        pairs = zip(totals.tolist(), map(tuple, shown.tolist()), strict=True)
-        return ((math.nan, ()) if found is None else next(pairs) for found in gradients)
+    def _gradient(self, gradient: np.ndarray | None) -> tuple[tuple[float, ...], float]:
+        """Norms of layers and of the whole gradient; none where a step was not taken."""
+        if gradient is None:
+            return (), math.nan
+        layers = self._network.layers
+        shown = gradient
+        if len(gradient) == layers:
+            shown = gradient[[depth for depth in self._depths if depth < layers]]
+        return tuple(shown.tolist()), float(np.sqrt((gradient * gradient).sum()))

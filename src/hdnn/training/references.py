@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn.data import Dataset
 from hdnn.models import Model
 from hdnn.training.evaluation import evaluate_fully, predictions_metrics
 from hdnn.training.metrics import Array
-from hdnn.training.prepare import Prepared
 
 MOST_NUMBERS = 4_000_000
 """A linear model is fitted on so many rows that its table has at most this many numbers."""
@@ -123,7 +123,7 @@ def doubts(figures: dict[str, Any], references: dict[str, dict[str, Any]]) -> li
 
 
 def compare_with_references(
-    model: Model, data: Prepared
+    model: Model, data: Dataset
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """References and doubts of a training, on what it held out, else on the training data.
 
@@ -135,6 +135,6 @@ def compare_with_references(
         As `References.evaluate`, and as `doubts`.
     """
     held_out = len(data.X_test) > 0
-    X, target = (data.X_test, data.y_test) if held_out else (data.X_train, data.y_train)
-    references = References.fit(model, data.X_train, data.y_train).evaluate(X, target)
+    X, target = (data.X_test, data.y_test) if held_out else (data.X, data.y)
+    references = References.fit(model, data.X, data.y).evaluate(X, target)
     return references, doubts(evaluate_fully(model, X, target), references)

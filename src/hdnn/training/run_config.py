@@ -83,7 +83,7 @@ class RunConfig:
         check_tables(tables, where)
         try:
             images = _of_images(tables)
-            tables = with_preset(tables) if images else _with_depth(tables)
+            tables = with_preset(tables) if images else tables
             kinds = {**TABLES, "model": ImageModelConfig if images else ModelConfig}
             return cls(
                 **{
@@ -143,14 +143,6 @@ def check_tables(tables: Mapping[str, Any], where: str) -> None:
             raise unknown_name(f"table in {where}", name, TABLES)
         if not isinstance(table, Mapping):
             raise HdnnError(f"{name} in {where} is a table, got {shown(table)}")
-
-
-def _with_depth(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, where the network's depth is not given but levels are: with that of the last."""
-    levels, model = tables.get("training", {}).get("levels"), tables.get("model", {})
-    if not isinstance(levels, list | tuple) or not levels or "layers" in model:
-        return tables
-    return {**tables, "model": {**model, "layers": levels[-1]}}
 
 
 def _of_images(tables: Mapping[str, Any]) -> bool:

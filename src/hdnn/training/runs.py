@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -23,30 +22,24 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from hdnn.data import Dataset
+from hdnn.data.dataset import data_digest
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
-from hdnn.files import (
-    DamagedFileWarning,
-    atomic,
-    finite,
-    read_json_lines,
-    remove_stale,
-    sync_folder,
-)
+from hdnn.files import atomic, finite, read_json_lines, sync
 from hdnn.models import Model, load, save
-from hdnn.refinement import set_depth
-from hdnn.training import checkpoint, starts, targets, toml
+from hdnn.training import checkpoint, targets, toml
 from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
-from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.levels import INTERPOLATION, Levels
-from hdnn.training.prepare import Prepared, PreparedRun, build, data_digest
-from hdnn.training.recorder import GradientLog, Recorder
+from hdnn.training.prepare import PreparedRun
+from hdnn.training.recorder import Recorder
 from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
 from hdnn.training.trainer import Callback, Snapshot, Trainer
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
+TEMPORARY = ".*.tmp"
+"""What `hdnn.files.atomic` calls its files; killed processes leave them."""
 FAILURE = "failure.txt"
 """Why a training diverged; the next one removes it."""
 
@@ -56,7 +49,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.trained: tuple[Model, Prepared] | None = None  # by this process, when it is finished
+        self.trained: tuple[Model, Dataset] | None = None  # by this process, when it is finished
 
     @property
     def config(self) -> Path:
@@ -81,11 +74,6 @@ class Run:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.json"
-
-    @property
-    def starts(self) -> Path:
-        """Where the starts of a run of several are, each a run."""
-        return self.folder / "starts"
 
     @property
     def failure(self) -> str | None:
@@ -125,22 +113,21 @@ class Run:
                 raise HdnnError(f"{folder} holds a finished run; pass --overwrite to train again")
             run.move_to(config.training.device)
             return run
-        if run.folder.is_dir():
-            run.clean()
         if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
             raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
         missing = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
         try:
             run.folder.mkdir(parents=True, exist_ok=True)
             for path in missing:
-                sync_folder(path.parent)
+                sync(path.parent)
         except OSError as error:
             raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
         run._write_config(config)
         return run
 
     def _has_content(self) -> bool:
-        return any(path.name != LOCK for path in self.folder.iterdir())
+        left = {*self.folder.glob(LOCK), *self.folder.glob(TEMPORARY)}
+        return any(path not in left for path in self.folder.iterdir())
 
     def read_config(self) -> RunConfig:
         """What the run trains, with the place where its data are now."""
@@ -204,8 +191,6 @@ class Run:
             HdnnError: the run has as many already, stopped early, or its last state is not there.
         """
         config = self.read_config()
-        if config.training.n_init > 1:
-            raise HdnnError("a run of several starts ends with them; train anew with more --epochs")
         before = config.training.epochs
         longer = replace(config, training=replace(config.training, epochs=epochs))
         if epochs < before or (epochs == before and self.finished):
@@ -237,9 +222,8 @@ class Run:
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
         for folder in (self.folder, self.checkpoint.parent):
-            remove_stale(folder)
-        for stale in self.folder.glob(".checkpoint.*"):
-            shutil.rmtree(stale, ignore_errors=True)
+            for stale in folder.glob(TEMPORARY):
+                stale.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """As `clean`, of a run in which perhaps another process is at work: then do nothing."""
@@ -248,8 +232,7 @@ class Run:
 
     def clear(self) -> None:
         """Remove what a training wrote, the config last."""
-        for folder in (self.checkpoint.parent, self.starts):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
         failure = self.folder / FAILURE
         earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
         files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
@@ -301,9 +284,6 @@ class Run:
         snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
         if snapshot is None:
             return None
-        levels = Levels.of(model, config.training)
-        if levels.depths:
-            set_depth(model, levels.depths[levels.level_of(snapshot.tensors)], INTERPOLATION)
         state = {k[6:]: v for k, v in snapshot.tensors.items() if k.startswith("model.")}
         model.load_state_dict(state)
         _, undo = standardized_target(prepared.data)
@@ -314,19 +294,16 @@ class Run:
         self,
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
-        group: Group = SINGLE_PROCESS,
         prepared: PreparedRun | None = None,
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one; returns the metrics.
 
         Interrupted by KeyboardInterrupt, it first writes all of the last whole epoch: history,
-        recordings, checkpoint. Of several processes only rank 0 touches the folder; the others need
-        the data, but not the folder.
+        recordings, checkpoint.
 
         Args:
             callbacks: called after every epoch, when the history is written.
             checkpoint_seconds: between checkpoints.
-            group: the processes that train together.
             prepared: data and untrained model of this run, where the caller has them already; the
                 model is trained in place.
 
@@ -337,11 +314,8 @@ class Run:
             HdnnError: another process trains here, or the data have changed.
         """
         with ExitStack() as held:
-            config = group.rank_zero(lambda: self._claim(held, prepared))
-            if config.training.n_init > 1:
-                run = prepared or PreparedRun.of(config)
-                return self._train_starts(run, callbacks, checkpoint_seconds)
-            run = group.all_ranks(lambda: prepared or PreparedRun.of(config))
+            config = self._claim(held, prepared)
+            run = prepared or PreparedRun.of(config)
             data, model = run.data, run.model
             journal = Journal(
                 self.history,
@@ -349,49 +323,22 @@ class Run:
                 lambda snapshot: self.write_checkpoint(config, snapshot),
                 checkpoint_seconds,
             )
-            snapshot = group.rank_zero(lambda: self._last(config, model, journal))
-            trainer = Trainer(model, config.training, group=group)
-            if group.is_rank_zero:
-                trainer.recorder = journal.recorder
-                trainer.callbacks = [journal, *callbacks]
+            snapshot = self._last(config, model, journal)
+            trainer = Trainer(model, config.training, [journal, *callbacks], journal.recorder)
             target, undo = standardized_target(data)
             try:
-                trainer.fit(data.X_train, target, resume=snapshot)
-                if group.is_rank_zero and trainer.snapshot is not None:
+                trainer.fit(data.X, target, resume=snapshot)
+                if trainer.snapshot is not None:
                     journal.save(trainer.snapshot)  # more epochs can go on from it
                 undo(model.cpu())
-                return self._finish(model, data, group, journal)
+                return self._finish(model, data, journal)
             except (KeyboardInterrupt, HdnnError) as error:
-                writes = group.is_rank_zero and not isinstance(error, StorageError)
+                writes = not isinstance(error, StorageError)
                 if writes and trainer.snapshot is not None:
                     journal.save(trainer.snapshot)
                 if writes and isinstance(error, DivergenceError):
                     (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
                 raise
-
-    def _train_starts(
-        self, prepared: PreparedRun, callbacks: Sequence[Callback], checkpoint_seconds: float
-    ) -> dict[str, Any]:
-        """Train every start in a folder of its own, and keep what the best one wrote."""
-        tried = []
-        for number, config in enumerate(starts.configs(prepared.config)):
-            start = Run(self.starts / str(number))
-            if start.finished:
-                start.tidy()  # it may have been killed right after its last write
-            else:
-                start = Run.create(start.folder, config)
-                model = prepared.model if number == 0 else build(config, prepared.data)
-                own = PreparedRun(config, prepared.data, model)
-                start.train(callbacks, checkpoint_seconds, prepared=own)
-            tried.append((starts.final_loss(read_history(start.history)), number, start))
-        best = min(tried, key=lambda found: found[:2])[2]
-        for written in (best.history, best.gradients, best.metrics, best.model_file):
-            if written.exists():
-                with atomic(self.folder / written.name) as temporary:
-                    shutil.copyfile(written, temporary)
-        self.trained = best.trained or (best.load_model(), prepared.data)
-        metrics: dict[str, Any] = json.loads(self.metrics.read_text())
-        return metrics
 
     def _claim(self, held: ExitStack, prepared: PreparedRun | None) -> RunConfig:
         """Lock the folder for as long as the stack lives; the run config in it."""
@@ -410,25 +357,15 @@ class Run:
         return snapshot
 
     def _recorder(self, config: RunConfig) -> Recorder | None:
-        """The recorder of this run; old configs do not tell, but their record does."""
-        if config.record is not None:
-            return Recorder(config.record.every, config.record.depths, config.record.samples)
-        if not self.gradients.exists():
-            return None
-        try:
-            header = GradientLog(self.gradients).header()
-        except FileFormatError as error:
-            warnings.warn(f"{error}; nothing more is recorded", DamagedFileWarning, stacklevel=2)
-            return None
-        return Recorder(header.every, header.depths, header.samples)
+        """The recorder of this run, if it has one."""
+        asked = config.record
+        return None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
 
-    def _finish(
-        self, model: Model, data: Prepared, group: Group, journal: Journal
-    ) -> dict[str, Any]:
-        metrics: dict[str, Any] = {"train": evaluate(model, data.X_train, data.y_train, group)}
+    def _finish(self, model: Model, data: Dataset, journal: Journal) -> dict[str, Any]:
+        metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}
         if len(data.X_test):
-            metrics["test"] = evaluate(model, data.X_test, data.y_test, group)
-        group.rank_zero(lambda: self._write(model, metrics, journal))
+            metrics["test"] = evaluate(model, data.X_test, data.y_test)
+        self._write(model, metrics, journal)
         self.trained = model, data
         return metrics
 
@@ -452,16 +389,16 @@ class Run:
         checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
 
 
-def standardized_target(data: Prepared) -> tuple[Tensor, Callable[[Model], None]]:
+def standardized_target(data: Dataset) -> tuple[Tensor, Callable[[Model], None]]:
     """Targets of a regression, standardized, and how to undo that in the output layer."""
     if data.task == "classification":
-        return data.y_train, lambda model: None
-    scale = targets.scale_of(data.y_train)
-    return targets.standardize(data.y_train, scale), (
+        return data.y, lambda model: None
+    scale = targets.scale_of(data.y)
+    return targets.standardize(data.y, scale), (
         lambda model: targets.predict_unscaled(model, scale)
     )
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The epoch records of a history; damaged lines are reported and left out."""
-    return read_json_lines(path, with_epoch).objects
+    """The epoch records of a history."""
+    return read_json_lines(path, with_epoch)

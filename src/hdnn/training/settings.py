@@ -7,9 +7,8 @@ against it; the flags of ``hdnn train``, the estimators' checks and docs/setting
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,14 +20,13 @@ from hdnn.data import BUNDLED, KINDS, PROBLEMS
 from hdnn.data.images import IMAGE_SETS
 from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
-from hdnn.models import ImageOptions
-from hdnn.models.image_config import BLOCKS, CONNECTORS, HEADS, NORMS
+from hdnn.models.images import BLOCKS, CONNECTORS, HEADS, NORMS, ImageConfig
 from hdnn.models.projection import CHOICES
 from hdnn.training.devices import DEVICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
 
-METHODS = ("coordinate", "joint", "varpro")
+METHODS = ("coordinate", "joint")
 SOLVERS = ("newton", "adam")
 SCHEDULES = ("constant", "exponential", "cosine", "one-cycle")
 LOOPS = ("auto", "compiled", "autograd")
@@ -54,10 +52,6 @@ Depths = Annotated[
     tuple[Annotated[int, Ge(0), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
 ]
 Betas = Annotated[tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]], LISTED]
-Levels = Annotated[
-    tuple[Annotated[int, Ge(1), Le(MOST_LAYERS)], ...], MinLen(1), LISTED_OR_ONE, LISTED
-]
-Shares = Annotated[tuple[Annotated[int, Ge(1), Le(MOST)], ...], MinLen(1), LISTED_OR_ONE, LISTED]
 Targets = Annotated[
     str | Annotated[tuple[str, ...], MinLen(1), LISTED],
     BeforeValidator(lambda given: given[0] if _is_single(given) else given),
@@ -233,9 +227,14 @@ class ImageModelConfig:
         for name in ("architecture", "step"):
             object.__setattr__(self, name, getattr(options, name))
 
-    def options(self) -> ImageOptions:
-        """The part of it that describes the architecture."""
-        return ImageOptions(**{f.name: getattr(self, f.name) for f in fields(ImageOptions)})
+    def options(self, **images: Any) -> ImageConfig:
+        """The architecture for certain images; their size need not be known yet."""
+        stages = len(self.widths) if isinstance(self.widths, Sequence) else 1
+        side = 2**stages
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        names = {f.name for f in fields(ImageConfig)}
+        given = {name: value for name, value in own.items() if name in names}
+        return ImageConfig(**({"size": (side, side)} | given | images))
 
 
 @record
@@ -255,8 +254,7 @@ class TrainingConfig:
     method: Annotated[str, OneOf(METHODS)] = setting(
         "coordinate",
         "coordinate (solve the output layer in every iteration, then a step on the hidden layers; "
-        "appendix B.1), joint (one optimizer for everything; appendix B.2) or varpro (L-BFGS on "
-        "the hidden layers, all samples at once, the output layer eliminated).",
+        "appendix B.1) or joint (one optimizer for everything; appendix B.2).",
         "Training",
     )
     epochs: int = setting(50, "Passes over the data.", "Training", ge=0)
@@ -336,21 +334,6 @@ class TrainingConfig:
         ge=1,
         le=MOST,
     )
-    levels: Levels | None = setting(
-        None,
-        "Train at these depths one after the other, as in 4,16,64; see docs/depth.md.",
-        "Training",
-        allowed="a list of increasing integers, of which the last is the depth of the network",
-    )
-    level_epochs: Shares | None = setting(
-        None,
-        "levels: how the epochs are split, in proportion, as in 2,1,1; equally by default.",
-        "Training",
-        allowed="a list of positive integers, one for every level",
-    )
-    n_init: int = setting(
-        1, "Starts, of which the one with the lowest loss is kept.", "Training", ge=1, le=1000
-    )
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
     loop: Annotated[str, OneOf(LOOPS)] = setting(
         "auto",
@@ -367,16 +350,6 @@ class TrainingConfig:
             raise HdnnError("early_stopping needs a validation part: give validation=0.1")
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
-        self._check_levels()
-
-    def _check_levels(self) -> None:
-        levels, shares = self.levels or (), self.level_epochs or ()
-        if any(b <= a for a, b in pairwise(levels)):
-            raise HdnnError(f"levels are increasing depths, as in 4,16,64; got {levels!r:.60}")
-        if shares and len(shares) != len(levels):
-            raise HdnnError(f"level_epochs has {len(shares)} entries for {len(levels)} levels")
-        if 0 < self.epochs < len(levels):
-            raise HdnnError(f"{len(levels)} levels need as many epochs, got epochs={self.epochs}")
 
     @property
     def solves_output(self) -> bool:

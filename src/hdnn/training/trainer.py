@@ -15,12 +15,10 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
-from hdnn.refinement import refine, set_depth
+from hdnn.training import devices
 from hdnn.training.devices import placed
-from hdnn.training.ensemble import Ensemble, EnsembleLoop
+from hdnn.training.ensemble import Ensemble, ensemble_loop
 from hdnn.training.evaluation import logits_of
-from hdnn.training.group import SINGLE_PROCESS, Group
-from hdnn.training.levels import INTERPOLATION, Levels, carried
 from hdnn.training.loops import (
     Batches,
     Epoch,
@@ -50,7 +48,6 @@ class EpochRecord:
         learning_rate: the optimizer's.
         validation_loss, validation_accuracy: on the held-out part, after the epoch.
         seconds: time since the training began (summed over interruptions).
-        layers: the depth, where it changes on the way.
 
     >>> from hdnn.training import EpochRecord
     >>> EpochRecord(1, 0.5, 0.6, 0.9, learning_rate=0.05, seconds=1.0).to_dict()["loss"]
@@ -65,7 +62,6 @@ class EpochRecord:
     seconds: float
     validation_loss: float | None = None
     validation_accuracy: float | None = None
-    layers: int | None = None
 
     def to_dict(self) -> dict[str, float | int]:
         """Without what was not measured.
@@ -118,8 +114,6 @@ class Trainer:
         callbacks: called with the trainer and the epoch's record after every epoch; one that sets
             ``trainer.stopped = True`` ends the training there.
         recorder: looks at gradients on the way; it changes nothing.
-        group: the processes that train together, see docs/distributed.md; callbacks and recorder
-            are those of rank 0.
         observer: looks at iterations of an ensemble; it changes nothing.
         ensemble_loop: how an ensemble goes through an epoch.
 
@@ -142,17 +136,12 @@ class Trainer:
         config: TrainingConfig | None = None,
         callbacks: Sequence[Callback] = (),
         recorder: Recorder | None = None,
-        group: Group = SINGLE_PROCESS,
         observer: Observer | None = None,
-        ensemble_loop: LoopOf = EnsembleLoop,
+        ensemble_loop: LoopOf = ensemble_loop,
     ) -> None:
-        self.trained, self.recorder, self.group = model, recorder, group
+        self.trained, self.recorder = model, recorder
         self.observer, self.ensemble_loop = observer, ensemble_loop
         self.config = TrainingConfig() if config is None else config
-        if self.config.n_init > 1:
-            raise HdnnError(
-                "a trainer trains the model it is given: n_init is for runs and estimators"
-            )
         self.callbacks = list(callbacks)
         self.history: list[EpochRecord] = []
         self.stopped = False
@@ -202,15 +191,10 @@ class Trainer:
             seeds = [self.config.seed]
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         with placed(self.trained, device):
-            self.levels = Levels.of(self.trained, self.config)
-            self._set_level(self._first_level(resume))
             self.loop = self._make_loop(data)
             if resume is not None:
                 self._restore(resume)
-            with self.group.guard():
-                self._run(data, watched, resume)
-            while self.level < self.levels.last:  # stopped on the way
-                self._enter_next_level(data)
+            self._run(data, watched, resume)
             self._set_final_weights(data)
         return self.history
 
@@ -221,7 +205,7 @@ class Trainer:
                 raise HdnnError(f"ensembles train on the CPU, not on {self.config.device!r}")
             return CPU
         stem, dtype = self.model.stem, self.model.head.weight.dtype
-        return self.group.device_for(self.config.device, stem.takes_images, dtype)
+        return devices.choose_device(self.config.device, stem.takes_images, dtype)
 
     def _check_ensemble(self, *unused: object) -> None:
         """Raise for what is there for single models only."""
@@ -230,31 +214,27 @@ class Trainer:
             config.class_weight,
             config.early_stopping,
             config.validation or None,
-            config.levels,
         )
         if any(part is not None for part in (*unused, *options, self.recorder)):
             raise HdnnError(
                 "an ensemble is trained without sample or class weights, validation, early "
-                "stopping, levels and recorder; train its networks one by one"
+                "stopping and recorder; train its networks one by one"
             )
 
     def _make_loop(self, data: Batches) -> Loop:
         # A batch is at most all samples, and the loop makes room for a whole one.
-        config = self.levels.settings(self.level)
-        config = replace(config, batch_size=min(config.batch_size, data.samples))
+        size = min(self.config.batch_size, data.samples)
+        config = replace(self.config, batch_size=size)
         if isinstance(self.trained, Ensemble):
-            self.group.check(config)
             loop = self.ensemble_loop(self.trained, data, config)
             loop.observer = self.observer
             return loop
-        loop = make_loop(self.trained, data, config, self.group)
+        loop = make_loop(self.trained, data, config)
         if self.recorder is not None:
             if self.model.stem.takes_images:
                 raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
             if loop.device.type != "cpu":
                 raise HdnnError("recording runs on the CPU: leave out device, or the recording")
-            if self.config.levels is not None:
-                raise HdnnError("recording serves a training at one depth; leave out levels")
             self.recorder.start(self.model.network, data.states, self.model.stem)
             loop.observer = self.recorder
         return loop
@@ -290,8 +270,6 @@ class Trainer:
         if resume is None:
             self.snapshot = self._take(0, 0.0)
         for number in range(first, self.config.epochs):
-            if self._level_is_over(number):
-                self._enter_next_level(data)
             if self._patience_is_over(number):
                 break
             epoch = self.loop.epoch(self._order(data.samples), number)
@@ -303,17 +281,17 @@ class Trainer:
                 epoch.loss,
                 epoch.penalized,
                 epoch.accuracy,
-                self.levels.settings(self.level).learning_rate_at(number),
+                self.config.learning_rate_at(number),
                 time.perf_counter() - begin,
                 loss,
                 accuracy,
-                None if self.config.levels is None else self.config.levels[self.level],
             )
             self.history.append(record)
             self._note_best(record)
             recordings = [] if self.recorder is None else self.recorder.finish(number + 1)
             self.snapshot = self._take(number + 1, record.seconds, record, recordings)
-            self.stopped = self.group.rank_zero(lambda record=record: self._tell(record))  # type: ignore[misc]
+            for callback in self.callbacks:
+                callback(self, record)
             if self.stopped:
                 break
 
@@ -321,12 +299,6 @@ class Trainer:
         """In which order an epoch takes the samples: ``(samples,)``, or ``(E, samples)``."""
         orders = [torch.randperm(samples, generator=source) for source in self.generators]
         return torch.stack(orders) if isinstance(self.trained, Ensemble) else orders[0]
-
-    def _tell(self, record: EpochRecord) -> bool:
-        """Call the callbacks; whether one of them ends the training."""
-        for callback in self.callbacks:
-            callback(self, record)
-        return self.stopped
 
     def _check(self, X: Tensor, target: Tensor) -> None:
         model = self.model
@@ -345,35 +317,6 @@ class Trainer:
                 f"class numbers are 0 to {classes - 1} for this model, got {int(target.min())} to "
                 f"{int(target.max())}"
             )
-
-    # --- levels -----------------------------------------------------------------------------------
-
-    def _first_level(self, resume: Snapshot | None) -> int:
-        if resume is not None:
-            return self.levels.level_of(resume.tensors)
-        return 0 if self.config.epochs else self.levels.last
-
-    def _set_level(self, level: int) -> None:
-        """Bring what is trained to the depth of a level."""
-        self.level = level
-        if self.levels.depths:
-            set_depth(self.trained, self.levels.depths[level], INTERPOLATION)
-
-    def _level_is_over(self, epochs: int) -> bool:
-        if self.level == self.levels.last:
-            return False
-        return epochs >= self.levels.ends[self.level] or self._patience_is_over(epochs)
-
-    def _enter_next_level(self, data: Batches) -> None:
-        """Refine what this level found, and go on from there, also after an interruption."""
-        assert self.snapshot is not None
-        self._return_to_best()
-        fine = refine(self.model, self.levels.depths[self.level + 1], INTERPOLATION)
-        state, self._best = carried(self.loop, fine), None
-        self._set_level(self.level + 1)
-        self.loop = self._make_loop(data)
-        self.loop.restore(state)
-        self.snapshot = self._take(self.snapshot.epoch, self.snapshot.seconds)
 
     # --- data -------------------------------------------------------------------------------------
 
@@ -432,19 +375,17 @@ class Trainer:
             self._load(last)
 
     @torch.no_grad()
-    def _measure(
-        self, data: Batches, best: bool, group: Group = SINGLE_PROCESS
-    ) -> tuple[float, float | None]:
+    def _measure(self, data: Batches, best: bool) -> tuple[float, float | None]:
         """Loss without penalties, and accuracy (None for regression), of what would be returned."""
         with self._judged(best):
-            logits = logits_of(self.model, data.states, group)
+            logits = logits_of(self.model, data.states)
         loss = float(data_loss(logits, data.target, data.weight, self.loop.loss))
         if self.loop.loss == "squared":
             return loss, None
         return loss, count_correct(logits, data.target, self.loop.loss) / len(data)
 
     def _watch(self, data: Batches) -> tuple[float, float | None]:
-        return self._measure(data, best=False, group=self.group)
+        return self._measure(data, best=False)
 
     def evaluate_now(self) -> tuple[float, float | None]:
         """Loss and accuracy, on the training data, of the model that would be returned now.
@@ -498,7 +439,7 @@ class Trainer:
         if isinstance(self.trained, Ensemble):
             self.trained.fit_outputs(data.states, data.target, self.config.alpha_c)
             return
-        out = self.model.stages(self.model.stem(data.states.to(self.loop.device)))
+        out = self.model.hidden(data.states.to(self.loop.device))
         solve_output(self.model, out, data.target, data.weight, self.config)
 
     def _diagnosis(self, data: Batches, number: int) -> str:
@@ -555,8 +496,6 @@ class Trainer:
         tensors = {f"model.{k}": v.detach().clone() for k, v in self.trained.state_dict().items()}
         tensors |= {f"loop.{k}": v for k, v in self.loop.state().items()}
         tensors["generator"] = torch.cat([source.get_state() for source in self.generators])
-        if self.levels.depths:
-            tensors["level"] = torch.tensor(self.level)
         if self._best is not None:
             tensors["best.loss"] = torch.tensor(self._best[0], dtype=torch.float64)
             tensors["best.epoch"] = torch.tensor(self._best[1])

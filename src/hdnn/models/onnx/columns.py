@@ -13,7 +13,7 @@ import numpy as np
 from hdnn.data import ColumnEncoder
 from hdnn.data.columns import MISSING
 from hdnn.data.encoder import PERIODS, EncodedColumn
-from hdnn.errors import HdnnError, setting
+from hdnn.errors import HdnnError
 from hdnn.models.onnx.graph import Graph
 
 UNKNOWN, ABSENT = -1, -2
@@ -47,7 +47,7 @@ def _category(column: EncodedColumn, graph: Graph, x: str) -> tuple[list[str], s
         raise HdnnError(
             f"column {column.name[:60]!r} has so many categories that the rare ones are told apart "
             "by a hash, which ONNX has no operator for; export a file that takes what the encoder "
-            f"gives (encoded=True), or train without it ({setting('drop', [column.name[:60]])})"
+            "gives (encoded), or train without the column (drop)"
         )
     numbers = {text: ABSENT for text in MISSING} | {
         level: number for number, level in enumerate(column.levels)

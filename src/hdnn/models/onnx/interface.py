@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data import ColumnEncoder
-from hdnn.data.columns import Values
-from hdnn.data.encoder import EncodedColumn, as_days
 from hdnn.models.model import Model
 from hdnn.networks import HamiltonianNetwork
+
+if TYPE_CHECKING:  # of the application
+    from hdnn.data import ColumnEncoder
+    from hdnn.data.columns import Values
+    from hdnn.data.encoder import EncodedColumn
 
 SAMPLES = 5
 """How many samples an export is checked on."""
@@ -79,9 +82,11 @@ def interface_of(
     if thing.scaler is not None:
         columns = columns * thing.scaler.scale + thing.scaler.mean
         columns.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
-    if thing.encoder is None or encoded:
+    if thing.columns is None or encoded:
         return _single("columns", ("batch", *thing.stem.shape), output, columns)
-    return _of_columns(thing.encoder, columns, output)
+    from hdnn.data import ColumnEncoder  # of the application
+
+    return _of_columns(ColumnEncoder.from_list(thing.columns), columns, output)
 
 
 def _single(name: str, shape: Shape, output: tuple[str, Shape], example: Tensor) -> Interface:
@@ -132,4 +137,8 @@ def _example(column: EncodedColumn, numbers: NDArray[np.float64]) -> Values:
 def _feed(column: EncodedColumn, values: Values) -> Values:
     if column.kind == "category":
         return np.array(["" if text is None else text for text in values], object)
-    return as_days(values) if column.kind == "date" else values
+    if column.kind != "date":
+        return values
+    from hdnn.data.encoder import as_days  # of the application
+
+    return as_days(values)

@@ -7,7 +7,7 @@ that differ from layer to layer are what it scans, those that all layers share s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from itertools import pairwise
 
@@ -16,10 +16,10 @@ from onnx import helper
 from torch import Tensor
 
 from hdnn.errors import HdnnError
-from hdnn.fields import Activation, Layout
+from hdnn.fields import Activation, Convolution, Matrix
 from hdnn.models.onnx.graph import Graph
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Adjoint, Program, Stage
+from hdnn.program import Program, Stage
 from hdnn.schemes import RK4, ForwardEuler, ImplicitMidpoint, Scheme
 
 ACTIVATIONS = {
@@ -53,17 +53,20 @@ class Layers:
 
     Args:
         outer: the graph that the loop is in.
-        layout: of the state.
-        layers: L.
+        net: the network.
+        h: the step that stages take, a number or ``([E,] L)``.
         cuts: the places where the state is cut, from 0 to its width.
     """
 
-    def __init__(self, outer: Graph, layout: Layout, layers: int, cuts: list[int]) -> None:
+    def __init__(
+        self, outer: Graph, net: HamiltonianNetwork, h: float | Tensor, cuts: list[int]
+    ) -> None:
         self.graph, self.outer = Graph(outer.dtype, outer), outer
-        self.layout, self.layers, self.cuts = layout, layers, cuts
-        self.lead = 0 if layout.ensemble is None else 1
+        self.layout, self.kernel, self.cuts = net.field.layout, net.kernel, cuts
+        self.values = net.values()._replace(h=h)
+        self.lead = len(self.layout.lead)
         self.scanned: list[tuple[str, str]] = []
-        self._stages: dict[tuple[int, int, object], Arrays] = {}
+        self._stages: dict[tuple[int, float], Arrays] = {}
 
     def array(self, stack: Tensor, hint: str) -> str:
         """The name of a layer's entry of a stack ``([E,] L or 1, ...)``."""
@@ -81,32 +84,42 @@ class Layers:
         """The name of a step size, or of another factor ``([E,] L)``, of a layer."""
         if not isinstance(h, Tensor):
             return self.outer.constant(h, "h")
-        tail = () if self.layout.ensemble is None else (1,) * (1 - self.layout.axis)
+        tail = () if self.layout.ensemble is None else (1,) * (3 if self.layout.channels else 2)
         return self.array(h.reshape(*h.shape, *tail), "h")
 
     def arrays(self, stage: Stage) -> Arrays:
         """W, b and A of a stage; what stages have in common is stored once."""
-        gain = stage.A.step if isinstance(stage.A, Adjoint) else stage.A
-        key = id(stage.W), id(stage.b), id(gain) if isinstance(gain, Tensor) else gain
+        key = id(stage.W), stage.factor
         if key not in self._stages:
             self._stages[key] = self._arrays(stage)
         return self._stages[key]
 
     def _arrays(self, stage: Stage) -> Arrays:
-        W, b = (_shared(block.tensor(), block.stack.theta) for block in (stage.W, stage.b))
-        A = stage.gain(W, self.layout)
-        dense = isinstance(A, Tensor) and A.ndim >= self.lead + 3
-        if dense:
-            gain: str | None = self.array(self._matrix(A), "A")  # type: ignore[arg-type]
+        if not isinstance(stage.W, Matrix | Convolution):
+            raise HdnnError(
+                f"{type(stage.W).__name__} is a map of your own, which ONNX has no operator for; "
+                "export networks whose K is a matrix or a convolution"
+            )
+        theta, beta, S, h = self.values.theta, self.values.beta, self.values.S, self.values.h
+        assert theta is not None
+        assert beta is not None
+        W, b, step = stage.W.assemble(theta), stage.b.assemble(beta), stage.factor * h
+        if stage.adjoint:
+            assert S is not None
+            A = stage.W.mixed(S[..., slice(*stage.write), slice(*stage.read)], W)
+            if isinstance(step, Tensor):
+                step = step[(..., *(None,) * (A.ndim - step.ndim))]
+            gain: str | None = self.array(self._matrix(A * step), "A")
         else:
-            gain = None if isinstance(A, float) and A == 1.0 else self.step(A)
+            gain = None if isinstance(step, float) and step == 1.0 else self.step(step)
+        dense = stage.adjoint
         bias = b if self._fused else b.reshape(*b.shape[:-1], *self._column(b.shape[-1]))
         return Arrays(self.array(self._matrix(W), "W"), self.array(bias, "b"), gain, dense)
 
     @property
     def _fused(self) -> bool:
         """Whether one operator (Gemm, Conv) computes W x + b."""
-        return self.layout.kernel > 1 or (not self.layout.channels and self.lead == 0)
+        return self.kernel > 1 or (not self.layout.channels and self.lead == 0)
 
     def _column(self, size: int) -> tuple[int, ...]:
         """The shape in which a bias is added to a state; an ensemble's batch is the axis before."""
@@ -115,8 +128,8 @@ class Layers:
 
     def _matrix(self, W: Tensor) -> Tensor:
         """A stack of matrices as the operator takes them."""
-        if self.layout.kernel > 1:
-            return W if W.ndim > 3 else W[..., None, None]
+        if self.kernel > 1:
+            return W
         if self.layout.channels:
             return W if self.lead == 0 else W.unsqueeze(-3)
         return W if self.lead == 0 else W.mT
@@ -124,7 +137,7 @@ class Layers:
     def linear(self, W: str, x: str, b: str | None = None) -> str:
         """W x, or W x + b."""
         add, bias = self.graph.add, () if b is None else (b,)
-        if self.layout.kernel > 1:
+        if self.kernel > 1:
             return add("Conv", x, W, *bias, auto_pad="SAME_UPPER")
         if self._fused:
             return add("Gemm", x, W, *bias, transB=1)
@@ -162,12 +175,6 @@ def operator(activation: Activation) -> str:
     return ACTIVATIONS[activation.name]
 
 
-def _shared(stack: Tensor, theta: Tensor) -> Tensor:
-    """One entry in place of L equal ones, where all layers share their parameters."""
-    axis = theta.ndim - 2
-    return stack.narrow(axis, 0, 1) if theta.shape[axis] == 1 else stack
-
-
 # --- what a layer does, by scheme -----------------------------------------------------------------
 
 
@@ -178,12 +185,12 @@ def program_of(scheme: Scheme, net: HamiltonianNetwork) -> Program:
     Raises:
         HdnnError: the layer is a torch function, and not of a form that ONNX can hold.
     """
-    return _staged(net.program(), net)
+    return _staged(net.program, net)
 
 
 def _staged(program: Program, net: HamiltonianNetwork) -> Program:
     """The program itself, which must have stages only."""
-    if program.stages is None:
+    if program.has_flows:
         raise HdnnError(
             f"{net.scheme} of this {type(net.field).__name__} is a torch function of yours "
             "(J(y, t), an energy or a scheme), which ONNX has no form of; export networks with "
@@ -203,7 +210,7 @@ def _(scheme: ImplicitMidpoint, net: HamiltonianNetwork) -> Program:
 @program_of.register
 def _(scheme: RK4, net: HamiltonianNetwork) -> Program:
     """The velocity as one stage with step 1; `_runge_kutta` calls it four times."""
-    return _staged(ForwardEuler().lower(net.field, 1.0, net.layers), net)
+    return _staged(replace(net.program, steps=ForwardEuler().lower(net.field)), net)
 
 
 @singledispatch
@@ -212,7 +219,7 @@ def layer_body(scheme: Scheme, net: HamiltonianNetwork, program: Program) -> Lay
 
     def body(layers: Layers, pieces: list[str]) -> list[str]:
         pieces = list(pieces)
-        for stage in program.stages or ():
+        for stage in program.stages:
             new = layers.change(stage, layers.arrays(stage), layers.read(pieces, stage.read))
             if stage.carry:
                 new = layers.graph.add("Add", layers.read(pieces, stage.write), new)
@@ -228,7 +235,7 @@ def layer_body(scheme: Scheme, net: HamiltonianNetwork, program: Program) -> Lay
 
 @layer_body.register
 def _runge_kutta(scheme: RK4, net: HamiltonianNetwork, program: Program) -> LayerBody:
-    (stage,) = program.stages or ()
+    (stage,) = program.stages
 
     def body(layers: Layers, pieces: list[str]) -> list[str]:
         (x,), add = pieces, layers.graph.add
@@ -253,7 +260,7 @@ def add_network(graph: Graph, net: HamiltonianNetwork, x: str) -> str:
     program, layout = program_of(net.scheme, net), net.field.layout
     if not net.layers:
         return x
-    pixels = layout.channels and layout.kernel == 1
+    pixels = layout.channels and net.kernel == 1
     shape = graph.add("Shape", x) if pixels else ""
     if pixels:
         kept = (0,) * (2 if layout.ensemble is None else 3)
@@ -263,9 +270,10 @@ def add_network(graph: Graph, net: HamiltonianNetwork, x: str) -> str:
 
 
 def _scan(graph: Graph, net: HamiltonianNetwork, program: Program, x: str) -> str:
-    layout, stages = net.field.layout, program.stages or ()
+    layout, stages = net.field.layout, program.stages
     cuts = sorted({0, layout.width, *(end for s in stages for end in (*s.read, *s.write))})
-    layers = Layers(graph, layout, net.layers, cuts)
+    step = 1.0 if isinstance(net.scheme, RK4) else net.h  # whose body multiplies by it itself
+    layers = Layers(graph, net, step, cuts)
     sizes = [end - start for start, end in pairwise(cuts)]
     inside = [layers.graph.name("state") for _ in sizes]
     new = layer_body(net.scheme, net, program)(layers, inside)

@@ -10,11 +10,11 @@ from functools import singledispatch
 from torch import nn
 
 from hdnn.errors import HdnnError
+from hdnn.models.images import ImageStem, PixelMean
 from hdnn.models.model import Model
 from hdnn.models.onnx.graph import Graph
 from hdnn.models.onnx.layers import add_network
-from hdnn.models.stages import PixelMean, Stages
-from hdnn.models.stems import Augmentation, ImageStem, Scaler, TableStem
+from hdnn.models.stems import Augmentation, Scaler, TableStem
 from hdnn.networks import HamiltonianNetwork
 
 
@@ -76,21 +76,12 @@ def _image_stem(part: ImageStem, graph: Graph, x: str) -> str:
     return add_part(part.opening, graph, normalized)
 
 
-# --- stages ---------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 @add_part.register
 def _network(part: HamiltonianNetwork, graph: Graph, x: str) -> str:
     return add_network(graph, part, x)
-
-
-@add_part.register
-def _stages(part: Stages, graph: Graph, x: str) -> str:
-    for number, block in enumerate(part.blocks):
-        if number:
-            x = add_part(part.connectors[number - 1], graph, x)
-        x = add_part(block, graph, x)
-    return add_part(part.closing, graph, x)
 
 
 @add_part.register
@@ -174,7 +165,7 @@ def _linear(part: nn.Linear, graph: Graph, x: str) -> str:
 
 @add_part.register
 def _model(part: Model, graph: Graph, x: str) -> str:
-    for step in (part.stem, part.stages, part.head):
+    for step in (part.stem, part.blocks, part.head):
         x = add_part(step, graph, x)
     if part.task == "regression":
         return x

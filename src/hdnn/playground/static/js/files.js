@@ -12,7 +12,7 @@ const MOST_BYTES = 50e6;
 export async function saveNetwork(view, names) {
   const { theta, beta, V } = await view.request("export", "export");
   const network = new Network({ ...view.given, theta, beta });
-  const bytes = await write(network, V, { augmentation: view.augmentation, labels: names });
+  const bytes = write(network, V, { augmentation: view.augmentation, labels: names });
   download(`${view.given.architecture}-${view.given.layers}.safetensors`, new Blob([bytes], { type: "application/octet-stream" }));
 }
 

@@ -1,4 +1,4 @@
-// Networks as files: safetensors with hdnn's JSON description (hdnn/models/persistence). A file
+// Networks as files: safetensors with hdnn's JSON description (hdnn/models/files.py). A file
 // holds names and numbers only; what it says is compared with the shapes of its tensors.
 
 import { ARCHITECTURES, PlaygroundError, SCHEMES, describe } from "./architectures.js";
@@ -9,48 +9,27 @@ const TYPES = { F32: [4, Float32Array], F64: [8, Float64Array] };
 
 const short = (value) => String(value).slice(0, 60);
 
-/** A number that Python's JSON writes as a float: 1 is "1.0". */
-class Float {
-  constructor(value) {
-    this.value = value;
-  }
-
-  toString() {
-    let text = String(this.value);
-    if (this.value !== 0 && Math.abs(this.value) < 1e-4 && !text.includes("e")) text = this.value.toExponential();
-    if (/^-?\d+$/.test(text)) return `${text}.0`;
-    return text.replace(/e([+-])(\d)$/, "e$10$2").replace(".0e", "e");
-  }
-}
-
-/** A value as `json.dumps` writes it, keys sorted where the checksum wants them. */
-function dumps(value, sort = false) {
-  if (value instanceof Float) return value.toString();
-  if (Array.isArray(value)) return `[${value.map((v) => dumps(v, sort)).join(", ")}]`;
-  if (value !== null && typeof value === "object") {
-    const keys = sort ? Object.keys(value).sort() : Object.keys(value);
-    return `{${keys.map((k) => `${dumps(k)}: ${dumps(value[k], sort)}`).join(", ")}}`;
-  }
-  return JSON.stringify(value).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
-}
+const made = (name, given = {}) => ({ class: name, arguments: given });
+const PREFIX = "blocks.0.";
 
 // --- writing --------------------------------------------------------------------------------------
 
 function schemeOf(network) {
   const { scheme, first, coefficients } = network;
-  if (!coefficients) return { type: scheme };
-  return { type: "Splitting", coefficients: coefficients.map((c) => new Float(c)), first, name: scheme };
+  return coefficients ? made("Splitting", { coefficients, first, name: scheme }) : made(scheme);
 }
 
 function fieldOf(network) {
   const { row, n, layers, timeInvariant, activation } = network;
-  const weighted = {
-    activation, structure: row.structure, features: n, kernel: 1, layers,
-    time_invariant: timeInvariant, ensemble: null,
-  };
-  if (row.J === null) return { type: "activation", ...weighted };
-  const J = row.J === "inverse" ? { type: "inverse" } : { type: "fixed", name: row.J };
-  return { type: "hamiltonian", ...weighted, J };
+  const bias = row.bias === "ms1" ? made("Pattern", { code: { tensor: "arguments.0" } }) : null;
+  const weights = made("Weights", {
+    structure: row.structure, features: n, bias, ensemble: null, init: "zeros", kernel: 1, layers,
+    time_invariant: timeInvariant, dtype: { dtype: "float32" },
+  });
+  if (row.J === null) return made("ActivationField", { weights, activation });
+  const fixed = { J: { tensor: `${PREFIX}field.interconnection.J` }, name: row.J };
+  const J = row.J === "inverse" ? made("InverseTranspose") : made("Fixed", fixed);
+  return made("HamiltonianField", { J, weights, activation, dissipation: null });
 }
 
 /** Tensors by name: shape, dtype as torch and safetensors call it, values. */
@@ -61,11 +40,11 @@ function tensorsOf(network, V, outputs) {
   const tensors = {
     "head.bias": [[outputs], bias],
     "head.weight": [[outputs, n], weight],
-    "network.field.weights.beta": [[rows, biases], network.beta],
-    "network.field.weights.theta": [[rows, parameters], network.theta],
+    [`${PREFIX}field.weights.beta`]: [[rows, biases], network.beta],
+    [`${PREFIX}field.weights.theta`]: [[rows, parameters], network.theta],
   };
-  if (J) tensors["network.field.interconnection.J"] = [[n, n], Float32Array.from(J)];
-  if (row.bias === "ms1") tensors["pattern.b"] = [[n], BigInt64Array.from(network.bias, BigInt)];
+  if (J) tensors[`${PREFIX}field.interconnection.J`] = [[n, n], Float32Array.from(J)];
+  if (row.bias === "ms1") tensors["arguments.0"] = [[n], BigInt64Array.from(network.bias, BigInt)];
   return tensors;
 }
 
@@ -75,26 +54,25 @@ function tensorsOf(network, V, outputs) {
  * @param {Float64Array} V the output layer, (outputs, n + 1).
  * @param {{augmentation: string, labels: ?string[]}} given
  */
-export async function write(network, V, given) {
+export function write(network, V, given) {
   const outputs = V.length / (network.n + 1);
   const tensors = tensorsOf(network, V, outputs);
-  const description = {
-    format: FORMAT, kind: "model",
-    network: {
-      name: network.architecture, layers: network.layers,
-      step: network.usesStep ? new Float(network.h) : null,
-      learn_steps: false, backend: "auto", memory: "fast",
-      scheme: schemeOf(network), field: fieldOf(network),
-    },
-    outputs, task: "classification", classes: given.labels ?? null, feature_names: null,
-    augmentation: { features: 2, width: network.n, mode: given.augmentation },
-  };
+  const net = made("HamiltonianNetwork", {
+    field: fieldOf(network), scheme: schemeOf(network), layers: network.layers, learn_steps: false,
+    backend: "auto", memory: "fast", name: network.architecture,
+    step: network.usesStep ? network.h : null,
+  });
+  const augmentation = made("Augmentation", { features: 2, width: network.n, mode: given.augmentation });
+  const model = made("Model", {
+    network: made("Blocks", { modules: [net], features: network.n }), outputs,
+    stem: made("TableStem", { width: network.n, augmentation, scaler: null, projection: null }),
+    task: "classification", classes: given.labels ?? null, feature_names: null, target_names: null,
+    columns: null,
+  });
   const names = Object.keys(tensors).sort();
-  const digest = await checksum(description, tensors, names);
-  if (digest) description.sha256 = digest;
   // The widest numbers first, so that all are aligned.
   names.sort((a, b) => tensors[b][1].BYTES_PER_ELEMENT - tensors[a][1].BYTES_PER_ELEMENT);
-  const header = { __metadata__: { hdnn: dumps(description) } };
+  const header = { __metadata__: { hdnn: JSON.stringify({ format: FORMAT, thing: model }) } };
   let end = 0;
   for (const name of names) {
     const [shape, values] = tensors[name];
@@ -113,23 +91,6 @@ export async function write(network, V, given) {
     bytes.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength), start);
   }
   return bytes;
-}
-
-/** SHA-256 of description and tensors as hdnn computes it; null where no crypto is to be had. */
-async function checksum(description, tensors, names) {
-  if (!globalThis.crypto?.subtle) return null; // an insecure context: hdnn reads files without, too
-  const encoder = new TextEncoder();
-  const parts = [encoder.encode(dumps(description, true))];
-  for (const name of names) {
-    const [shape, values] = tensors[name];
-    const dtype = values.BYTES_PER_ELEMENT === 8 ? "torch.int64" : "torch.float32";
-    const tuple = shape.length === 1 ? `(${shape[0]},)` : `(${shape.join(", ")})`;
-    parts.push(encoder.encode(`\n${name} ${dtype} ${tuple}\n`));
-    parts.push(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
-  }
-  const whole = new Uint8Array(await new Blob(parts).arrayBuffer());
-  const hash = await crypto.subtle.digest("SHA-256", whole);
-  return Array.from(new Uint8Array(hash), (b) => b.toString(16).padStart(2, "0")).join("");
 }
 
 // --- reading --------------------------------------------------------------------------------------
@@ -170,10 +131,11 @@ function integer(value, name, low, high) {
   return value;
 }
 
-function readScheme(scheme) {
-  if (scheme?.type !== "Splitting") {
-    if (["ForwardEuler", "DirectMap"].includes(scheme?.type)) return { scheme: scheme.type };
-    throw new PlaygroundError(`the playground has no scheme ${short(scheme?.type)}; it has forward Euler and splittings`);
+function readScheme(described) {
+  const [kind, scheme] = [described?.class, described?.arguments ?? {}];
+  if (kind !== "Splitting") {
+    if (["ForwardEuler", "DirectMap"].includes(kind)) return { scheme: kind };
+    throw new PlaygroundError(`the playground has no scheme ${short(kind)}; it has forward Euler and splittings`);
   }
   const known = Object.keys(SCHEMES).find(
     (name) => name === scheme.name && JSON.stringify(SCHEMES[name]) === JSON.stringify(scheme.coefficients),
@@ -182,11 +144,12 @@ function readScheme(scheme) {
   return { scheme: known, first: scheme.first };
 }
 
-function architectureOf(name, field) {
+function architectureOf(name, field, structure) {
   const row = Object.hasOwn(ARCHITECTURES, name ?? "") ? ARCHITECTURES[name] : null;
-  const J = field.type === "activation" ? null : field.J?.type === "inverse" ? "inverse" : field.J?.name;
-  if (!row || row.structure !== field.structure || row.J !== J || field.J?.type === "learned") {
-    throw new PlaygroundError(`the playground has no network ${short(name)} with K ${short(field.structure)} and J ${short(J)}`);
+  const kinds = { Fixed: field.J?.arguments?.name, InverseTranspose: "inverse" };
+  const J = field.J ? kinds[field.J.class] : null;
+  if (!row || row.structure !== structure || row.J !== J) {
+    throw new PlaygroundError(`the playground has no network ${short(name)} with K ${short(structure)} and J ${short(J)}`);
   }
   return row;
 }
@@ -204,16 +167,17 @@ export function read(buffer) {
     throw new PlaygroundError("it is a safetensors file, but hdnn did not write it");
   }
   if (description.format !== FORMAT) throw new PlaygroundError(`the file has format ${short(description.format)}, this page reads ${FORMAT}`);
-  const model = description.kind === "model";
-  if (!model && description.kind !== "network") throw new PlaygroundError("the playground takes networks over features, not image classifiers");
-  const prefix = model ? "network." : "";
-  const network = readNetwork(model ? description.network : description, (name, ...shape) => tensor(prefix + name, ...shape));
-  if (!model) return { network, V: null, classes: 2, augmentation: "append", scaler: null, labels: null };
-  if (description.task !== "classification") throw new PlaygroundError("the playground classifies; this model does regression");
-  const augmentation = description.augmentation;
+  const thing = description.thing ?? {};
+  const model = thing.class === "Model" ? thing.arguments ?? {} : null;
+  if (!model) return { network: readNetwork(thing, tensor), V: null, classes: 2, augmentation: "append", scaler: null, labels: null };
+  if (model.stem?.class !== "TableStem") throw new PlaygroundError("the playground takes networks over features, not image classifiers");
+  const net = model.network?.arguments?.modules?.[0];
+  const network = readNetwork(net, (name, ...shape) => tensor(PREFIX + name, ...shape));
+  if (model.task !== "classification") throw new PlaygroundError("the playground classifies; this model does regression");
+  const augmentation = model.stem.arguments?.augmentation?.arguments;
   const features = augmentation ? augmentation.features : network.width;
   if (features !== 2) throw new PlaygroundError(`the model takes ${short(features)} features; the playground shows points in the plane, 2`);
-  const outputs = integer(description.outputs, "outputs", 1, 10);
+  const outputs = integer(model.outputs, "outputs", 1, 10);
   const weight = tensor("head.weight", outputs, network.width);
   const bias = tensor("head.bias", outputs);
   const n = network.width;
@@ -221,27 +185,28 @@ export function read(buffer) {
     const [o, k] = [Math.floor(p / (n + 1)), p % (n + 1)];
     return k < n ? weight[o * n + k] : bias[o];
   });
-  const scaler = has("scaler.mean") ? { mean: tensor("scaler.mean", 2), scale: tensor("scaler.scale", 2) } : null;
+  const scaler = has("stem.scaler.mean") ? { mean: tensor("stem.scaler.mean", 2), scale: tensor("stem.scaler.scale", 2) } : null;
   const mode = augmentation?.mode === "spread" ? "spread" : "append";
-  return { network, V, classes: Math.max(2, outputs), augmentation: mode, scaler, labels: description.classes };
+  return { network, V, classes: Math.max(2, outputs), augmentation: mode, scaler, labels: model.classes };
 }
 
-function readNetwork(description, tensor) {
-  const field = description?.field ?? {};
-  const name = description?.name;
-  const row = architectureOf(name, field);
-  if (field.ensemble !== null || (field.kernel ?? 1) !== 1 || !Number.isInteger(field.features)) {
+function readNetwork(described, tensor) {
+  if (described?.class !== "HamiltonianNetwork") throw new PlaygroundError(`the playground takes networks, not a ${short(described?.class)}`);
+  const { name, step, scheme, field } = described.arguments ?? {};
+  const dynamics = field?.arguments ?? {};
+  const weights = dynamics.weights?.arguments ?? {};
+  const row = architectureOf(name, dynamics, weights.structure);
+  if (weights.ensemble !== null || weights.kernel !== 1 || !Number.isInteger(weights.features)) {
     throw new PlaygroundError("the playground takes single networks over features");
   }
-  const width = integer(field.features, "the width", 2, LIMITS.width);
-  const layers = integer(field.layers, "the number of layers", 1, LIMITS.layers);
-  const step = description.step;
-  if (step !== null && !(step > 0)) throw new PlaygroundError("the playground takes one step size for all layers");
+  const width = integer(weights.features, "the width", 2, LIMITS.width);
+  const layers = integer(weights.layers, "the number of layers", 1, LIMITS.layers);
   const given = {
-    architecture: name, width, layers, step, ...readScheme(description.scheme),
-    activation: field.activation, timeInvariant: field.time_invariant === true,
+    architecture: name, width, layers, step, ...readScheme(scheme),
+    activation: dynamics.activation, timeInvariant: weights.time_invariant === true,
   };
-  if (given.scheme !== "DirectMap" && step === null) throw new PlaygroundError("the playground takes one step size for all layers");
+  const timed = given.scheme !== "DirectMap";
+  if (timed ? !(step > 0) : step !== null) throw new PlaygroundError("the playground takes one step size for all layers");
   if (row.J && row.J !== "inverse") given.J = Float64Array.from(tensor("field.interconnection.J", width, width));
   const { parameters, biases } = describe(given);
   const rows = given.timeInvariant ? 1 : layers;

@@ -1,1 +1,0 @@
-"""Studies of depth as a dial, see benchmarks/depth.py."""

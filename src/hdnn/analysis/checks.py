@@ -1,0 +1,451 @@
+"""The theory as checks: each measures one statement and says what follows from it.
+
+A check is a function of a `Context` that returns what it measured, the tolerance it is compared
+with, and further numbers; or None where the statement does not apply to the network. The decorator
+`check` adds the words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hdnn.analysis.context import Context, with_substeps
+from hdnn.analysis.norms import unit_eigenvalues
+from hdnn.fields import EnergyField, HamiltonianField
+from hdnn.fields.field import effective_interconnection
+from hdnn.program import times
+
+EPS = torch.finfo(torch.float64).eps
+DRIFT = 2.0
+"""The factor by which a scheme may change the norm of gradients."""
+SLACK = 1 + 1e-9
+"""Of bounds that hold with equality, for rounding."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of a certificate: a statement, whether it holds, and what follows.
+
+    Args:
+        name: short, fixed.
+        holds: None where it does not apply to this network.
+        value, tolerance: what was measured, and what it is compared with; NaN where there is none.
+        statement: what should hold; M is d y_N / d y_l.
+        consequence: what follows where it holds, or what it means that it does not.
+        reference: where the paper says so.
+        relation: how value and tolerance are compared, "<=" or ">=".
+        detail: further numbers, such as the layer where the worst value is.
+        proved: whether it is a theorem for such a network; else it is a premise of one or an
+            expectation, and where it is not met, nothing is proved, but nothing is broken either.
+
+    >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
+    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> check = hdnn.analysis.certify(net, torch.randn(8, 4))["norm-at-least-one"]
+    >>> check.holds, check.relation, check.verdict
+    (True, '>=', 'holds')
+    """
+
+    name: str
+    holds: bool | None
+    value: float
+    tolerance: float
+    statement: str
+    consequence: str
+    reference: str
+    relation: str = "<="
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    proved: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two: "holds", "FAILS", "not met" (where it is not proved) or "n/a"."""
+        if self.holds is None:
+            return "n/a"
+        return "holds" if self.holds else "FAILS" if self.proved else "not met"
+
+    @property
+    def comparison(self) -> str:
+        """The value beside its tolerance; empty where there is nothing to compare."""
+        if math.isnan(self.value) or self.value == self.tolerance == 0:
+            return ""
+        if math.isnan(self.tolerance):
+            return f"{self.value:.3g}"
+        opposite = ">" if self.relation == "<=" else "<"
+        return f"{self.value:.3g} {self.relation if self.holds else opposite} {self.tolerance:.3g}"
+
+
+class Measured(NamedTuple):
+    """What a check has measured.
+
+    Args:
+        value: compared with the tolerance.
+        tolerance: None where nothing is promised, and the value is only shown.
+        detail: further numbers.
+    """
+
+    value: float
+    tolerance: float | None
+    detail: Mapping[str, Any] = {}
+
+
+CHECKS: list[Callable[[Context], Check]] = []
+"""What is examined, in order; the first, `finite`, before anything else."""
+
+
+def check(
+    name: str,
+    statement: str,
+    reference: str,
+    *,
+    holds: str,
+    fails: str,
+    idle: str = "",
+    relation: str = "<=",
+    proved: bool = True,
+) -> Callable[[Callable[[Context], Measured | None]], Callable[[Context], Check]]:
+    """Make a check of a function that measures, and add it to `CHECKS`.
+
+    Args:
+        name, statement, reference, relation, proved: of the `Check`.
+        holds, fails, idle: its consequence, where it holds, fails or does not apply.
+    """
+
+    def decorate(measure: Callable[[Context], Measured | None]) -> Callable[[Context], Check]:
+        def run(context: Context) -> Check:
+            value, tolerance, detail = measure(context) or Measured(math.nan, None)
+            verdict = None
+            if tolerance is not None:
+                verdict = value <= tolerance if relation == "<=" else value >= tolerance
+            words = {True: holds, False: fails, None: idle}[verdict]
+            limit = math.nan if tolerance is None else tolerance
+            return Check(
+                name, verdict, value, limit, statement, words, reference, relation, detail, proved
+            )
+
+        CHECKS.append(run)
+        return run
+
+    return decorate
+
+
+def worst_place(badness: Tensor) -> dict[str, Any]:
+    """The layer and the sample of the largest entry of ``(layers, samples)``."""
+    place = int(badness.argmax())
+    return {"layer": place // badness.shape[1], "sample": place % badness.shape[1]}
+
+
+def _norm(M: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(M, 2)
+
+
+@check(
+    "finite",
+    "every state is finite",
+    "section 2.2",
+    holds="the forward pass can be computed",
+    fails="states overflow: the step or the weights are too large; nothing else can be examined, "
+    "see hdnn.analysis.advise",
+)
+def finite(context: Context) -> Measured:
+    """The largest number of samples in a layer whose state is not finite."""
+    bad = (~torch.isfinite(context.states)).any(-1).sum(1)
+    return Measured(float(bad.max()), 0.0, {"layer": int(bad.nonzero()[0])} if bad.any() else {})
+
+
+# --- the ODE: J, and the premises and statements of Lemmas 2 and 3 --------------------------------
+
+
+@check(
+    "interconnection",
+    "J = -J'",
+    "equation (7)",
+    holds="the energy is constant along the ODE",
+    fails="there is no skew J: the energy is not constant along the ODE, and Lemmas 2 and 3 do not "
+    "apply",
+)
+def interconnection(context: Context) -> Measured:
+    """||J + J'|| / ||J||, of J - R where there is dissipation; of K where J K' = I."""
+    field, allowed = context.hamiltonian, context.allowed(8 * EPS)
+    if field is None:  # a baseline
+        return Measured(math.nan, allowed)
+    if context.inverse:
+        assert isinstance(field, HamiltonianField)
+        S = field.weights.K
+    elif context.state_dependent:
+        t = times(context.net.h, context.layers)
+        J = [field.J_at(context.states[j], j, t[j]) for j in range(context.layers)]
+        S = torch.stack(J) if field.R is None else torch.stack(J) - field.R
+    else:
+        S = effective_interconnection(field.interconnection, field.R)
+    return Measured(float((_norm(S + S.mT) / _norm(S).clamp_min(1e-300)).max()), allowed)
+
+
+@check(
+    "full-rank",
+    "K has full column rank",
+    "premise of Lemma 3",
+    holds="Lemma 3 may hold",
+    fails="Lemma 3 does not apply: gradients can grow linearly in time",
+    relation=">=",
+    proved=False,
+)
+def full_rank(context: Context) -> Measured | None:
+    """Smallest singular value of K, relative to the largest; of one's own H that of its Hessian."""
+    field, allowed = context.hamiltonian, context.n * EPS
+    if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
+        return None
+    if isinstance(field, EnergyField):
+        values = context.hessian_eigenvalues
+        ratio = values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)
+        return Measured(float(ratio.min()), allowed)
+    K = field.weights.K
+    if K.shape[-2] < K.shape[-1]:
+        return Measured(0.0, allowed)
+    s = torch.linalg.svdvals(K)
+    return Measured(float((s[:, -1] / s[:, 0].clamp_min(1e-300)).min()), allowed)
+
+
+@check(
+    "unsaturated",
+    "D = sigma'(K y + b) > 0",
+    "premise of Lemma 3",
+    holds="Lemma 3 may hold",
+    fails="Lemma 3 does not apply: saturated units pass no gradient",
+    relation=">=",
+    proved=False,
+)
+def unsaturated(context: Context) -> Measured | None:
+    """D > 0 fails where units are saturated: 1 - tanh^2 is 0 in floating point."""
+    D = context.D
+    return None if D is None else Measured(float(D.min()), 4 * EPS, worst_place(-D.amin(-1)))
+
+
+@check(
+    "imaginary-spectrum",
+    "eigenvalues of df/dy imaginary",
+    "Lemma 2",
+    holds="no mode of the ODE with frozen coefficients grows or decays",
+    fails="modes of the ODE itself grow or decay exponentially, whatever the step",
+)
+def imaginary_spectrum(context: Context) -> Measured | None:
+    """max |Re lambda| / ||df/dy||, from the actual Jacobian.
+
+    A product of a skew and a positive semidefinite matrix has Jordan blocks of at most 2 x 2. So
+    rounding moves its eigenvalues by at most about sqrt(eps), and by kappa eps where its
+    eigenvectors have condition number kappa.
+    """
+    if not context.stepped:
+        return None
+    values, _ = unit_eigenvalues(context.A)
+    real = values.real.abs().amax(-1)
+    kappa = torch.full_like(real, torch.inf) if context.kappa is None else context.kappa
+    rounding = 16 * context.n * (kappa * EPS).clamp(max=EPS**0.5)
+    limit = context.allowed(rounding) * torch.ones_like(rounding)
+    place = worst_place(real / limit.clamp_min(1e-300))
+    at = place["layer"], place["sample"]
+    return Measured(float(real[at]), float(limit[at]), place)
+
+
+@check(
+    "diagonalizable",
+    "df/dy diagonalizable: kappa",
+    "Lemma 3",
+    holds="with frozen coefficients gradients stay below kappa, a bound on the condition number of "
+    "the eigenvectors, for all time",
+    fails="K'DK is singular to working precision: nothing excludes a Jordan block, with gradients "
+    "that grow linearly in time",
+    proved=False,
+)
+def diagonalizable(context: Context) -> Measured | None:
+    """kappa <= sqrt(cond(K'DK)), see `Context.kappa`; Lemma 3 needs K'DK > 0."""
+    kappa = context.kappa
+    if kappa is None or not context.stepped:
+        return None
+    return Measured(float(kappa.max()), (context.n * EPS) ** -0.5, worst_place(kappa))
+
+
+@check(
+    "smooth-weights",
+    "K, b change slowly: rate",
+    "section 3.4, equation (13)",
+    holds="coefficients vary slowly: Lemmas 2 and 3 speak of the whole network",
+    fails="weights change faster than the dynamics: Lemmas 2 and 3 speak of single layers only; a "
+    "larger alpha (smoothness penalty), or time_invariant, helps",
+    proved=False,
+)
+def smooth_weights(context: Context) -> Measured | None:
+    """Relative change of K and b while the fastest mode turns by one radian."""
+    field = context.weighted
+    if field is None or not context.stepped:
+        return None
+    both = torch.cat([field.weights.K, field.weights.b.unsqueeze(-1)], -1).flatten(1)
+    change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
+    if not len(change):
+        return Measured(0.0, 1.0)
+    turn = context.h * context.A_norm.amax(1)
+    scale = torch.maximum(size[1:], size[:-1]) * torch.maximum(turn[1:], turn[:-1])
+    rate = torch.where(change > 0, change / scale, 0.0)
+    return Measured(float(rate.max()), 1.0, {"layer": int(rate.argmax()) + 1})
+
+
+@check(
+    "marginal-growth",
+    "||M|| within [1/kappa, kappa]",
+    "section 3.4",
+    holds="gradients neither vanish nor explode beyond what Lemmas 2 and 3 give",
+    fails="gradients grow (or vanish) beyond what frozen coefficients allow: D, K or b change "
+    "along the trajectory, or the step adds to it",
+    proved=False,
+)
+def marginal_growth(context: Context) -> Measured | None:
+    """max(||M||, 1 / ||M||) / kappa, sample by sample, with the kappa of its worst layer."""
+    kappa = context.kappa
+    if kappa is None or not context.stepped or not bool(kappa.isfinite().any()):
+        return None
+    size = context.svd[..., 0]
+    ratio = torch.maximum(size, 1 / size) / kappa.amax(0)
+    extremes = {"largest": float(size.max()), "smallest": float(size.min())}
+    return Measured(float(ratio.max()), SLACK, {**worst_place(ratio), **extremes})
+
+
+# --- the network: structure, norms, bounds, and what the scheme adds ------------------------------
+
+
+@check(
+    "structure",
+    "M J M' = J",
+    "section 2.3 (Verlet); not proved in the paper",
+    holds="the scheme keeps the geometry of the ODE at any step",
+    fails="the discrete network does not keep the structure it promises",
+    idle="the scheme promises nothing here; splitting schemes and ImplicitMidpoint() do",
+)
+def structure(context: Context) -> Measured | None:
+    """||M J M' - J|| / (||M||^2 ||J||), of the network or, for MS1, of every layer."""
+    where, field = context.preserves, context.hamiltonian
+    if where is None or field is None:
+        return None
+    M = context.M if where == "network" else context.factors
+    if context.inverse:  # M J M' = J without the inverse J = K^-T
+        assert isinstance(field, HamiltonianField)
+        K = field.weights.K.unsqueeze(1)
+        defect = _norm(M.mT @ K @ M - K) / _norm(K)
+    else:
+        J = field.J if field.interconnection.constant else field.J.unsqueeze(1)
+        defect = _norm(M @ J @ M.mT - J) / _norm(J).clamp_min(1e-300)
+    defect = defect / _norm(M).square()
+    depth = context.layers if where == "network" else 1
+    allowed = context.allowed(32 * context.n * depth * EPS)
+    return Measured(float(defect.max()), allowed, {"within": where, **worst_place(defect)})
+
+
+@check(
+    "reciprocal-pairs",
+    "singular values of M: s, 1/s",
+    "follows from M J M' = J",
+    holds="for every direction that shrinks another grows as much",
+    fails="M is not symplectic",
+    idle="only where J^2 = -c I and the structure is kept",
+)
+def reciprocal_pairs(context: Context) -> Measured | None:
+    """|s s' - 1| / ||M||^2 of the pairs of singular values of a symplectic M."""
+    field = context.hamiltonian
+    if context.preserves != "network" or field is None:
+        return None
+    square = -field.J @ field.J  # a multiple of the identity where J is J1, up to a rotation
+    multiple = square[0, 0] * torch.eye(len(square)).to(square)
+    if not torch.allclose(square, multiple) or not bool(square[0, 0] > 0):
+        return None
+    s = context.svd
+    # A small singular value carries an error of eps ||M||, so its product with the large one
+    # carries eps ||M||^2.
+    defect = ((s * s.flip(-1) - 1).abs() / s[..., :1].square().clamp_min(1)).amax(-1)
+    allowed = context.allowed(32 * context.n * context.layers * EPS)
+    return Measured(float(defect.max()), allowed, worst_place(defect))
+
+
+@check(
+    "norm-at-least-one",
+    "||M|| >= 1 at every depth",
+    "follows from M J M' = J",
+    holds="gradients cannot vanish, whatever the weights and the step",
+    fails="gradients shrink although the scheme keeps the structure",
+    idle="not promised by this scheme: the smallest norm is a measurement",
+    relation=">=",
+)
+def norm_at_least_one(context: Context) -> Measured:
+    """||J|| = ||M J M'|| <= ||M||^2 ||J||, hence ||M|| >= 1, for every sample."""
+    size, field = context.svd[:-1, :, 0], context.hamiltonian  # the last is that of the identity
+    applies = context.preserves == "network" and field is not None and bool(field.J.any())
+    limit = 1 - context.allowed(32 * context.n * context.layers * EPS)
+    return Measured(float(size.min()), limit if applies else None, worst_place(-size))
+
+
+@check(
+    "bounded-states",
+    "||K y_l + b||_1 <= H + m log 2",
+    "section 3.1, equation (8)",
+    holds="the forward pass stays bounded at any depth, as in continuous time",
+    fails="the scheme adds energy: states leave the level set of the ODE",
+    idle="it needs time-invariant weights and tanh",
+    proved=False,
+)
+def bounded_states(context: Context) -> Measured | None:
+    """log cosh x >= |x| - log 2, so constant energy bounds the forward pass; as a ratio."""
+    field = context.hamiltonian
+    tanh = isinstance(field, HamiltonianField) and field.activation.name == "tanh"
+    if not tanh or not context.net.time_invariant:
+        return None
+    assert isinstance(field, HamiltonianField)
+    z = context.states @ field.weights.K[0].mT + field.weights.b[0]
+    H = field.activation.energy(z).sum(-1)
+    size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))
+    drift = float(((H - H[0]) / (1 + H[0])).abs().max())
+    return Measured(float(size.max()), SLACK, {**worst_place(size), "energy drift": drift})
+
+
+@check(
+    "scheme-drift",
+    "scheme changes ||M|| by factor",
+    "section 3.2, Remark 1",
+    holds="the network behaves as its ODE",
+    fails="the step is too large for what the ODE promises; see hdnn.analysis.advise",
+    proved=False,
+)
+@torch.no_grad()
+def scheme_drift(context: Context) -> Measured | None:
+    """Norms of the network's gradients against those of its ODE, at h, h/2 and h/4."""
+    if not context.stepped:
+        return None
+    exact = context.ode_sensitivities
+    if exact is None:  # a step turns modes by several full turns
+        return Measured(math.inf, DRIFT, {"step": float(context.h.max())})
+    factors, deviations = {}, []
+    # With explicit time the substeps of a layer would begin at other times.
+    finer = (2, 4) if context.weighted and not context.state_dependent else ()
+    for k in (1, *finer):
+        M = context.sensitivities_with(with_substeps(context.net.program, k))
+        ratio = _norm(M) / _norm(exact)
+        factors["h" if k == 1 else f"h/{k}"] = float(torch.maximum(ratio, 1 / ratio).max())
+        deviations.append(float((_norm(M - exact) / _norm(exact)).max()))
+    detail = {"step": float(context.h.max()), **factors, "deviation": deviations[0]}
+    order = observed_order(deviations)
+    return Measured(factors["h"], DRIFT, detail if order is None else {**detail, "order": order})
+
+
+def observed_order(deviations: list[float]) -> float | None:
+    """log2 of the ratio of errors at h and h/2; None where the step is too large to tell.
+
+    That is where the errors at h/4 do not confirm it, or are rounding.
+    """
+    if len(deviations) < 3 or not deviations[-1] > 1e-12:
+        return None
+    first, second = (math.log2(a / b) for a, b in pairwise(deviations))
+    return first if first > 0 and abs(first - second) < 0.5 else None

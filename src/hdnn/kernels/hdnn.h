@@ -1,0 +1,117 @@
+// The interface of the kernels: addresses and numbers only, so that ctypes can call it and one
+// library serves every Python, numpy and torch.
+//
+// Arrays are C-contiguous and hold float or double throughout, by `itemsize`, unless said
+// otherwise. Shapes: E networks side by side, L layers, B samples, n features.
+//
+//   states     (E, B, n), or of images (E, B, n, pixels)
+//   theta      (E, L or 1, parameters of K),  beta (E, L or 1, parameters of b)
+//   S          (n, n): J - R, the same for all networks and layers; null where no stage is adjoint
+//   steps      double, (E, L): h of every layer; null where `h` holds for all
+//
+// Functions return 0, or 1 where there is no memory. They may be called from any thread, any number
+// at a time; none keeps an address that it was given beyond the call (a plan copies its stages).
+#pragma once
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define HDNN_API extern "C" __declspec(dllexport)
+#else
+#define HDNN_API extern "C" __attribute__((visibility("default")))
+#endif
+
+// x[write] = carry x[write] + A sigma(W x[read] + b), the same in every layer.
+// A = factor h S[write, read] W' if `adjoint`, else the number factor h.
+struct hdnn_stage {
+  int64_t read, reads;    // first feature of x[read], and how many
+  int64_t write, writes;  // the same of x[write]
+  int64_t units;          // rows of W
+  int64_t adjoint, carry;
+  double factor;
+  const int64_t *W;  // (units, reads): entry = +-(1 + parameter of theta), 0: a structural zero
+  const int64_t *b;  // (units): the same over beta
+};
+
+// What is computed, on states of one shape.
+struct hdnn_problem {
+  int64_t itemsize;                         // 4: float, 8: double
+  int64_t activation;                       // place in `ACTIVATIONS` of native.py
+  int64_t networks, layers, width, stages;  // E, L, n
+  int64_t theta, beta;                      // parameters of a layer
+  int64_t shared;                           // 1: all layers share theta and beta
+  int64_t samples, pixels;                  // B; pixels is 0 for features
+  const hdnn_stage *stage;
+};
+
+struct hdnn_plan;
+HDNN_API hdnn_plan *hdnn_plan_new(const hdnn_problem *);  // null where there is no memory
+HDNN_API void hdnn_plan_free(hdnn_plan *);
+
+// out = y_N
+HDNN_API int hdnn_forward(const hdnn_plan *, const void *theta, const void *beta, const void *S,
+                          double h, const double *steps, const void *x, void *out, int64_t threads);
+// Gradients of <gout, y_N>: of the state x, of theta and of beta, each in the shape of what it
+// belongs to. The forward pass is computed again.
+HDNN_API int hdnn_backward(const hdnn_plan *, const void *theta, const void *beta, const void *S,
+                           double h, const double *steps, const void *x, const void *gout, void *gx,
+                           void *gtheta, void *gbeta, int64_t threads);
+
+// d y_N / d y_l at `count` increasing depths l, and y_l; every pixel counts as a sample:
+//   states (E, count, B, n);      matrices (E, B, count, n, n)
+// `unused` is 0 or null: it is ignored.
+HDNN_API int hdnn_jacobians(const hdnn_plan *, const void *theta, const void *beta, const void *S,
+                            double h, const double *steps, const void *x, int64_t unused,
+                            const int64_t *depths, int64_t count, void *states, void *matrices,
+                            double *unused_2, double *unused_3, double *unused_4, int64_t threads);
+
+// Largest and smallest singular values of `count` matrices, double (count, n, n); NaN where one is
+// not finite.
+HDNN_API int hdnn_singular_values(const double *matrices, int64_t n, int64_t count, double *largest,
+                                  double *smallest);
+
+// The output layer V, double (outputs, q), given features Z (samples, q), the last of them 1:
+// minimize sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2 from V, in place. Target and weight
+// are double: (samples, 1) class numbers or (samples, outputs) values; (samples). Returns how many
+// iterations it took, -1 where there is no memory.
+enum { HDNN_LOGISTIC, HDNN_SOFTMAX, HDNN_SQUARED };
+enum { HDNN_NEWTON, HDNN_ADAM };
+HDNN_API int64_t hdnn_output_layer(int64_t solver, int64_t loss, int64_t samples, int64_t q,
+                                   int64_t outputs, const double *Z, const double *target,
+                                   const double *weight, double *V, double alpha_c,
+                                   int64_t iterations, double tolerance, double learning_rate,
+                                   double beta1, double beta2);
+
+// Training without autograd: many steps of Adam in one call.
+//
+// All weights of a network stand in one row of `values` (E, size): theta (L or 1, .), beta, and in
+// joint descent also W (outputs, n), mu (outputs), P (n, inputs), nu (n), the last two where
+// `inputs` is not 0. `first` and `second` are Adam's moments of the same shape; `gradients`, too,
+// holds the gradient of the objective at the last step, before clipping.
+struct hdnn_training {
+  int64_t coordinate;  // 1: the output layer V is solved on every batch; 0: joint descent
+  int64_t loss, outputs, inputs;
+  int64_t batch, count;  // samples of a batch, and in all
+  int64_t shared_data;   // 1: all networks have the same data (axis E of inputs .. order is 1)
+  int64_t decoupled;     // weight decay of AdamW, else of Adam
+  int64_t solver, solver_iterations;
+  double alpha, alpha_c, clip, weight_decay, beta1, beta2;  // clip 0: none
+  double tolerance, solver_rate;
+  const void *X;           // (E or 1, count, inputs or n)
+  const double *target;    // (E or 1, count, 1 or outputs)
+  const double *weight;    // (E or 1, count)
+  const double *steps;     // (E or 1, L), weights of the smoothness penalty
+  int64_t steps_networks;  // E or 1
+  const double *repeats;   // how often every parameter of theta stands in K, then those of beta
+  void *values, *first, *second, *gradients;  // (E, size)
+  double *V;  // (E, outputs, n + 1): (W, mu); coordinate descent only
+};
+// `steps` further batches, the first of them number `from` of the epoch, in the given order, int64
+// (E or 1, count). `taken`: int64 (E), steps of Adam so far, counted up. `rates` (steps): learning
+// rates. `losses` double (E, steps, 3): plain and penalized loss of a batch before its step, and
+// how many samples it classifies correctly. A network whose loss is not finite stops: the rest of
+// its losses is NaN. A batch whose weights are all 0 is no step.
+HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const void *S, double h,
+                        const double *plan_steps, const int64_t *order, int64_t from, int64_t steps,
+                        const double *rates, int64_t *taken, double *losses, int64_t threads);
+
+HDNN_API const char *hdnn_instruction_set();

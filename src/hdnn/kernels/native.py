@@ -1,0 +1,333 @@
+"""The compiled library, through ctypes: addresses and arrays in, arrays out. No torch in here.
+
+The library is built when hdnn is installed and loaded when it is first used. Where there is none
+(no compiler was found), `obstacle` says so, and nothing else in this module may be called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from ctypes import c_char_p, c_double, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+import hdnn.kernels
+from hdnn.program import Program
+
+Array = npt.NDArray[Any]
+
+ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
+"""The activations that the kernels know, in the order of their codes in program.h."""
+
+LOSSES = ("logistic", "softmax", "squared")
+SOLVERS = ("newton", "adam")
+
+_NAMES = ("libhdnn.so", "libhdnn.dylib", "hdnn.dll", "libhdnn.dll")
+
+
+class _Stage(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("read", "reads", "write", "writes", "units")),
+        ("adjoint", c_int64),
+        ("carry", c_int64),
+        ("factor", c_double),
+        ("W", c_void_p),
+        ("b", c_void_p),
+    ]
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("itemsize", "activation", "networks", "layers", "width")),
+        *((name, c_int64) for name in ("stages", "theta", "beta", "shared", "samples", "pixels")),
+        ("stage", ctypes.POINTER(_Stage)),
+    ]
+
+
+class _Training(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("coordinate", "loss", "outputs", "inputs", "batch")),
+        *((name, c_int64) for name in ("count", "shared_data", "decoupled")),
+        *((name, c_int64) for name in ("solver", "solver_iterations")),
+        *((name, c_double) for name in ("alpha", "alpha_c", "clip", "weight_decay")),
+        *((name, c_double) for name in ("beta1", "beta2", "tolerance", "solver_rate")),
+        *((name, c_void_p) for name in ("X", "target", "weight", "steps")),
+        ("steps_networks", c_int64),
+        *((name, c_void_p) for name in ("repeats", "values", "first", "second", "gradients", "V")),
+    ]
+
+
+_VALUES = [c_void_p, c_void_p, c_void_p, c_double, c_void_p]  # theta, beta, S, h, steps
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "hdnn_plan_new": (c_void_p, [ctypes.POINTER(_Problem)]),
+    "hdnn_plan_free": (None, [c_void_p]),
+    "hdnn_forward": (c_int, [c_void_p, *_VALUES, c_void_p, c_void_p, c_int64]),
+    "hdnn_backward": (c_int, [c_void_p, *_VALUES, *(c_void_p,) * 5, c_int64]),
+    "hdnn_jacobians": (
+        c_int,
+        [c_void_p, *_VALUES, c_void_p, c_int64, c_void_p, c_int64, *(c_void_p,) * 5, c_int64],
+    ),
+    "hdnn_singular_values": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
+    "hdnn_output_layer": (
+        c_int64,
+        [*(c_int64,) * 5, *(c_void_p,) * 4, c_double, c_int64, *(c_double,) * 4],
+    ),
+    "hdnn_train": (
+        c_int,
+        [
+            *(c_void_p, ctypes.POINTER(_Training), c_void_p, c_double, c_void_p, c_void_p),
+            *(c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
+        ],
+    ),
+    "hdnn_instruction_set": (c_char_p, []),
+}
+
+
+@functools.cache
+def obstacle() -> str | None:
+    """Why there are no kernels, with the remedy, or None."""
+    try:
+        library()
+    except (OSError, AttributeError) as error:  # the latter: a library of another version
+        return (
+            f"the compiled kernels are not there ({error}); install a C++ compiler (gcc or clang) "
+            "and hdnn again (pip install --force-reinstall --no-deps --no-cache-dir hdnn)"
+        )
+    return None
+
+
+@functools.cache
+def library() -> Any:
+    """The library; OSError where there is none."""
+    given = os.environ.get("HDNN_LIBRARY")  # another build, such as one with a sanitizer
+    folders = [Path(folder) for folder in hdnn.kernels.__path__]
+    paths = [Path(given)] if given else [folder / name for folder in folders for name in _NAMES]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise OSError("hdnn was installed without a compiler" if not given else f"no file {given}")
+    loaded = ctypes.CDLL(str(path))
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def instruction_set() -> str:
+    """The variant of the kernels that this processor runs: "baseline", "avx2" or "avx512"."""
+    return str(library().hdnn_instruction_set().decode())
+
+
+def check(code: int) -> None:
+    """Raise where a kernel found no memory."""
+    if code:
+        raise MemoryError("there is no memory for the scratch of the kernels")
+
+
+class Plan:
+    """A program on states of one shape and dtype, as the library knows it.
+
+    Args:
+        program: stages of patterned matrices.
+        itemsize: 4 or 8, bytes of a number.
+        shape: of a canonical state, ``([E,] B, n, *spatial)``.
+        shared: whether all layers share their parameters.
+    """
+
+    def __init__(self, program: Program, itemsize: int, shape: Sequence[int], shared: bool) -> None:
+        layout, stages = program.layout, program.stages
+        W, b = ([getattr(s, k).pattern for s in stages] for k in ("W", "b"))
+        codes = [np.ascontiguousarray(p.code, dtype=np.int64) for p in (*W, *b)]
+        rows = (_Stage * len(stages))()
+        for k, stage in enumerate(stages):
+            (r0, r1), (w0, w1) = stage.read, stage.write
+            rows[k] = _Stage(
+                *(r0, r1 - r0, w0, w1 - w0, stage.W.units, stage.adjoint, stage.carry),
+                stage.factor,
+                codes[k].ctypes.data,
+                codes[len(stages) + k].ctypes.data,
+            )
+        pixels = int(np.prod(shape[layout.axis + 1 :])) if layout.channels else 0
+        problem = _Problem(
+            itemsize,
+            ACTIVATIONS.index(stages[0].activation.name),
+            layout.ensemble or 1,
+            program.layers,
+            layout.width,
+            len(stages),
+            W[0].size,
+            b[0].size,
+            shared,
+            shape[layout.axis - 1],
+            pixels,
+            rows,
+        )
+        self._free = library().hdnn_plan_free
+        self.handle = library().hdnn_plan_new(ctypes.byref(problem))
+        if not self.handle:
+            raise MemoryError("there is no memory for a plan")
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._free(self.handle)
+
+
+class Addresses(NamedTuple):
+    """Where the numbers of a program are, in the order of the interface."""
+
+    theta: int
+    beta: int
+    S: int | None
+    h: float
+    steps: int | None
+
+
+def jacobians(
+    plan: Plan, values: Addresses, x: Array, depths: Sequence[int], networks: int, threads: int
+) -> tuple[Array, Array]:
+    """d y_N / d y_l and y_l at increasing depths l.
+
+    Args:
+        plan: of the program and of the shape of x.
+        values: of the program.
+        x: ``(E, B, n)``, or images ``(E, B, n, pixels)``, whose pixels count as samples.
+        depths: l, increasing.
+        networks: E.
+        threads: at most so many.
+
+    Returns:
+        Matrices ``(E, B, D, n, n)`` and states ``(E, D, B, n)``.
+    """
+    n, D = x.shape[2], len(depths)
+    samples = x.shape[1] * (x.shape[3] if x.ndim == 4 else 1)
+    matrices = np.empty((networks, samples, D, n, n), x.dtype)
+    states = np.empty((networks, D, samples, n), x.dtype)
+    places = np.array(depths, np.int64)
+    where = (x.ctypes.data, 0, places.ctypes.data, D, states.ctypes.data, matrices.ctypes.data)
+    unused = (None, None, None)
+    check(library().hdnn_jacobians(plan.handle, *values, *where, *unused, threads))
+    return matrices, states
+
+
+def singular_values(M: Array) -> tuple[Array, Array]:
+    """Largest and smallest singular value of every matrix, in float64.
+
+    Args:
+        M: ``(..., n, n)``.
+
+    Returns:
+        Two arrays ``(...)``; NaN where a matrix is not finite.
+    """
+    shape, n = M.shape[:-2], M.shape[-1]
+    flat = np.ascontiguousarray(M, np.float64).reshape(-1, n, n)
+    largest, smallest = np.empty((2, len(flat)))
+    data = (flat.ctypes.data, n, len(flat), largest.ctypes.data, smallest.ctypes.data)
+    check(library().hdnn_singular_values(*data))
+    return largest.reshape(shape), smallest.reshape(shape)
+
+
+class SolverOptions(NamedTuple):
+    """How an output layer is solved; `learning_rate` and the betas are those of Adam."""
+
+    solver: str = "newton"
+    iterations: int = 50
+    tolerance: float = 1e-9
+    learning_rate: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+def output_layer(
+    Z: Array,
+    target: Array,
+    weight: Array,
+    V: Array,
+    loss: str,
+    alpha_c: float,
+    options: SolverOptions,
+) -> int:
+    """Minimize sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2 from V, in place.
+
+    Args:
+        Z: ``(samples, q)`` in float64, the last column of them 1.
+        target: ``(samples, 1)`` class numbers or ``(samples, outputs)`` values, in float64.
+        weight: ``(samples,)`` in float64, with sum 1.
+        V: ``(outputs, q)`` in float64, contiguous.
+        loss: "logistic", "softmax" or "squared".
+        alpha_c: weight of ||V||^2.
+        options: the solver.
+
+    Returns:
+        How many iterations it took.
+    """
+    Z, target, weight = (np.ascontiguousarray(a, np.float64) for a in (Z, target, weight))
+    sizes = (SOLVERS.index(options.solver), LOSSES.index(loss), *Z.shape, len(V))
+    arrays = (a.ctypes.data for a in (Z, target, weight, V))
+    taken = int(library().hdnn_output_layer(*sizes, *arrays, alpha_c, *options[1:]))
+    check(taken < 0)
+    return taken
+
+
+class Training:
+    """Many steps of Adam in one call; see `hdnn_train` in hdnn.h for the arrays.
+
+    Args:
+        plan: of the program; its number of samples does not matter.
+        arrays: X, target, weight, steps, repeats, values, first, second, gradients and V, by name;
+            they are kept, and the last five are changed in place.
+        settings: the other members of `hdnn_training`, by name.
+    """
+
+    def __init__(self, plan: Plan, arrays: dict[str, Array], settings: dict[str, Any]) -> None:
+        self.plan, self.arrays = plan, arrays
+        for name, array in arrays.items():
+            assert array.flags.c_contiguous, name
+        self.networks = len(arrays["values"])
+        where = {name: array.ctypes.data for name, array in arrays.items()}
+        self._training = _Training(**settings, **where)
+
+    def steps(
+        self,
+        values: Addresses,
+        order: Array,
+        first: int,
+        rates: Array,
+        taken: Array,
+        threads: int,
+    ) -> Array:
+        """Train on the batches first, first + 1, ... of an epoch, one for every learning rate.
+
+        Args:
+            values: S and the steps of the program; the parameters are in the arrays.
+            order: ``(E or 1, samples)``, in which the samples are gone through.
+            first: number of the first batch.
+            rates: learning rates.
+            taken: ``(E,)``, steps of Adam so far; counted up.
+            threads: at most so many.
+
+        Returns:
+            ``(E, batches, 3)``: plain and penalized loss of every batch before its step, and how
+            many samples it classifies correctly.
+        """
+        losses = np.full((self.networks, len(rates), 3), np.nan)
+        rates = np.ascontiguousarray(rates, np.float64)
+        check(
+            library().hdnn_train(
+                self.plan.handle,
+                ctypes.byref(self._training),
+                *values[2:],
+                order.ctypes.data,
+                first,
+                len(rates),
+                rates.ctypes.data,
+                taken.ctypes.data,
+                losses.ctypes.data,
+                threads,
+            )
+        )
+        return losses

@@ -1,0 +1,84 @@
+"""A table of a frame: in Markdown for pages, and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+
+def summarize(records: pd.DataFrame, cell: Sequence[str], digits: int) -> pd.DataFrame:
+    """Statistics of the test accuracy over the seeds of every cell, in per cent.
+
+    Args:
+        records: with ``published`` accuracies in per cent, NaN where the paper has none.
+        cell: fields that tell cells apart.
+        digits: of the published accuracies: a mean is rounded to them before it is compared.
+
+    Returns:
+        A row for every cell, in their order, with the first value of all other fields.
+    """
+    records = records.assign(
+        published=records.published.astype(float), percent=100 * records.test_accuracy
+    )
+    groups = records.groupby([*cell], sort=False)
+    table = groups.first().drop(columns=["seed", "percent"])
+    table["train"] = 100 * groups.train_accuracy.mean()
+    table[["std", "median", "min", "max"]] = groups.percent.agg(["std", "median", "min", "max"])
+    # Of 20 seeds x 5000 samples, many means end in 5. Which way they round is a matter of the last
+    # bit, in which pandas' own mean differs from NumPy's.
+    table["mean"] = groups.percent.agg(lambda values: values.to_numpy().mean())
+    table["seeds"] = groups.size()
+    for name in {"seconds", "epoch_seconds"} & {*records}:
+        table[name] = groups[name].mean()
+    table["difference"] = table["mean"] - table.published
+    reached = table["mean"].map(lambda mean: round(mean, digits)) >= table.published
+    table["reached"] = reached.map({True: "yes", False: "no"}).where(table.published.notna())
+    return table.reset_index()
+
+
+def texts(frame: pd.DataFrame, formats: Mapping[str, str]) -> pd.DataFrame:
+    """Some columns of a frame as texts.
+
+    Args:
+        frame: of numbers and texts.
+        formats: by column, in the order of the table, how `format` writes its values.
+
+    Returns:
+        The columns, named for people; a dash for what is not known.
+
+    >>> texts(pd.DataFrame({"mean": [0.5, None], "n": [1, 2]}), {"mean": ".2f"})["mean"].tolist()
+    ['0.50', '-']
+    """
+
+    def text(value: Any, form: str) -> str:
+        return "-" if pd.isna(value) else format(value, form)
+
+    columns = {name: [text(v, form) for v in frame[name]] for name, form in formats.items()}
+    return pd.DataFrame(columns).rename(columns=lambda name: name.replace("_", " "))
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A frame of texts as Markdown.
+
+    >>> print(markdown(pd.DataFrame({"l": ["1"], "norm": ["2.5"]})), end="")
+    | l | norm |
+    | --- | --- |
+    | 1 | 2.5 |
+    """
+    rows = [table.columns, ["---"] * len(table.columns), *table.itertuples(index=False)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def terminal(table: pd.DataFrame, title: str) -> Table:
+    """A frame of texts for the terminal; rows that end in "no" stand out."""
+    found = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in table.columns:
+        left = name in ("data", "architecture", "network")
+        found.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for row in table.itertuples(index=False):
+        found.add_row(*row, style="yellow" if row[-1] == "no" else None)
+    return found

@@ -1,0 +1,101 @@
+"""Certificates as records: what they print, what goes to JSON, and what cannot be examined."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from catalogue import HAMILTONIAN, build, every_pair
+from hdnn.analysis import advise, certify
+from hdnn.errors import HdnnError
+
+
+@every_pair()
+def test_every_network_of_the_catalogue(name: str, scheme: str) -> None:
+    step = {} if (name, scheme) == ("FCNN", "own") else {"T": 0.1}
+    net = build(name, scheme, layers=2, time_invariant=True, scale=0.7, **step)
+    found = certify(net, torch.randn(4, 4))
+    assert max(map(len, str(found).splitlines())) <= 80
+    if name in HAMILTONIAN:
+        assert found.ok, str(found)
+        assert found["interconnection"].holds
+        assert found["imaginary-spectrum"].holds
+        assert found["structure"].holds is (True if net.scheme.structure_preserving else None)
+    else:
+        assert found["interconnection"].holds is False
+        assert found["structure"].holds is None
+
+
+def test_float32_is_examined_in_float64_and_left_alone() -> None:
+    net = build("MS3", layers=30, T=1.0, dtype=torch.float32)
+    before = copy.deepcopy(net.state_dict())
+    found = certify(net, torch.randn(6, 4, dtype=torch.float32))
+    assert found.dtype == "float32"
+    assert found["structure"].value < 1e-13  # in float32 it would be 1e-6
+    assert found["norm-at-least-one"].holds
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    assert next(net.parameters()).requires_grad
+
+
+def test_pixels_are_samples() -> None:
+    net, images = build("H2", T=0.3), build("H2", channels=4, T=0.3)
+    images.load_state_dict(net.state_dict())
+    y = torch.randn(2, 4, 3)
+    rows, pixels = certify(net, y.movedim(1, -1)), certify(images, y)
+    assert pixels.samples == rows.samples == 6
+    for mine, theirs in zip(pixels.checks, rows.checks, strict=True):
+        assert mine.holds is theirs.holds
+        if mine.name != "scheme-drift":  # on fewer samples
+            assert mine.value == pytest.approx(theirs.value, rel=1e-6, abs=1e-12, nan_ok=True)
+
+
+def test_what_is_not_proved_may_be_unmet() -> None:
+    """Rough weights and a large step leave theorems as they are; a baseline has none of them."""
+    y = torch.randn(5, 4)
+    found = certify(build("H1", layers=24, T=8.0), y)
+    assert {"smooth-weights", "scheme-drift"} <= {check.name for check in found.failed}
+    assert {check.verdict for check in found.failed} == {"not met"}
+    assert found.ok
+    assert "everything that is proved holds; what is not met" in str(found)
+    baseline = certify(build("ResNet", T=1.0), y)
+    assert baseline["interconnection"].verdict == "FAILS"
+    assert not baseline.ok
+
+
+def test_the_record() -> None:
+    found = certify(build("MS3", T=0.2, time_invariant=True), torch.randn(5, 4))
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["ok"] is True
+    assert [check["name"] for check in plain["checks"]] == [c.name for c in found.checks]
+    text = str(found)
+    assert all(check.name in text for check in found.checks)
+    assert "everything that applies holds" in text
+    assert "0 <= 0" not in text
+    with pytest.raises(HdnnError, match="did you mean 'structure'"):
+        found["strukture"]
+
+
+def test_a_tolerance_of_ones_own() -> None:
+    strict = certify(build("MS3", T=0.2), torch.randn(5, 4), tolerance=0.0)
+    assert strict["structure"].holds is False
+    assert strict["structure"].tolerance == 0.0
+    assert strict["imaginary-spectrum"].holds is False  # of all matrices, not of the exact ones
+    with pytest.raises(HdnnError, match="tolerance"):
+        certify(build("H1"), torch.randn(3, 4), tolerance=-1.0)
+
+
+@pytest.mark.parametrize("examine", [certify, advise])
+def test_what_cannot_be_examined(examine: Any) -> None:
+    for net, y, words in (
+        (build("H1", ensemble=2), torch.randn(1, 3, 4), "ensemble"),
+        (build("H1", layers=0), torch.randn(3, 4), "nothing"),
+        (build("H1"), torch.randn(0, 4), "nothing"),
+        (build("H1"), torch.randn(3, 5), "shape"),
+        (build("H1", channels=4, kernel=3), torch.randn(2, 4, 5, 5), "convolution"),
+    ):
+        with pytest.raises(HdnnError, match=words):
+            examine(net, y)

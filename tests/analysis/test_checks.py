@@ -1,0 +1,298 @@
+"""The lemmas of the paper over random J, K, b and y; and what checks say where a premise fails."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.integrate import solve_ivp
+from scipy.linalg import expm
+from torch import Tensor
+
+import hdnn
+from catalogue import HAMILTONIAN, PAIRS, build
+from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
+from hdnn.analysis.checks import observed_order
+from hdnn.analysis.context import Context
+from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.schemes import ForwardEuler, ImplicitMidpoint, Scheme
+
+SIZES = st.integers(2, 6)
+SEEDS = st.integers(0, 2**32 - 1)
+ROOT = Path(hdnn.__file__).parents[2]
+
+
+def failing(net: hdnn.HamiltonianNetwork, y: Tensor) -> set[str]:
+    return {check.name for check in certify(net, y).failed}
+
+
+def general(
+    J: Tensor,
+    K: Tensor,
+    b: Tensor,
+    layers: int = 1,
+    T: float = 0.1,
+    scheme: Scheme | None = None,
+) -> hdnn.HamiltonianNetwork:
+    """A time-invariant network of any J, K and b."""
+    pattern = np.ones(K.shape, dtype=bool)
+    weights = Weights(pattern, features=len(J), layers=layers, time_invariant=True)
+    with torch.no_grad():
+        weights.theta.copy_(K.reshape(1, -1))
+        weights.beta.copy_(b.reshape(1, -1))
+    return hdnn.HamiltonianNetwork(HamiltonianField(J, weights), scheme, T=T)
+
+
+def drawn(seed: int, n: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """J skew ``(n, n)``, K ``(rows, n)``, b, and states ``(5, n)``."""
+    g = torch.Generator().manual_seed(seed)
+    X, K = torch.randn(n, n, generator=g), torch.randn(rows, n, generator=g)
+    return X - X.mT, K, torch.randn(rows, generator=g), torch.randn(5, n, generator=g)
+
+
+def given_weights(net: hdnn.HamiltonianNetwork, K: Tensor, b: Tensor) -> hdnn.HamiltonianNetwork:
+    """Put K and b of dense weights into every layer."""
+    with torch.no_grad():
+        net.field.weights.theta.copy_(K.reshape(1, -1).expand_as(net.field.weights.theta))
+        net.field.weights.beta.copy_(b.expand_as(net.field.weights.beta))
+    return net
+
+
+# --- the lemmas -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=6)
+@given(n=st.integers(2, 5), rows=st.integers(1, 6), seed=SEEDS, T=st.floats(0.1, 1.0))
+def test_lemma_1_as_the_paper_writes_it(n: int, rows: int, seed: int, T: float) -> None:
+    """phi' = K' D K J' phi backwards in time, in the paper's convention, by scipy."""
+    J, K, b, y = drawn(seed, n, rows)
+    context = Context(general(J, K, b, layers=4, T=T), y[:1])
+    M = context.ode_sensitivities
+    assert M is not None
+    J_, K_, b_ = J.numpy(), K.numpy(), b.numpy()
+    options: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-11, "method": "DOP853"}
+
+    def forwards(_: float, y: np.ndarray) -> np.ndarray:
+        return J_ @ K_.T @ np.tanh(K_ @ y + b_)
+
+    def backwards(_: float, s: np.ndarray) -> np.ndarray:
+        state, phi = s[:n], s[n:].reshape(n, n)
+        D = np.diag(1 - np.tanh(K_ @ state + b_) ** 2)
+        return np.concatenate([-forwards(0, state), (K_.T @ D @ K_ @ J_.T @ phi).ravel()])
+
+    end = solve_ivp(forwards, (0, T), y[0].numpy(), **options).y[:, -1]
+    start, moments = np.concatenate([end, np.eye(n).ravel()]), [l * T / 4 for l in range(5)]
+    exact = solve_ivp(backwards, (0, T), start, t_eval=moments, **options).y
+    for l in range(5):
+        phi = torch.from_numpy(exact[n:, 4 - l].reshape(n, n))
+        torch.testing.assert_close(M[l, 0].mT, phi, rtol=1e-4, atol=1e-4 * float(phi.abs().max()))
+
+
+@settings(max_examples=60)
+@given(n=SIZES, more=st.integers(-3, 2), seed=SEEDS, scale=st.sampled_from((1e-4, 1.0, 1e4)))
+def test_lemma_2_the_spectrum_is_imaginary_whatever_the_rank(
+    n: int, more: int, seed: int, scale: float
+) -> None:
+    J, K, b, y = drawn(seed, n, max(1, n + more))
+    found = certify(general(scale * J, K, b, T=0.1 / scale), y)
+    assert found["imaginary-spectrum"].holds, str(found)
+
+
+@given(n=SIZES, seed=SEEDS, share=st.floats(0.01, 1.0))
+def test_lemma_2_fails_where_J_is_not_skew(n: int, seed: int, share: float) -> None:
+    """(J - s I) P has eigenvalues with negative real parts where P is positive definite."""
+    J, K, b, y = drawn(seed, n, n)
+    weights = Weights("dense", features=n, layers=1)
+    field = HamiltonianField(J, weights, dissipation=share * torch.eye(n))
+    net = given_weights(hdnn.HamiltonianNetwork(field, step=0.01), K, b)
+    assert {"interconnection", "imaginary-spectrum"} <= failing(net, y)
+
+
+@settings(max_examples=60)
+@given(n=SIZES, more=st.integers(0, 2), seed=SEEDS, t=st.floats(0, 50))
+def test_lemma_3_frozen_gradients_stay_below_kappa(n: int, more: int, seed: int, t: float) -> None:
+    """kappa = sqrt(cond(K'DK)) bounds exp(t df/dy) for all t, and the basis of eigenvectors."""
+    J, K, b, y = drawn(seed, n, n + more)
+    net = general(J, K, b)
+    kappa = Context(net, y[:1]).kappa
+    assert kappa is not None
+    assume(float(kappa) < 1e3)
+    A = velocity_jacobians(net, y[:1])[0, 0].detach()
+    flow = torch.from_numpy(expm(t * A.numpy()))
+    assert 1 / float(kappa) - 1e-6 <= float(torch.linalg.matrix_norm(flow, 2))
+    assert float(torch.linalg.matrix_norm(flow, 2)) <= float(kappa) * (1 + 1e-6)
+    check = certify(net, y[:1])["diagonalizable"]
+    assert check.holds
+    assert check.value == pytest.approx(float(kappa))
+
+
+@pytest.mark.parametrize("name", ["MS1", "MS2"])
+def test_lemma_3_where_J_is_the_inverse_of_K(name: str) -> None:
+    """df/dy = D K with K skew: sqrt(cond(D)), also for an odd width, where K is singular."""
+    net, y = build(name, layers=2, T=0.3), torch.randn(5, 4)
+    context = Context(net, y)
+    D, kappa = context.D, context.kappa
+    assert D is not None
+    assert kappa is not None
+    torch.testing.assert_close(kappa, (D.amax(-1) / D.amin(-1)).sqrt())
+    for A, bound in zip(context.A.flatten(0, 1), kappa.flatten(), strict=True):
+        size = np.linalg.norm(expm(30 * A.numpy()), 2)
+        assert size <= float(bound) * (1 + 1e-6)
+    odd = certify(build("MS2", features=3, T=0.3), torch.randn(3, 3))
+    assert odd["full-rank"].holds is None
+    assert odd["diagonalizable"].holds
+
+
+KEEPING = [
+    (name, s)
+    for name, s in PAIRS
+    if name in HAMILTONIAN and build(name, s).scheme.structure_preserving
+]
+
+
+@settings(max_examples=30)
+@given(pair=st.sampled_from(KEEPING), seed=SEEDS, h=st.floats(0.01, 1.0), layers=st.integers(1, 6))
+def test_structure_is_kept_at_any_step(
+    pair: tuple[str, str], seed: int, h: float, layers: int
+) -> None:
+    assume(pair[1] != "ImplicitMidpoint" or h < 0.2)  # Newton needs a start
+    g = torch.Generator().manual_seed(seed)
+    net = build(*pair, layers=layers, step=h, scale=0.7, generator=g)
+    y = torch.randn(5, 4, generator=g)
+    found = certify(net, y)
+    assert found["structure"].holds
+    whole = net.structure_preserving
+    assert found["norm-at-least-one"].holds is (True if whole else None)
+    assert found["reciprocal-pairs"].holds is (True if pair[0] in ("MS3", "HS", "H1") else None)
+    if whole:
+        assert float(norms(sensitivities(net, y)).minimum.min()) >= 1 - 1e-10
+
+
+@settings(max_examples=15)
+@given(n=SIZES, seed=SEEDS)
+def test_implicit_midpoint_keeps_any_J_also_a_singular_one(n: int, seed: int) -> None:
+    J, K, b, y = drawn(seed, n, n)
+    J[:, 0] = J[0] = 0  # singular
+    found = certify(general(J / 2, K / 2, b, 5, 0.5, ImplicitMidpoint()), y)
+    assert found["structure"].holds
+    assert found["norm-at-least-one"].holds is (True if bool(J.any()) else None)
+
+
+# --- premises that fail ---------------------------------------------------------------------------
+
+
+def test_a_singular_K_with_J1_is_nilpotent() -> None:
+    """K'DK = diag(1, 0): y' = z-part only, so d y_N / d y_0 grows linearly with T."""
+    net = hdnn.network("H1", features=2, layers=4, T=2.0, time_invariant=True)
+    given_weights(net, torch.diag(torch.tensor([1.0, 0.0])), torch.zeros(2))
+    found = certify(net, torch.zeros(3, 2))
+    assert found["imaginary-spectrum"].holds
+    assert found["full-rank"].holds is False
+    assert found["diagonalizable"].holds is False
+    assert found["diagonalizable"].value == float("inf")
+    assert "linearly" in found["diagonalizable"].consequence
+    assert float(norms(sensitivities(net, torch.zeros(1, 2))).maximum[0]) > 2.0  # 1 + T, sheared
+
+
+def test_saturated_units_are_seen() -> None:
+    net = hdnn.network("H1", features=2, layers=2, T=0.5, time_invariant=True)
+    given_weights(net, torch.eye(2), torch.tensor([40.0, 0.0]))
+    found = certify(net, torch.randn(3, 2))
+    assert found["unsaturated"].holds is False
+    assert found["unsaturated"].value == 0.0
+    assert found["diagonalizable"].holds is False
+    assert found["full-rank"].holds
+
+
+def test_a_J_that_is_not_skew() -> None:
+    def J(y: Tensor, t: Any) -> Tensor:
+        matrix = torch.tensor([[0.3, 1.0], [-1.0, 0.3]]) + 0 * y[..., :1, None]
+        return matrix.expand(*y.shape[:-1], 2, 2)
+
+    field = HamiltonianField(J, Weights("dense", features=2, layers=3))
+    found = certify(hdnn.HamiltonianNetwork(field, step=0.05), torch.randn(4, 2))
+    assert found["interconnection"].holds is False
+    assert found["interconnection"].value == pytest.approx(0.6 / (1.09) ** 0.5)
+    assert found["imaginary-spectrum"].holds is False
+    assert found["diagonalizable"].holds is None
+    assert found["structure"].holds is None
+
+
+def test_an_energy_that_is_not_convex() -> None:
+    """The inverted pendulum: a saddle, with real eigenvalues."""
+    field = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
+    net = hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), layers=3, step=0.1)
+    up, down = torch.tensor([[3.1, 0.0]]), torch.tensor([[0.1, 0.0]])
+    assert {"full-rank", "imaginary-spectrum", "diagonalizable"} <= failing(net, up)
+    hanging = certify(net, down)
+    assert all(hanging[name].holds for name in ("full-rank", "imaginary-spectrum"))
+    assert hanging["diagonalizable"].value == pytest.approx(1.0, abs=0.01)  # P = diag(cos q, 1)
+    assert certify(net, up)["structure"].holds  # symplectic in any case
+
+
+def test_a_step_that_is_too_large() -> None:
+    y = torch.randn(6, 4)
+    net = build("H1", layers=16, T=1.0)
+    for step, fails in ((1e-4, False), (0.3, True), (50.0, True)):
+        large = build("H1", layers=16, step=step)
+        large.load_state_dict(net.state_dict())
+        assert ("scheme-drift" in failing(large, y)) is fails
+    bounded = build("H1", layers=40, step=0.5, time_invariant=True)
+    assert "bounded-states" in failing(bounded, y)
+    found = certify(build("H1", layers=80, step=1e5, activation="relu"), y)
+    assert [check.name for check in found.checks] == ["finite"]
+    assert not found.ok
+    assert found["finite"].detail["layer"] > 0
+
+
+def test_the_drift_of_a_scheme_has_its_order() -> None:
+    """The deviation from the ODE at h and h/2 shows the order; the factors tend to 1."""
+    for name, scheme, order in (("H1", "ForwardEuler", 1), ("MS3", "Leapfrog", 2)):
+        net = build(name, scheme, layers=8, T=0.4, scale=0.7)
+        detail = certify(net, torch.randn(5, 4))["scheme-drift"].detail
+        assert detail["order"] == pytest.approx(order, abs=0.3)
+        assert 1 <= detail["h/4"] <= detail["h/2"] <= detail["h"]
+
+
+def test_an_order_is_told_only_where_it_can_be() -> None:
+    assert observed_order([0.4, 0.1, 0.025]) == pytest.approx(2.0)
+    for unclear in ([0.1, 0.17, 0.05], [0.4, 0.1, 0.09], [1e-14, 1e-15, 1e-16], [0.1]):
+        assert observed_order(unclear) is None
+
+
+def test_rough_and_smooth_weights() -> None:
+    y = torch.randn(5, 4)
+    assert "smooth-weights" in failing(build("H1", layers=24, T=0.5), y)
+    smooth = build("H1", layers=24, T=0.5)
+    with torch.no_grad():
+        for p in smooth.parameters():
+            p.copy_(p[:1] + 1e-3 * torch.linspace(0, 1, 24)[:, None] * p[1:2])
+    assert "smooth-weights" not in failing(smooth, y)
+
+
+def test_broken_promises_are_detected() -> None:
+    @dataclass(frozen=True)
+    class Boastful(ForwardEuler):
+        structure_preserving: ClassVar[bool] = True
+
+    boast = hdnn.network("H1", features=4, layers=4, T=1.0, scheme=Boastful())
+    assert "structure" in failing(boast, torch.randn(5, 4))
+
+
+def test_slow_states_with_growing_gradients() -> None:
+    """y' = eps J tanh(y): Lemmas 2 and 3 hold everywhere, yet gradients grow with eps T."""
+    example = runpy.run_path(str(ROOT / "examples" / "slow_state.py"))
+    early, late, slow = (example["examine"](*v) for v in ((1.0, 0.5), (1.0, 20.0), (1e-3, 20.0)))
+    assert early.ok
+    for found in (late, slow):
+        assert [check.name for check in found.failed] == ["marginal-growth"]
+        assert all(found[k].holds for k in ("imaginary-spectrum", "diagonalizable", "structure"))
+    assert late["marginal-growth"].detail["largest"] > 5
+    assert slow["marginal-growth"].value == pytest.approx(late["marginal-growth"].value, rel=1e-6)

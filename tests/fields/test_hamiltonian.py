@@ -1,0 +1,182 @@
+"""Hamiltonian fields: y' = (J - R) dH/dy, with J skew and R positive semidefinite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+import hdnn
+from catalogue import HAMILTONIAN, build, skew
+from hdnn.errors import HdnnError
+from hdnn.fields import (
+    ACTIVATIONS,
+    STRUCTURES,
+    HamiltonianField,
+    Interconnection,
+    Learned,
+    Weights,
+    canonical,
+    signs,
+)
+
+N, L = 4, 3
+
+
+def state_dependent(y: Tensor, t: Tensor | float) -> Tensor:
+    """Skew for every y and t, and visibly a function of both."""
+    r = (y**2).sum(-1)[..., None, None]
+    return (1 + t) * canonical(N).to(y) + torch.sin(r) * signs(N).to(y)
+
+
+def learned(layers: int | None = None) -> Interconnection:
+    J = Learned(N, "skew", layers=layers)
+    torch.nn.init.normal_(J.theta)
+    return J
+
+
+INTERCONNECTIONS: dict[str, Callable[[], Any]] = {
+    "named": lambda: "J2",
+    "constant": lambda: skew(N),
+    "J(t)": lambda: skew(N, L),
+    "learned": learned,
+    "learned J(t)": lambda: learned(L),
+    "J(y,t)": lambda: state_dependent,
+}
+CASES = [
+    *((structure, "tanh", kind) for structure in STRUCTURES for kind in INTERCONNECTIONS),
+    *(("dense", sigma, "named") for sigma in ACTIVATIONS),
+]
+
+
+def grad(function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    y = y.clone().requires_grad_()
+    return torch.autograd.grad(function(y).sum(), y)[0]
+
+
+@pytest.mark.parametrize(("structure", "sigma", "kind"), CASES)
+def test_velocity_is_J_times_the_gradient_of_the_energy(
+    structure: str, sigma: str, kind: str
+) -> None:
+    weights = Weights(structure, features=N, layers=L)
+    R = torch.randn(N, N)
+    R = R @ R.mT
+    J = INTERCONNECTIONS[kind]()
+    free = HamiltonianField(J, weights, activation=sigma)
+    damped = HamiltonianField(J, weights, activation=sigma, dissipation=R)
+    y, t = torch.randn(2, 3, N), 0.7
+    for layer in range(L):
+        g = grad(lambda y, j=layer: free.energy(y, j, t), y)
+        torch.testing.assert_close(free.gradient(y, layer, t), g)
+        J_here = free.J_at(y, layer, t)
+        torch.testing.assert_close(J_here, -J_here.mT)
+        f = free.velocity(y, layer, t)
+        torch.testing.assert_close(f, (J_here @ g[..., None])[..., 0])
+        # H' = dH/dy . y' vanishes without dissipation, and is -|R^(1/2) dH/dy|^2 with it.
+        torch.testing.assert_close((f * g).sum(-1), torch.zeros(2, 3), rtol=0, atol=1e-10)
+        loss = -((R @ g[..., None])[..., 0] * g).sum(-1)
+        torch.testing.assert_close((damped.velocity(y, layer, t) * g).sum(-1), loss)
+
+
+def test_channels_and_ensembles_have_the_energy_and_velocity_of_their_parts() -> None:
+    weights = Weights("dense", channels=N, layers=L, ensemble=2)
+    field = HamiltonianField("J2", weights)
+    y = torch.randn(2, 3, N, 2, 5)
+    H = field.energy(y, 1)
+    assert H.shape == (2, 3)
+    for e in range(2):
+        part = HamiltonianField("J2", Weights("dense", features=N, layers=L))
+        with torch.no_grad():
+            part.weights.theta.copy_(weights.theta[e])
+            part.weights.beta.copy_(weights.beta[e])
+        x = y[e].movedim(1, -1)
+        torch.testing.assert_close(H[e], part.energy(x, 1).sum((1, 2)))
+        torch.testing.assert_close(
+            field.velocity(y, 1)[e], part.velocity(x, 1).movedim(-1, 1), rtol=1e-12, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("name", HAMILTONIAN)
+def test_the_energy_of_a_convolution_sums_over_channels_and_pixels(name: str) -> None:
+    """H = sum log cosh(K y + b); K' sigma(K y + b) is its derivative."""
+    net = build(name, channels=4, kernel=3, scale=2.0)
+    field, y = net.field, torch.randn(3, 4, 4, 3, requires_grad=True)
+    H = field.energy(y, layer=1)
+    units = F.conv2d(y, net.K[1], field.weights.b[1], padding=1)
+    torch.testing.assert_close(H, units.cosh().log().sum((1, 2, 3)))
+    (slope,) = torch.autograd.grad(H.sum(), y)
+    torch.testing.assert_close(field.gradient(y, layer=1), slope, rtol=1e-12, atol=1e-12)
+    if name not in ("MS1", "MS2"):
+        J = torch.einsum("wr,brpq->bwpq", net.J, slope)
+        torch.testing.assert_close(field.velocity(y, layer=1), J, rtol=1e-12, atol=1e-12)
+        assert abs((slope * field.velocity(y, layer=1)).sum()) < 1e-10
+
+
+def test_energy_decreases_along_a_damped_network_and_stays_along_a_free_one() -> None:
+    weights = Weights("dense", features=N, layers=200, time_invariant=True)
+    for R, holds in ((None, False), (torch.eye(N) / 2, True)):
+        field = HamiltonianField("J2", weights, dissipation=R)
+        net = hdnn.HamiltonianNetwork(field, hdnn.schemes.RK4(), T=2.0)
+        H = field.energy(net.trajectory(torch.randn(5, N)))
+        assert bool((H.diff(dim=0) < -1e-6).all()) is holds
+        assert bool(((H[-1] - H[0]).abs() < 1e-4).all()) is not holds
+
+
+@pytest.mark.parametrize(
+    "R", [-np.eye(4), np.triu(np.ones((4, 4))), np.eye(3), np.full((4, 4), np.nan)], ids=str
+)
+def test_an_impossible_dissipation_raises(R: np.ndarray) -> None:
+    with pytest.raises(HdnnError, match="dissipation"):
+        HamiltonianField("J1", Weights("dense", features=4, layers=2), dissipation=R)
+
+
+def test_dissipation_needs_a_J() -> None:
+    weights = Weights("skew", features=4, layers=2)
+    with pytest.raises(HdnnError, match="J K' = I; give J"):
+        HamiltonianField(hdnn.fields.InverseTranspose(), weights, dissipation=torch.eye(4))
+
+
+graphs = st.integers(1, 5).flatmap(
+    lambda m: st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=m, max_size=m)
+)
+
+
+@given(graph=graphs)
+def test_a_unit_depends_on_what_its_graph_shows_it(graph: list[list[bool]]) -> None:
+    mask = torch.tensor(graph)
+    weights = Weights(graph, features=4, layers=2, dtype=torch.float64)
+    assert torch.equal(weights.K != 0, mask.expand(2, *mask.shape))
+    field = HamiltonianField("J2", weights)
+    y = torch.randn(4, dtype=torch.float64)
+    J, K = signs(4), weights.K[1].detach()
+    reach = (J != 0).long() @ mask.long().mT @ mask.long() > 0
+    M = torch.autograd.functional.jacobian(lambda v: field.velocity(v, 1), y)
+    torch.testing.assert_close(
+        M, J @ K.mT @ torch.diag(1 - torch.tanh(K @ y + weights.b[1].detach()) ** 2) @ K
+    )
+    assert bool((M[~reach] == 0).all())
+
+
+@given(
+    graph=st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5),
+    kind=st.sampled_from(("J1", "J2", "R inside", "R across")),
+)
+def test_a_field_is_separable_where_its_jacobian_has_no_diagonal_blocks(
+    graph: list[list[bool]], kind: str
+) -> None:
+    """What is declared from supports alone is what every Jacobian shows."""
+    R = {"R inside": torch.eye(4), "R across": torch.ones(4, 4)}.get(kind)
+    J = "J2" if kind == "J2" else "J1"
+    field = HamiltonianField(J, Weights(graph, features=4, layers=1), dissipation=R)
+    M = torch.autograd.functional.jacobian(field.velocity, torch.randn(4))
+    inside = bool((M[:2, :2] != 0).any()) or bool((M[2:, 2:] != 0).any())
+    assert not (field.separable and inside)
+    if kind == "J1":
+        assert field.separable is not inside

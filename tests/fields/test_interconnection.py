@@ -1,0 +1,135 @@
+"""J is skew, whatever it is: named, given, learned, a function of the state, the inverse of K'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hdnn
+from catalogue import build
+from hdnn.errors import HdnnError
+from hdnn.fields import (
+    Fixed,
+    HamiltonianField,
+    InverseTranspose,
+    Learned,
+    StateDependent,
+    Weights,
+    canonical,
+    signs,
+)
+
+
+@pytest.mark.parametrize(
+    ("J", "message"),
+    [
+        (np.eye(4), "skew"),
+        (np.full((4, 4), np.nan), "skew"),
+        (np.stack([signs(4).numpy(), np.ones((4, 4))]), "skew"),
+        (signs(6).numpy(), r"\(4, 4\)"),
+        (Fixed(signs(6)), "4"),
+        (Learned(6), "4"),
+        (np.zeros((3, 4)), r"\(3, 4\)"),
+        (np.zeros(4), r"\(4,\)"),
+        (np.zeros((5, 4, 4)), "5 layers"),
+        ([["a"]], "J"),
+        ("J3", "J1, J2"),
+        (InverseTranspose(), "K is 'dense'"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
+)
+def test_an_impossible_J_raises(J: Any, message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        HamiltonianField(J, Weights("dense", features=4, layers=2))
+
+
+@pytest.mark.parametrize("X", [torch.eye(3), "lerned", torch.full((2, 2), torch.inf)], ids=str)
+def test_an_impossible_X_raises(X: Any) -> None:
+    with pytest.raises(HdnnError, match=r"X|finite"):
+        build("HS", X=X)
+
+
+@pytest.mark.parametrize("structure", ["skew", "off-diagonal-skew"])
+@pytest.mark.parametrize("layers", [None, 3])
+def test_a_learned_J_starts_where_it_is_told_and_stays_skew(
+    structure: str, layers: int | None
+) -> None:
+    start = canonical(6, torch.randn(3, 3))
+    J = Learned(6, structure, layers=layers, init=start)
+    torch.testing.assert_close(J.matrix(), start.expand_as(J.matrix()), rtol=0, atol=0)
+    torch.nn.init.normal_(J.theta)
+    assert torch.equal(J.matrix(), -J.matrix().mT)
+    J.matrix()[..., 0, 5].sum().backward()
+    assert (J.theta.grad != 0).sum() == (layers or 1)
+
+
+def test_the_zeros_of_X_are_values_not_structure() -> None:
+    """Weights that are loaded bring their own X."""
+    net, other = build("HS", X=torch.zeros(2, 2)), build("HS", X=torch.randn(2, 2))
+    net.load_state_dict(other.state_dict())
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), other(y))
+
+
+@pytest.mark.parametrize("name", ["MS1", "MS2"])
+def test_a_singular_K_has_no_J_but_the_network_runs(name: str) -> None:
+    net = build(name, features=4, layers=3)
+    with torch.no_grad():
+        net.field.weights.theta[1].zero_()
+    with pytest.raises(HdnnError, match="K_1 is singular"):
+        _ = net.J
+    assert net(torch.randn(2, 4)).shape == (2, 4)
+
+
+def test_a_skew_K_of_odd_width_is_always_singular() -> None:
+    net = build("MS2", features=5)
+    with pytest.raises(HdnnError, match=r"odd width.*augment"):
+        _ = net.J
+    assert net(torch.randn(2, 5)).shape == (2, 5)
+
+
+# --- J(y, t) --------------------------------------------------------------------------------------
+
+
+def growing(y: Tensor, t: Tensor | float) -> Tensor:
+    return (1 + y.square().sum(-1))[..., None, None] * signs(4).to(y)
+
+
+def network(function: Any) -> hdnn.HamiltonianNetwork:
+    field = HamiltonianField(function, Weights("dense", features=4, layers=3))
+    return hdnn.HamiltonianNetwork(field, T=1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda y, t: torch.eye(4).expand(*y.shape, 4), "skew"),
+        (lambda y, t: torch.full((4, 4), torch.nan), "finite"),
+        (lambda y, t: signs(3), r"shape \(5, 4, 4\)"),
+        (lambda y, t: 1.0, "got float"),
+    ],
+    ids=["not skew", "not finite", "narrow", "a number"],
+)
+def test_a_function_that_gives_no_J_raises_at_the_first_states(function: Any, message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        network(function)(torch.randn(5, 4))
+
+
+def test_states_that_are_not_finite_say_nothing_about_J() -> None:
+    net = network(growing)
+    assert isinstance(net.field.interconnection, StateDependent)
+    net(torch.full((2, 4), torch.nan))
+    assert not net.field.interconnection.checked
+    net(torch.randn(2, 4))
+    assert net.field.interconnection.checked
+
+
+def test_J_raises_where_it_depends_on_the_state_and_for_baselines() -> None:
+    for net in (network(growing), build("ResNet"), build("FCNN")):
+        with pytest.raises(HdnnError):
+            _ = net.J
+        assert "J" not in dir(net)  # tools read every name that dir gives

@@ -1,0 +1,91 @@
+"""Layouts: states of any batch shape become ([E,] B, n, *spatial), and come back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hdnn.errors import HdnnError
+from hdnn.fields import Layout
+from hdnn.fields.layout import layout_of
+
+sizes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+ensembles = st.none() | st.integers(1, 3)
+
+
+@given(batch=sizes, ensemble=ensembles)
+def test_features_become_rows_and_come_back(batch: tuple[int, ...], ensemble: int | None) -> None:
+    layout = Layout(4, ensemble=ensemble)
+    y = torch.randn(*layout.lead, *batch, 4)
+    x, restore = layout.flatten(y)
+    assert x.ndim == layout.axis + 1
+    assert x.shape[layout.axis] == 4
+    assert x.shape[: layout.axis - 1] == layout.lead
+    assert torch.equal(restore(x), y)
+    samples = torch.arange(float(x[..., 0].numel())).reshape(x.shape[:-1])
+    assert torch.equal(layout.of_samples(samples, y), restore(samples[..., None] + 0 * x)[..., 0])
+
+
+@given(samples=st.integers(0, 3), spatial=sizes, ensemble=ensembles)
+def test_channels_are_canonical_already(
+    samples: int, spatial: tuple[int, ...], ensemble: int | None
+) -> None:
+    layout = Layout(4, channels=True, ensemble=ensemble)
+    y = torch.randn(*layout.lead, samples, 4, *spatial)
+    x, restore = layout.flatten(y)
+    assert torch.equal(x, y)
+    assert torch.equal(restore(x), y)
+    assert x.shape[layout.axis] == 4
+
+
+@pytest.mark.parametrize("channels", [False, True])
+def test_one_batch_serves_all_networks_of_an_ensemble(channels: bool) -> None:
+    layout = Layout(4, channels, ensemble=3)
+    y = torch.randn(1, 5, 4)
+    x, _ = layout.flatten(y)
+    assert torch.equal(x, y.expand(3, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "message"),
+    [
+        (Layout(4), (), r"\(\.\.\., 4\)"),
+        (Layout(4), (4, 3), r"\(\.\.\., 4\), got \(4, 3\)"),
+        (Layout(4, channels=True), (4,), r"\(B, 4, \*spatial\)"),
+        (Layout(4, channels=True), (2, 3, 4), r"\(B, 4, \*spatial\)"),
+        (Layout(4, channels=True, spatial=2), (2, 4, 3), r"\(B, 4, height, width\)"),
+        (Layout(4, ensemble=3), (2, 5, 4), "ensemble of 3"),
+        (Layout(4, ensemble=3), (4,), r"\(3 or 1, \.\.\., 4\)"),
+    ],
+    ids=str,
+)
+def test_a_state_of_another_shape_raises(
+    layout: Layout, shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(HdnnError, match=message):
+        layout.flatten(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None), "exactly one of features"),
+        ((4, 4), "exactly one of features"),
+        ((0, None), "positive integer"),
+        ((4.0, None), "positive integer"),
+        ((True, None), "positive integer"),
+        ((None, 4, 0), "ensemble"),
+        ((None, 4, 2.0), "ensemble"),
+    ],
+    ids=str,
+)
+def test_an_impossible_layout_raises(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        layout_of(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_layout_says_what_it_is() -> None:
+    assert str(layout_of(4, None)) == "features=4"
+    assert str(layout_of(None, 8, 3)) == "channels=8, ensemble=3"

@@ -1,0 +1,116 @@
+"""The weights of all layers: stacks, shared layers, ensembles, and how they are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalogue import build, every_name
+from hdnn.errors import HdnnError
+from hdnn.fields import STRUCTURES, Pattern, Weights
+
+every_structure = pytest.mark.parametrize("structure", STRUCTURES)
+
+
+@every_structure
+@given(half=st.integers(1, 5), layers=st.integers(0, 4), ensemble=st.none() | st.integers(1, 3))
+def test_stacks_are_layer_first(
+    structure: str, half: int, layers: int, ensemble: int | None
+) -> None:
+    n, lead = 2 * half, (layers,) if ensemble is None else (ensemble, layers)
+    weights = Weights(structure, features=n, layers=layers, ensemble=ensemble)
+    assert weights.K.shape == (*lead, n, n)
+    assert weights.b.shape == weights.layer_b.shape == (*lead, n)
+    assert weights.theta.shape == (*lead, weights.pattern.size)
+    assert weights.parameters_per_layer == weights.pattern.size + n
+
+
+@every_structure
+def test_time_invariant_layers_share_one_set_of_parameters(structure: str) -> None:
+    weights = Weights(structure, features=4, layers=5, time_invariant=True)
+    assert weights.theta.shape[0] == weights.beta.shape[0] == 1
+    assert torch.equal(weights.K, weights.K[:1].expand(5, 4, 4))
+    weights.K.sum().backward()
+    single = Weights(structure, features=4, layers=1)
+    single.K.sum().backward()
+    torch.testing.assert_close(weights.theta.grad, 5 * single.theta.grad)
+
+
+def test_a_parameter_that_is_not_finite_leaves_the_zeros_of_the_structure() -> None:
+    weights = Weights("off-diagonal", features=4, layers=1)
+    with torch.no_grad():
+        weights.theta.fill_(torch.nan)
+    assert torch.equal(weights.K[0].isnan(), torch.from_numpy(weights.pattern.support))
+    assert bool((weights.K[0][:2, :2] == 0).all())
+
+
+@every_name
+def test_initialization_is_standard_normal_and_reproducible(
+    name: str, generator: torch.Generator
+) -> None:
+    before = torch.get_rng_state()
+    net = build(name, layers=500, generator=generator)
+    theta = net.field.weights.theta.detach().clone()
+    assert float(theta.mean()) == pytest.approx(0, abs=5 / theta.numel() ** 0.5)
+    assert float(theta.std()) == pytest.approx(1, abs=5 / theta.numel() ** 0.5)
+    net.reset_parameters(torch.Generator().manual_seed(1))
+    assert torch.equal(net.field.weights.theta, theta)
+    net.reset_parameters(torch.Generator().manual_seed(1), scale=0.25)
+    torch.testing.assert_close(net.field.weights.theta, theta / 4, rtol=1e-15, atol=0)
+    net.reset_parameters(generator, init="uniform")
+    assert 0.95 < float(net.field.weights.theta.detach().abs().max()) <= 1
+    net.reset_parameters(init="zeros")
+    assert not net.K.any()
+    assert not net.b.any()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_name
+def test_members_are_drawn_as_they_would_be_alone(name: str) -> None:
+    seeds = [torch.Generator().manual_seed(s) for s in (5, 6)]
+    together = build(name, ensemble=2, generator=seeds)
+    for e, seed in enumerate((5, 6)):
+        alone = build(name, generator=torch.Generator().manual_seed(seed))
+        assert torch.equal(together.K[e], alone.K)
+        assert torch.equal(together.b[e], alone.b)
+
+
+def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
+    generator: torch.Generator,
+) -> None:
+    """1 / sqrt(n k^2), times the scale; matrices over channels 1, as documented."""
+    weights = Weights("dense", channels=16, kernel=5, layers=8, generator=generator)
+    assert float(weights.theta.detach().std()) * 20 == pytest.approx(1, abs=0.02)
+    weights.reset_parameters(generator, scale=3.0)
+    assert float(weights.theta.detach().std()) * 20 == pytest.approx(3, abs=0.06)
+    assert float(weights.beta.detach().std()) * 20 == pytest.approx(3, abs=0.6)
+    pointwise = Weights("dense", channels=64, kernel=1, layers=8, generator=generator)
+    assert float(pointwise.theta.detach().std()) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": 4, "layers": -1}, "at least 0"),
+        ({"features": 4, "layers": 2.0}, "at least 0"),
+        ({"features": 4, "init": "nromal"}, "did you mean 'normal'"),
+        ({"features": 4, "scale": float("nan")}, "scale"),
+        ({"features": 4, "kernel": 3}, "give channels=n"),
+        ({"channels": 4, "kernel": 3, "ensemble": 2}, "ensembles have matrices only"),
+        ({"features": 4, "ensemble": 2, "generator": [torch.Generator()]}, "1 generators"),
+        *(({"channels": 4, "kernel": k}, "odd positive") for k in (0, 2, -3, 3.0, True, "3")),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_impossible_arguments_raise(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        Weights("dense", **({"layers": 2} | options))
+
+
+def test_a_bias_has_an_entry_for_every_unit() -> None:
+    with pytest.raises(HdnnError, match="K has 4 rows"):
+        Weights("dense", features=4, layers=2, bias=Pattern.of([1, 2, 3]))

@@ -1,0 +1,10 @@
+"""What a test needs beside hdnn itself, and why it is skipped where that is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from hdnn.kernels import native
+
+needs_kernels = pytest.mark.skipif(native.obstacle() is not None, reason=str(native.obstacle()))
+"""The compiled kernels, which an installation without a C++ compiler does not have."""

@@ -1,0 +1,91 @@
+"""Stems of tables: augmentation, standardization, projection."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hdnn.errors import HdnnError
+from hdnn.models import Augmentation, Projection, Scaler, TableStem
+
+
+def test_augmentation_as_the_paper_says_and_as_its_code_does() -> None:
+    x = torch.tensor([[1.0, 2.0]])
+    assert Augmentation(2, 4, mode="append")(x).tolist() == [[1, 2, 0, 0]]
+    assert Augmentation(2, 4, mode="spread")(x).tolist() == [[1, 0, 0, 2]]
+    three = torch.tensor([1.0, 2, 3])
+    assert Augmentation(3, 6, mode="spread")(three).tolist() == [1, 2, 0, 0, 0, 3]
+    assert torch.equal(Augmentation(2)(x), Augmentation(2, 4)(x))
+
+
+@given(
+    features=st.integers(1, 6),
+    extra=st.integers(0, 5),
+    mode=st.sampled_from(["append", "spread"]),
+    batch=st.lists(st.integers(0, 3), max_size=2),
+)
+def test_augmentation_makes_widths_even_and_loses_nothing(
+    features: int, extra: int, mode: str, batch: list[int]
+) -> None:
+    module = Augmentation(features, features + extra, mode)
+    x = torch.randn(*batch, features)
+    out = module(x)
+    width = features + extra
+    assert module.width == out.shape[-1] == width + width % 2
+    assert torch.equal(out[..., module.places], x)
+    assert int((out != 0).sum()) == x.numel()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((50, 16), "width=16 is too small for 50 features"),
+        ((0, 4), "positive"),
+        ((2, 4.5), "integer"),
+        ((2, 4, "apend"), "did you mean 'append'"),
+    ],
+    ids=str,
+)
+def test_augmentation_raises(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        Augmentation(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_scaler_standardizes_weighted_columns_and_fills_gaps_with_the_mean() -> None:
+    x = torch.tensor([[1.0, 5.0], [3.0, 5.0], [torch.nan, 5.0]])
+    scaler = Scaler.fit(x, torch.tensor([3.0, 1.0, 7.0]))
+    assert scaler.mean.tolist() == [1.5, 5.0]
+    assert scaler.scale.tolist() == [0.75**0.5, 1.0]  # a constant column keeps its scale
+    assert scaler(x)[2].tolist() == [0.0, 0.0]
+
+
+def test_huge_integers_are_standardized_and_constants_are_not() -> None:
+    numbers = torch.arange(400.0, dtype=torch.float64)
+    x = torch.stack([9e15 + 7 * numbers, torch.full_like(numbers, 0.1)], 1)
+    scaled = Scaler.fit(x)(x)
+    assert scaled[:, 0].std(correction=0).item() == pytest.approx(1.0)
+    assert scaled[:, 1].abs().max() < 1e-12
+
+
+def test_a_projection_starts_with_states_of_variance_one_and_an_even_width() -> None:
+    projection = Projection(2000, 15, torch.Generator().manual_seed(0))
+    y = projection(torch.randn(500, 2000, generator=torch.Generator().manual_seed(1)))
+    assert y.shape == (500, 16)
+    torch.testing.assert_close(y.std(), torch.ones(()), rtol=0.05, atol=0)
+    with pytest.raises(HdnnError, match="features is a positive integer, got 0"):
+        Projection(0, 4)
+
+
+def test_parts_that_do_not_fit() -> None:
+    with pytest.raises(HdnnError, match="not both"):
+        TableStem(4, Augmentation(2, 4), projection=Projection(50, 4))
+    with pytest.raises(HdnnError, match="the projection gives 6 features"):
+        TableStem(4, projection=Projection(50, 6))
+    with pytest.raises(HdnnError, match="the scaler has 3 features, the data 2"):
+        TableStem(4, Augmentation(2, 4), Scaler(torch.zeros(3), torch.ones(3)))
+    for module in (Augmentation(2, 4), Projection(2, 4)):
+        for x in (torch.ones(4, 3), torch.tensor(1.0)):
+            with pytest.raises(HdnnError, match=r"expected \(..., 2\)"):
+                module(x)

@@ -1,0 +1,481 @@
+"""The network as a torch module: derivatives, shapes, ensembles, copies, and the values of now."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+from torch.nn.utils import parametrize
+from torch.utils.flop_counter import FlopCounterMode
+
+import hdnn
+from catalogue import (
+    BACKENDS,
+    EACH,
+    OWN,
+    as_function,
+    build,
+    each,
+    every_name,
+    every_pair,
+    jacobian,
+    skew,
+)
+from hdnn.errors import HdnnError
+from hdnn.fields import EnergyField, HamiltonianField, Weights
+from twins import agree, derivatives, error, twin
+
+Net = hdnn.HamiltonianNetwork
+every_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def stepped(name: str, scheme: str = OWN) -> bool:
+    return build(name, scheme).scheme.uses_step
+
+
+# --- derivatives ----------------------------------------------------------------------------------
+
+
+@every_backend
+@each
+def test_gradients_of_state_and_parameters(name: str, scheme: str, backend: str) -> None:
+    net = build(name, scheme, features=2, layers=2, backend=backend)
+    function, parameters = as_function(net)
+    y = torch.randn(2, 2, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (y, *parameters))
+
+
+@each
+def test_gradients_of_learned_steps(name: str, scheme: str) -> None:
+    if not stepped(name, scheme):
+        return
+    net = build(name, scheme, features=2, layers=2, step=[0.2, 0.3], learn_steps=True)
+    function, parameters = as_function(net)
+    assert torch.autograd.gradcheck(function, (torch.randn(2, 2, requires_grad=True), *parameters))
+
+
+@every_pair([*((n, s) for n, s in EACH if s == OWN), ("H2", "RK4"), ("H2", "ImplicitMidpoint")])
+def test_second_derivatives(name: str, scheme: str) -> None:
+    function, parameters = as_function(build(name, scheme, features=2, layers=2))
+    y = torch.randn(1, 2, requires_grad=True)
+    # Sharper than the default, which lets a midpoint without its second derivatives pass.
+    assert torch.autograd.gradgradcheck(function, (y, *parameters), atol=1e-6, rtol=1e-6)
+
+
+@each
+def test_functional_transforms_see_the_same_network(name: str, scheme: str) -> None:
+    net, y = build(name, scheme, scale=0.5), torch.randn(3, 4)
+    close(vmap(net)(y), net(y))
+    M = vmap(jacrev(net))(y)
+    for k in range(3):
+        close(M[k], jacobian(net, y[k]), 1e-10)
+
+
+@every_name
+def test_vmap_over_parameters_is_an_ensemble(name: str) -> None:
+    together = build(name, ensemble=3)
+    single, y = build(name), torch.randn(5, 4)
+    stacked = dict(together.named_parameters())
+    buffers = dict(single.named_buffers())
+
+    def call(parameters: dict[str, Tensor]) -> Tensor:
+        return functional_call(single, parameters | buffers, (y,))
+
+    close(vmap(call)(stacked), together(y.unsqueeze(0)))
+
+
+# --- vjp ------------------------------------------------------------------------------------------
+
+LAYOUTS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "features": ({}, (5, 4)),
+    "one state": ({}, (4,)),
+    "tokens": ({}, (2, 3, 4)),
+    "channels": ({"channels": 4}, (2, 4, 3, 5)),
+    "convolution": ({"channels": 4, "kernel": 3}, (2, 4, 3, 5)),
+    "ensemble": ({"ensemble": 3}, (3, 5, 4)),
+    "shared batch": ({"ensemble": 3}, (1, 5, 4)),
+    "ensemble of channels": ({"channels": 4, "ensemble": 2}, (2, 3, 4, 2)),
+    "time-invariant": ({"time_invariant": True}, (5, 4)),
+    "empty": ({}, (0, 4)),
+}
+
+
+def vjp(net: Net, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    grad_y, grads = net.vjp(y, weight)
+    assert not any(g.requires_grad for g in (grad_y, *grads.values()))
+    return {"state": grad_y, **grads}
+
+
+@every_backend
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
+def test_vjp_is_the_gradient_of_autograd(name: str, layout: str, backend: str) -> None:
+    options, shape = LAYOUTS[layout]
+    net, y = build(name, backend=backend, **options), torch.randn(shape)
+    weight = torch.randn_like(net(y))
+    expected = derivatives(net, y, weight)
+    del expected["value"]
+    agree(vjp(net, y, weight), expected)
+    with torch.no_grad():
+        agree(vjp(net, y, weight), expected)
+    assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("kind", ["learned X", "learned steps", "RK4", "parametrized", "frozen"])
+def test_vjp_of_everything_that_is_trained(kind: str) -> None:
+    options = {"learned X": {"X": "learned"}, "learned steps": {"learn_steps": True}}.get(kind, {})
+    net, y = build("HS", "RK4" if kind == "RK4" else OWN, **options), torch.randn(5, 4)
+    if kind == "parametrized":
+        parametrize.register_parametrization(net.field.weights, "theta", Halved())
+    weight = torch.randn(5, 4)
+    expected = derivatives(net, y, weight)
+    del expected["value"]
+    net.requires_grad_(kind != "frozen")
+    for backend in BACKENDS:
+        agree(vjp(twin(net, backend), y, weight), expected)
+
+
+@every_backend
+def test_vjp_raises_for_what_does_not_fit(backend: str) -> None:
+    net, y = build("H1", backend=backend), torch.randn(5, 4)
+    for state, weight in (
+        (y, y[:3]),
+        (y, y[0]),
+        (y, y.float()),
+        (y.float(), y.float()),
+        (y[:, :3], y[:, :3]),
+    ):
+        with pytest.raises(HdnnError):
+            net.vjp(state, weight)
+    together = build("H1", backend=backend, ensemble=3)
+    with pytest.raises(HdnnError, match=r"\(3, 5, 4\)"):
+        together.vjp(y[None], y[None])
+
+
+# --- shapes and layouts ---------------------------------------------------------------------------
+
+
+@every_name
+@given(batch=st.lists(st.integers(0, 3), max_size=3))
+def test_any_batch_shape_is_rows_one_by_one(name: str, batch: list[int]) -> None:
+    net = build(name, dtype=torch.float64)
+    y = torch.randn(*batch, 4, dtype=torch.float64)
+    out = net(y)
+    assert out.shape == y.shape
+    assert net.trajectory(y).shape == (4, *y.shape)
+    for row, expected in zip(y.reshape(-1, 4), out.reshape(-1, 4), strict=True):
+        close(net(row), expected)
+    if net.invertible:
+        close(net.inverse(out), y, 1e-10)
+
+
+@each
+def test_an_empty_batch_and_no_layers(name: str, scheme: str) -> None:
+    net = build(name, scheme)
+    empty = torch.randn(0, 4, requires_grad=True)
+    net(empty).sum().backward()
+    assert empty.grad is not None
+    identity, y = build(name, scheme, layers=0), torch.randn(3, 4)
+    assert torch.equal(identity(y), y)
+    assert torch.equal(identity.trajectory(y), y.unsqueeze(0))
+    if identity.invertible:
+        assert torch.equal(identity.inverse(y), y)
+
+
+@pytest.mark.parametrize("spatial", [(), (5,), (2, 1, 3), (0, 2)], ids=str)
+@each
+def test_channels_are_features_on_another_axis(
+    name: str, scheme: str, spatial: tuple[int, ...]
+) -> None:
+    features, channels = build(name, scheme, scale=0.5), build(name, scheme, channels=4)
+    channels.load_state_dict(features.state_dict())
+    y = torch.randn(2, 4, *spatial)
+    expected = features.trajectory(y.movedim(1, -1)).movedim(-1, 2)
+    close(channels.trajectory(y), expected)
+    close(channels(y), expected[-1])
+    if channels.invertible:
+        close(channels.inverse(channels(y)), y, 1e-10)
+
+
+@every_name
+def test_a_trajectory_is_all_the_prefixes(name: str) -> None:
+    net, y = build(name, layers=5), torch.randn(3, 4)
+    path = net.trajectory(y)
+    assert torch.equal(path[0], y)
+    close(path[-1], net(y))
+    for k in range(1, 5):
+        options = {"step": net.h} if net.scheme.uses_step else {}
+        prefix = build(name, layers=k, **options)
+        state = net.state_dict()
+        for key in ("field.weights.theta", "field.weights.beta"):
+            state[key] = state[key][:k]
+        prefix.load_state_dict(state)
+        close(path[k], prefix(y))
+
+
+@pytest.mark.parametrize("layout", ["features", "channels"])
+@each
+def test_an_ensemble_is_its_members_side_by_side(name: str, scheme: str, layout: str) -> None:
+    steps: Any = {"step": 0.1 + torch.rand(3, 2) / 4} if stepped(name, scheme) else {}
+    together = build(name, scheme, layers=2, ensemble=3, scale=0.5, **{layout: 4}, **steps)
+    y = torch.randn(3, 2, 4) if layout == "features" else torch.randn(3, 2, 4, 5)
+    out, shared, path = together(y), together(y[:1]), together.trajectory(y)
+    assert path.shape == (3, *y.shape)
+    for e in range(3):
+        own = {"step": steps["step"][e]} if steps else {}
+        member = build(name, scheme, layers=2, **{layout: 4}, **own)
+        with torch.no_grad():
+            for target, source in zip(member.parameters(), together.parameters(), strict=True):
+                target.copy_(source[e])
+        close(out[e], member(y[e]))
+        close(shared[e], member(y[0]))
+        close(path[:, e], member.trajectory(y[e]))
+        if member.invertible:
+            close(together.inverse(out)[e], y[e], 1e-10)
+
+
+def test_members_of_an_ensemble_with_a_learned_X_are_independent() -> None:
+    """E networks at once are E networks: no parameter is shared between members."""
+    net = build("HS", ensemble=3, X="learned")
+    out = net(torch.randn(3, 5, 4))
+    gradients = torch.autograd.grad(out[1].sum(), list(net.parameters()))
+    for gradient in gradients:
+        assert gradient.shape[0] == 3
+        assert bool((gradient[[0, 2]] == 0).all())
+        assert bool((gradient[1] != 0).any())
+
+
+@every_name
+def test_fits_into_a_sequence_and_learns(name: str) -> None:
+    net = build(name, features=6)
+    model = nn.Sequential(hdnn.Augmentation(3, 6), net, nn.Linear(6, 1))
+    x, target = torch.randn(20, 3), torch.randn(20, 1)
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+# --- form and values: a call computes with the numbers of now -------------------------------------
+
+
+def energy(x: Tensor, t: Tensor | float) -> Tensor:
+    return x.cos().sum(-1)
+
+
+def variants() -> dict[str, Callable[[], Net]]:
+    """Networks that hold something which a copy or a change could lose."""
+    weights = {"features": 4, "layers": 3}
+    options: dict[str, Callable[[], Net]] = {
+        "X given": lambda: build("HS", X=torch.randn(2, 2)),
+        "X learned": lambda: build("HS", X="learned"),
+        "steps": lambda: build("H1", step=[0.1, 0.2, 0.3]),
+        "learned steps": lambda: build("H1", learn_steps=True),
+        "ensemble": lambda: build("MS1", ensemble=2),
+        "channels": lambda: build("H2", channels=4),
+        "convolution": lambda: build("MS3", channels=4, kernel=3),
+        "time-invariant": lambda: build("MS2", time_invariant=True),
+        "sin": lambda: build("H1", activation="sin"),
+        "J(t)": lambda: Net(HamiltonianField(skew(4, 3), Weights("skew", **weights)), T=1.0),
+        "damped": lambda: Net(
+            HamiltonianField(skew(4), Weights("dense", **weights), dissipation=torch.eye(4)), T=1.0
+        ),
+        "graph": lambda: Net(
+            HamiltonianField("J2", Weights(torch.eye(4).tolist(), **weights)), T=1.0
+        ),
+        "energy": lambda: Net(EnergyField(skew(4), energy, features=4), layers=3, T=1.0),
+    }
+    return options | {f"{n}-{s}": lambda n=n, s=s: build(n, s, scale=0.5) for n, s in EACH}
+
+
+VARIANTS = variants()
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def sample(net: Net) -> Tensor:
+    shape = (3, 4, 2, 2) if net.channels else (3, 4)
+    return torch.randn(*shape if net.ensemble is None else (net.ensemble, *shape))
+
+
+def pickled(net: Net) -> Net:
+    return pickle.loads(pickle.dumps(net))
+
+
+def stored(net: Net) -> Net:
+    """A fresh network of the same make, with everything else from a file of plain tensors."""
+    buffer = io.BytesIO()
+    torch.save(net.state_dict(), buffer)
+    buffer.seek(0)
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for tensor in other.state_dict().values():
+            tensor.fill_(0.5)
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    return other
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, stored], ids=lambda f: f.__name__)
+@every_variant
+def test_copies_keep_everything_and_are_independent(variant: str, copied: Any) -> None:
+    net = VARIANTS[variant]()
+    y = sample(net)
+    expected = net(y)  # so that there is something to keep
+    other = copied(net)
+    assert repr(other) == repr(net)
+    assert torch.equal(other(y), expected)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    if list(other.parameters()):
+        assert not torch.equal(other(y), expected)
+    assert torch.equal(net(y), expected)
+
+
+@every_backend
+@every_variant
+def test_to_another_dtype_moves_everything(variant: str, backend: str) -> None:
+    net = VARIANTS[variant]()
+    net.backend = backend
+    y = sample(net)
+    expected = net(y)
+    net.to(torch.float32)
+    out = net(y.to(torch.float32))
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.to(torch.float64), expected, rtol=1e-3, atol=1e-3)
+    assert all(t.dtype == torch.float32 for t in net.state_dict().values())
+    net.to(torch.float64)
+    assert error(net(y), expected) < 1e-5
+
+
+def in_place(net: Net) -> None:
+    """What an optimizer and load_state_dict do."""
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor.mul_(1.25)
+
+
+def loaded(net: Net) -> None:
+    net.load_state_dict({name: 1.25 * tensor for name, tensor in net.state_dict().items()})
+
+
+def assigned(net: Net) -> None:
+    """New tensors in the place of the old ones."""
+    state = {name: 1.25 * tensor for name, tensor in net.state_dict().items()}
+    net.load_state_dict(state, assign=True)
+
+
+def applied(net: Net) -> None:
+    """What .to() does: new data for parameters, new tensors for buffers."""
+    kept = {id(tensor) for tensor in net.state_dict(keep_vars=True).values()}
+    net._apply(lambda tensor: tensor * 1.25 if id(tensor) in kept else tensor.clone())
+
+
+def behind(net: Net) -> None:
+    """Numpy views do not move torch's version counter."""
+    for tensor in net.state_dict().values():
+        tensor.numpy()[...] *= 1.25
+
+
+CHANGES = [in_place, loaded, assigned, applied, behind]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+@every_backend
+@every_variant
+def test_a_network_follows_its_tensors(variant: str, backend: str, change: Any) -> None:
+    """Whatever is kept between calls, the weights, the J and the steps of now count."""
+    net = VARIANTS[variant]()
+    net.backend = backend
+    y = sample(net)
+    with torch.no_grad():
+        before = net(y)
+    change(net)
+    fresh = copy.deepcopy(net)
+    fresh.backend = "reference"
+    fresh.lower()
+    assert not torch.allclose(net(y), before)
+    agree(derivatives(net, y, y), derivatives(fresh, y, y))
+
+
+@every_backend
+@every_name
+def test_functional_calls_compute_with_the_tensors_given(name: str, backend: str) -> None:
+    net, other, y = build(name, backend=backend), build(name), torch.randn(5, 4)
+    before = net(y)
+    given = dict(other.named_parameters())
+    out = functional_call(net, given, (y,))
+    close(out, twin(other, "reference")(y))
+    grads = torch.autograd.grad(out.square().sum(), list(given.values()))
+    expected = torch.autograd.grad(other(y).square().sum(), list(given.values()))
+    for a, b in zip(grads, expected, strict=True):
+        close(a, b, 1e-11)
+    assert torch.equal(net(y), before)
+
+
+class Halved(nn.Module):
+    def forward(self, theta: Tensor) -> Tensor:
+        return theta / 2
+
+
+@every_backend
+@every_name
+def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
+    net, y = build(name, backend=backend), torch.randn(5, 4)
+    half = copy.deepcopy(net)
+    with torch.no_grad():
+        half.field.weights.theta.div_(2)
+    parametrize.register_parametrization(net.field.weights, "theta", Halved())
+    close(net(y), half(y))
+    original = net.field.weights.parametrizations.theta.original
+    (found,) = torch.autograd.grad(net(y).square().sum(), original)
+    (expected,) = torch.autograd.grad(half(y).square().sum(), half.field.weights.theta)
+    close(found, expected / 2, 1e-11)
+    with torch.no_grad():
+        original.mul_(2)
+    parametrize.remove_parametrizations(net.field.weights, "theta")
+    with torch.no_grad():
+        half.field.weights.theta.mul_(2)
+    close(net(y), half(y))
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [{}, {"channels": 4}, {"channels": 4, "kernel": 3}], ids=str)
+@every_pair([pair for pair in EACH if pair[1] != "ImplicitMidpoint"])
+def test_flops_are_those_that_torch_counts(name: str, scheme: str, layout: dict[str, int]) -> None:
+    net = build(name, scheme, backend="reference", **layout)
+    y = torch.randn(5, 4, *((3, 6) if layout else ()))
+    with FlopCounterMode(display=False) as counter:
+        net(y)
+    assert net.flops(*y.shape) == counter.get_total_flops() > 0
+
+
+def test_flops_are_two_for_every_multiply_add() -> None:
+    B, n, L = 7, 6, 5
+    names = ("FCNN", "MS1", "H1")
+    cost = {name: build(name, features=n, layers=L).flops(B, n) for name in names}
+    assert cost["FCNN"] == 2 * L * B * n**2
+    assert cost["MS1"] == 2 * L * B * 2 * (n // 2) ** 2
+    assert cost["H1"] == 2 * L * (2 * B * n**2 + n**3)  # K y, (J K') s, and J K' once
+    assert build("FCNN", channels=n, kernel=3, layers=L).flops(B, n, 4, 5) == (
+        2 * L * B * n**2 * 9 * 20
+    )

@@ -1,0 +1,84 @@
+"""Long steps are announced, and tell how far they are."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from hdnn import progress
+
+
+def test_announcements_go_to_the_log_before_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "hdnn"):
+        with progress.announce("reading data.csv"):
+            assert caplog.messages == ["reading data.csv ..."]
+        assert len(caplog.messages) == 2
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.DEBUG]
+
+
+def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *told: heard.append(told)):
+        assert list(progress.track("ab", "reading")) == ["a", "b"]
+    assert heard == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
+    with caplog.at_level(logging.INFO, "hdnn"):
+        list(progress.track("ab", "reading"))
+        assert not caplog.messages  # it was over at once
+        monkeypatch.setattr(progress, "SECONDS", -1.0)
+        list(progress.track("ab", "reading"))
+        progress.Meter("rows")(1234, 0)
+    assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234"]
+    assert len(heard) == 3
+
+
+def test_a_large_table_and_many_images_are_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from PIL import Image
+
+    from hdnn.data import csv_reader, image_files, read_table
+
+    (tmp_path / "data.csv").write_text("a,y\n1,2\n3,4\n")
+    Image.new("L", (2, 2)).save(tmp_path / "a.png")
+    for module, name in ((csv_reader, "ANNOUNCED"), (image_files, "MANY")):
+        monkeypatch.setattr(module, name, -1)
+    with caplog.at_level(logging.INFO, "hdnn"):
+        read_table(tmp_path / "data.csv", "y")
+        image_files.read_images([tmp_path / "a.png"])
+    assert "reading data.csv, 0 MB ..." in caplog.messages
+    assert "reading 1 images ..." in caplog.messages
+
+
+def test_the_bar_of_a_step_is_there_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from rich.console import Console
+
+    from hdnn.cli import bars
+
+    def shown(soon: float) -> str:
+        monkeypatch.setattr(bars, "SOON", soon)
+        screen = io.StringIO()
+        with bars.step_bars(Console(file=screen, force_terminal=True, width=80)):
+            list(progress.track(range(7), "predicting"))
+        return screen.getvalue()
+
+    assert "predicting" in shown(0.0)
+    assert "6/7" in shown(0.0)
+    assert not shown(60.0)
+
+
+@pytest.mark.parametrize(("module", "told"), [("ipykernel", True), ("elsewhere", False)])
+def test_a_notebook_is_told_where_nobody_has_configured_logging(
+    module: str, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setitem(sys.modules, module, progress)
+    monkeypatch.setattr(progress, "logger", logging.Logger("of nobody", logging.WARNING))
+    progress.note("compiling")
+    assert capsys.readouterr().err == ("hdnn: compiling\n" if told else "")

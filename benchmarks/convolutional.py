@@ -15,12 +15,11 @@ import shutil
 from pathlib import Path
 
 import hdnn
+from hdnn.config import Config
 from hdnn.paper.experiment import KEY
 from hdnn.paper.records import Record, Records
 from hdnn.paper.table2 import SPLIT
-from hdnn.training.presets import PRESETS
-from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run, read_history
+from hdnn.training.runs import Run, prepare, read_history
 
 SEEDS = (0, 1, 2)
 PROTOCOLS = {"mnist": "convolutional", "fashion-mnist": "convolutional-flipped"}
@@ -31,7 +30,7 @@ WORDS = """# Convolutional Hamiltonian networks: records
 
     python benchmarks/convolutional.py
 
-trains the presets `convolutional` (MNIST) and `convolutional-flipped` (Fashion-MNIST) of
+trains the protocols `convolutional` (MNIST) and `convolutional-flipped` (Fashion-MNIST) of
 `hdnn train` with seeds 0, 1, 2: 3x3 convolution to 16 channels, then stages of 32 channels at
 14 x 14 and 64 channels at 7 x 7 whose MS1 blocks have K = 3x3 convolutions (h = 0.5), joined by
 strided convolutions with batch normalization and relu, and a linear output layer. AdamW, one-cycle
@@ -42,27 +41,25 @@ one thread, beside whatever else the machine did.
 """
 
 
-def run_config(data: str, seed: int) -> RunConfig:
-    """The preset for a data set, with a seed for weights, batches and distortions."""
-    model, training = (PRESETS[PROTOCOLS[data]][part] for part in ("model", "training"))
-    return RunConfig.from_tables(
-        {
-            "data": {"source": data},
-            "model": {**model, "seed": seed},
-            "training": {**training, "seed": seed},
-        }
+def run_config(data: str, seed: int) -> Config:
+    """The protocol for a data set, with a seed for weights, batches and distortions."""
+    return Config(
+        data={"source": data},
+        model={"seed": seed},
+        training={"seed": seed},
+        protocol=PROTOCOLS[data],
     )
 
 
 def train(data: str, seed: int, folder: Path) -> Record:
     """Train one seed, or continue its training."""
-    wanted, run = run_config(data, seed), Run(folder)
-    stale = run.config.is_file() and run.read_config() != wanted
+    prepared, run = prepare(run_config(data, seed)), Run(folder)
+    stale = run.config_file.is_file() and run.config != prepared.config
     if not run.finished or stale:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        Run.create(folder, wanted, overwrite=stale).train(checkpoint_seconds=0.0)
+        run = Run.create(folder, prepared.config, overwrite=stale)
+        run.train(checkpoint_seconds=0.0, prepared=prepared)
     metrics, entries = json.loads(run.metrics.read_text()), read_history(run.history)
-    model, seconds = wanted.model, entries[-1]["seconds"]
+    model, seconds = prepared.config.model, entries[-1]["seconds"]
     return {
         "data": data,
         "architecture": model.architecture,

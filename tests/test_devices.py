@@ -20,9 +20,9 @@ from hdnn.errors import HdnnError
 from hdnn.models import ImageConfig
 from hdnn.training import Trainer, TrainingConfig, devices
 from hdnn.training.devices import choose_device
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.config import DataConfig, ModelConfig
 
 
 def table_model(architecture: str) -> hdnn.Model:

@@ -31,7 +31,7 @@ from hdnn.models import Scaler
 from hdnn.training import defaults as table_defaults
 from hdnn.training import output_solver
 from hdnn.training.schema import check_value, settings_of
-from hdnn.training.settings import ModelConfig, TrainingConfig
+from hdnn.config import ModelConfig, TrainingConfig
 from skips import needs_kernels
 
 Array = np.ndarray

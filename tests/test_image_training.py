@@ -23,7 +23,7 @@ from hdnn.training.distortion import distort
 from hdnn.training.optimizers import Average
 from hdnn.training.prepare import prepare, statistics
 from hdnn.training.presets import PRESETS
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import Run, read_history
 
 JOINT = TrainingConfig(

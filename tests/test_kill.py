@@ -22,9 +22,9 @@ from safetensors import safe_open
 from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.training import TrainingConfig
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import LOCK, TEMPORARY, Run
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.config import DataConfig, ModelConfig
 from processes import ended, epoch_beats, forked
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.

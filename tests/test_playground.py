@@ -33,7 +33,7 @@ from hdnn.models import Model
 from hdnn.playground import FOLDER, make_server
 from hdnn.playground.server import HEADERS
 from hdnn.training.loops import Batches, CoordinateLoop, JointLoop
-from hdnn.training.settings import TrainingConfig
+from hdnn.config import TrainingConfig
 from hdnn.zoo import ARCHITECTURES
 
 RUNNER = Path(__file__).with_name("playground_engine.mjs")

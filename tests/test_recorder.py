@@ -18,9 +18,9 @@ from hdnn.kernels.native import singular_values
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.compiled import CompiledLoop
 from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.config import DataConfig, ModelConfig
 from hdnn.training.trainer import EpochRecord
 from skips import needs_kernels
 

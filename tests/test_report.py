@@ -25,9 +25,9 @@ from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
 from hdnn.training import DivergenceError, TrainingConfig
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
+from hdnn.config import DataConfig, ModelConfig, RecordConfig
 from hdnn.training.trainer import EpochRecord, Trainer
 
 SECTIONS = ["results", "learning", "flow", "gradients", "certificate", "repeat"]

@@ -27,9 +27,9 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training import DivergenceError, EpochRecord, Trainer, TrainingConfig, checkpoint
 from hdnn.training.prepare import PreparedRun
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import Run, read_history
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.config import DataConfig, ModelConfig
 from skips import needs_kernels
 
 RECIPE = RunConfig(DataConfig(size=200), ModelConfig(layers=3), TrainingConfig(epochs=6))

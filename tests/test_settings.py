@@ -16,9 +16,9 @@ from hdnn.cli.flags import setting_flags
 from hdnn.cli.settings_page import RECORDS, fill
 from hdnn.errors import HdnnError
 from hdnn.models import ImageConfig
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.schema import GROUPS, check_value, settings_of
-from hdnn.training.settings import ImageModelConfig, TrainingConfig
+from hdnn.config import ImageModelConfig, TrainingConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 ALL = [(table, s) for table, kind in RECORDS.items() for s in settings_of(kind)]

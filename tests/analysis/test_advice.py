@@ -12,7 +12,7 @@ from catalogue import build
 from hdnn.analysis import advise
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
-from hdnn.training.settings import TrainingConfig
+from hdnn.config import TrainingConfig
 from hdnn.training.trainer import DivergenceError, Trainer
 
 

@@ -24,8 +24,8 @@ from hdnn.data.encoder import SCALINGS
 from hdnn.fields import STRUCTURES
 from hdnn.models import Projection
 from hdnn.training import TrainingConfig
-from hdnn.training.run_config import RunConfig
-from hdnn.training.settings import DataConfig, ImageModelConfig, ModelConfig
+from hdnn.config import Config
+from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import ARCHITECTURES
 
 ZEROS = 160 * 2**20

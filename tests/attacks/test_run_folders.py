@@ -28,9 +28,9 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.training import EpochRecord, Trainer, TrainingConfig, checkpoint, run_config
 from hdnn.training.prepare import PreparedRun, build, prepare
 from hdnn.training.recorder import RecordConfig
-from hdnn.training.run_config import RunConfig
+from hdnn.config import Config
 from hdnn.training.runs import LOCK, Run, read_history
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.config import DataConfig, ModelConfig
 
 TINY = RunConfig(
     DataConfig(size=40), ModelConfig(layers=2), TrainingConfig(epochs=4, batch_size=10)

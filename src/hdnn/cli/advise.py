@@ -9,16 +9,16 @@ import torch
 import typer
 from torch import Tensor
 
+from hdnn import zoo
 from hdnn.analysis import Advice, advise
 from hdnn.cli.base import app, emit, say
+from hdnn.config import Config
+from hdnn.data import PROBLEMS
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.refinement import refine
-from hdnn.training.prepare import PreparedRun, prepare
-from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run
-
-LAYERS = 16
+from hdnn.training.resolve import TIME
+from hdnn.training.runs import Run, prepare
 
 
 @app.command(name="advise")
@@ -57,16 +57,15 @@ def advise_command(
         return
     given = {"architecture": architecture, "layers": layers, "T": T, "step": step, "width": width}
     model = {**given, "activation": activation, "time_invariant": time_invariant, "seed": seed}
-    options: dict[str, dict[str, Any]] = {
+    options: dict[str, Any] = {
         "data": {"source": source, "target": target, "seed": seed},
         "model": model,
     }
-    tables = {k: {n: v for n, v in table.items() if v is not None} for k, table in options.items()}
-    config = RunConfig.from_tables(tables, "the command line")
-    if not config.data.is_table:
-        tables["model"].setdefault("layers", LAYERS)
-        config = RunConfig.from_tables(tables, "the command line")
-    run = PreparedRun.of(config, tables)  # of a table, the network that hdnn train would build
+    if source.lower().replace("_", "-") in PROBLEMS:
+        uses_step = zoo.architecture(architecture).scheme.uses_step
+        timed = T is not None or step is not None or not uses_step
+        model["T"] = T if timed else TIME  # not what is tuned for Table 1
+    run = prepare(Config(**options))  # of a table, the network that hdnn train would build
     advice = _advice(run.model, _some(run.data.X, samples))
     emit(advice.to_dict()) if as_json else say(str(advice))
 
@@ -84,8 +83,8 @@ def _advice(model: Model, X: Tensor) -> Advice:
 
 
 def _advise_run(run: Run, samples: int, as_json: bool) -> None:
-    model, config = run.load_model(), run.read_config()
-    X = _some(prepare(config).X, samples)
+    model = run.load_model()
+    X = _some(run.load_data().X, samples)
     advice = None if model.stem.takes_images else _advice(model, X)
     change = _change_of_refinement(model, X)
     if as_json:

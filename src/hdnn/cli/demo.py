@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +13,11 @@ from rich.table import Table
 from hdnn.cli.bars import working
 from hdnn.cli.base import app, console, emit, errors, note_kernels, say
 from hdnn.cli.commands import with_ending
+from hdnn.config import Config
 from hdnn.data import Dataset
 from hdnn.models import Model
-from hdnn.paper.table1 import cells, run_settings
-from hdnn.training.prepare import build, prepare
-from hdnn.training.run_config import RunConfig
-from hdnn.training.settings import DataConfig, ModelConfig, TrainingConfig
+from hdnn.paper.table1 import cells
+from hdnn.training.runs import prepare
 from hdnn.training.trainer import Trainer
 
 CELLS = (("H1", 4), ("H1", 16), ("H1", 64), ("MS1", 16), ("MS1", 64), ("FCNN", 16), ("FCNN", 64))
@@ -41,15 +39,13 @@ def demo(
     from hdnn.report import report
 
     check_figure_path(out)
-    config = RunConfig(DataConfig(seed=seed))
-    config = replace(config, training=replace(config.training, epochs=epochs, seed=seed))
-    data = prepare(config)
+    data = prepare(_config("H1", 16, seed, epochs)).data
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
     note_kernels()
     with working(errors, "training"):
         for cell in CELLS:
-            models[cell], record = _train(config, data, *cell)
+            models[cell], record = _train(_config(*cell, seed, epochs), data, *cell)
             records.append(record)
     with working(errors, "drawing"):
         _draw(models, records, data, out)
@@ -71,16 +67,15 @@ def demo(
     say(f"report: {page}  (open it in a browser: the two networks side by side, layer by layer)")
 
 
-def _train(
-    config: RunConfig, data: Dataset, name: str, layers: int
-) -> tuple[Model, dict[str, Any]]:
+def _train(config: Config, data: Dataset, name: str, layers: int) -> tuple[Model, dict[str, Any]]:
     """A network of the demo, trained, and its figures."""
     from hdnn.analysis import sensitivities
 
-    given, paper = _published(config, name, layers)
-    model = build(given, data)
+    config, _, model = prepare(config)
+    place = "swiss-roll", name, layers
+    paper = next((cell.published for cell in cells() if cell[:3] == place), None)
     start = time.perf_counter()
-    Trainer(model, given.training).fit(data.X, data.y)
+    Trainer(model, config.training).fit(data.X, data.y)
     seconds = time.perf_counter() - start
     with torch.no_grad():
         M = sensitivities(model.network, model.preprocess(data.X_test[:500]))
@@ -151,12 +146,10 @@ def _table(title: str, records: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _published(config: RunConfig, name: str, layers: int) -> tuple[RunConfig, float | None]:
-    """A network of the demo under the protocol `tuned`, and what the paper prints for it."""
-    seed, epochs = config.training.seed, config.training.epochs
-    tuned = run_settings("tuned", "swiss-roll", name, layers)
-    model = ModelConfig(name, layers, seed=seed, **tuned["model"])
-    training = TrainingConfig(seed=seed, epochs=epochs, **tuned["training"])
-    place = "swiss-roll", name, layers
-    paper = next((cell.published for cell in cells() if cell[:3] == place), None)
-    return replace(config, model=model, training=training), paper
+def _config(name: str, layers: int, seed: int, epochs: int) -> Config:
+    """A network of the demo on the Swiss roll, under the protocol `tuned`."""
+    return Config(
+        data={"seed": seed},
+        model={"architecture": name, "layers": layers, "seed": seed},
+        training={"epochs": epochs, "seed": seed},
+    )

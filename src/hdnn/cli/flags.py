@@ -4,125 +4,48 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+import tomllib
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, get_args
 
 import typer
 
+from hdnn.config import TABLES, Setting, all_settings, shown
 from hdnn.errors import HdnnError
-from hdnn.training.run_config import all_settings
-from hdnn.training.schema import GROUPS, Setting, shown
 
-Tables = dict[str, dict[str, Any]]
-"""Settings as a config file has them: by table and name."""
+Tables = dict[str, Any]
+"""Settings as a config file has them: tables by name, and the protocol."""
 
-
-class Flag(NamedTuple):
-    """A flag: the settings that it sets, as (table, definition); the first one describes it."""
-
-    names: tuple[str, ...]
-    sets: list[tuple[str, Setting]]
-
-    @property
-    def parameter(self) -> str:
-        """Its name in Python."""
-        return self.names[0].removeprefix("--").replace("-", "_")
-
-    @property
-    def kind(self) -> Any:
-        """The type that the command line reads: integers in a row are text, as in 4,4,4."""
-        first = self.sets[0][1]
-        if first.constant is not None:
-            return bool
-        if any(given.item is int for _, given in self.sets):
-            return str
-        return list[str] if first.item is str else first.kind
-
-    @property
-    def option(self) -> Any:
-        """What typer is told of it."""
-        first = self.sets[0][1]
-        names = self.names
-        if self.kind is bool and first.constant is None:
-            names = tuple(f"{name}/--no-{name.removeprefix('--')}" for name in names)
-        words = first.help
-        if first.range:
-            words = f"{words.removesuffix('.')}; {first.range.removeprefix('of ')}."
-        return typer.Option(
-            *names, help=words, rich_help_panel=first.group, show_default=self._default() or False
-        )
-
-    def _default(self) -> str:
-        """Its default in words, and that for images where it is another."""
-        table, first = self.sets[0]
-        if first.constant is not None or table == "record":  # no flag: nothing is recorded
-            return ""
-        texts = dict.fromkeys(given.default_text.strip("[]") for _, given in self.sets)
-        mine, *others = texts
-        return mine + "".join(f"; images: {text}" for text in others if mine and text)
-
-    def read(self, value: Any) -> dict[str, Any]:
-        """What a value on the command line means, by table; nothing where there is none."""
-        first = self.sets[0][1]
-        if value is None or value == [] or (first.constant is not None and not value):
-            return {}
-        if first.constant is not None:
-            value = first.constant
-        elif any(given.item is int for _, given in self.sets):
-            value = _integers(self.names[0], value)
-            # One depth is that of a network; a list is for the stages of one for images.
-            value = value[0] if len(value) == 1 else value
-        return {table: {given.name: value} for table, given in self.sets}
-
-
-def _integers(flag: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise HdnnError(f"{flag} takes integers, as in 4 or 4,4,4; got {shown(text)}") from None
-
-
-@functools.cache
-def setting_flags() -> tuple[Flag, ...]:
-    """The flags of all settings; one flag may set several, as --seed does."""
-    found: dict[tuple[str, ...], Flag] = {}
-    for table, names in all_settings().items():
-        for definitions in names.values():
-            for given in definitions:
-                if given.flags:
-                    flag = found.setdefault(given.flags, Flag(given.flags, []))
-                    flag.sets.append((table, given))
-    return tuple(found.values())
+PANELS = ("Data", "Network", "Training", "Run")
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting; its parameter ``settings`` gets those given.
+    """Give a command the flags of the settings; its parameter ``settings`` gets those given.
 
     Args:
         command: takes ``settings``, a `Tables` without the settings that were not given.
     """
-    ordered = sorted(setting_flags(), key=lambda flag: GROUPS.index(flag.sets[0][1].group))
-    flags = {flag.parameter: flag for flag in ordered}
+    flags = {_parameter(first): (first, *more) for first, *more in _flags()}
     signature = inspect.signature(command, eval_str=True)
     own = [given for name, given in signature.parameters.items() if name != "settings"]
     made = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=None if flag.sets[0][1].constant is None else False,
-            annotation=Annotated[
-                flag.kind if flag.sets[0][1].constant else flag.kind | None, flag.option
-            ],
+            default=None,
+            annotation=Annotated[_kind(first) | None, _option(first)],
         )
-        for name, flag in flags.items()
+        for name, (first, *_) in flags.items()
     ]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> None:
-        settings: Tables = {table: {} for table in all_settings()}
-        for name, flag in flags.items():
-            for table, given in flag.read(values.pop(name)).items():
-                settings[table].update(given)
+        settings: Tables = {table: {} for table in TABLES}
+        for name, definitions in flags.items():
+            value = values.pop(name)
+            if value is not None and value != []:
+                for each in definitions:
+                    _put(settings, each.table, each.name, _read(each, value))
         command(settings=settings, **values)
 
     changed: Any = wrapper
@@ -130,3 +53,90 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     changed.__signature__ = inspect.Signature(parameters)
     changed.__annotations__ = {given.name: given.annotation for given in parameters}
     return wrapper
+
+
+def _flags() -> list[list[Setting]]:
+    """The settings that have flags, in the order of the help; --seed sets several."""
+    found: dict[tuple[str, ...], list[Setting]] = {}
+    for each in all_settings():
+        if each.flags:
+            found.setdefault(each.flags, []).append(each)
+    # The seed is of three tables; it is listed with the run.
+    ordered = [sorted(same, key=lambda each: each.group != "Run") for same in found.values()]
+    return sorted(ordered, key=lambda same: PANELS.index(same[0].group))
+
+
+def _parameter(setting: Setting) -> str:
+    return setting.flags[0].removeprefix("--").replace("-", "_")
+
+
+def _kind(setting: Setting) -> Any:
+    """The type that the command line reads; a number or a list of numbers is text, as in 4,4,4."""
+    if setting.constant is not None:
+        return bool
+    if setting.name in ("drop", "categorical", "numeric", "target"):
+        return list[str]
+    for part in (setting.annotation, *get_args(setting.annotation)):
+        bare = get_args(part)[0] if hasattr(part, "__metadata__") else part
+        if bare in (int, float, bool):
+            return str if setting.name in ("layers", "width") else bare
+    return str
+
+
+def _option(setting: Setting) -> Any:
+    words = setting.help
+    if setting.range:
+        words = f"{words.removesuffix('.')} ({setting.range})."
+    if setting.depends:
+        words += f" [depends on the data: {setting.depends}]"
+    default = setting.default
+    shows = default not in (None, ()) and not setting.depends and setting.table != "record"
+    return typer.Option(
+        *setting.flags,
+        help=words,
+        rich_help_panel=setting.group,
+        show_default=str(default) if shows else False,
+    )
+
+
+def _read(setting: Setting, value: Any) -> Any:
+    """A value of the command line as a config file would have it."""
+    if setting.constant is not None:
+        return setting.constant
+    if setting.name not in ("layers", "width"):
+        return value
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise HdnnError(
+            f"{setting.flags[0]} takes integers, as in 4 or 4,4,4; got {shown(value)}"
+        ) from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _put(settings: Tables, table: str, name: str, value: Any) -> None:
+    (settings.setdefault(table, {}) if table else settings)[name] = value
+
+
+def add_assignments(settings: Tables, assignments: Sequence[str]) -> None:
+    """Add what ``--set TABLE.NAME=VALUE`` gives.
+
+    Args:
+        settings: gets it.
+        assignments: with values as TOML has them; what is no TOML is a text.
+
+    Raises:
+        HdnnError: one is not of this form.
+    """
+    for given in assignments:
+        key, equals, text = given.partition("=")
+        table, _, name = key.strip().rpartition(".")
+        if not equals or (table not in TABLES and (table or not name)):
+            raise HdnnError(
+                f"--set takes TABLE.NAME=VALUE, as training.warmup=2; got {shown(given)}"
+            )
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        _put(settings, table, name, value)

@@ -13,13 +13,12 @@ import typer
 from hdnn.analysis import profile, robustness
 from hdnn.cli.base import app, emit, say
 from hdnn.cli.commands import with_ending
+from hdnn.config import DEPTHS
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
-from hdnn.training.prepare import prepare
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run
-from hdnn.training.settings import DEPTHS
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -30,7 +29,7 @@ def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor
     model = run.load_model()
     if model.stem.takes_images:
         raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
-    data = prepare(run.read_config())
+    data = run.load_data()
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     return model, X[:samples], y[:samples]
 

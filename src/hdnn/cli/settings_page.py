@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hdnn.estimators import HDNNClassifier
-from hdnn.estimators.settings import PARAMETERS
-from hdnn.training.run_config import PRESET, TABLES
-from hdnn.training.schema import Setting, settings_of
-from hdnn.training.settings import ImageModelConfig
-
-RECORDS = {**TABLES, "images": ImageModelConfig}
+from hdnn.config import all_settings
+from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
 
 
 def fill(page: str) -> str:
@@ -37,24 +33,22 @@ def fill(page: str) -> str:
 def _table(name: str) -> str:
     if name == "estimators":
         return _estimators()
-    settings = settings_of(RECORDS[name])
-    return _settings((PRESET, *settings) if name == "images" else settings)
-
-
-def _settings(settings: tuple[Setting, ...]) -> str:
-    rows = [("Setting", "Flag", "Default", "Allowed", "Meaning")]
-    for s in settings:
-        flags = ", ".join(f"`{flag}`" for flag in s.flags)
-        rows.append((f"`{s.name}`", flags, s.default_text, s.allowed, s.help))
+    rows = [("Setting", "Flag", "Default", "Range", "Meaning")]
+    for each in all_settings():
+        if each.table == ("" if name == "protocol" else name):
+            default = each.depends or (
+                "" if each.default in (None, ()) else json.dumps(each.default).strip('"')
+            )
+            flags = ", ".join(f"`{flag}`" for flag in each.flags)
+            rows.append((f"`{each.name}`", flags, default, each.range, each.help))
     return _markdown(rows)
 
 
 def _estimators() -> str:
-    rows = [("Parameter", "Setting", "Default", "Why it is not the setting's")]
-    signature = inspect.signature(HDNNClassifier).parameters
-    for name, parameter in PARAMETERS.items():
-        default = signature[name].default
-        rows.append((f"`{name}`", f"`{parameter.setting}`", f"{default}", parameter.why))
+    rows = [("Parameter", "Setting", "Default")]
+    defaults = inspect.signature(HDNNClassifier).parameters
+    for parameter, setting in {**MODEL, **TRAINING, **STOPPING}.items():
+        rows.append((f"`{parameter}`", f"`{setting}`", f"{defaults[parameter].default}"))
     return _markdown(rows)
 
 

@@ -17,7 +17,6 @@ from hdnn.data import PROBLEMS, iter_rows, split
 from hdnn.errors import HdnnError
 from hdnn.models import Model, load
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.prepare import prepare
 from hdnn.training.runs import Run
 
 ROWS = 2000
@@ -85,7 +84,7 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
 def _training_data(run: Run | None) -> Tensor:
     if run is None:
         raise HdnnError("a model outside a run does not know its data: pass --data")
-    return prepare(run.read_config()).X
+    return run.load_data().X
 
 
 def _data(model: Model, source: str) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,24 +13,20 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hdnn.cli.base import INTERRUPTED, app, console, emit, note_kernels, say, warn
-from hdnn.cli.flags import Tables, with_settings
+from hdnn.cli.flags import Tables, add_assignments, with_settings
 from hdnn.cli.report import say_report
 from hdnn.cli.show_metrics import show_references
-from hdnn.data import problem
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.config import Config, read_toml
+from hdnn.errors import HdnnError
 from hdnn.progress import listening
 from hdnn.report.terminal import Charts
-from hdnn.training import toml
+from hdnn.training.diagnosis import convergence_warning, overfitting_warning
 from hdnn.training.loops import BATCHES
-from hdnn.training.prepare import PreparedRun
 from hdnn.training.references import compare_with_references
-from hdnn.training.run_config import RunConfig, check_tables
-from hdnn.training.runs import Run
-from hdnn.training.settings import ImageModelConfig, ModelConfig
+from hdnn.training.runs import Prepared, Run, prepare, read_history
 from hdnn.training.trainer import EpochRecord, Trainer
 
 RUN = "Run"
-PROTOCOLS = ("tuned", "paper")
 
 
 @app.command()
@@ -43,45 +39,51 @@ def train(
             help="A data set (swiss-roll, mnist, ...), a table, or a folder of images by class."
         ),
     ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="TABLE.NAME=VALUE",
+            help="Any other setting, as --set training.warmup=2; repeatable. See docs/settings.md.",
+            rich_help_panel="Training",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML with tables data, model, training; flags override it.", rich_help_panel=RUN
+            help="TOML file with tables data, model, training; flags override it.",
+            rich_help_panel=RUN,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder.", rich_help_panel=RUN)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder to write.", rich_help_panel=RUN)
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Go on with this run; a finished one with more --epochs.", rich_help_panel=RUN
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="What is not given: tuned (chosen for the planar problem, or from the table; the "
-            "default) or paper (appendix B.1). Images have --preset.",
-            rich_help_panel="Training",
+            help="Resume a run. To extend a finished run, also pass --epochs.",
+            rich_help_panel=RUN,
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="With --resume: where the data of the run are now.", rich_help_panel=RUN),
+        typer.Option(help="With --resume: where the run's data are now.", rich_help_panel=RUN),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option(help="Replace the run in --out.", rich_help_panel=RUN)
+        bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
     ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where data sets are kept, else HDNN_DATA or the cache.", rich_help_panel="Data"
+            help="Folder of downloaded data sets (default: HDNN_DATA, or the cache).",
+            rich_help_panel="Data",
         ),
     ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="Between checkpoints.", rich_help_panel=RUN)
+        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
     report: Annotated[
-        bool, typer.Option("--report", help="Also write a page about it.", rich_help_panel=RUN)
+        bool, typer.Option("--report", help="Also write a report page.", rich_help_panel=RUN)
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
@@ -90,127 +92,78 @@ def train(
     """Train on a table, images, or a data set by name."""
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
-    if source is not None:
-        settings["data"]["source"] = source
     if data is not None and resume is None:
         raise HdnnError(
             "--data goes with --resume; a new run takes its data first: hdnn train DATA"
         )
-    if resume is not None and (config or out or overwrite or protocol or _unfit(settings)):
-        raise HdnnError(
-            "--resume takes no other settings than --epochs and --device: the run's config.toml "
-            "has them"
-        )
-
-    prepared: PreparedRun | None = None
+    add_assignments(settings, assignments or ())
+    if source is not None:
+        settings["data"]["source"] = source
+    prepared: Prepared | None = None
     if resume is not None:
-        run, run_config = _reopened(resume, data, settings["training"])
+        if config or out or overwrite or _unfit(settings):
+            raise HdnnError(
+                "--resume takes no other settings than --epochs and --device: the run's "
+                "config.toml has them"
+            )
+        run = Run.open(resume)
+        run.update(data, **settings["training"])
     else:
-        prepared = _prepared(*_run_config(config, settings, protocol))
-        run_config = prepared.config
-        run = Run.create(out or _default_folder(run_config), run_config, overwrite)
+        prepared = prepare(_config(config, settings))
+        for note in prepared.data.notes:
+            warn(f"note: {note}")
+        run = Run.create(out or _default_folder(prepared.config), prepared.config, overwrite)
     if run.finished:
-        run.tidy()
         _say_finished(run, as_json)
         return
     charts = Charts()
     note_kernels()
-    with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
+    if prepared is None:
+        prepared = prepare(run.config)
+    epochs = prepared.config.training.epochs
+    with _interruptible(run), _Progress(epochs, quiet=as_json) as progress:
         metrics = run.train([charts, progress], checkpoint_seconds, prepared)
-    _report(run, metrics, charts, as_json)
+    _report(run, prepared, metrics, charts, as_json)
     if report:
         say_report(run.folder, quiet=as_json)
 
 
 def _unfit(settings: Tables) -> bool:
     """Whether settings are given that a run has had from its beginning."""
-    given = {name for values in settings.values() for name in values}
-    return not given <= {"epochs", "device"}
+    return "protocol" in settings or any(
+        values and (table != "training" or not {*values} <= {"epochs", "device"})
+        for table, values in settings.items()
+    )
 
 
-def _reopened(
-    folder: Path, data: Path | None, training: Mapping[str, Any]
-) -> tuple[Run, RunConfig]:
-    """An existing run to go on with, whose data may be elsewhere now."""
-    run = Run.open(folder)
-    if data is not None:
-        run.find_data(data)
-    if "epochs" in training:
-        run.extend(training["epochs"])
-    if "device" in training:
-        run.move_to(training["device"])
-    return run, run.read_config()
-
-
-def _prepared(config: RunConfig, given: dict[str, Any] | None) -> PreparedRun:
-    """Data and model of a new run; whatever is wrong with them is said before it has a folder."""
-    if config.record is not None and config.data.is_image:
-        raise HdnnError("--record serves tables; see hdnn.analysis.watch for images")
-    prepared = PreparedRun.of(config, given)
-    for note in prepared.data.notes:
-        warn(f"note: {note}")
-    return prepared
-
-
-def _run_config(
-    config: Path | None, flags: Tables, protocol: str | None
-) -> tuple[RunConfig, dict[str, Any] | None]:
-    """The run config, and the settings that were asked for: flags, and those of a config file.
-
-    These are None where all the others are to be the paper's.
-    """
-    tables: dict[str, Any] = {}
-    if config is not None:
-        if not config.is_file():
-            raise HdnnError(f"there is no config file {config}")
-        tables = toml.read(config)
-        check_tables(tables, str(config))
+def _config(path: Path | None, flags: Tables) -> Config:
+    """The settings of a config file, and those of flags, which override them."""
+    tables: Tables = {}
+    if path is not None:
+        if not path.is_file():
+            raise HdnnError(f"there is no config file {path}")
+        Config.from_toml(path)  # so that messages about what is in it name the file
+        tables = read_toml(path)
+    # T and step are two ways to say one thing: a flag replaces either.
+    if ("T" in flags["model"]) != ("step" in flags["model"]):
+        tables.get("model", {}).pop("step" if "T" in flags["model"] else "T", None)
     for name, values in flags.items():
-        merged = {**tables.get(name, {}), **values}
-        # T and step are two ways to say one thing: a flag replaces either.
-        if name == "model" and ("T" in values) != ("step" in values):
-            merged.pop("step" if "T" in values else "T", None)
-        if merged or name != "record":  # an empty table of it asks for a record as well
-            tables[name] = merged
+        if isinstance(values, str):  # the protocol
+            tables[name] = values
+        elif values or name != "record":
+            tables[name] = {**tables.get(name, {}), **values}
     if "source" not in tables["data"]:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    where = "the command line" if config is None else str(config)
-    if protocol not in (None, *PROTOCOLS):
-        raise unknown_name("protocol", protocol, PROTOCOLS)
-    found = RunConfig.from_tables(tables, where)
-    if found.data.is_image and protocol is not None:
-        raise HdnnError("--protocol serves planar problems and tables; images have --preset")
-    if found.data.is_table or found.data.is_image:
-        return found, None if protocol == "paper" else tables
-    return RunConfig.from_tables(_planar(tables, found, protocol or "tuned"), where), None
+    return Config(**tables)
 
 
-def _planar(tables: dict[str, Any], config: RunConfig, protocol: str) -> dict[str, Any]:
-    """The settings of a planar problem under a protocol, where they are not given."""
-    from hdnn.paper.table1 import run_settings  # not for tables, which need none of it
-
-    model, training = tables["model"], tables["training"]
-    assert isinstance(config.model, ModelConfig)
-    if config.training.method != "coordinate":
-        return tables  # protocols are of coordinate descent
-    data = problem(config.data.source).name
-    usual = run_settings(protocol, data, config.model.architecture, config.model.layers)
-    if "step" in model:
-        usual["model"].pop("T", None)
-    return {
-        **tables,
-        "model": {**usual["model"], **model},
-        "training": {**usual["training"], **training},
-    }
-
-
-def _default_folder(config: RunConfig) -> Path:
+def _default_folder(config: Config) -> Path:
+    layers = config.model.layers
+    depth = layers if isinstance(layers, int) else "-".join(map(str, layers))
     model = config.model
-    layers = (
-        "-".join(map(str, model.layers)) if isinstance(model, ImageModelConfig) else model.layers
+    return Path("runs") / (
+        f"{Path(config.data.source).stem}-{model.architecture}-{depth}-{model.seed}"
     )
-    name = f"{Path(config.data.source).stem}-{model.architecture}-{layers}-{model.seed}"
-    return Path("runs") / name
 
 
 def _say_finished(run: Run, as_json: bool) -> None:
@@ -234,9 +187,14 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool) -> None:
-    assert run.trained is not None
-    references, warnings = compare_with_references(*run.trained)
+def _report(
+    run: Run, prepared: Prepared, metrics: dict[str, Any], charts: Charts, as_json: bool
+) -> None:
+    _, data, model = prepared
+    references, warnings = compare_with_references(model, data)
+    history = read_history(run.history)
+    found = convergence_warning(model, data, history), overfitting_warning(metrics)
+    warnings = [*filter(None, found), *warnings]
     if as_json:
         added = {**references, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})

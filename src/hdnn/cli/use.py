@@ -23,7 +23,6 @@ from hdnn.files import atomic
 from hdnn.models import Model
 from hdnn.progress import track
 from hdnn.training.evaluation import evaluate_fully
-from hdnn.training.prepare import prepare
 from hdnn.training.references import References, doubts
 from hdnn.training.runs import Run
 
@@ -194,7 +193,7 @@ def evaluate(
 def _run_data(run: Run, needed: bool) -> Dataset | None:
     """The data of a run; None where they are gone and another table can be measured without."""
     try:
-        return prepare(run.read_config())
+        return run.load_data()
     except HdnnError as error:
         if needed:
             raise
@@ -207,7 +206,7 @@ def _labeled_data(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if model.stem.takes_images:
         return labeled(data, model, strict)
-    name = run.read_config().data.target
+    name = run.config.data.target
     if name is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")
     encoder = encoder_of(model)

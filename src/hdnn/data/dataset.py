@@ -25,7 +25,7 @@ from hdnn.data.toy import PROBLEMS, problem
 from hdnn.errors import HdnnError, unknown_name
 
 if TYPE_CHECKING:  # settings are checked against the catalogues of this package
-    from hdnn.training.settings import DataConfig
+    from hdnn.config import DataConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ def load(config: DataConfig) -> Dataset:
     Raises:
         HdnnError: they cannot be read, or are not those of the digest.
 
-    >>> from hdnn.training.settings import DataConfig
+    >>> from hdnn.config import DataConfig
     >>> load(DataConfig("swiss-roll"))
     Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
     """

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.analysis import profile
+from hdnn.config import TrainingConfig
 from hdnn.data import split
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
@@ -27,7 +28,6 @@ from hdnn.paper.tables import markdown
 from hdnn.plots import LIGHT, clean, color_ramp, label_ends, new_figure, plot_band
 from hdnn.plots.style import NORMAL
 from hdnn.program import Values
-from hdnn.training import TrainingConfig
 from hdnn.training.loops import Observations
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 import hdnn
+from hdnn.config import TrainingConfig
 from hdnn.data import KINDS, split
 from hdnn.errors import unknown_name
 from hdnn.models import Augmentation, Model
@@ -21,7 +22,6 @@ from hdnn.paper import experiment, planar
 from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
 from hdnn.paper.records import Record
 from hdnn.paper.tables import markdown, summarize, texts
-from hdnn.training import TrainingConfig
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""

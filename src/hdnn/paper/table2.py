@@ -7,22 +7,21 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import hdnn
+from hdnn.config import Config, TrainingConfig
 from hdnn.errors import unknown_name
 from hdnn.paper import experiment
 from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
 from hdnn.paper.records import Record, Records
 from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.progress import note
-from hdnn.training import TrainingConfig
-from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run, read_history
-from hdnn.training.settings import DataConfig, ImageModelConfig
+from hdnn.training.runs import Run, prepare, read_history
 
 SPLIT = "standard"
 CONVOLUTION = "convolution"
@@ -68,7 +67,7 @@ def cells(
 # --- training -------------------------------------------------------------------------------------
 
 
-def run_config(cell: Cell, seed: int, epochs: int | None = None) -> RunConfig:
+def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
     """What a cell trains.
 
     Args:
@@ -86,10 +85,11 @@ def run_config(cell: Cell, seed: int, epochs: int | None = None) -> RunConfig:
     training = {**protocols("table2")[cell.protocol].training, "seed": seed}
     if epochs is not None:
         training["epochs"] = epochs
-    return RunConfig(
-        DataConfig(source=cell.data),
-        ImageModelConfig(**model, seed=seed + SEED_STRIDE * column),
-        TrainingConfig(**training),
+    return Config(
+        data={"source": cell.data},
+        model={**model, "seed": seed + SEED_STRIDE * column},
+        # `replace` sets every field: what a protocol of the table leaves out is the default.
+        training=replace(TrainingConfig(**training)),
     )
 
 
@@ -103,19 +103,17 @@ def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -
     Returns:
         Its record.
     """
-    wanted, run = run_config(cell, seed, epochs), Run(folder)
-    stale = run.config.is_file() and run.read_config() != wanted
+    prepared, run = prepare(run_config(cell, seed, epochs)), Run(folder)
+    stale = run.config_file.is_file() and run.config != prepared.config
     if not run.finished or stale:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        run = Run.create(folder, wanted, overwrite=stale)
-        run.train([functools.partial(_tell, f"{folder.name}")], checkpoint_seconds=0.0)
+        run = Run.create(folder, prepared.config, overwrite=stale)
+        run.train([functools.partial(_tell, f"{folder.name}")], 0.0, prepared)
     metrics, history = json.loads(run.metrics.read_text()), read_history(run.history)
     seconds = history[-1]["seconds"] if history else 0.0
-    assert isinstance(wanted.model, ImageModelConfig)
     return {
         **{name: getattr(cell, name) for name in KEY},
         "seed": seed,
-        "T": (wanted.model.step or 0.0) * cell.layers,
+        "T": (prepared.config.model.step or 0.0) * cell.layers,
         "train_accuracy": metrics["train"]["accuracy"],
         "test_accuracy": metrics["test"]["accuracy"],
         "seconds": round(seconds, 1),

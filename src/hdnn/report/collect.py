@@ -11,17 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.report import words
 from hdnn.report.measure import EVALUATED
+from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.prepare import PreparedRun, build
 from hdnn.training.recorder import GradientLog
-from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run, read_history
-from hdnn.training.settings import ModelConfig
+from hdnn.training.runs import Run, prepare, read_history
 from hdnn.training.trainer import Trainer
 
 BUDGET = 3e9
@@ -106,9 +105,9 @@ def _targets(model: Model, y: Any, dtype: torch.dtype) -> Tensor:
 def of_run(folder: str | Path) -> Material:
     """What a run folder tells, finished or not."""
     run = Run.open(folder)
-    config = run.read_config()
+    config = run.config
     history = read_history(run.history) if run.history.exists() else []
-    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config))
+    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config_file))
     known = Material(
         Path(config.data.source).stem,
         history=history,
@@ -131,13 +130,11 @@ def _read_record(run: Run) -> tuple[tuple[int, ...], list[dict[str, Any]]] | Non
 
 
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
-    if run.failure:
-        return (f"The training diverged after {done} of {total} epochs: {run.failure}",)
     go_on = f"hdnn train --resume {shlex.quote(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Continue it with: {go_on}",)
 
 
-def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
+def _of_finished(run: Run, config: Config, known: Material) -> Material:
     model, exact = run.load_model(), load(config.data)
     data = exact.to(model.head.weight.dtype)
     metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
@@ -145,10 +142,10 @@ def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
     return replace(found, plain=_train_plain(config, exact, model))
 
 
-def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
+def _of_checkpoint(run: Run, config: Config, known: Material) -> Material:
     """What an unfinished run shows: its model as of the last checkpoint."""
     try:
-        prepared = PreparedRun.of(config)
+        prepared = prepare(config)
         model = run.load_checkpoint(prepared)
     except FileFormatError as error:
         return replace(known, notices=(*known.notices, str(error)))
@@ -170,18 +167,19 @@ def _with_data(known: Material, model: Model, data: Dataset) -> Material:
     return replace(known, model=model, X=data.X, y=data.y, notices=notices)
 
 
-def _train_plain(config: RunConfig, data: Dataset, model: Model) -> Model | None:
+def _train_plain(config: Config, data: Dataset, model: Model) -> Model | None:
     """A plain network trained as the model was, where that takes seconds."""
     given = config.model
-    if not isinstance(given, ModelConfig) or given.architecture == "FCNN" or not given.layers:
+    if data.kind == "images" or given.architecture == "FCNN":
         return None
+    assert isinstance(given.layers, int)
     width = model.network.features or 1
     work = config.training.epochs * len(data.X) * given.layers * width**2
     if model.task != "classification" or work > BUDGET:
         return None
     chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
     try:
-        plain = build(replace(config, model=chosen), data)
+        plain = build(chosen, data)
         Trainer(plain, config.training).fit(data.X.to(plain.head.weight.dtype), data.y)
     except HdnnError:  # it diverges, or its settings do not suit a plain network
         return None

@@ -1,4 +1,4 @@
-"""How a model is trained: settings, objective, loops, the Trainer, run folders, the recorder."""
+"""How a model is trained: resolved settings, objective, loops, the Trainer, run folders."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import hdnn.application  # noqa: F401
 from hdnn.errors import DivergenceError
 
 if TYPE_CHECKING:
+    from hdnn.config import TrainingConfig
     from hdnn.training.ensemble import Ensemble
-    from hdnn.training.settings import TrainingConfig
     from hdnn.training.trainer import Callback, EpochRecord, Snapshot, Trainer
 
 _LAZY = {
-    "Callback": "trainer",
-    "Ensemble": "ensemble",
-    "EpochRecord": "trainer",
-    "Snapshot": "trainer",
-    "Trainer": "trainer",
-    "TrainingConfig": "settings",
+    "Callback": "hdnn.training.trainer",
+    "Ensemble": "hdnn.training.ensemble",
+    "EpochRecord": "hdnn.training.trainer",
+    "Snapshot": "hdnn.training.trainer",
+    "Trainer": "hdnn.training.trainer",
+    "TrainingConfig": "hdnn.config",
 }
 
 __all__ = [
@@ -35,5 +35,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(f"hdnn.training.{_LAZY[name]}"), name)
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'hdnn.training' has no attribute {name!r}")

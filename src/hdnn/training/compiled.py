@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import choose, fused
+from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer, watched
 from hdnn.training.output_solver import MOST_UNKNOWNS
-from hdnn.training.settings import TrainingConfig
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""

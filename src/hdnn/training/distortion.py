@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hdnn.training.settings import TrainingConfig
+from hdnn.config import TrainingConfig
 
 
 def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:

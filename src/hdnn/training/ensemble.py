@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.backends import choose
+from hdnn.config import TrainingConfig
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.native import SolverOptions
@@ -19,7 +20,6 @@ from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop
 from hdnn.training.objective import smoothness_of_members
 from hdnn.training.optimizers import flatten_optimizer, make_optimizer, restore_optimizer
 from hdnn.training.output_solver import solve
-from hdnn.training.settings import TrainingConfig
 
 FINAL_ITERATIONS = 50
 """Of the Newton solver, for the output layers on all training data."""

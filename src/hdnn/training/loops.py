@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hdnn.config import TrainingConfig
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.native import SolverOptions
@@ -30,7 +31,6 @@ from hdnn.training.objective import (
 )
 from hdnn.training.optimizers import Average, flatten_optimizer, make_optimizer, restore_optimizer
 from hdnn.training.output_solver import solve
-from hdnn.training.settings import TrainingConfig
 
 BATCHES = "batches of this epoch"
 """The step of an epoch, as `hdnn.progress` tells it."""

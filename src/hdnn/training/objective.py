@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.settings import TrainingConfig
 
 
 def loss_name(task: str, outputs: int) -> str:

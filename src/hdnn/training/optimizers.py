@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hdnn.config import TrainingConfig
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.training.settings import TrainingConfig
 
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
 """Optimizers that need a closure or sparse gradients, and so cannot train a model."""

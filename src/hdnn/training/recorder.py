@@ -21,14 +21,12 @@ from torch import Tensor, nn
 
 from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
+from hdnn.config import DEPTHS, SAMPLES, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.files import finite, read_json_lines, write_json_lines
+from hdnn.files import finite, read_json_lines
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Values
-from hdnn.training.epochlog import EpochLog
 from hdnn.training.loops import Observations
-from hdnn.training.schema import check_value
-from hdnn.training.settings import DEPTHS, SAMPLES, RecordConfig
 
 FORMAT = 1
 
@@ -93,11 +91,11 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}")
 
 
-class GradientLog(EpochLog):
+class GradientLog:
     """The file ``gradients.jsonl`` of a run."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        super().__init__(Path(path))
+        self.path = Path(path)
 
     def header(self) -> Header:
         """What was recorded.
@@ -123,22 +121,15 @@ class GradientLog(EpochLog):
         lines = read_json_lines(self.path, parse)
         return header, [line for line in lines if line is not None]
 
-    def begin(self, header: Header, epoch: int) -> None:
-        """Cut the record back to the end of an epoch.
 
-        Args:
-            header: what will be recorded.
-            epoch: the last that is kept.
-        """
-        first = json.loads(json.dumps(asdict(header)))  # lists, as they come from the file
-        if epoch == 0 or not self.path.exists():
-            write_json_lines(self.path, [first])
-        self.cut(epoch, first)
+def header_line(header: Header) -> bytes:
+    """The first line of the file."""
+    return json.dumps(asdict(header)).encode() + b"\n"
 
-    def append(self, epoch: int, recordings: Sequence[Recording]) -> None:
-        """Add the recordings of an epoch, unless they are there already."""
-        lines = (json.dumps(finite(recording.to_dict())) + "\n" for recording in recordings)
-        self.extend(epoch, "".join(lines))
+
+def gradient_lines(recordings: Sequence[Recording]) -> list[bytes]:
+    """The lines of recordings."""
+    return [json.dumps(finite(each.to_dict())).encode() + b"\n" for each in recordings]
 
 
 _LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")
@@ -191,8 +182,7 @@ class Recorder:
     def __init__(
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
-        for name, value in (("every", every), ("samples", samples)):
-            check_value(RecordConfig, name, value)
+        RecordConfig(every=every, samples=samples)  # checks them
         self.every, self.depths, self.samples = every, depths, samples
         self.recordings: list[Recording] = []
 

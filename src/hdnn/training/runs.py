@@ -1,404 +1,545 @@
 """Runs: a folder that a training can be killed in, resumed in, and used from.
 
-config.toml         the run config
+config.toml         all settings
 history.jsonl       a record for every epoch
-gradients.jsonl     where it is asked for: recordings of gradients, see `hdnn.training.recorder`
-checkpoint/         the state after an epoch, replaced atomically
+gradients.jsonl     recordings of gradients, where they are asked for; see `hdnn.training.recorder`
+checkpoint          the state after an epoch, replaced atomically
 model.safetensors   the trained model; it is there when the run is finished
-metrics.json        what it reaches on the held-out data
+metrics.json        what it reaches on the training data and on the held-out data
+
+History and recordings of an epoch are on the disk before a checkpoint that counts them in, and are
+cut back to the checkpoint when a run is resumed: so a resumed run gives the same bits as one that
+was never interrupted.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import pickle
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
 
-from hdnn.data import Dataset
+from hdnn.config import Config
+from hdnn.data import Dataset, load
 from hdnn.data.dataset import data_digest
-from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, finite, read_json_lines, sync
-from hdnn.models import Model, load, save
-from hdnn.training import checkpoint, targets, toml
-from hdnn.training.checkpoint import Journal
-from hdnn.training.epochlog import with_epoch
+from hdnn.models import Model, save
+from hdnn.models import load as load_model
+from hdnn.training import targets
+from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.prepare import PreparedRun
-from hdnn.training.recorder import Recorder
-from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
-from hdnn.training.trainer import Callback, Snapshot, Trainer
+from hdnn.training.recorder import Recorder, gradient_lines, header_line
+from hdnn.training.resolve import resolve
+from hdnn.training.trainer import Callback, EpochRecord, Snapshot, Trainer
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
 TEMPORARY = ".*.tmp"
 """What `hdnn.files.atomic` calls its files; killed processes leave them."""
-FAILURE = "failure.txt"
-"""Why a training diverged; the next one removes it."""
+
+
+class Prepared(NamedTuple):
+    """What a training begins with: all settings, the data, the untrained model."""
+
+    config: Config
+    data: Dataset
+    model: Model
+
+
+def prepare(config: Config) -> Prepared:
+    """Read the data of a config, choose what it leaves open, and build its model.
+
+    Args:
+        config: of a run; where it has the digest of its data, they must still have it.
+
+    Raises:
+        HdnnError: the data cannot be read, have changed, or cannot be trained on as it says.
+    """
+    data = load(config.data)
+    config = resolve(config, data)
+    model = build(config.model, data)
+    return Prepared(config, data.to(model.head.weight.dtype), model)
 
 
 class Run:
-    """A run folder."""
+    """A run folder.
+
+    Args:
+        folder: where it is, or will be.
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.trained: tuple[Model, Dataset] | None = None  # by this process, when it is finished
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "config.toml"
-
-    @property
-    def history(self) -> Path:
-        return self.folder / "history.jsonl"
-
-    @property
-    def gradients(self) -> Path:
-        return self.folder / "gradients.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint" / "state.safetensors"
-
-    @property
-    def model_file(self) -> Path:
-        return self.folder / "model.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.json"
-
-    @property
-    def failure(self) -> str | None:
-        """Why the last training of an unfinished run stopped by itself, if it did."""
-        path = self.folder / FAILURE
-        return path.read_text(encoding="utf-8") if path.is_file() and not self.finished else None
+        self.config_file = self.folder / "config.toml"
+        self.history = self.folder / "history.jsonl"
+        self.gradients = self.folder / "gradients.jsonl"
+        self.checkpoint = self.folder / "checkpoint"
+        self.model_file = self.folder / "model.safetensors"
+        self.metrics = self.folder / "metrics.json"
 
     @property
     def finished(self) -> bool:
         """Whether the trained model is there."""
         return self.model_file.exists()
 
+    @property
+    def config(self) -> Config:
+        """The settings, with the place where the data are now."""
+        config = Config.from_toml(self.config_file)
+        if config.data.digest is None:
+            return config
+        place = os.path.normpath(self.folder.resolve() / config.data.source)
+        return replace(config, data=replace(config.data, source=place))
+
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Run:
-        """An existing run."""
+        """An existing run.
+
+        Raises:
+            HdnnError: there is none.
+        """
         run = cls(folder)
-        if not run.config.is_file():
-            raise HdnnError(f"{folder} is not a run: there is no config.toml in it")
+        with _reaching(folder):
+            if not run.config_file.is_file():
+                raise HdnnError(f"{folder} is not a run: there is no config.toml in it")
         return run
 
     @classmethod
-    def create(
-        cls, folder: str | os.PathLike[str], config: RunConfig, overwrite: bool = False
-    ) -> Run:
-        """A run of a config: a new one, or an unfinished one of the same config to go on with."""
+    def create(cls, folder: str | os.PathLike[str], config: Config, overwrite: bool = False) -> Run:
+        """A new run, or an unfinished one of the same config to be continued.
+
+        Args:
+            folder: a new or empty one, or that of a run.
+            config: what to train.
+            overwrite: whether a run that is there is replaced.
+
+        Raises:
+            HdnnError: something else is there, or the folder cannot be written to.
+        """
         run = cls(folder)
-        if overwrite and run.config.is_file():
-            with run.locked():
-                run.clear()
-        if run.config.is_file():
-            if run.read_config().identity != config.identity:
-                raise HdnnError(
-                    f"{folder} holds a run of another config; choose another folder, or pass "
-                    "--overwrite to replace it"
-                )
-            if run.finished:
-                raise HdnnError(f"{folder} holds a finished run; pass --overwrite to train again")
-            run.move_to(config.training.device)
-            return run
-        if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
-            raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
-        missing = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
-        try:
+        with _reaching(folder):
+            if overwrite and run.config_file.is_file():
+                with run.locked():
+                    run._clear()
+            if run.config_file.is_file():
+                run._check_same(config)
+                return run
+            if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
+                raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
             run.folder.mkdir(parents=True, exist_ok=True)
-            for path in missing:
-                sync(path.parent)
-        except OSError as error:
-            raise HdnnError(f"cannot make {folder}: {error.strerror or error}") from error
-        run._write_config(config)
+            run._write_config(config)
         return run
+
+    def _check_same(self, config: Config) -> None:
+        if _identity(self.config) != _identity(config):
+            raise HdnnError(
+                f"{self.folder} holds a run of another config; choose another folder, or pass "
+                "--overwrite to replace it"
+            )
+        if self.finished:
+            raise HdnnError(f"{self.folder} holds a finished run; pass --overwrite to train again")
+        self.update(device=config.training.device)
 
     def _has_content(self) -> bool:
         left = {*self.folder.glob(LOCK), *self.folder.glob(TEMPORARY)}
         return any(path not in left for path in self.folder.iterdir())
 
-    def read_config(self) -> RunConfig:
-        """What the run trains, with the place where its data are now."""
-        tables = toml.read(self.config)
-        data = tables.get("data")
-        if isinstance(data, dict):
-            source, digest = data.get("source"), data.get("digest")
-            if isinstance(source, str) and isinstance(digest, str):
-                data["source"] = locate_data(source, self.folder, digest)
-        return RunConfig.from_tables(tables, str(self.config))
+    def _clear(self) -> None:
+        """Remove what a training wrote, the config last."""
+        earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
+        files = self.checkpoint, self.model_file, self.metrics, self.gradients, self.history
+        for path in (*earlier, *files, self.config_file):
+            path.unlink(missing_ok=True)
 
-    def _write_config(self, config: RunConfig) -> None:
-        """Write the config, which tells nothing of the disk that the data are on."""
+    def _write_config(self, config: Config) -> None:
+        """Write the settings; data that have a digest by their path relative to the folder."""
         data = config.data
         if data.digest is not None:
-            remember_data(data.source, data.digest)
-            data = replace(data, source=portable_path(data.source, self.folder))
-        with atomic(self.config) as temporary:
+            try:
+                source = os.path.relpath(data.source, self.folder.resolve())
+            except ValueError:  # two drives of Windows
+                source = data.source
+            data = replace(data, source=Path(source).as_posix())
+        with atomic(self.config_file) as temporary:
             temporary.write_text(replace(config, data=data).to_toml(), encoding="utf-8")
 
-    def find_data(self, path: str | os.PathLike[str]) -> None:
-        """Say where the data of the run are now.
+    def update(
+        self,
+        data: str | os.PathLike[str] | None = None,
+        epochs: int | None = None,
+        device: str | None = None,
+    ) -> None:
+        """Change what may change of a run before it is continued.
+
+        The model and metrics of a finished run that is extended are kept under the number of their
+        epochs.
 
         Args:
-            path: of the table or folder, whose contents are those that the run began with.
+            data: where the table or folder is now, whose contents are the same.
+            epochs: in all; the schedule of the learning rate is that of so many epochs.
+            device: where to train.
 
         Raises:
-            HdnnError: they are not, or the run has no data of its own.
+            HdnnError: the data differ, or there are no more epochs to train.
         """
-        config, place = self.read_config(), Path(path).expanduser().resolve()
+        config = before = self.config
+        training = config.training
+        if data is not None:
+            config = replace(config, data=replace(config.data, source=self._moved(config, data)))
+        if device is not None:
+            training = replace(training, device=device)
+        if epochs is not None:
+            self._check_longer(training.epochs, epochs)
+            training = replace(training, epochs=epochs)
+        config = replace(config, training=training)
+        if config == before and data is None:
+            return
+        with self.locked():
+            if epochs is not None and self.finished:
+                for path in (self.metrics, self.model_file):  # the model, which says finished, last
+                    if path.exists():
+                        path.replace(path.with_stem(f"{path.stem}-{before.training.epochs}"))
+            self._write_config(config)
+
+    def _moved(self, config: Config, path: str | os.PathLike[str]) -> str:
+        place = Path(path).expanduser().resolve()
         if config.data.digest is None:
-            raise HdnnError(f"the data of {self.folder} are no file or folder that could move")
+            raise HdnnError(f"the data of {self.folder} are not a file or folder that could move")
         if not (os.path.isfile(place) or os.path.isdir(place)):
             raise HdnnError(f"there is no such file or folder: {path}")
         if data_digest(place) != config.data.digest:
             raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
-        with self.locked():
-            self._write_config(replace(config, data=replace(config.data, source=str(place))))
+        return str(place)
 
-    def move_to(self, device: str) -> None:
-        """Say where the run goes on, which is no part of what it trains.
-
-        Args:
-            device: as in `TrainingConfig`.
-        """
-        config = self.read_config()
-        if config.training.device != device:
-            training = replace(config.training, device=device)
-            with self.locked():
-                self._write_config(replace(config, training=training))
-
-    def extend(self, epochs: int) -> None:
-        """Make it a run of more epochs, to be trained on from where it is.
-
-        The model and metrics of a finished run are kept under the number of their epochs.
-
-        Args:
-            epochs: in all; the schedule of the learning rate is that of so many epochs.
-
-        Raises:
-            HdnnError: the run has as many already, stopped early, or its last state is not there.
-        """
-        config = self.read_config()
-        before = config.training.epochs
-        longer = replace(config, training=replace(config.training, epochs=epochs))
+    def _check_longer(self, before: int, epochs: int) -> None:
         if epochs < before or (epochs == before and self.finished):
             raise HdnnError(
-                f"{self.folder} is a run of {before} epochs; to go on, give more: "
+                f"{self.folder} is a run of {before} epochs; to extend it, pass more: "
                 f"--epochs {2 * before}"
             )
-        with self.locked():
-            if self.finished:
-                self._reopen(before)
-            self._write_config(longer)
-
-    def _reopen(self, epochs: int) -> None:
-        """Put model and metrics of a finished run aside."""
+        if not self.finished:
+            return
         reached = len(read_history(self.history))
-        if reached < epochs:
+        if reached < before:
             raise HdnnError(
-                f"{self.folder} stopped early, after {reached} of {epochs} epochs: more of them "
-                "would change nothing; train anew with another --early-stopping"
+                f"{self.folder} stopped early, after {reached} of {before} epochs: more of them "
+                "would change nothing; train again with another --early-stopping"
             )
-        if checkpoint.epoch_of(self.checkpoint) != epochs:
-            raise HdnnError(
-                f"{self.folder} has no checkpoint of its last epoch to go on from; train anew"
-            )
-        for path in (self.metrics, self.model_file):  # the model, which says finished, last
-            if path.exists():
-                path.replace(path.with_stem(f"{path.stem}-{epochs}"))
-
-    def clean(self) -> None:
-        """Remove what a killed process left half-written."""
-        for folder in (self.folder, self.checkpoint.parent):
-            for stale in folder.glob(TEMPORARY):
-                stale.unlink(missing_ok=True)
-
-    def tidy(self) -> None:
-        """As `clean`, of a run in which perhaps another process is at work: then do nothing."""
-        with suppress(HdnnError), self.locked():
-            self.clean()
-
-    def clear(self) -> None:
-        """Remove what a training wrote, the config last."""
-        shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-        failure = self.folder / FAILURE
-        earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
-        files = self.model_file, self.metrics, self.gradients, self.history, failure, self.config
-        for path in (*earlier, *files):
-            path.unlink(missing_ok=True)
+        state = self._read_checkpoint()
+        if state is None or state["epoch"] != before:
+            raise HdnnError(f"{self.folder} has no checkpoint of its last epoch; train again")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process trains in a folder; a killed process leaves no lock."""
         lock = FileLock(self.folder / LOCK)
         try:
-            try:
-                lock.acquire(blocking=False)
-            except Timeout as error:
-                raise HdnnError(
-                    f"another process is training in {self.folder}; wait for it"
-                ) from error
-            except OSError as error:
-                raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
+            lock.acquire(blocking=False)
+        except Timeout as error:
+            raise HdnnError(f"another process is training in {self.folder}; wait for it") from error
+        except OSError as error:
+            raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
+        try:
             yield
         finally:
-            if lock.is_locked:
-                if os.name != "nt":  # Windows removes no open files, and filelock does it there
-                    (self.folder / LOCK).unlink(missing_ok=True)
-                lock.release()
+            if os.name != "nt":  # Windows removes no open files, and filelock does it there
+                (self.folder / LOCK).unlink(missing_ok=True)
+            lock.release()
 
     def load_model(self) -> Model:
-        """The trained model."""
+        """The trained model.
+
+        Raises:
+            HdnnError: the run is not finished.
+        """
         if not self.finished:
             raise HdnnError(
-                f"{self.folder} is not finished; go on with: hdnn train --resume {self.folder}"
+                f"{self.folder} is not finished; continue it: hdnn train --resume {self.folder}"
             )
-        model = load(self.model_file)
+        model = load_model(self.model_file)
         if not isinstance(model, Model):
             raise FileFormatError(f"{self.model_file} holds a network, not a model")
         return model
 
-    def load_checkpoint(self, prepared: PreparedRun) -> Model | None:
+    def load_data(self) -> Dataset:
+        """The data of the run, in the precision of its model."""
+        config = self.config
+        return load(config.data).to(getattr(torch, config.model.dtype))
+
+    def load_checkpoint(self, prepared: Prepared) -> Model | None:
         """The model as of the last checkpoint; None where there is no checkpoint.
 
         Args:
-            prepared: data and untrained model of this run; the model gets the state.
+            prepared: of this run; its model gets the weights.
 
         Raises:
-            FileFormatError: the checkpoint is damaged.
+            FileFormatError: the checkpoint cannot be read.
         """
-        model = prepared.model
-        config = self.read_config()
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
-        if snapshot is None:
+        state = self._read_checkpoint()
+        if state is None:
             return None
-        state = {k[6:]: v for k, v in snapshot.tensors.items() if k.startswith("model.")}
-        model.load_state_dict(state)
-        _, undo = standardized_target(prepared.data)
-        undo(model)
-        return model
+        try:
+            prepared.model.load_state_dict(model_state(state))
+        except RuntimeError as error:
+            raise self._unusable(error) from error
+        _finish_targets(prepared.model, prepared.data)
+        return prepared.model
+
+    # --- training ---------------------------------------------------------------------------------
 
     def train(
         self,
         callbacks: Sequence[Callback] = (),
         checkpoint_seconds: float = 5.0,
-        prepared: PreparedRun | None = None,
+        prepared: Prepared | None = None,
     ) -> dict[str, Any]:
-        """Train to the end, from the checkpoint if there is one; returns the metrics.
+        """Train to the end, from the checkpoint if there is one.
 
-        Interrupted by KeyboardInterrupt, it first writes all of the last whole epoch: history,
-        recordings, checkpoint.
+        Interrupted by KeyboardInterrupt, it first writes all of the last whole epoch.
 
         Args:
             callbacks: called after every epoch, when the history is written.
             checkpoint_seconds: between checkpoints.
-            prepared: data and untrained model of this run, where the caller has them already; the
-                model is trained in place.
+            prepared: of this run, where the caller has it already; the model is trained in place.
 
         Returns:
             The metrics on the training part and, where there is one, on the test part.
 
         Raises:
-            HdnnError: another process trains here, or the data have changed.
+            HdnnError: another process trains here, the data have changed, or the disk is full.
         """
-        with ExitStack() as held:
-            config = self._claim(held, prepared)
-            run = prepared or PreparedRun.of(config)
-            data, model = run.data, run.model
-            journal = Journal(
-                self.history,
-                self.gradients,
-                lambda snapshot: self.write_checkpoint(config, snapshot),
-                checkpoint_seconds,
-            )
-            snapshot = self._last(config, model, journal)
-            trainer = Trainer(model, config.training, [journal, *callbacks], journal.recorder)
-            target, undo = standardized_target(data)
-            try:
-                trainer.fit(data.X, target, resume=snapshot)
-                if trainer.snapshot is not None:
-                    journal.save(trainer.snapshot)  # more epochs can go on from it
-                undo(model.cpu())
-                return self._finish(model, data, journal)
-            except (KeyboardInterrupt, HdnnError) as error:
-                writes = not isinstance(error, StorageError)
-                if writes and trainer.snapshot is not None:
-                    journal.save(trainer.snapshot)
-                if writes and isinstance(error, DivergenceError):
-                    (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
-                raise
+        with self.locked(), _writing(self.folder):
+            for stale in self.folder.glob(TEMPORARY):  # what a killed process left half-written
+                stale.unlink(missing_ok=True)
+            config = self.config
+            if prepared is None:
+                prepared = prepare(config)
+                if prepared.config.to_toml() != config.to_toml():
+                    self._write_config(prepared.config)
+            elif _identity(prepared.config) != _identity(config):
+                raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
+            return self._train(prepared, callbacks, checkpoint_seconds)
 
-    def _claim(self, held: ExitStack, prepared: PreparedRun | None) -> RunConfig:
-        """Lock the folder for as long as the stack lives; the run config in it."""
-        held.enter_context(self.locked())
-        self.clean()
-        config = self.read_config()
-        if prepared is not None and prepared.config.identity != config.identity:
-            raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
-        (self.folder / FAILURE).unlink(missing_ok=True)
-        return config
-
-    def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
-        """The state to go on from, with history and recordings cut back to it."""
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
-        journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(config), model)
-        return snapshot
-
-    def _recorder(self, config: RunConfig) -> Recorder | None:
-        """The recorder of this run, if it has one."""
+    def _train(
+        self, prepared: Prepared, callbacks: Sequence[Callback], seconds: float
+    ) -> dict[str, Any]:
+        config, data, model = prepared
         asked = config.record
-        return None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
-
-    def _finish(self, model: Model, data: Dataset, journal: Journal) -> dict[str, Any]:
+        recorder = None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
+        state = self._read_checkpoint()
+        log = _Log(self, model, recorder, seconds)
+        log.begin(0 if state is None else state["epoch"])
+        trainer = Trainer(model, config.training, [log, *callbacks], recorder)
+        try:
+            target = _training_targets(data)
+            trainer.fit(data.X, target, resume=None if state is None else _snapshot(state))
+            log.save(trainer)  # more epochs can continue from it
+        except (KeyboardInterrupt, HdnnError) as error:
+            if not isinstance(error, StorageError | FileFormatError):
+                log.save(trainer)
+            raise
+        _finish_targets(model.cpu(), data)
         metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test)
-        self._write(model, metrics, journal)
-        self.trained = model, data
-        return metrics
-
-    def _write(self, model: Model, metrics: dict[str, Any], journal: Journal) -> None:
-        """Write what a finished run has; the model, which says that it is finished, last."""
-        journal.sync()
         with atomic(self.metrics) as temporary:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
-        save(model, self.model_file)
+        save(model, self.model_file)  # last: it says that the run is finished
+        return metrics
 
-    def write_checkpoint(self, config: RunConfig, snapshot: Snapshot) -> None:
-        """Write the state after an epoch; a reader sees the old one or the new one, whole.
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        """The state after an epoch; None where there is none."""
+        if not self.checkpoint.exists():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
+            if type(state["epoch"]) is not int or state["epoch"] < 0:
+                raise ValueError("its epoch is not a number")
+        except (
+            OSError,
+            EOFError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            pickle.UnpicklingError,
+            zipfile.BadZipFile,
+        ) as error:
+            raise self._unusable(error) from error
+        return state
 
-        Args:
-            config: of this run.
-            snapshot: the state.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
-        checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
+    def _unusable(self, error: Exception) -> FileFormatError:
+        reason = str(error).partition("\n")[0][:200]
+        return FileFormatError(
+            f"the checkpoint {self.checkpoint} cannot be used: {reason}; nothing was changed. To "
+            "start again, remove it"
+        )
 
 
-def standardized_target(data: Dataset) -> tuple[Tensor, Callable[[Model], None]]:
-    """Targets of a regression, standardized, and how to undo that in the output layer."""
+class _Log:
+    """Writes history, recordings and checkpoints of a training: a callback of the trainer."""
+
+    def __init__(self, run: Run, model: Model, recorder: Recorder | None, seconds: float) -> None:
+        self.run, self.recorder, self.interval = run, recorder, seconds
+        self.header = None if recorder is None else recorder.header(model.networks[0])
+        self.first, self.last = 0, time.monotonic()
+
+    def begin(self, epoch: int) -> None:
+        """Cut the files back to the end of an epoch."""
+        self.first = epoch
+        self._kept = _lines_until(self.run.history, epoch)
+        self._replace(self.run.history, self._kept)
+        if self.header is not None:
+            first = header_line(self.header)
+            self._kept_gradients = [first, *_lines_until(self.run.gradients, epoch, first)]
+            self._replace(self.run.gradients, self._kept_gradients)
+
+    def _replace(self, path: Path, lines: list[bytes]) -> None:
+        content = b"".join(lines)
+        if (path.read_bytes() if path.exists() else b"") != content:
+            with atomic(path) as temporary:
+                temporary.write_bytes(content)
+
+    def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
+        self._append(self.run.history, [_dump(record.to_dict())])
+        if self.recorder is not None and trainer.snapshot is not None:
+            self._append(self.run.gradients, gradient_lines(trainer.snapshot.recordings))
+        if time.monotonic() - self.last >= self.interval:
+            self._write_checkpoint(trainer)
+
+    @staticmethod
+    def _append(path: Path, lines: list[bytes]) -> None:
+        with open(path, "ab", buffering=0) as file:
+            left = memoryview(b"".join(lines))
+            while left:  # a disk that is nearly full takes a part
+                left = left[file.write(left) :]
+
+    def save(self, trainer: Trainer) -> None:
+        """Write all of the last whole epoch, wherever the training was interrupted."""
+        if trainer.snapshot is None:
+            return
+        epoch = trainer.snapshot.epoch
+        records = [_dump(r.to_dict()) for r in trainer.history if r.epoch <= epoch]
+        self._replace(self.run.history, [*self._kept, *records])
+        if self.recorder is not None:
+            recordings = [r for r in self.recorder.recordings if r.epoch <= epoch]
+            self._replace(self.run.gradients, [*self._kept_gradients, *gradient_lines(recordings)])
+        self._write_checkpoint(trainer)
+
+    def _write_checkpoint(self, trainer: Trainer) -> None:
+        """Write the state; what it counts in is on the disk before it."""
+        assert trainer.snapshot is not None
+        for path in (self.run.history, self.run.gradients):
+            if path.exists():
+                sync(path)
+        content = io.BytesIO()  # of which a full disk makes an OSError
+        torch.save(_state(trainer.snapshot), content)
+        with atomic(self.run.checkpoint) as temporary:
+            temporary.write_bytes(content.getbuffer())
+        self.last = time.monotonic()
+
+
+def _dump(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
+# --- the state of a trainer as plain values -------------------------------------------------------
+
+
+def _state(snapshot: Snapshot) -> dict[str, Any]:
+    return {"epoch": snapshot.epoch, "seconds": snapshot.seconds, "tensors": snapshot.tensors}
+
+
+def _snapshot(state: dict[str, Any]) -> Snapshot:
+    return Snapshot(**state)
+
+
+def model_state(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The weights of the model in a state."""
+    prefix = "model."
+    tensors = state["tensors"].items()
+    return {name[len(prefix) :]: value for name, value in tensors if name.startswith(prefix)}
+
+
+def _training_targets(data: Dataset) -> torch.Tensor:
+    """Class numbers, or the standardized targets of a regression."""
     if data.task == "classification":
-        return data.y, lambda model: None
-    scale = targets.scale_of(data.y)
-    return targets.standardize(data.y, scale), (
-        lambda model: targets.predict_unscaled(model, scale)
-    )
+        return data.y
+    return targets.standardize(data.y, targets.scale_of(data.y))
+
+
+def _finish_targets(model: Model, data: Dataset) -> None:
+    """Let a model that was trained on standardized targets predict them as they are."""
+    if data.task == "regression":
+        targets.predict_unscaled(model, targets.scale_of(data.y))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _lines_until(path: Path, epoch: int, header: bytes = b"") -> list[bytes]:
+    """The lines of a file that belong to epochs up to this one, but for the header.
+
+    Raises:
+        FileFormatError: a line cannot be read.
+    """
+    first = json.loads(header) if header else None
+
+    def parse(line: dict[str, Any]) -> dict[str, Any]:
+        return {"epoch": 0} if line == first else _with_epoch(line)
+
+    lines = read_json_lines(path, parse)
+    return [_dump(line) for line in lines if 1 <= line["epoch"] <= epoch]
+
+
+def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:
+    """A line, if it says which epoch it belongs to."""
+    if type(line.get("epoch")) is not int or line["epoch"] < 1:
+        raise ValueError("its epoch is not a positive integer")
+    return line
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The epoch records of a history."""
-    return read_json_lines(path, with_epoch)
+    """The epoch records of a history; none where there is no file."""
+    return read_json_lines(path, _with_epoch)
+
+
+def _identity(config: Config) -> Config:
+    """The same without the places where it is trained and where its data are.
+
+    What the data are, their digest says; the device changes no more than rounding.
+    """
+    training = replace(config.training, device="cpu")
+    data = config.data if config.data.digest is None else replace(config.data, source="")
+    return replace(config, data=data, training=training)
+
+
+@contextmanager
+def _reaching(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """A folder that cannot be read or made is one error."""
+    try:
+        yield
+    except OSError as error:
+        raise HdnnError(
+            f"cannot use {folder}: {error.strerror or error}; choose another folder"
+        ) from error
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """A disk that is full, or gone, is one error."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error

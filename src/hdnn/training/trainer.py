@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis import advise
+from hdnn.config import TrainingConfig
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.training import devices
@@ -30,7 +31,6 @@ from hdnn.training.loops import (
 )
 from hdnn.training.objective import data_loss
 from hdnn.training.recorder import Recorder, Recording
-from hdnn.training.settings import TrainingConfig
 
 CPU = torch.device("cpu")
 ADVISED = 32

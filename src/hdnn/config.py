@@ -1,0 +1,625 @@
+"""Every setting of a run, once: name, type, range, default, help and group.
+
+Configs come from the flags of ``hdnn train``, a TOML file or the parameters of an estimator. None
+means "not given". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
+that a config made by hand can be used as it is; `given` names the settings that were set, and
+`hdnn.training.resolve` chooses the others for tables and images. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import ValidationInfo as Info
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+import hdnn.application  # noqa: F401
+from hdnn.errors import HdnnError, unknown_name
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+MOST = 2**63 - 1
+"""The largest integer of TOML and torch."""
+MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
+"""More than this is a typing error."""
+MOST_SHOWN, LONGEST = 80, 400
+"""Characters of a value in a message, and of a message about a file."""
+DEPTHS, SAMPLES = 9, 8
+"""What is recorded by default: then a recording costs about as much as a training step."""
+PROTOCOLS = {
+    "planar": ("tuned", "paper"),
+    "table": ("tuned", "paper"),
+    "images": ("paper", "convolutional", "convolutional-flipped"),
+}
+"""By kind of data, the names of defaults for settings that are not given; first the usual one."""
+
+R = TypeVar("R")
+
+
+# --- what a setting is ----------------------------------------------------------------------------
+
+
+def one_of(*names: str) -> AfterValidator:
+    """Annotates a text that is one of these names."""
+
+    def check(value: str, info: Info) -> str:
+        if value not in names:
+            raise unknown_name(str(info.field_name), value, names)
+        return value
+
+    return AfterValidator(check)
+
+
+LISTED = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+"""Annotates a tuple that may be given as a list, as TOML has them."""
+SINGLE = BeforeValidator(
+    lambda value: value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+)
+"""Annotates a value that may be given as a list of one."""
+
+Count = Annotated[int, Ge(0), Le(MOST)]
+Positive = Annotated[int, Ge(1), Le(MOST)]
+Share = Annotated[float, Ge(0), Lt(1)]
+Weight = Annotated[float, Ge(0)]
+Above = Annotated[float, Gt(0)]
+Names = Annotated[tuple[str, ...], LISTED]
+Target = Annotated[str | Annotated[tuple[str, ...], MinLen(1)], SINGLE, LISTED]
+Layers = Annotated[int, Ge(1), Le(MOST_LAYERS)]
+Stages = Annotated[tuple[Annotated[int, Ge(0), Le(MOST_LAYERS)], ...], MinLen(1)]
+Width = Annotated[int, Ge(1), Le(MOST_WIDTH)]
+Channels = Annotated[tuple[Width, ...], MinLen(1)]
+ClassWeight = Annotated[str, one_of("balanced")] | tuple[Weight, ...]
+
+
+def setting(
+    default: Any,
+    help: str,
+    *flags: str,
+    group: str = "",
+    depends: str = "",
+    constant: str | None = None,
+) -> Any:
+    """Define a setting.
+
+    Args:
+        default: its value where nothing is given and the data do not decide.
+        help: one sentence.
+        flags: of ``hdnn train``; none for a setting that is reached by ``--set`` only.
+        group: where help lists the flag, if not with the others of its table.
+        depends: for a setting that depends on the data: the rule.
+        constant: what the flag, which then takes no value, sets.
+    """
+    extra: Any = {"flags": [*flags], "group": group, "depends": depends, "constant": constant}
+    return Field(default, description=help, json_schema_extra=extra)
+
+
+class Settings:
+    """What all tables of settings have in common."""
+
+    given: frozenset[str]
+    """The settings that were set; None counts as not set."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings that were set, as plain values by name."""
+        names = [each.name for each in fields(self) if each.name in self.given]  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in names}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def table(cls: type[R]) -> type[R]:
+    """Make a class a frozen dataclass that pydantic checks.
+
+    What pydantic raises becomes an `HdnnError` here and nowhere else.
+    """
+    made: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
+    validate, names = made.__init__, [each.name for each in fields(made)]
+
+    @functools.wraps(validate)
+    def initialize(self: Any, *args: Any, **values: Any) -> None:
+        values |= dict(zip(names, args, strict=False))
+        values = {name: value for name, value in values.items() if value is not None}
+        try:
+            validate(self, **values)
+        except ValidationError as error:
+            raise _explain(error, names, values) from None
+        object.__setattr__(self, "given", frozenset(values))
+
+    made.__init__ = initialize
+    return made
+
+
+def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -> HdnnError:
+    """Name the setting, what is allowed in pydantic's words, and what was given."""
+    first = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, HdnnError):
+        return cause
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if name not in names:
+        return unknown_name("setting", name, names)
+    allowed = first["msg"].removeprefix("Input ").removeprefix("Tuple ").removeprefix("Value ")
+    return HdnnError(f"{name} {allowed}, got {shown(values.get(name))}")
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a message: the whole, or its beginning.
+
+    >>> shown("short"), shown(10**5000)
+    ("'short'", 'a number of thousands of digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no such integers
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+# --- the settings ---------------------------------------------------------------------------------
+
+
+@table
+class DataConfig(Settings):
+    """Where the data come from."""
+
+    source: str = setting(
+        "swiss-roll", "A data set (swiss-roll, mnist, ...), a table, or a folder of images."
+    )
+    split: Annotated[str, one_of("paper", "independent")] = setting(
+        "paper", "Planar problems: one sample halved (paper), or two (independent).", "--split"
+    )
+    size: Annotated[int, Ge(1), Le(MOST_POINTS)] = setting(
+        10_000, "Planar problems: number of points, train and test together.", "--size"
+    )
+    target: Target | None = setting(
+        None, "Tables: the column to predict. Repeat it to predict several numbers.", "--target"
+    )
+    drop: Names = setting((), "Tables: a column to ignore; repeatable.", "--drop")
+    categorical: Names = setting(
+        (), "Tables: a column to treat as categories; repeatable.", "--categorical"
+    )
+    numeric: Names = setting((), "Tables: a column to treat as numbers; repeatable.", "--numeric")
+    task: Annotated[str, one_of("classification", "regression")] | None = setting(
+        None, "Tables: override the detected task: classification or regression.", "--task"
+    )
+    test: Share = setting(0.2, "Tables: fraction of rows held out for testing.", "--test")
+    pixels: Width | None = setting(None, "Folders of images: resize to this many pixels a side.")
+    strict: bool = setting(False, "Folders of images: fail on a file that cannot be read.")
+    digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
+    seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed", group="Run")
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the source names a data set of images, or is a folder."""
+        from hdnn.data import BUNDLED, PROBLEMS
+        from hdnn.data.images import IMAGE_SETS
+
+        name = self.source.lower().replace("_", "-")
+        if name in IMAGE_SETS:  # a name wins over a folder; ./name is the folder
+            return True
+        if name in PROBLEMS or name in BUNDLED:
+            return False
+        try:
+            return bool(self.source) and Path(self.source).expanduser().is_dir()
+        except (OSError, RuntimeError, ValueError):  # not a path
+            return False
+
+
+@table
+class ModelConfig(Settings):
+    """What is trained, on planar problems, tables and images.
+
+    For images, ``layers`` and ``width`` have an entry for every stage.
+    """
+
+    architecture: Any = setting(
+        "H1",
+        "MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN.",
+        "--architecture",
+        depends="H1; images: H2",
+    )
+    layers: Annotated[Layers | Stages, LISTED] = setting(
+        16,
+        "Number of layers. Images: of every stage, as in 4,4,4.",
+        "--layers",
+        depends="planar problems: 16; tables: 8; images: 4",
+    )
+    width: Annotated[Width | Channels, LISTED] | None = setting(
+        None,
+        "Width of the network. Images: channels of every stage, as in 16,32,48.",
+        "--width",
+        depends="planar problems: 4; tables: 8 to 64, by features and rows; images: 8",
+    )
+    T: Above | None = setting(
+        None,
+        "Final time; a layer has the step T / layers.",
+        "--T",
+        depends="planar problems: as tuned for Table 1; tables: 3 (H1, classification), else 1.2",
+    )
+    step: Above | None = setting(
+        None, "Step of a layer, instead of T.", "--step", depends="images: 0.4 (MS1), else 0.05"
+    )
+    projection: Annotated[str, one_of("auto", "on", "off")] = setting(
+        "auto", "Learned linear map to the width: auto (where there are more features), on, off."
+    )
+    augmentation: str = setting(
+        "append",
+        "Where zeros are added to the features: append or spread.",
+        depends="planar problems: as tuned for Table 1; else append",
+    )
+    activation: str = setting("tanh", "A name in hdnn.fields.ACTIVATIONS.", "--activation")
+    time_invariant: bool = setting(False, "All layers share their weights.")
+    standardize: bool | None = setting(
+        None,
+        "Scale columns, or channels of images, to mean 0 and variance 1.",
+        depends="planar problems: no; tables and images: yes",
+    )
+    dtype: Annotated[str, one_of("float32", "float64")] = setting(
+        "float32",
+        "float32 or float64.",
+        depends="tables: float64 up to 1000 rows, or where a mean is over 1000 times the spread",
+    )
+    scale: float = setting(
+        1.0, "Standard deviation of the initial K.", depends="tables: 1 / sqrt(width); else 1"
+    )
+    seed: Count = setting(0, "Random seed of the initial weights.", "--seed")
+    kernel: Width = setting(1, "Images: size of the convolution K; 1 mixes channels only.")
+    block: Annotated[str, one_of("hamiltonian", "convolution")] = setting(
+        "hamiltonian", "Images: hamiltonian, or convolution: plain layers relu(conv(y))."
+    )
+    connector: Annotated[str, one_of("pool", "stride")] = setting(
+        "pool", "Images: from one stage to the next: pool or stride."
+    )
+    norm: Annotated[str, one_of("none", "batch", "group")] = setting(
+        "none", "Images: normalization between stages: none, batch or group."
+    )
+    head: Annotated[str, one_of("linear", "pool")] = setting(
+        "linear", "Images: output layer on all values (linear) or on channel averages (pool)."
+    )
+
+    def __post_init__(self) -> None:
+        from hdnn.zoo import ARCHITECTURES, architecture
+
+        row = architecture(self.architecture)
+        if ARCHITECTURES.get(row.name) is row:  # an architecture of one's own stays as it is
+            object.__setattr__(self, "architecture", row.name)
+
+
+@table
+class TrainingConfig(Settings):
+    """How a model is trained.
+
+    Raises:
+        HdnnError: a setting is unknown or out of range.
+
+    >>> from dataclasses import replace
+    >>> config = TrainingConfig(method="joint", epochs=20)
+    >>> replace(config, learning_rate=0.01).learning_rate
+    0.01
+    """
+
+    method: Annotated[str, one_of("coordinate", "joint")] = setting(
+        "coordinate",
+        "coordinate (solve the output layer in every iteration, then take a step on the hidden "
+        "layers) or joint (one optimizer for all weights).",
+        "--method",
+        depends="planar problems: coordinate; tables and images: joint",
+    )
+    epochs: Count = setting(
+        50, "Passes over the training data.", "--epochs", depends="50; images: 40 (paper)"
+    )
+    batch_size: Positive = setting(
+        125,
+        "Samples in an iteration.",
+        "--batch-size",
+        depends="planar problems: 125; tables: all up to 200 rows (coordinate: 500), else 200; "
+        "images: 100",
+    )
+    learning_rate: Above = setting(
+        0.05,
+        "Learning rate of the optimizer.",
+        "--lr",
+        "--learning-rate",
+        depends="planar problems: as tuned for Table 1; tables: 0.3 / width (regression: "
+        "0.4 / width), two thirds of it with a constant schedule; images: 0.04 (paper)",
+    )
+    betas: Annotated[tuple[Share, Share], LISTED] = setting((0.9, 0.999), "Decay rates of Adam.")
+    schedule: Annotated[str, one_of("constant", "exponential", "cosine", "one-cycle")] = setting(
+        "constant",
+        "Learning rate over epochs: constant, exponential (times decay after each), cosine (to 0), "
+        "one-cycle (by iteration: up for warmup epochs, then on a cosine to 0).",
+        depends="planar problems: as tuned for Table 1; tables: cosine (coordinate: constant); "
+        "images: exponential (paper)",
+    )
+    decay: Above = setting(1.0, "Factor of the exponential schedule.")
+    alpha: Weight = setting(
+        5e-3,
+        "Weight of the smoothness penalty on the hidden layers, equation (13).",
+        "--alpha",
+        depends="planar problems: as tuned for Table 1; tables and images: 0.001",
+    )
+    alpha_c: Weight = setting(
+        1e-4,
+        "Weight of the penalty on the output layer.",
+        depends="planar problems: as tuned for Table 1; tables: 0.01; images: 0.0002",
+    )
+    solver: Annotated[str, one_of("newton", "adam")] = setting(
+        "newton", "coordinate: how the output layer is solved: newton or adam."
+    )
+    solver_iterations: Positive = setting(10, "coordinate: iterations of that solver.")
+    optimizer: str = setting("Adam", "A name in torch.optim.")
+    weight_decay: Weight = setting(0.0, "joint: weight decay of the optimizer, on all weights.")
+    warmup: Weight = setting(0.0, "Epochs over which the learning rate rises linearly from 0.")
+    label_smoothing: Share = setting(
+        0.0, "joint: fraction of a label that is spread over all classes."
+    )
+    averaging: Share = setting(
+        0.0, "joint: decay of a running average of the weights, which is returned; 0 for none."
+    )
+    shift: Count = setting(0, "Images: random shifts of up to this many pixels.")
+    rotate: Weight = setting(0.0, "Images: random rotations of up to this many degrees.")
+    zoom: Share = setting(0.0, "Images: random scaling by 1 plus or minus this.")
+    flip: bool = setting(False, "Images: mirror half of the images.")
+    erase: Count = setting(0, "Images: side of a random square set to black.")
+    clip: Above | None = setting(None, "Largest norm of the hidden layers' gradient.")
+    class_weight: Annotated[ClassWeight, LISTED] | None = setting(
+        None,
+        "Weight classes inversely to their frequency.",
+        "--balanced",
+        constant="balanced",
+    )
+    validation: Share = setting(
+        0.0, "Fraction of the training data held out to monitor training.", "--validation"
+    )
+    early_stopping: Positive | None = setting(
+        None,
+        "Stop after this many epochs without a better validation loss, and return to the best.",
+        "--early-stopping",
+    )
+    seed: Count = setting(0, "Random seed of batches and random changes of images.", "--seed")
+    loop: Annotated[str, one_of("auto", "compiled", "autograd")] = setting(
+        "auto", "auto, compiled (whole epochs in compiled code) or autograd."
+    )
+    device: Annotated[str, one_of("cpu", "cuda", "mps", "auto")] = setting(
+        "cpu",
+        "Device to train on: cpu, cuda, mps, or auto (an accelerator for images).",
+        "--device",
+        group="Run",
+    )
+
+    def __post_init__(self) -> None:
+        if self.early_stopping is not None and self.validation == 0:
+            raise HdnnError("early_stopping needs a validation part: give validation=0.1")
+        if self.warmup > self.epochs:
+            raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
+
+    @property
+    def solves_output(self) -> bool:
+        """Whether the output layer is the minimizer given the hidden layers."""
+        return self.method != "joint"
+
+    @property
+    def distorts(self) -> bool:
+        """Whether images are changed at random."""
+        return bool(self.shift or self.rotate or self.zoom or self.flip or self.erase)
+
+    def learning_rate_at(self, epoch: float) -> float:
+        """The learning rate at an epoch, counted from 0; a fraction is a place within it.
+
+        Args:
+            epoch: from 0.
+
+        Returns:
+            The learning rate.
+
+        >>> config = TrainingConfig(learning_rate=0.04, schedule="exponential", decay=0.8)
+        >>> config.learning_rate_at(1)
+        0.032
+        """
+        if epoch < self.warmup:
+            return self.learning_rate * max(epoch, 1e-3) / self.warmup
+        whole = math.floor(epoch)
+        if self.schedule == "exponential":
+            return self.learning_rate * self.decay**whole
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * whole / max(self.epochs, 1))) / 2
+        if self.schedule == "one-cycle":
+            share = (epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
+            return self.learning_rate * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+        return self.learning_rate
+
+
+@table
+class RecordConfig(Settings):
+    """What a run records of its gradients."""
+
+    every: Positive = setting(
+        10, "Record gradient norms every this many iterations; see hdnn gradients.", "--record"
+    )
+    depths: Count | Annotated[tuple[Count, ...], LISTED] = setting(
+        DEPTHS, "Number of depths, evenly spaced from input to output, or a list of them."
+    )
+    samples: Positive = setting(SAMPLES, "Number of samples of a batch.")
+
+
+TABLES: dict[str, Any] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "record": RecordConfig,
+}
+"""The tables of a config file."""
+
+
+def _from_dict(kind: Any) -> BeforeValidator:
+    return BeforeValidator(lambda value: kind(**value) if isinstance(value, Mapping) else value)
+
+
+@table
+class Config(Settings):
+    """All settings of a run: data, model, training, and what is recorded of its gradients.
+
+    Raises:
+        HdnnError: a setting is unknown or out of range.
+
+    >>> config = Config(data={"source": "iris"}, training={"epochs": 5, "learning_rate": None})
+    >>> sorted(config.training.given)
+    ['epochs']
+    """
+
+    data: Annotated[DataConfig, _from_dict(DataConfig)] = field(default_factory=DataConfig)
+    model: Annotated[ModelConfig, _from_dict(ModelConfig)] = field(default_factory=ModelConfig)
+    training: Annotated[TrainingConfig, _from_dict(TrainingConfig)] = field(
+        default_factory=TrainingConfig
+    )
+    record: Annotated[RecordConfig, _from_dict(RecordConfig)] | None = None
+    protocol: Annotated[str, one_of(*dict.fromkeys(sum(PROTOCOLS.values(), ())))] | None = setting(
+        None,
+        "Defaults for settings you do not pass: tuned (default) or paper; for images paper "
+        "(default), convolutional or convolutional-flipped.",
+        "--protocol",
+        group="Training",
+    )
+
+    if TYPE_CHECKING:  # a table may be given as a dictionary
+
+        def __init__(
+            self,
+            data: DataConfig | Mapping[str, Any] | None = None,
+            model: ModelConfig | Mapping[str, Any] | None = None,
+            training: TrainingConfig | Mapping[str, Any] | None = None,
+            record: RecordConfig | Mapping[str, Any] | None = None,
+            protocol: str | None = None,
+        ) -> None: ...
+
+    def to_toml(self) -> str:
+        """The settings that were set as TOML, which `from_toml` reads."""
+        blocks = [] if self.protocol is None else [f"protocol = {json.dumps(self.protocol)}\n"]
+        for name in TABLES:
+            values = getattr(self, name)
+            if values is not None:
+                lines = [f"{key} = {_toml(value)}\n" for key, value in values.to_dict().items()]
+                blocks.append("".join([f"[{name}]\n", *lines]))
+        return "\n".join(blocks)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Config:
+        """Read a config file.
+
+        Args:
+            path: of a TOML file with tables data, model, training, record.
+
+        Returns:
+            The config.
+
+        Raises:
+            HdnnError: it cannot be read, is not TOML, or has unknown or wrong settings.
+        """
+        return cls.from_tables(read_toml(path), str(path))
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any], where: str) -> Config:
+        """A config of plain values; messages begin with where they come from."""
+        try:
+            return cls(**tables)
+        except HdnnError as error:
+            message = str(error)
+            message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
+            raise HdnnError(f"{where}: {message}") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; an `HdnnError` that names the file where it is none."""
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as error:
+        raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise HdnnError(f"{path} is not TOML: {str(error)[:200]}") from error
+
+
+def _toml(value: Any) -> str:
+    """A plain value: TOML writes what settings are made of as JSON does, DEL apart."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("\x7f", "\\u007f")
+    except TypeError:
+        raise HdnnError(f"{shown(value)} cannot be written to a config file") from None
+
+
+# --- the definitions, as flags and documentation read them ----------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The definition of a setting; see `setting`."""
+
+    table: str
+    name: str
+    default: Any
+    help: str
+    annotation: Any
+    range: str
+    flags: tuple[str, ...]
+    group: str
+    depends: str
+    constant: str | None
+
+
+GROUPS = {
+    "data": "Data",
+    "model": "Network",
+    "training": "Training",
+    "record": "Run",
+    "": "Training",
+}
+_SIGNS = ((Ge, "ge", ">="), (Gt, "gt", ">"), (Le, "le", "<="), (Lt, "lt", "<"))
+
+
+@functools.cache
+def all_settings() -> tuple[Setting, ...]:
+    """Every setting of every table, in order; the table of `protocol` is ""."""
+    found = [
+        _definition(name, key, info)
+        for name, kind in TABLES.items()
+        for key, info in kind.__pydantic_fields__.items()
+    ]
+    top: Any = Config
+    return (*found, _definition("", "protocol", top.__pydantic_fields__["protocol"]))
+
+
+def _definition(table: str, name: str, info: Any) -> Setting:
+    extra = info.json_schema_extra
+    return Setting(
+        table,
+        name,
+        info.default,
+        info.description,
+        info.annotation,
+        _range([*info.metadata, *_metadata(info.annotation)]),
+        tuple(extra["flags"]),
+        extra["group"] or GROUPS[table],
+        extra["depends"],
+        extra["constant"],
+    )
+
+
+def _metadata(annotation: Any) -> list[Any]:
+    """The bounds of ``Annotated[...] | None``."""
+    return [part for each in get_args(annotation) for part in getattr(each, "__metadata__", ())]
+
+
+def _range(bounds: list[Any]) -> str:
+    return ", ".join(
+        f"{sign} {getattr(bound, name):g}"
+        for kind, name, sign in _SIGNS
+        for bound in bounds
+        if isinstance(bound, kind) and getattr(bound, name) != MOST
+    )

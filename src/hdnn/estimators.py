@@ -1,0 +1,528 @@
+"""Estimators for scikit-learn: pipelines, grid searches and cross-validation of these networks."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Mapping
+from inspect import Signature, signature
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
+
+from hdnn.config import Config
+from hdnn.data import ColumnEncoder, Dataset, read_table
+from hdnn.errors import HdnnError
+from hdnn.models import Model, Scaler
+from hdnn.training import targets
+from hdnn.training.build import build
+from hdnn.training.diagnosis import convergence_warning
+from hdnn.training.resolve import resolve
+from hdnn.training.trainer import EpochRecord, Trainer
+
+__all__ = ["HDNNClassifier", "HDNNRegressor"]
+
+Array = np.ndarray
+CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
+MODEL = {
+    "architecture": "architecture",
+    "layers": "layers",
+    "width": "width",
+    "T": "T",
+    "step": "step",
+    "augmentation": "augmentation",
+    "activation": "activation",
+    "time_invariant": "time_invariant",
+    "standardize": "standardize",
+    "dtype": "dtype",
+    "init_scale": "scale",
+}
+"""Parameters that describe the network, and what settings of `hdnn.config` they are."""
+TRAINING = {
+    "method": "method",
+    "solver": "solver",
+    "max_iter": "epochs",
+    "batch_size": "batch_size",
+    "learning_rate": "learning_rate",
+    "schedule": "schedule",
+    "alpha": "alpha",
+    "alpha_c": "alpha_c",
+    "device": "device",
+}
+"""Parameters of the training; with early_stopping=True there are two more."""
+STOPPING = {"validation_fraction": "validation", "n_iter_no_change": "early_stopping"}
+
+
+class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
+    """A Hamiltonian network as an estimator; see `HDNNClassifier` for the parameters."""
+
+    model_: Model
+
+    def __init__(
+        self,
+        architecture: Any = "H1",
+        *,
+        layers: int | None = None,
+        width: int | None = None,
+        T: float | None = None,
+        step: float | None = None,
+        augmentation: str = "append",
+        activation: str = "tanh",
+        time_invariant: bool = False,
+        init_scale: float | None = None,
+        method: str | None = None,
+        solver: str = "newton",
+        max_iter: int = 50,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        schedule: str | None = None,
+        alpha: float | None = None,
+        alpha_c: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        standardize: bool = True,
+        warm_start: bool = False,
+        dtype: str | None = None,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.architecture, self.layers, self.width = architecture, layers, width
+        self.T, self.step, self.augmentation = T, step, augmentation
+        self.activation, self.time_invariant = activation, time_invariant
+        self.init_scale, self.method, self.solver = init_scale, method, solver
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.learning_rate, self.schedule = learning_rate, schedule
+        self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
+        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
+        self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
+        self.device, self.random_state, self.verbose = device, random_state, verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = bool(self.standardize)  # the scaler puts the mean in its place
+        return tags
+
+    # --- data -------------------------------------------------------------------------------------
+
+    @property
+    def _continues(self) -> bool:
+        return hasattr(self, "model_") and self.warm_start
+
+    def _check(
+        self, X: Any, y: Any, sample_weight: Any, **options: Any
+    ) -> tuple[Array, Array, Array]:
+        """Checked rows and weights; a row of weight 0 is a row that is not there."""
+        reset = not self._continues
+        checks = {"dtype": np.float64, "ensure_all_finite": self._finite(), **options}
+        if reset:
+            self._encoder = fit_encoder(X)
+        if self._encoder is None:
+            X, y = validate_data(self, X, y, reset=reset, **checks)
+        else:
+            X, y = check_X_y(self._encode(X, reset), y, **checks)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.any():
+            raise HdnnError("all values of sample_weight are 0: give at least one row a weight")
+        kept = weight > 0
+        return X[kept], y[kept], weight[kept]
+
+    def _encode(self, X: Any, reset: bool = False) -> Array:
+        """The numbers of a data frame with texts or dates."""
+        assert self._encoder is not None
+        if not hasattr(X, "iloc"):
+            names = ", ".join(map(str, self.feature_names_in_[:5]))
+            raise HdnnError(
+                "this estimator was fitted on a data frame with texts or dates: give a data frame "
+                f"with its columns ({names}, ...), not {type(X).__name__}"
+            )
+        frame = validate_data(self, X, skip_check_array=True, reset=reset)
+        return self._encoder.transform(self._encoder.read_frame(frame))
+
+    def _finite(self) -> bool | str:
+        return "allow-nan" if self.standardize else True
+
+    def _dataset(
+        self, X: Array, y: Array, weight: Array, task: str, classes: Any = None
+    ) -> Dataset:
+        encoder, names = self._encoder, getattr(self, "feature_names_in_", None)
+        return Dataset.from_arrays(
+            X,
+            y,
+            weight=weight,
+            task=task,
+            classes=classes,
+            feature_names=names if encoder is None else encoder.feature_names,
+            encoder=encoder,
+        )
+
+    # --- training ---------------------------------------------------------------------------------
+
+    def _config(self, **more: Any) -> Config:
+        """The settings that the parameters give; None depends on the data."""
+        if isinstance(self.random_state, int | np.integer):  # the seed itself, as of a run
+            check_random_state(self.random_state)
+            seed = int(self.random_state)
+        else:
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        names = TRAINING | (STOPPING if self.early_stopping else {})
+        model = {setting: _plain(getattr(self, name)) for name, setting in MODEL.items()}
+        training = {setting: _plain(getattr(self, name)) for name, setting in names.items()}
+        try:
+            return Config(
+                model={**model, "seed": seed}, training={**training, **more, "seed": seed}
+            )
+        except HdnnError as error:
+            message = str(error)
+            for name, setting in (MODEL | names).items():
+                if message.startswith(f"{setting} "):
+                    message = f"{name} {message.removeprefix(f'{setting} ')}"
+            raise HdnnError(message) from None
+
+    def _train(self, data: Dataset, **settings: Any) -> Self:
+        """Train on checked data: a new network, or with warm_start the one there is."""
+        config = resolve(self._config(**settings), data)
+        if self._continues:
+            self._check_structure()
+            model = copy.deepcopy(self.model_)
+        else:
+            model = build(config.model, data)
+            self._structure = {name: getattr(self, name) for name in MODEL}
+        target = self._targets(model, data)
+        data = data.to(model.head.weight.dtype)
+        assert data.weight is not None
+        trainer = Trainer(model, config.training, [_report] if self.verbose else [])
+        history = trainer.fit(data.X, target, data.weight / data.weight.mean())
+        self._finish(model)
+        if (problem := convergence_warning(model, data, history)) is not None:
+            warnings.warn(problem, ConvergenceWarning, stacklevel=3)
+        self.model_, self.history_ = model.eval(), history
+        self.loss_curve_ = [record.penalized for record in history]
+        self.n_iter_ = len(history)
+        return self
+
+    def _check_structure(self) -> None:
+        for name, built in self._structure.items():
+            if getattr(self, name) != built:
+                raise HdnnError(
+                    f"{name}={getattr(self, name)!r}, but the fitted network has {built!r}: set it "
+                    "back to continue with this network, or fit with warm_start=False"
+                )
+
+    def _targets(self, model: Model, data: Dataset) -> torch.Tensor:
+        """What is trained on."""
+        return data.y
+
+    def _finish(self, model: Model) -> None:
+        """Undo what `_targets` did."""
+
+    @torch.no_grad()
+    def _values(self, X: Any) -> Array:
+        """``(rows, outputs)``: the values of the output layer."""
+        check_is_fitted(self, "model_")
+        finite = "allow-nan" if self.model_.scaler is not None else True
+        if self._encoder is None:
+            X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        else:
+            X = self._encode(X)
+        data = torch.tensor(X, dtype=self.model_.head.weight.dtype)
+        parts = [self.model_(part) for part in data.split(CHUNK)]
+        return torch.cat(parts).double().numpy()
+
+
+def fit_encoder(X: Any) -> ColumnEncoder | None:
+    """The encoder of a data frame; None where it leaves all columns as they are, and for arrays."""
+    if not hasattr(X, "iloc") or not len(X):
+        return None
+    table = read_table(X)
+    encoder = ColumnEncoder.fit(table.columns, table.types)
+    return None if encoder.is_plain and len(encoder.columns) == X.shape[1] else encoder
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar, as grid searches give them, as Python's; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _report(trainer: Trainer, record: EpochRecord) -> None:
+    """What ``verbose`` shows, where scikit-learn's estimators show it."""
+    held = (
+        "" if record.validation_loss is None else f", validation loss {record.validation_loss:.6f}"
+    )
+    sys.stdout.write(f"Iteration {record.epoch}, loss = {record.penalized:.6f}{held}\n")
+
+
+class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
+    """A Hamiltonian deep network that classifies rows of numbers.
+
+    Data are standardized (a missing value becomes the mean), widened with zeros, propagated by the
+    network, and classified by a logistic or softmax output layer. A parameter that is None depends
+    on the data, by the rule that is given with it (`hdnn.training.resolve`).
+
+    Args:
+        architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
+        layers: number of layers; None: 8.
+        width: width of the network, made even; None: twice the features, from 8 to 64, and from
+            800 rows on four times, from 32 to 64; more than 64 features are projected to 64.
+        T: final time; layers have the step T / layers (not for FCNN, which has no time). None:
+            3 for H1 where it classifies, else 1.2.
+        step: step size of a layer, instead of T. H2 needs a T that shrinks with the width, as
+            the norm of its J grows.
+        augmentation: "append" zeros after the features, or "spread" them in the middle.
+        activation: "tanh" or another name of `hdnn.fields.ACTIVATIONS`.
+        time_invariant: all layers share their weights.
+        init_scale: standard deviation of the initial K; None: 1 / sqrt(width). Biases are
+            standard normal.
+        method: "coordinate" (output layer solved in every iteration, then a step on the hidden
+            layers) or "joint" (Adam on everything); None: joint.
+        solver: how coordinate descent solves the output layer: "newton" or "adam".
+        max_iter: epochs, passes over the data.
+        batch_size: rows in an iteration; None: all of up to 200 (coordinate: 500), else 200.
+        learning_rate: of Adam; None: 0.3 / width (regression: 0.4 / width), and two thirds of it
+            where the schedule is constant.
+        schedule: learning rate over epochs: "constant" or "cosine" (to 0); None: constant for
+            coordinate descent, cosine for joint descent.
+        alpha: weight of the smoothness penalty on the hidden layers; None: 0.001.
+        alpha_c: weight of the penalty on the output layer; None: 0.01.
+        early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
+            return to the best epoch.
+        validation_fraction: the part held out.
+        n_iter_no_change: epochs without a better loss on the held-out part before stopping.
+        standardize: remove the mean and divide by the standard deviation, with sample weights.
+        class_weight: None, "balanced", or a dictionary from class to weight (1 where missing).
+        warm_start: `fit` continues from the network of the last call, with its scaling of the data.
+        dtype: "float32" or "float64"; None: float64 up to 1000 rows, and where a column's mean
+            is over 1000 times its spread.
+        device: where `fit` computes: "cpu", "cuda", "mps", or "auto", which for tables is the CPU.
+            The fitted network is on the CPU.
+        random_state: an integer for the same result every time, a `numpy.random.RandomState`, or
+            None.
+        verbose: print the loss of every epoch.
+
+    Attributes:
+        classes_: the classes, sorted; the columns of `predict_proba`.
+        n_features_in_, feature_names_in_: number of features, and their names where X had them.
+        model_: the trained `hdnn.Model`, for `hdnn.save` and `hdnn.analysis`.
+        n_iter_: epochs that were run.
+        loss_curve_: the penalized loss of every epoch.
+        history_: an `hdnn.training.EpochRecord` for every epoch.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = HDNNClassifier(architecture="H1", layers=16, max_iter=50, random_state=0).fit(X, y)
+    >>> clf.score(X, y) > 0.95
+    True
+    >>> clf.predict_proba(X[:5]).shape
+    (5, 3)
+    """
+
+    classes_: Array
+
+    def __init__(
+        self,
+        architecture: Any = "H1",
+        *,
+        class_weight: Mapping[Any, float] | str | None = None,
+        **parameters: Any,
+    ) -> None:
+        super().__init__(architecture, **parameters)
+        self.class_weight = class_weight
+
+    # scikit-learn reads the parameters here: those of every estimator, and class_weight.
+    _own, _all = (dict(signature(f).parameters) for f in (__init__, HDNNEstimator.__init__))
+    _all["class_weight"] = _own["class_weight"]
+    __init__.__signature__ = Signature(list(_all.values()))  # type: ignore[attr-defined]
+    del _own, _all
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on ``(rows, features)`` and a class for every row; a row of weight 0 is left out.
+
+        Args:
+            X: array-like or data frame; NaN is a missing value (with ``standardize``).
+            y: classes, numbers or strings; at least two different ones.
+            sample_weight: a number of at least 0 for every row.
+
+        Returns:
+            The estimator itself. Where the training did not converge, it warns
+            (`sklearn.exceptions.ConvergenceWarning`) with what `hdnn.analysis.advise` recommends.
+
+        Raises:
+            HdnnError: the data or a parameter cannot be used, or the loss is no longer finite.
+        """
+        X, y, weight = self._check(X, y, sample_weight)
+        check_classification_targets(y)
+        found = np.unique(y)
+        known = self.classes_ if self._continues else found
+        if strange := [label for label in found.tolist() if label not in set(known.tolist())]:
+            raise HdnnError(f"the classes {strange} are not among {known.tolist()}: fit anew")
+        if len(known) < 2:
+            raise HdnnError(
+                f"a classifier needs rows of at least two classes, got one class: {known.tolist()}"
+            )
+        self.classes_ = known
+        data = self._dataset(X, y, weight, "classification", known.tolist())
+        return self._train(data, class_weight=self._class_weight())
+
+    def _class_weight(self) -> str | tuple[float, ...] | None:
+        given = self.class_weight
+        if given is None or (isinstance(given, str) and given == "balanced"):
+            return given
+        if not isinstance(given, Mapping):
+            raise HdnnError(
+                f"class_weight is None, 'balanced' or a dictionary from class to weight, "
+                f"got {given!r}"
+            )
+        labels = self.classes_.tolist()
+        weights = {_plain(label): _plain(value) for label, value in given.items()}
+        if strange := [label for label in weights if label not in labels]:
+            raise HdnnError(f"class_weight names {strange}, but the classes are {labels}")
+        return tuple(weights.get(label, 1.0) for label in labels)
+
+    def decision_function(self, X: Any) -> Array:
+        """The output layer's values: ``(rows,)`` for two classes, else ``(rows, classes)``.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            Logits; above 0 is the second of two classes.
+        """
+        values = self._values(X)
+        return values[:, 0] if values.shape[1] == 1 else values
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of every row.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            ``(rows,)``, entries of ``classes_``.
+        """
+        values = self.decision_function(X)
+        numbers = (values > 0).astype(int) if values.ndim == 1 else values.argmax(1)
+        return self.classes_[numbers]
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of `predict_proba`, exact where those underflow.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            ``(rows, classes)``.
+        """
+        values = torch.from_numpy(self._values(X))
+        if values.shape[1] == 1:
+            values = torch.cat([torch.zeros_like(values), values], 1)
+        return values.log_softmax(1).numpy()
+
+    def predict_proba(self, X: Any) -> Array:
+        """``(rows, classes)``: the probability of every class, in the order of ``classes_``.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            Numbers in [0, 1] that sum to 1 in every row.
+        """
+        return np.exp(self.predict_log_proba(X))
+
+
+class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
+    """A Hamiltonian deep network that predicts one or more numbers for every row.
+
+    Targets are standardized for the training (with sample weights) and the output layer is put
+    back into their units afterwards; the loss is half the squared error. Coordinate descent solves
+    the output layer exactly: a ridge regression on the last hidden state.
+
+    Args:
+        architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
+        layers, width, T, step, augmentation: as in `hdnn.HDNNClassifier`.
+        activation: as in `hdnn.HDNNClassifier`.
+        time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
+        batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
+        early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
+        standardize, warm_start, dtype, device, random_state, verbose: as in
+            `hdnn.HDNNClassifier`.
+
+    Attributes:
+        n_features_in_, feature_names_in_: number of features, and their names where X had them.
+        model_: the trained `hdnn.Model`, in the units of the targets.
+        n_iter_, loss_curve_, history_: as for `hdnn.HDNNClassifier`, of standardized targets.
+
+    >>> import numpy as np
+    >>> X = np.linspace(-3, 3, 200)[:, None]
+    >>> y = np.sin(2 * X[:, 0])
+    >>> HDNNRegressor(max_iter=200, random_state=0).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    _scale: Scaler
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on ``(rows, features)`` and targets ``(rows[, outputs])``; weight 0 leaves out.
+
+        Args:
+            X: array-like or data frame; NaN is a missing value (with ``standardize``).
+            y: numbers.
+            sample_weight: a number of at least 0 for every row.
+
+        Returns:
+            The estimator itself. Where the training did not converge, it warns
+            (`sklearn.exceptions.ConvergenceWarning`) with what `hdnn.analysis.advise` recommends.
+
+        Raises:
+            HdnnError: the data or a parameter cannot be used, or the loss is no longer finite.
+        """
+        X, y, weight = self._check(X, y, sample_weight, multi_output=True, y_numeric=True)
+        target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        if not self._continues:
+            self._flat = y.ndim == 1
+        elif target.shape[1] != self.model_.head.out_features:
+            raise HdnnError(
+                f"y has {target.shape[1]} outputs, but the fitted network has "
+                f"{self.model_.head.out_features}: fit anew"
+            )
+        return self._train(self._dataset(X, target, weight, "regression"))
+
+    def _targets(self, model: Model, data: Dataset) -> torch.Tensor:
+        """The targets, standardized; a network that continues keeps the first scale."""
+        if self._continues:
+            targets.predict_scaled(model, self._scale)
+        else:
+            self._scale = targets.scale_of(data.y, data.weight)
+        return targets.standardize(data.y, self._scale)
+
+    def _finish(self, model: Model) -> None:
+        targets.predict_unscaled(model, self._scale)
+
+    def predict(self, X: Any) -> Array:
+        """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            In the units of the targets.
+        """
+        values = self._values(X)
+        return np.ascontiguousarray(values[:, 0]) if self._flat else values

@@ -1,0 +1,147 @@
+"""From the config of a model to the model, untrained."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdnn import zoo
+from hdnn.config import ModelConfig
+from hdnn.data import Dataset
+from hdnn.errors import HdnnError
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
+from hdnn.models.projection import needs_projection
+
+MOST_WEIGHTS = 10**9
+"""More weights than this are a typing error."""
+
+
+def build(config: ModelConfig, data: Dataset) -> Model:
+    """The untrained model of a config.
+
+    Args:
+        config: resolved for these data; see `hdnn.training.resolve`.
+        data: they say how many features and outputs there are, and scale the inputs.
+
+    Returns:
+        The model. Its weights depend on the seed of the config only.
+
+    Raises:
+        HdnnError: the settings do not fit together, or ask for too much.
+    """
+    generator = torch.Generator().manual_seed(config.seed)
+    if data.kind == "images":
+        return _image_model(config, data, generator)
+    return _column_model(config, data, generator)
+
+
+def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator) -> Model:
+    layers, width, features = config.layers, config.width, data.X.shape[1]
+    if not isinstance(layers, int) or not isinstance(width, int):
+        raise HdnnError("a model needs a width and a number of layers: see hdnn.training.resolve")
+    _check_weights(layers * width**2)
+    if not config.standardize and bool(torch.isnan(data.X).any()):
+        raise HdnnError(
+            "missing values are replaced by the mean, which needs model.standardize=true"
+        )
+    dtype = getattr(torch, config.dtype)
+    augmentation = projection = None
+    if not needs_projection(config.projection, features, width):
+        augmentation = Augmentation(features, width, config.augmentation)
+    net = zoo.network(
+        config.architecture,
+        features=width + width % 2,
+        layers=layers,
+        activation=config.activation,
+        time_invariant=config.time_invariant,
+        dtype=dtype,
+        generator=generator,
+        T=config.T,
+        step=config.step,
+    )
+    assert isinstance(net.field, WeightedField)
+    with torch.no_grad():
+        net.field.weights.theta.mul_(config.scale)
+    if augmentation is None:
+        projection = Projection(features, width, generator, dtype)
+    return Model(
+        net,
+        _outputs(data),
+        augmentation,
+        Scaler.fit(data.X.double(), data.weight).to(dtype) if config.standardize else None,
+        projection=projection,
+        task=data.task,
+        classes=_listed(data.classes),
+        feature_names=_listed(data.feature_names),
+        target_names=_listed(data.target_names),
+        columns=None if data.encoder is None else data.encoder.to_list(),
+    )
+
+
+def _outputs(data: Dataset) -> int:
+    """One for every class but one for two classes, or one for every target."""
+    if data.classes is not None:
+        return 1 if len(data.classes) == 2 else len(data.classes)
+    return math.prod(data.y.shape[1:])
+
+
+def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if values is None else list(values)
+
+
+def _check_weights(count: int) -> None:
+    if count > MOST_WEIGHTS:
+        raise HdnnError(
+            f"layers and width ask for about {count:.1e} weights; at most {MOST_WEIGHTS:.0e} can "
+            "be trained: use fewer layers, or a smaller width"
+        )
+
+
+def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator) -> Model:
+    layers, widths = config.layers, config.width
+    if not isinstance(layers, tuple) or not isinstance(widths, tuple):
+        raise HdnnError("images need widths and layers of stages: see hdnn.training.resolve")
+    kernel = max(config.kernel, 3) ** 2  # the connectors have kernels of 3
+    stages = zip(layers, widths, strict=False)
+    _check_weights(sum((depth + 2) * width**2 * kernel for depth, width in stages))
+    mean, std = statistics(data.X) if config.standardize else ((), ())
+    assert data.classes is not None
+    channels, height, width = data.X.shape[1:]
+    described = ImageConfig(
+        channels=channels,
+        size=(height, width),
+        classes=len(data.classes),
+        architecture=config.architecture,
+        widths=widths,
+        layers=layers,
+        step=config.step,
+        T=config.T,
+        kernel=config.kernel,
+        block=config.block,
+        connector=config.connector,
+        norm=config.norm,
+        head=config.head,
+        scale=config.scale,
+        time_invariant=config.time_invariant,
+        mean=mean,
+        std=std,
+    )
+    dtype = getattr(torch, config.dtype)
+    return ImageClassifier(described, classes=list(data.classes), dtype=dtype, generator=generator)
+
+
+def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and spread of every channel of uint8 images, scaled to [0, 1]; exact."""
+    means, spreads = [], []
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    for channel in images.unbind(1):
+        shares = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
+        mean = float((shares * levels).sum())
+        variance = float((shares * (levels - mean).square()).sum())
+        means.append(mean)
+        spreads.append(variance**0.5 if variance > 0 else 1.0)
+    return tuple(means), tuple(spreads)

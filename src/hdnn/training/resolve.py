@@ -1,0 +1,252 @@
+"""What a setting is that was not given: for a planar problem, a table, a set of images.
+
+The only place that says so, for the command line and the estimators alike. How the rules for tables
+were found is told in docs/estimators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hdnn import zoo
+from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig
+from hdnn.data import Dataset, problem
+from hdnn.errors import HdnnError, unknown_name
+from hdnn.models import Scaler
+from hdnn.models.projection import MOST_PADDED, default_width
+from hdnn.training.targets import scale_of
+
+Values = dict[str, Any]
+Pair = tuple[Values, Values]
+"""Settings of model and training, by name."""
+
+TIME = 1.2
+"""The final time of the paper's planar networks, and of tables but for `TABLE_TIMES`."""
+
+
+def resolve(config: Config, data: Dataset) -> Config:
+    """Choose the settings that were not given.
+
+    Args:
+        config: with the settings that were given.
+        data: what is trained on.
+
+    Returns:
+        A config with all settings, and with place and digest of the data. Resolving it once more
+        changes nothing.
+
+    Raises:
+        HdnnError: the settings do not suit these data.
+    """
+    known = PROTOCOLS[data.kind]
+    protocol = config.protocol or known[0]
+    if protocol not in known:
+        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, known)
+    given = _given(config.model), _given(config.training)
+    if data.kind == "images":
+        if config.record is not None:
+            raise HdnnError("gradients are recorded for tables; see hdnn.analysis.watch for images")
+        model, training = _images(*given, protocol)
+    else:
+        rules = _planar if data.kind == "planar" else _table
+        model, training = rules(*given, protocol, data)
+        model = _columns(model, data)
+    return Config(
+        data=replace(config.data, source=data.source, digest=data.digest),
+        # `replace` sets every field, so that all of them are written to config.toml.
+        model=replace(ModelConfig(**model)),
+        training=replace(TrainingConfig(**training)),
+        record=config.record,
+    )
+
+
+_KINDS = {"planar": "a planar problem", "table": "a table", "images": "images"}
+
+
+def _given(settings: Settings) -> Values:
+    return {name: getattr(settings, name) for name in settings.given}
+
+
+def _uses_step(model: Mapping[str, Any]) -> bool:
+    return zoo.architecture(model.get("architecture", "H1")).scheme.uses_step
+
+
+def _timed(model: Mapping[str, Any]) -> bool:
+    """Whether T or step are given, or there is no time to give."""
+    return bool({"T", "step"} & model.keys()) or not _uses_step(model)
+
+
+def _columns(model: Values, data: Dataset) -> Values:
+    """What networks over columns have in common."""
+    for name in ("layers", "width"):
+        if isinstance(model.get(name), tuple):
+            raise HdnnError(f"{name} is one number here, got {model[name]}: lists are for images")
+    features = data.X.shape[1]
+    usual = {
+        "width": default_width(features, model.get("projection", "auto")),
+        "standardize": data.kind == "table",
+        **({} if _timed(model) else {"T": TIME}),
+    }
+    return {**usual, **model}
+
+
+# --- planar problems ------------------------------------------------------------------------------
+
+
+def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pair:
+    """As `hdnn.paper` trains Table 1, whose protocols are of coordinate descent."""
+    from hdnn.paper.table1 import run_settings  # not for tables, which need none of it
+
+    if training.get("method", "coordinate") != "coordinate":
+        return model, training
+    row = zoo.architecture(model.get("architecture", "H1"))
+    depth = model.get("layers", ModelConfig().layers)
+    if isinstance(depth, tuple):
+        return model, training
+    usual = run_settings(protocol, problem(data.source).name, row.name, depth)
+    if _timed(model):
+        usual["model"].pop("T", None)
+    return {**usual["model"], **model}, {**usual["training"], **training}
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+TABLE_LAYERS = 8
+TABLE_TIMES = {("H1", "classification"): 3.0}
+"""The final time where it is not 1.2, by architecture and task; others were not tried on tables."""
+
+MANY = 800
+"""From so many rows on, a network may be wider than twice the features."""
+
+SMALL = 1000
+"""Up to so many rows, numbers are float64."""
+
+FULL_BATCH = {"coordinate": 500, "joint": 200}
+"""Up to so many rows, they are one batch, ..."""
+
+BATCH = 200
+"""... and beyond in batches of so many."""
+
+RATES = {"classification": 0.3, "regression": 0.4}
+"""Times 1 / width: the learning rate of Adam, which the schedule brings to 0, ..."""
+
+STEADY = 2 / 3
+"""... and that part of it where the learning rate stays constant."""
+
+
+def table_width(rows: int, features: int) -> int:
+    """Twice the features, from 8 to 64; from 800 rows on four times, from 32 to 64.
+
+    More than 64 features are projected to 64. Up to 64 a whole epoch runs in compiled code, and a
+    width of 96 predicts no better.
+    """
+    least, factor = (8, 2) if rows < MANY else (32, 4)
+    return max(least, min(factor * features, MOST_PADDED))
+
+
+def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pair:
+    if protocol == "paper":
+        return model, training
+    rows, features = len(data.X), data.X.shape[1]
+    case = str(model.get("architecture", "H1")), data.task
+    usual: Values = {"layers": TABLE_LAYERS}
+    if model.get("projection") != "off":
+        usual["width"] = table_width(rows, features)
+    else:
+        usual["width"] = default_width(features, "off")
+    if not _timed(model) and case in TABLE_TIMES:
+        usual["T"] = TABLE_TIMES[case]
+    model = {**usual, **model}
+    if isinstance(model["width"], tuple):
+        return model, training
+    even = model["width"] + model["width"] % 2
+    # 1 / sqrt(width) keeps K y as large as y.
+    model = {"scale": float(even**-0.5), "dtype": _table_dtype(data), **model}
+    # Solving the output layer for every batch, as the paper does, overfits small noisy tables.
+    training = {"method": "joint", **training}
+    descends = training["method"] == "joint"
+    training = {"schedule": "cosine" if descends else "constant", **training}
+    # A step of Adam moves every entry of K alike, so its norm by width times the learning rate.
+    rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
+    chosen = {
+        "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
+        "learning_rate": rate,
+        "alpha": 1e-3,
+        "alpha_c": 1e-2,
+    }
+    return model, {**chosen, **training}
+
+
+def _table_dtype(data: Dataset) -> str:
+    """float64 for few rows, or where a column's mean would swallow its spread in float32."""
+    scalers = [Scaler.fit(data.X, data.weight)]
+    if data.task == "regression":
+        scalers.append(scale_of(data.y, data.weight))
+    offset = any(bool((s.mean.abs() > 1e3 * s.scale).any()) for s in scalers)
+    return "float64" if len(data.X) <= SMALL or offset else "float32"
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+_CONVOLUTIONAL = {
+    "architecture": "MS1",
+    "width": (16, 32, 64),
+    "layers": (0, 2, 2),
+    "step": 0.5,
+    "kernel": 3,
+    "connector": "stride",
+    "norm": "batch",
+    "head": "linear",
+}
+_ONE_CYCLE = {
+    "method": "joint",
+    "epochs": 10,
+    "batch_size": 100,
+    "learning_rate": 0.005,
+    "schedule": "one-cycle",
+    "warmup": 1.0,
+    "optimizer": "AdamW",
+    "weight_decay": 0.01,
+    "alpha": 0.0,
+    "alpha_c": 0.0,
+    "averaging": 0.999,
+}
+IMAGE_PROTOCOLS: dict[str, Pair] = {
+    # Section 4.2 and appendix B.2; the weight decay is the output layer's, see docs/reproducing.md.
+    "paper": (
+        {"architecture": "H2", "width": (8,), "layers": (4,)},
+        {
+            "method": "joint",
+            "epochs": 40,
+            "batch_size": 100,
+            "learning_rate": 0.04,
+            "schedule": "exponential",
+            "decay": 0.8,
+            "alpha": 1e-3,
+            "alpha_c": 2e-4,
+        },
+    ),
+    # For images in which left and right mean something, as digits ...
+    "convolutional": (_CONVOLUTIONAL, {**_ONE_CYCLE, "shift": 2, "rotate": 10.0, "zoom": 0.1}),
+    # ... and for those that may be mirrored, as clothes.
+    "convolutional-flipped": (
+        {**_CONVOLUTIONAL, "layers": (0, 3, 3)},
+        {**_ONE_CYCLE, "epochs": 8, "shift": 1, "flip": True},
+    ),
+}
+
+
+def _images(model: Values, training: Values, protocol: str) -> Pair:
+    usual = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
+    model = {
+        n: (v,) if n in ("layers", "width") and type(v) is int else v for n, v in model.items()
+    }
+    plain = model.get("block") == "convolution"  # has no step
+    if plain or {"step", "T"} & model.keys():
+        usual.pop("step", None)
+    model = {**usual, **model}
+    if not plain and not _timed(model):
+        model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
+    return model, {**IMAGE_PROTOCOLS[protocol][1], **training}

@@ -80,7 +80,7 @@ def _train(
     given, paper = _published(config, name, layers)
     model = build(given, data)
     start = time.perf_counter()
-    Trainer(model, given.training).fit(data.X, data.y)
+    Trainer(model, given.training).fit(data)
     seconds = time.perf_counter() - start
     with torch.no_grad():
         M = sensitivities(model.network, model.preprocess(data.X_test[:500]))

@@ -21,9 +21,9 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.progress import listening
 from hdnn.report.terminal import Charts
 from hdnn.training import toml
+from hdnn.training.evaluation import compare_with_references
 from hdnn.training.loops import BATCHES
 from hdnn.training.prepare import PreparedRun
-from hdnn.training.references import compare_with_references
 from hdnn.training.run_config import RunConfig, check_tables
 from hdnn.training.runs import Run
 from hdnn.training.settings import ImageModelConfig, ModelConfig

@@ -22,9 +22,8 @@ from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
 from hdnn.progress import track
-from hdnn.training.evaluation import evaluate_fully
+from hdnn.training.evaluation import doubts, evaluate_fully, references
 from hdnn.training.prepare import prepare
-from hdnn.training.references import References, doubts
 from hdnn.training.runs import Run
 
 BATCH = 500
@@ -180,11 +179,10 @@ def evaluate(
     else:
         raise HdnnError("the run held out no data: pass a table to evaluate on")
     figures = evaluate_fully(model, X, target)
-    references = {}
+    others = {}
     if prepared is not None:
-        fitted = References.fit(model, prepared.X, prepared.y)
-        references = fitted.evaluate(X, target)
-    figures |= {**references, "warnings": doubts(figures, references)}
+        others = references(model, prepared.X, prepared.y, X, target)
+    figures |= {**others, "warnings": doubts(figures, others)}
     if as_json:
         emit(figures)
     else:

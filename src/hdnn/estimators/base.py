@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from hdnn import zoo
-from hdnn.data import ColumnEncoder, read_table
+from hdnn.data import ColumnEncoder, Dataset, read_table
 from hdnn.errors import HdnnError
 from hdnn.estimators import settings
 from hdnn.models import Model, Scaler
@@ -190,12 +190,12 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, model: Model, X: Array, target: Array, weight: Array, seed: int) -> None:
         """Train a model in place, `max_iter` epochs."""
-        dtype = model.head.weight.dtype
-        data = torch.tensor(X, dtype=dtype), torch.tensor(target)
-        weights = torch.tensor(weight / weight.mean(), dtype=dtype)
+        rows, y = torch.tensor(X), torch.tensor(target)
+        scaled = torch.tensor(weight / weight.mean())
+        data = Dataset(rows, y, rows[:0], y[:0], model.task, weight=scaled)
         _, given = self._settings(X, self._scalers, model.task, seed)
         trainer = Trainer(model, TrainingConfig(**given), [_report] if self.verbose else [])
-        self.history_: list[EpochRecord] = trainer.fit(*data, weights)
+        self.history_: list[EpochRecord] = trainer.fit(data)
         self.loss_curve_ = [record.penalized for record in self.history_]
         self.n_iter_ = len(self.history_)
 

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from hdnn.errors import HdnnError
 from hdnn.estimators.base import Array, HDNNEstimator
-from hdnn.training import targets
+from hdnn.models import Scaler
 
 
 class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
@@ -64,20 +64,15 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         X, y, weight = self._check(X, y, sample_weight, multi_output=True, y_numeric=True)
         target = torch.tensor(y.reshape(len(y), -1), dtype=torch.float64)
         if not self._continues:
-            self._target = targets.scale_of(target, torch.tensor(weight))
+            self._target = Scaler.fit(target, torch.tensor(weight))
             self._flat = y.ndim == 1
         elif target.shape[1] != len(self._target.mean):
             raise HdnnError(
                 f"y has {target.shape[1]} outputs, but the fitted network has "
                 f"{len(self._target.mean)}: fit anew"
             )
-        continues = self._continues
         model, seed = self._start(X, weight, target.shape[1], self._target, task="regression")
-        if continues:
-            targets.predict_scaled(model, self._target)
-        scaled = targets.standardize(target, self._target).numpy()
-        self._train(model, X, scaled, weight, seed)
-        targets.predict_unscaled(model, self._target)
+        self._train(model, X, target.numpy(), weight, seed)
         return self._finish(model)
 
     def predict(self, X: Any) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hdnn.report import words
 from hdnn.report.measure import EVALUATED
 from hdnn.training.evaluation import evaluate
 from hdnn.training.prepare import PreparedRun, build
-from hdnn.training.recorder import GradientLog
+from hdnn.training.recorder import Recording, read_recordings
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run, read_history
 from hdnn.training.settings import ModelConfig
@@ -39,7 +40,7 @@ class Material:
         metrics: by part of the data ("train", "test").
         plain: a plain network of the same size, trained on the same data.
         history: records by epoch.
-        record: depths and recordings of gradients during training.
+        record: recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
         run: its folder.
         notices: what a reader must know first.
@@ -53,7 +54,7 @@ class Material:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     plain: Model | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
-    record: tuple[tuple[int, ...], list[dict[str, Any]]] | None = None
+    record: Sequence[Recording] = ()
     config: str | None = None
     command: str | None = None
     run: str | None = None
@@ -112,7 +113,7 @@ def of_run(folder: str | Path) -> Material:
     known = Material(
         Path(config.data.source).stem,
         history=history,
-        record=_read_record(run),
+        record=read_recordings(run.gradients),
         config=config.to_toml(),
         command=f"hdnn train {source} --config {place} --out again",
         run=str(run.folder),
@@ -121,13 +122,6 @@ def of_run(folder: str | Path) -> Material:
     if run.finished:
         return _of_finished(run, config, known)
     return _of_checkpoint(run, config, known) if run.checkpoint.exists() else known
-
-
-def _read_record(run: Run) -> tuple[tuple[int, ...], list[dict[str, Any]]] | None:
-    if not run.gradients.exists():
-        return None
-    header, entries = GradientLog(run.gradients).read()
-    return (header.depths, entries) if entries else None
 
 
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
@@ -182,7 +176,7 @@ def _train_plain(config: RunConfig, data: Dataset, model: Model) -> Model | None
     chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
     try:
         plain = build(replace(config, model=chosen), data)
-        Trainer(plain, config.training).fit(data.X.to(plain.head.weight.dtype), data.y)
+        Trainer(plain, config.training).fit(data)
     except HdnnError:  # it diverges, or its settings do not suit a plain network
         return None
     return plain

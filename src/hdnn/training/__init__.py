@@ -9,27 +9,32 @@ import hdnn.application  # noqa: F401
 from hdnn.errors import DivergenceError
 
 if TYPE_CHECKING:
-    from hdnn.training.ensemble import Ensemble
+    from hdnn.training.ensemble import train_ensemble
+    from hdnn.training.recorder import Recorder, Recording
     from hdnn.training.settings import TrainingConfig
-    from hdnn.training.trainer import Callback, EpochRecord, Snapshot, Trainer
+    from hdnn.training.trainer import Callback, EpochRecord, Trainer, load_state
 
 _LAZY = {
     "Callback": "trainer",
-    "Ensemble": "ensemble",
     "EpochRecord": "trainer",
-    "Snapshot": "trainer",
+    "Recorder": "recorder",
+    "Recording": "recorder",
     "Trainer": "trainer",
     "TrainingConfig": "settings",
+    "load_state": "trainer",
+    "train_ensemble": "ensemble",
 }
 
 __all__ = [
     "Callback",
     "DivergenceError",
-    "Ensemble",
     "EpochRecord",
-    "Snapshot",
+    "Recorder",
+    "Recording",
     "Trainer",
     "TrainingConfig",
+    "load_state",
+    "train_ensemble",
 ]
 
 

@@ -20,7 +20,6 @@ from hdnn.training import defaults
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
 from hdnn.training.settings import DTYPES, ImageModelConfig, ModelConfig, TrainingConfig
-from hdnn.training.targets import scale_of
 from hdnn.zoo import Architecture
 
 MOST_WEIGHTS = 10**9
@@ -61,7 +60,9 @@ class PreparedRun:
             config = _with_defaults(config, given, data)
         torch.manual_seed(config.model.seed)
         model = build(config, data)
-        make_optimizer(model.parameters(), config.training, 0.0)  # raises where it cannot serve
+        make_optimizer(
+            list(model.parameters()), config.training, 0.0
+        )  # raises where it cannot serve
         place = replace(config.data, source=data.source, digest=data.digest)
         return cls(replace(config, data=place), data.to(DTYPES[config.model.dtype]), model)
 
@@ -72,7 +73,14 @@ def _with_defaults(config: RunConfig, given: Mapping[str, Any], data: Dataset) -
         given.get("model", {}),
         given.get("training", {}),
         defaults.TableShape(len(data.X), data.X.shape[1], data.task),
-        [Scaler.fit(data.X), *([] if data.task == "classification" else [scale_of(data.y)])],
+        [
+            Scaler.fit(data.X),
+            *(
+                []
+                if data.task == "classification"
+                else [Scaler.fit(data.y.reshape(len(data.y), -1))]
+            ),
+        ],
     )
     return replace(config, model=ModelConfig(**model), training=TrainingConfig(**training))
 

@@ -13,28 +13,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from torch import Tensor
 
 from hdnn.data import Dataset
 from hdnn.data.dataset import data_digest
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, finite, read_json_lines, sync
 from hdnn.models import Model, load, save
-from hdnn.training import checkpoint, targets, toml
+from hdnn.training import checkpoint, toml
 from hdnn.training.checkpoint import Journal
 from hdnn.training.epochlog import with_epoch
 from hdnn.training.evaluation import evaluate
 from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import Recorder
 from hdnn.training.run_config import RunConfig, locate_data, portable_path, remember_data
-from hdnn.training.trainer import Callback, Snapshot, Trainer
+from hdnn.training.trainer import Callback, State, Trainer, load_state
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
@@ -65,7 +64,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / "checkpoint" / "state.safetensors"
+        return self.folder / "checkpoint" / "state.pt"
 
     @property
     def model_file(self) -> Path:
@@ -281,13 +280,10 @@ class Run:
         """
         model = prepared.model
         config = self.read_config()
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
-        if snapshot is None:
+        state = checkpoint.read_checkpoint(self.checkpoint, config, model)
+        if state is None:
             return None
-        state = {k[6:]: v for k, v in snapshot.tensors.items() if k.startswith("model.")}
-        model.load_state_dict(state)
-        _, undo = standardized_target(prepared.data)
-        undo(model)
+        load_state(model, state)
         return model
 
     def train(
@@ -320,22 +316,19 @@ class Run:
             journal = Journal(
                 self.history,
                 self.gradients,
-                lambda snapshot: self.write_checkpoint(config, snapshot),
+                lambda state: self.write_checkpoint(config, state),
                 checkpoint_seconds,
             )
-            snapshot = self._last(config, model, journal)
+            state = self._last(config, model, journal)
             trainer = Trainer(model, config.training, [journal, *callbacks], journal.recorder)
-            target, undo = standardized_target(data)
             try:
-                trainer.fit(data.X, target, resume=snapshot)
-                if trainer.snapshot is not None:
-                    journal.save(trainer.snapshot)  # more epochs can go on from it
-                undo(model.cpu())
+                trainer.fit(data, resume=state)
+                journal.save(trainer)  # more epochs can go on from it
                 return self._finish(model, data, journal)
             except (KeyboardInterrupt, HdnnError) as error:
                 writes = not isinstance(error, StorageError)
-                if writes and trainer.snapshot is not None:
-                    journal.save(trainer.snapshot)
+                if writes:
+                    journal.save(trainer)
                 if writes and isinstance(error, DivergenceError):
                     (self.folder / FAILURE).write_text(str(error), encoding="utf-8")
                 raise
@@ -350,11 +343,11 @@ class Run:
         (self.folder / FAILURE).unlink(missing_ok=True)
         return config
 
-    def _last(self, config: RunConfig, model: Model, journal: Journal) -> Snapshot | None:
+    def _last(self, config: RunConfig, model: Model, journal: Journal) -> State | None:
         """The state to go on from, with history and recordings cut back to it."""
-        snapshot = checkpoint.read_checkpoint(self.checkpoint, config, model)
-        journal.begin(0 if snapshot is None else snapshot.epoch, self._recorder(config), model)
-        return snapshot
+        state = checkpoint.read_checkpoint(self.checkpoint, config, model)
+        journal.begin(0 if state is None else state["epoch"], self._recorder(config))
+        return state
 
     def _recorder(self, config: RunConfig) -> Recorder | None:
         """The recorder of this run, if it has one."""
@@ -376,27 +369,17 @@ class Run:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)
 
-    def write_checkpoint(self, config: RunConfig, snapshot: Snapshot) -> None:
+    def write_checkpoint(self, config: RunConfig, state: State) -> None:
         """Write the state after an epoch; a reader sees the old one or the new one, whole.
 
         Args:
             config: of this run.
-            snapshot: the state.
+            state: the state.
 
         Raises:
             StorageError: it cannot be written.
         """
-        checkpoint.write_checkpoint(self.checkpoint, config, snapshot)
-
-
-def standardized_target(data: Dataset) -> tuple[Tensor, Callable[[Model], None]]:
-    """Targets of a regression, standardized, and how to undo that in the output layer."""
-    if data.task == "classification":
-        return data.y, lambda model: None
-    scale = targets.scale_of(data.y)
-    return targets.standardize(data.y, scale), (
-        lambda model: targets.predict_unscaled(model, scale)
-    )
+        checkpoint.write_checkpoint(self.checkpoint, config, state)
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:

@@ -351,16 +351,6 @@ class TrainingConfig:
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
 
-    @property
-    def solves_output(self) -> bool:
-        """Whether the output layer is the minimizer given the hidden layers."""
-        return self.method != "joint"
-
-    @property
-    def distorts(self) -> bool:
-        """Whether images are changed at random."""
-        return bool(self.shift or self.rotate or self.zoom or self.flip or self.erase)
-
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate at an epoch, counted from 0; a fraction is a place within it.
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from hdnn.training.references import References, doubts
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
@@ -14,7 +15,6 @@ import hdnn
 from hdnn.files import finite
 from hdnn.training.evaluation import evaluate, evaluate_fully
 from hdnn.training.metrics import calibration_error, classification_metrics, regression_metrics
-from hdnn.training.references import References, doubts
 
 
 def model_of(features: int, outputs: int, task: str) -> hdnn.Model:

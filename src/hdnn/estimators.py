@@ -6,6 +6,7 @@ import copy
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import Signature, signature
 from typing import Any, Self
 
@@ -26,7 +27,6 @@ from hdnn.config import Config
 from hdnn.data import ColumnEncoder, Dataset, read_table
 from hdnn.errors import HdnnError
 from hdnn.models import Model, Scaler
-from hdnn.training import targets
 from hdnn.training.build import build
 from hdnn.training.diagnosis import convergence_warning
 from hdnn.training.resolve import resolve
@@ -201,12 +201,10 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             model = build(config.model, data)
             self._structure = {name: getattr(self, name) for name in MODEL}
-        target = self._targets(model, data)
-        data = data.to(model.head.weight.dtype)
         assert data.weight is not None
+        data = replace(data.to(model.head.weight.dtype), weight=data.weight / data.weight.mean())
         trainer = Trainer(model, config.training, [_report] if self.verbose else [])
-        history = trainer.fit(data.X, target, data.weight / data.weight.mean())
-        self._finish(model)
+        history = trainer.fit(data)
         if (problem := convergence_warning(model, data, history)) is not None:
             warnings.warn(problem, ConvergenceWarning, stacklevel=3)
         self.model_, self.history_ = model.eval(), history
@@ -221,13 +219,6 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
                     f"{name}={getattr(self, name)!r}, but the fitted network has {built!r}: set it "
                     "back to continue with this network, or fit with warm_start=False"
                 )
-
-    def _targets(self, model: Model, data: Dataset) -> torch.Tensor:
-        """What is trained on."""
-        return data.y
-
-    def _finish(self, model: Model) -> None:
-        """Undo what `_targets` did."""
 
     @torch.no_grad()
     def _values(self, X: Any) -> Array:
@@ -503,17 +494,6 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
                 f"{self.model_.head.out_features}: fit anew"
             )
         return self._train(self._dataset(X, target, weight, "regression"))
-
-    def _targets(self, model: Model, data: Dataset) -> torch.Tensor:
-        """The targets, standardized; a network that continues keeps the first scale."""
-        if self._continues:
-            targets.predict_scaled(model, self._scale)
-        else:
-            self._scale = targets.scale_of(data.y, data.weight)
-        return targets.standardize(data.y, self._scale)
-
-    def _finish(self, model: Model) -> None:
-        targets.predict_unscaled(model, self._scale)
 
     def predict(self, X: Any) -> Array:
         """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns.

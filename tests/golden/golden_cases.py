@@ -422,7 +422,7 @@ def train(name: str) -> dict[str, float]:
             generator=torch.Generator().manual_seed(0),
             dtype=torch.float32,
         )
-        last = Trainer(model, IMAGES).fit(torch.from_numpy(X), torch.from_numpy(y))[-1]
+        last = Trainer(model, IMAGES).fit(hdnn.data.Dataset.from_arrays(X, y))[-1]
         scores = [share_correct(model, X, y), share_correct(model, X_test, y_test)]
     else:
         regression = training.problem == "diabetes"

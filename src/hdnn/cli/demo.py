@@ -75,7 +75,7 @@ def _train(config: Config, data: Dataset, name: str, layers: int) -> tuple[Model
     place = "swiss-roll", name, layers
     paper = next((cell.published for cell in cells() if cell[:3] == place), None)
     start = time.perf_counter()
-    Trainer(model, config.training).fit(data.X, data.y)
+    Trainer(model, config.training).fit(data)
     seconds = time.perf_counter() - start
     with torch.no_grad():
         M = sensitivities(model.network, model.preprocess(data.X_test[:500]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,12 +12,13 @@ import typer
 from hdnn.analysis import profile, robustness
 from hdnn.cli.base import app, emit, say
 from hdnn.cli.commands import with_ending
-from hdnn.config import DEPTHS
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
-from hdnn.training.recorder import GradientLog
+from hdnn.training.prepare import prepare
+from hdnn.training.recorder import Recording, read_recordings
 from hdnn.training.runs import Run
+from hdnn.training.settings import DEPTHS
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -29,7 +29,7 @@ def _held_out(run: Run, samples: int) -> tuple[Model, torch.Tensor, torch.Tensor
     model = run.load_model()
     if model.stem.takes_images:
         raise HdnnError(f"{run.folder} is a run on images; look at it with hdnn.analysis.watch")
-    data = run.load_data()
+    data = prepare(run.read_config())
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     return model, X[:samples], y[:samples]
 
@@ -54,8 +54,8 @@ def gradients(
 ) -> None:
     """Show how strongly the output reacts to a change at each layer."""
     opened = Run.open(run)
-    log = GradientLog(opened.gradients) if opened.gradients.exists() else None
-    if log is None and not opened.finished:
+    entries = read_recordings(opened.gradients)
+    if not opened.gradients.exists() and not opened.finished:
         opened.load_model()  # says how to go on with it
     if out is not None:
         check_figure_path(out)
@@ -65,11 +65,10 @@ def gradients(
         net = model.network
         with torch.no_grad():
             seen = profile(net, model.preprocess(X), depths)
-    header, entries = (None, []) if log is None else log.read()
     if out is not None:
         figure = (
-            record_figure(header, entries, str(run))
-            if header is not None and entries
+            record_figure(entries, str(run))
+            if entries
             else profile_figure(seen, str(run))
             if seen is not None
             else None
@@ -78,33 +77,32 @@ def gradients(
             raise HdnnError(f"{run} has no recordings yet: nothing to draw")
         save_figure(figure, out)
     if as_json:
-        record = None if header is None else {**asdict(header), "recordings": entries}
+        record = [entry.to_dict() for entry in entries]
         emit(
             {"run": str(run), "trained": None if seen is None else seen.to_dict(), "record": record}
         )
         return
     if seen is not None:
         say(str(seen))
-    if header is not None:
-        _say_record(header.depths, header.every, entries)
+    if entries:
+        _say_record(entries)
     if out is not None:
         say(f"figure: {out}")
 
 
-def _say_record(depths: tuple[int, ...], every: int, entries: list[dict[str, Any]]) -> None:
-    say(f"recorded every {every} iterations: {len(entries)} recordings")
-    if not entries:
-        return
+def _say_record(entries: list[Recording]) -> None:
+    say(f"recorded: {len(entries)} iterations, the last {entries[-1].iteration}")
 
     def table(name: str) -> np.ndarray:
-        return np.array([entry[name] for entry in entries], dtype=float)[:, :-1]  # not the identity
+        columns = [getattr(entry.norms, name).numpy() for entry in entries]
+        return np.array(columns)[:, :-1]  # not the identity
 
     for title, low, high in (
         ("norms of single samples", "minimum", "maximum"),
         ("norms of the batch mean", "of_mean", "of_mean"),
     ):
         say(f"  {title}: [{np.nanmin(table(low)):.4g}, {np.nanmax(table(high)):.4g}]")
-    first, last = (entry["gradient_norm"] or 0.0 for entry in (entries[0], entries[-1]))
+    first, last = (entry.gradient_norm for entry in (entries[0], entries[-1]))
     say(f"  norm of the parameter gradient: {first:.3g} at first, {last:.3g} at last")
 
 

@@ -22,8 +22,8 @@ from hdnn.errors import HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
 from hdnn.progress import track
-from hdnn.training.evaluation import evaluate_fully
-from hdnn.training.references import References, doubts
+from hdnn.training.evaluation import doubts, evaluate_fully, references
+from hdnn.training.prepare import prepare
 from hdnn.training.runs import Run
 
 BATCH = 500
@@ -179,11 +179,10 @@ def evaluate(
     else:
         raise HdnnError("the run held out no data: pass a table to evaluate on")
     figures = evaluate_fully(model, X, target)
-    references = {}
+    others = {}
     if prepared is not None:
-        fitted = References.fit(model, prepared.X, prepared.y)
-        references = fitted.evaluate(X, target)
-    figures |= {**references, "warnings": doubts(figures, references)}
+        others = references(model, prepared.X, prepared.y, X, target)
+    figures |= {**others, "warnings": doubts(figures, others)}
     if as_json:
         emit(figures)
     else:
@@ -193,7 +192,7 @@ def evaluate(
 def _run_data(run: Run, needed: bool) -> Dataset | None:
     """The data of a run; None where they are gone and another table can be measured without."""
     try:
-        return run.load_data()
+        return prepare(run.read_config())
     except HdnnError as error:
         if needed:
             raise
@@ -206,7 +205,7 @@ def _labeled_data(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if model.stem.takes_images:
         return labeled(data, model, strict)
-    name = run.config.data.target
+    name = run.read_config().data.target
     if name is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")
     encoder = encoder_of(model)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import hdnn
 from hdnn.analysis import profile
-from hdnn.config import TrainingConfig
 from hdnn.data import split
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
@@ -27,8 +26,7 @@ from hdnn.paper.records import Record
 from hdnn.paper.tables import markdown
 from hdnn.plots import LIGHT, clean, color_ramp, label_ends, new_figure, plot_band
 from hdnn.plots.style import NORMAL
-from hdnn.program import Values
-from hdnn.training.loops import Observations
+from hdnn.training import TrainingConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,17 +82,19 @@ PUBLISHED = {Case("H1", 64): "[1, 17]", Case("H1 invariant", 64): "[1, 37]"}
 
 
 class NormObserver:
-    """Norms of networks side by side during training; an `Observer` of it.
+    """Norms of networks during training; an `hdnn.training.loops.Observer`.
+
+    Networks that are trained one after the other are observed one after the other.
 
     Args:
-        case: what is trained.
-        network: the ensemble.
-        X: ``(seeds, samples, WIDTH)``, what the batches are drawn from.
+        every: iterations from one recording to the next.
     """
 
-    def __init__(self, case: Case, network: HamiltonianNetwork, X: Tensor) -> None:
-        self.case, self.network, self.X = case, network, X
-        self._values: dict[str, list[np.ndarray]] = defaultdict(list)
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self._values: dict[str, dict[int, list[np.ndarray]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
 
     def column(self, name: str) -> np.ndarray:
         """All recordings of a quantity, ``(recordings, seeds, layers)``.
@@ -104,32 +104,21 @@ class NormObserver:
                 mean. ``(recordings, seeds)``: "smallest" is the smallest singular value,
                 "gradient" the norm of the gradient of the objective.
         """
-        return np.array(self._values[name])
+        return np.array([np.concatenate(parts) for parts in self._values[name].values()])
 
-    def observes(self, iteration: int) -> bool:
-        return iteration % self.case.every == 0
-
-    def before_step(self, iteration: int, samples: Tensor) -> None:
-        self._measure(samples)
-
-    def after_gradients(self, norms: np.ndarray) -> None:
-        self._values["gradient"].append(np.sqrt((norms**2).sum(1)))
-
-    @torch.no_grad()
-    def after_compiled_epoch(self, seen: Observations) -> None:
-        own = self.network.values()
-        for k in range(len(seen.iterations)):
-            theta, beta = (torch.from_numpy(part[:, k]) for part in (seen.theta, seen.beta))
-            self._measure(torch.from_numpy(seen.batches[k]), own._replace(theta=theta, beta=beta))
-            self.after_gradients(seen.gradient_norms[:, k])
-
-    def _measure(self, samples: Tensor, values: Values | None = None) -> None:
-        batch = torch.stack([x[rows] for x, rows in zip(self.X, samples, strict=True)])
-        norms = profile(self.network, batch, range(self.case.layers), values=values)
-        self._values["low"].append(norms.minimum.numpy())
-        self._values["high"].append(norms.maximum.numpy())
-        self._values["of_mean"].append(norms.of_mean.numpy())
-        self._values["smallest"].append(norms.smallest.amin(1).numpy())
+    def observe(
+        self, iteration: int, network: HamiltonianNetwork, states: Tensor, gradients: np.ndarray
+    ) -> None:
+        norms = profile(network, states, range(network.layers))
+        columns = {
+            "low": np.atleast_2d(norms.minimum.numpy()),
+            "high": np.atleast_2d(norms.maximum.numpy()),
+            "of_mean": np.atleast_2d(norms.of_mean.numpy()),
+            "smallest": np.atleast_2d(norms.smallest.numpy()).min(1),
+            "gradient": np.linalg.norm(np.atleast_2d(gradients), axis=1),
+        }
+        for name, values in columns.items():
+            self._values[name][iteration].append(values)
 
 
 def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]:
@@ -146,7 +135,7 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]
     parts = [split("double-moons", "paper", seed=seed) for seed in seeds]
     data = planar.Samples.stack(parts, "append", torch.float64)
     network = build(case, seeds)
-    observer = NormObserver(case, network, data.X)
+    observer = NormObserver(case.every)
     # Appendix B.3 gives the FCNN another weight decay.
     decay = 2e-4 if case.network == "FCNN" else 1e-4
     config = TrainingConfig(epochs=EPOCHS, alpha=case.alpha, alpha_c=decay)
@@ -158,7 +147,7 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]
         {
             **case._asdict(),
             "seed": seed,
-            **_recorded(observer, e, seed),
+            **_recorded(case, observer, network, e, seed),
             "train_accuracy": float(train_accuracy[e]),
             "test_accuracy": float(test_accuracy[e]),
             "seconds": seconds,
@@ -176,7 +165,9 @@ def build(case: Case, seeds: Sequence[int]) -> HamiltonianNetwork:
     return planar.networks(name, seeds, torch.float64, **options)
 
 
-def _recorded(observer: NormObserver, e: int, seed: int) -> Record:
+def _recorded(
+    case: Case, observer: NormObserver, network: HamiltonianNetwork, e: int, seed: int
+) -> Record:
     """What the recordings of one network come to.
 
     ``minimum`` and ``maximum`` are of the norms of *single samples*, over all samples, recordings
@@ -186,7 +177,7 @@ def _recorded(observer: NormObserver, e: int, seed: int) -> Record:
     """
     low, high, of_mean = (observer.column(name)[:, e] for name in ("low", "high", "of_mean"))
     gradient = np.array_split(observer.column("gradient")[:, e], EPOCHS)
-    case, K = observer.case, observer.network.K[e].detach().flatten(1)
+    K = network.K[e].detach().flatten(1)
     record: Record = {
         "recordings": len(low),
         "minimum": float(low.min()),  # all digits: whether it reaches 1 is a matter of rounding

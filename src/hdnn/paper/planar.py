@@ -17,9 +17,10 @@ import hdnn
 from hdnn.data import Split
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.ensemble import Ensemble, with_ones
+from hdnn.training import TrainingConfig
+from hdnn.training.ensemble import train_ensemble
 from hdnn.training.loops import Observer
+from hdnn.training.output_solver import with_ones
 
 WIDTH = 4
 ORDER_SEED = 1_000_000
@@ -101,10 +102,10 @@ def train(
     Raises:
         DivergenceError: a network diverged that must not.
     """
-    ensemble = Ensemble(network, [ORDER_SEED + seed for seed in data.seeds], may_diverge)
-    Trainer(ensemble, config, observer=observer).fit(data.X, data.y)
-    V: np.ndarray = ensemble.V.numpy()
-    return V
+    seeds = [ORDER_SEED + seed for seed in data.seeds]
+    return train_ensemble(
+        network, data.X, data.y, seeds, config, observer=observer, may_diverge=may_diverge
+    )
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from hdnn.plots.style import (
     plot_band,
     theme_of,
 )
-from hdnn.training.recorder import Header
+from hdnn.training.recorder import Recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,35 +97,36 @@ def learning_curves(
     return label_ends(clean(axis))
 
 
-def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str) -> Figure:
+def record_figure(records: Sequence[Recording], title: str) -> Figure:
     """The record of a run against iterations: norms by depth, gradients by layer, and energy.
 
     Args:
-        header: of the recording.
         records: one for every recorded iteration, at least one.
         title: above it.
 
     Returns:
         The figure.
 
+    >>> import hdnn, torch
     >>> from hdnn import plots
-    >>> from hdnn.training.recorder import Header
-    >>> records = [
-    ...     {"iteration": k, "mean": [2.0, 1.5, 1.0], "gradient": [0.1, 0.2]} for k in (0, 8)
-    ... ]
-    >>> len(plots.record_figure(Header(8, (0, 4, 8), 2), records, "H1").axes)
-    2
+    >>> from hdnn.training import Recording
+    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
+    >>> norms = hdnn.analysis.profile(net, torch.randn(10, 4), depths=3)
+    >>> records = [Recording(1, k, norms, (0.1, 0.2), 0.3) for k in (0, 8)]
+    >>> len(plots.record_figure(records, "H1").axes)
+    3
     """
-    energy = "energy" in records[0]
+    first = records[0]
     panels = [
-        ("mean", "mean norm of $dy_N/dy_\\ell$", len(header.depths) - 1),
-        ("gradient", "norm of the gradient, by layer", len(records[0].get("gradient") or ())),
-        *([("energy", "energy $H$", len(header.depths) - 1)] if energy else []),
+        ("mean", "mean norm of $dy_N/dy_\\ell$", len(first.norms.layers) - 1),
+        ("gradient", "norm of the gradient, by layer", len(first.gradient)),
     ]
+    if first.norms.energy is not None:
+        panels.append(("energy", "energy $H$", len(first.norms.layers) - 1))
     figure = new_figure(3.4 * len(panels), 3.2)
     axes = figure.subplots(1, len(panels))
     for axis, (name, label, count) in zip(axes, panels, strict=True):
-        _by_depth(axis, header, records, name, count)
+        _by_depth(axis, records, name, count)
         axis.set_title(label, fontsize=NORMAL, loc="left")
         if name != "energy":
             axis.set_yscale("log")
@@ -138,21 +139,20 @@ def record_figure(header: Header, records: Sequence[dict[str, Any]], title: str)
     return figure
 
 
-def _by_depth(
-    axis: Axes, header: Header, records: Sequence[dict[str, Any]], name: str, count: int
-) -> None:
+def _by_depth(axis: Axes, records: Sequence[Recording], name: str, count: int) -> None:
     """A line for each of at most eight depths, dark near the input."""
-    steps = [record["iteration"] for record in records]
+    steps = [record.iteration for record in records]
     shown = sorted({round(k * (count - 1) / 7) for k in range(8)}) if count else []
     for shade, k in zip(color_ramp(len(shown)), shown, strict=True):
-        depth = f"$\\ell$ = {header.depths[k]}" if name == "mean" else None
+        depth = f"$\\ell$ = {records[0].norms.layers[k]}" if name == "mean" else None
         axis.plot(steps, _column(records, name, k), color=shade, linewidth=1.1, label=depth)
     axis.set_xlabel("iteration")
 
 
-def _column(records: Sequence[dict[str, Any]], name: str, k: int) -> list[float]:
-    values = [(record.get(name) or [None] * (k + 1))[k] for record in records]
-    return [np.nan if value is None else value for value in values]
+def _column(records: Sequence[Recording], name: str, k: int) -> list[float]:
+    if name == "gradient":
+        return [record.gradient[k] for record in records]
+    return [float(getattr(record.norms, name)[k]) for record in records]
 
 
 def profile_figure(norms: Norms, title: str) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model
 from hdnn.report import words
 from hdnn.report.measure import EVALUATED
-from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.recorder import GradientLog
-from hdnn.training.runs import Run, prepare, read_history
+from hdnn.training.prepare import PreparedRun, build
+from hdnn.training.recorder import Recording, read_recordings
+from hdnn.training.run_config import RunConfig
+from hdnn.training.runs import Run, read_history
+from hdnn.training.settings import ModelConfig
 from hdnn.training.trainer import Trainer
 
 BUDGET = 3e9
@@ -38,7 +40,7 @@ class Material:
         metrics: by part of the data ("train", "test").
         plain: a plain network of the same size, trained on the same data.
         history: records by epoch.
-        record: depths and recordings of gradients during training.
+        record: recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
         run: its folder.
         notices: what a reader must know first.
@@ -52,7 +54,7 @@ class Material:
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     plain: Model | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
-    record: tuple[tuple[int, ...], list[dict[str, Any]]] | None = None
+    record: Sequence[Recording] = ()
     config: str | None = None
     command: str | None = None
     run: str | None = None
@@ -105,13 +107,13 @@ def _targets(model: Model, y: Any, dtype: torch.dtype) -> Tensor:
 def of_run(folder: str | Path) -> Material:
     """What a run folder tells, finished or not."""
     run = Run.open(folder)
-    config = run.config
+    config = run.read_config()
     history = read_history(run.history) if run.history.exists() else []
-    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config_file))
+    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config))
     known = Material(
         Path(config.data.source).stem,
         history=history,
-        record=_read_record(run),
+        record=read_recordings(run.gradients),
         config=config.to_toml(),
         command=f"hdnn train {source} --config {place} --out again",
         run=str(run.folder),
@@ -122,19 +124,14 @@ def of_run(folder: str | Path) -> Material:
     return _of_checkpoint(run, config, known) if run.checkpoint.exists() else known
 
 
-def _read_record(run: Run) -> tuple[tuple[int, ...], list[dict[str, Any]]] | None:
-    if not run.gradients.exists():
-        return None
-    header, entries = GradientLog(run.gradients).read()
-    return (header.depths, entries) if entries else None
-
-
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
+    if run.failure:
+        return (f"The training diverged after {done} of {total} epochs: {run.failure}",)
     go_on = f"hdnn train --resume {shlex.quote(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Continue it with: {go_on}",)
 
 
-def _of_finished(run: Run, config: Config, known: Material) -> Material:
+def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
     model, exact = run.load_model(), load(config.data)
     data = exact.to(model.head.weight.dtype)
     metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
@@ -142,10 +139,10 @@ def _of_finished(run: Run, config: Config, known: Material) -> Material:
     return replace(found, plain=_train_plain(config, exact, model))
 
 
-def _of_checkpoint(run: Run, config: Config, known: Material) -> Material:
+def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
     """What an unfinished run shows: its model as of the last checkpoint."""
     try:
-        prepared = prepare(config)
+        prepared = PreparedRun.of(config)
         model = run.load_checkpoint(prepared)
     except FileFormatError as error:
         return replace(known, notices=(*known.notices, str(error)))
@@ -167,20 +164,19 @@ def _with_data(known: Material, model: Model, data: Dataset) -> Material:
     return replace(known, model=model, X=data.X, y=data.y, notices=notices)
 
 
-def _train_plain(config: Config, data: Dataset, model: Model) -> Model | None:
+def _train_plain(config: RunConfig, data: Dataset, model: Model) -> Model | None:
     """A plain network trained as the model was, where that takes seconds."""
     given = config.model
-    if data.kind == "images" or given.architecture == "FCNN":
+    if not isinstance(given, ModelConfig) or given.architecture == "FCNN" or not given.layers:
         return None
-    assert isinstance(given.layers, int)
     width = model.network.features or 1
     work = config.training.epochs * len(data.X) * given.layers * width**2
     if model.task != "classification" or work > BUDGET:
         return None
     chosen = replace(given, architecture="FCNN", T=None, step=None, activation="tanh")
     try:
-        plain = build(chosen, data)
-        Trainer(plain, config.training).fit(data.X.to(plain.head.weight.dtype), data.y)
+        plain = build(replace(config, model=chosen), data)
+        Trainer(plain, config.training).fit(data)
     except HdnnError:  # it diverges, or its settings do not suit a plain network
         return None
     return plain

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from hdnn.report.collect import Material
 from hdnn.report.measure import EVALUATED
 from hdnn.report.scene import Scene, scene
 from hdnn.report.still import still
+from hdnn.training.recorder import Recording
 
 MATRIX = 12
 """Classes up to which the whole confusion matrix is shown."""
@@ -203,7 +205,7 @@ def gradients(material: Material) -> Section:
     """Norms along depth beside a plain network, energy along depth, and norms while training."""
     model = material.model
     block = None if model is None else measure.last_block(model, material.X)
-    if block is None and material.record is None:
+    if block is None and not material.record:
         return None
     found: dict[str, Any] = {"sentence": "", "norms": None, "energy": None, "record": None}
     if model is not None and block is not None:
@@ -214,8 +216,8 @@ def gradients(material: Material) -> Section:
         lines += [] if beside is None else [_norm_line("plain network", beside, 3)]
         found["norms"] = _norms_chart(lines, found["sentence"])
         found["energy"] = _energy_chart(seen)
-    if material.record is not None:
-        found["record"] = _record_chart(*material.record)
+    if material.record:
+        found["record"] = _record_chart(material.record)
     return found
 
 
@@ -255,16 +257,17 @@ def _energy_chart(seen: Norms) -> Markup | None:
     return line_chart([line], title="mean energy by layer", x_label="layer ℓ", y_label="energy H")
 
 
-def _record_chart(depths: tuple[int, ...], entries: list[dict[str, Any]]) -> Markup:
+def _record_chart(entries: Sequence[Recording]) -> Markup:
     """Norms during training at five depths, faint near the output."""
+    depths = entries[0].norms.layers
     chosen = sorted({round(k * (len(depths) - 2) / 4) for k in range(5)}) if len(depths) > 1 else []
     entries = entries[:: max(1, len(entries) // 400)]
-    steps = [entry["iteration"] for entry in entries]
+    steps = [entry.iteration for entry in entries]
     lines = [
         Series(
             f"ℓ = {depths[k]}",
             steps,
-            [float("nan") if e["mean"][k] is None else e["mean"][k] for e in entries],
+            [float(entry.norms.mean[k]) for entry in entries],
             color=2,
             fade=1.0 - 0.15 * place,
         )

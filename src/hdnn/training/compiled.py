@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hdnn.backends import choose, fused
-from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.loops import TOLERANCE, Batches, Epoch, Loop, Observations, Observer, watched
-from hdnn.training.output_solver import MOST_UNKNOWNS
+from hdnn.training.loops import Batches, Epoch, Loop, Observer
+from hdnn.training.output_solver import MOST_UNKNOWNS, TOLERANCE
+from hdnn.config import TrainingConfig
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
@@ -28,42 +29,31 @@ STATE = ("first", "second", "taken", "V")
 """What an epoch changes beside the weights: the moments and steps of Adam, the output layers."""
 
 
-def coordinate_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
-    """Why coordinate descent cannot run in kernels, or None."""
-    if config.optimizer.lower() != "adam":
-        return f"the kernels know Adam, not {config.optimizer}"
-    if any(p.requires_grad for p in model.stem.parameters()):
-        return "the input projection is trained"
-    unknowns = model.head.out_features * (data.states.shape[1] + 1)
-    if unknowns > MOST_UNKNOWNS:
-        return f"an output layer of {unknowns} unknowns is solved better by a matrix library"
-    return _obstacle(model, data.states[: config.batch_size], list(model.network.parameters()))
-
-
-def joint_obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
-    """Why joint descent cannot run in kernels, or None."""
-    if config.optimizer.lower() not in ("adam", "adamw"):
-        return f"the kernels know Adam and AdamW, not {config.optimizer}"
+def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
+    """Why a model cannot be trained in kernels, or None."""
+    joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
+    known = ("adam", "adamw") if joint else ("adam",)
+    if config.optimizer.lower() not in known:
+        return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging or config.label_smoothing:
         return "the kernels know no averaging and no label smoothing"
     if not isinstance(model.stem, TableStem) or len(model.blocks) != 1:
         return "the model is no single network on a table"
-    states = data.states[: config.batch_size].new_empty(
-        (min(config.batch_size, len(data)), model.head.in_features)
-    )
-    return _obstacle(model, states, list(model.parameters()))
-
-
-def _obstacle(model: Model, states: Tensor, trained: list[Tensor]) -> str | None:
+    if not joint and any(p.requires_grad for p in model.stem.parameters()):
+        return "the input projection is trained"
+    if not joint and unknowns > MOST_UNKNOWNS:
+        return f"an output layer of {unknowns} unknowns is solved better by a matrix library"
     network, field = model.network, model.network.field
     if not isinstance(field, WeightedField):
         return "the network has an energy of its own"
     if model.head.weight.device.type != "cpu":
         return f"the kernels run on the CPU, and the model is on {model.head.weight.device}"
     own = {id(p) for p in (field.weights.theta, field.weights.beta)}
-    rest = {id(p) for p in (*model.head.parameters(), *model.stem.parameters())}
-    if {id(p) for p in trained if p.requires_grad} - rest != own:
+    frozen = joint and not all(p.requires_grad for p in model.parameters())
+    if frozen or {id(p) for p in network.parameters() if p.requires_grad} != own:
         return "other parameters than K and b are trained, or not all of them"
+    batch = min(config.batch_size, len(data.states))
+    states = data.states.new_empty((batch, model.head.in_features))
     choice = choose(network.program, network.values(), states, network.backend)
     return None if choice.backend == "fused" else choice.reason
 
@@ -95,17 +85,17 @@ class CompiledTraining:
     ) -> None:
         field, E, width = network.field, network.ensemble or 1, network.field.layout.width
         assert isinstance(field, WeightedField)
-        self.network, self.parts, self.config = network, list(parts), config
-        self.loss, self.joint = loss, config.method == "joint"
-        states = data.states
-        samples = data.weight.shape[-1]
-        X = np.ascontiguousarray(states.detach().numpy())
+        self.network, self.parts, self.config, self.loss = network, list(parts), config, loss
+        self.states = data.states.detach()
+        X = np.ascontiguousarray(self.states.numpy())
+        # A batch is at most all samples, and the kernel makes room for a whole one.
+        self.batch = min(config.batch_size, X.shape[1])
         size = sum(p.numel() for p in parts) // E
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros
         self.taken = np.zeros(E, np.int64)
-        steps = _smoothing_steps(network)
+        joint, steps = config.method == "joint", _smoothing_steps(network)
         patterns = field.weights.pattern, field.weights.bias_pattern
         arrays = {
             "X": X,
@@ -120,12 +110,12 @@ class CompiledTraining:
             "V": self.V,
         }
         settings = {
-            "coordinate": int(not self.joint),
+            "coordinate": int(not joint),
             "loss": native.LOSSES.index(loss),
             "outputs": outputs,
-            "inputs": states.shape[-1] if len(parts) > 4 else 0,
-            "batch": config.batch_size,
-            "count": samples,
+            "inputs": X.shape[-1] if len(parts) > 4 else 0,
+            "batch": self.batch,
+            "count": X.shape[1],
             "shared_data": int(len(X) == 1),
             "decoupled": int(config.optimizer.lower() == "adamw"),
             "solver": native.SOLVERS.index(config.solver),
@@ -133,14 +123,14 @@ class CompiledTraining:
             "alpha": config.alpha,
             "alpha_c": config.alpha_c,
             "clip": config.clip or 0.0,
-            "weight_decay": config.weight_decay if self.joint else 0.0,
+            "weight_decay": config.weight_decay if joint else 0.0,
             "beta1": config.betas[0],
             "beta2": config.betas[1],
             "tolerance": TOLERANCE,
             "solver_rate": config.learning_rate,
             "steps_networks": len(steps),
         }
-        batch = states.new_empty((*network.field.layout.lead, config.batch_size, width))
+        batch = self.states.new_empty((*network.field.layout.lead, self.batch, width))
         plan = fused.plan_of(network.program, batch, field.weights.theta)
         self.training = native.Training(plan, arrays, settings)
 
@@ -148,18 +138,25 @@ class CompiledTraining:
         """One epoch of every network; ``order`` is ``(E or 1, samples)``.
 
         It is cut into calls of at most `SLICE` seconds, which changes no number. An iteration that
-        the observer looks at is a call of its own.
+        is observed is a call of its own. A network whose loss is not finite keeps its weights
+        until the next epoch; its losses are NaN.
         """
-        size, turns = self.config.batch_size, np.ascontiguousarray(order.numpy())
-        batches = -(-turns.shape[1] // size)
+        turns = np.ascontiguousarray(order.numpy())
+        batches = -(-turns.shape[1] // self.batch)
         losses = np.full((len(self.values), batches, 3), np.nan)
-        rates = self._rates(number, batches)
+        places = [number + k / batches for k in range(batches)]
+        rates = np.array([self.config.learning_rate_at(place) for place in places])
         numbers = fused.Numbers(self.network.program, self.network.values())
         self._read()
-        watch = _Watch(self, observer, number * batches, turns)
-        at, count, lost = 0, 1, _Lost(self, losses)
+        kept: dict[int, list[np.ndarray]] = {}  # of networks that are lost
+        at, count = 0, 1
         while at < batches:
-            todo = watch.before(at, min(count, batches - at))
+            todo, observed = min(count, batches - at), False
+            if observer is not None:
+                wait = -(number * batches + at) % observer.every
+                observed, todo = wait == 0, min(todo, wait or 1)
+            if observed:
+                self._write()  # what the observer sees are the weights before the step
             begin = time.perf_counter()
             losses[:, at : at + todo] = self.training.steps(
                 numbers.addresses,
@@ -170,18 +167,41 @@ class CompiledTraining:
                 torch.get_num_threads(),
             )
             seconds = (time.perf_counter() - begin) / todo
-            watch.after()
-            lost.after(at, todo)
+            self._keep_lost(kept, losses[:, at : at + todo])
+            if observed and observer is not None:
+                chosen = turns[:, at * self.batch : (at + 1) * self.batch]
+                self._show(observer, number * batches + at, chosen)
             count = max(1, min(2 * count, int(SLICE / max(seconds, 1e-9))))
             at += todo
         self._write()
-        watch.report()
         return [self._summary(losses[e], turns.shape[1]) for e in range(len(losses))]
 
-    def _rates(self, number: int, batches: int) -> np.ndarray:
-        """The learning rate of every step; coordinate descent has one for an epoch."""
-        places = [k / batches if self.joint else 0 for k in range(batches)]
-        return np.array([self.config.learning_rate_at(number + place) for place in places])
+    def _keep_lost(self, kept: dict[int, list[np.ndarray]], losses: np.ndarray) -> None:
+        """Undo what a call did to networks that were lost before it; note those lost in it.
+
+        Within a call the kernel sees to that; how an epoch is cut into calls must not show.
+        """
+        arrays = (self.values, *(getattr(self, name) for name in STATE))
+        for e, rows in kept.items():
+            losses[e] = np.nan
+            for array, row in zip(arrays, rows, strict=True):
+                array[e] = row
+        for e in np.flatnonzero(~np.isfinite(losses[:, :, 1]).all(1)).tolist():
+            kept.setdefault(e, [array[e].copy() for array in arrays])
+
+    def _show(self, observer: Observer, iteration: int, chosen: np.ndarray) -> None:
+        """Let the observer see an iteration: states of its batch, norms of its gradients."""
+        theta, beta = self.parts[:2]
+        E, layers = len(self.values), theta.shape[-2]
+        squares = self.gradients.astype(np.float64) ** 2
+        first, last = np.cumsum([theta.numel() // E, beta.numel() // E])
+        stacks = squares[:, :first], squares[:, first:last]
+        norms = np.sqrt(sum(stack.reshape(E, layers, -1).sum(-1) for stack in stacks))
+        rows = torch.from_numpy(chosen)
+        states = torch.stack([self.states[e % len(self.states)][r] for e, r in enumerate(rows)])
+        if self.network.ensemble is None:
+            states, norms = states[0], norms[0]
+        observer.observe(iteration, self.network, states, norms)
 
     @torch.no_grad()
     def _read(self) -> None:
@@ -193,17 +213,9 @@ class CompiledTraining:
     def _write(self) -> None:
         """The rows of the kernel into the parameters."""
         sizes = [p.numel() // len(self.values) for p in self.parts]
-        for part, rows in zip(
-            self.parts, torch.from_numpy(self.values).split(sizes, 1), strict=True
-        ):
+        columns = torch.from_numpy(self.values).split(sizes, 1)
+        for part, rows in zip(self.parts, columns, strict=True):
             part.copy_(rows.reshape(part.shape))
-
-    def stacks(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Theta and beta, or their gradients, in rows of the kernel: ``(E, L or 1, .)``."""
-        theta, beta = self.parts[:2]
-        E, layers = len(rows), theta.shape[-2]
-        middle, end = layers * theta.shape[-1], layers * (theta.shape[-1] + beta.shape[-1])
-        return rows[:, :middle].reshape(E, layers, -1), rows[:, middle:end].reshape(E, layers, -1)
 
     def _summary(self, losses: np.ndarray, samples: int) -> Epoch:
         plain, penalized, _ = losses.mean(0)
@@ -212,79 +224,12 @@ class CompiledTraining:
 
     def state(self) -> dict[str, Tensor]:
         """Everything beside the parameters that the next epoch depends on."""
-        return {name: torch.from_numpy(getattr(self, name).copy()) for name in STATE}
+        return {name: torch.from_numpy(getattr(self, name)) for name in STATE}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Go back to a state."""
         for name in STATE:
             getattr(self, name)[...] = state[name].numpy()
-
-
-class _Lost:
-    """Networks whose loss is not finite: they keep their weights until the next epoch.
-
-    The kernel sees to that within a call; how an epoch is cut into calls must not show.
-    """
-
-    def __init__(self, training: CompiledTraining, losses: np.ndarray) -> None:
-        self.training, self.losses = training, losses
-        self.kept: dict[int, list[np.ndarray]] = {}
-
-    def after(self, at: int, count: int) -> None:
-        """Undo what a call did to networks that were lost before, and find those lost in it."""
-        training, part = self.training, self.losses[:, at : at + count]
-        arrays = (training.values, *(getattr(training, name) for name in STATE))
-        for e, rows in self.kept.items():
-            part[e] = np.nan
-            for array, row in zip(arrays, rows, strict=True):
-                array[e] = row
-        for e in np.flatnonzero(~np.isfinite(part[:, :, 1]).all(1)).tolist():
-            self.kept.setdefault(e, [array[e].copy() for array in arrays])
-
-
-class _Watch:
-    """What an observer is shown of an epoch: weights before, gradients of some iterations."""
-
-    def __init__(
-        self, training: CompiledTraining, observer: Observer | None, first: int, turns: np.ndarray
-    ) -> None:
-        self.training, self.observer, self.first, self.turns = training, observer, first, turns
-        self.looking, self.seen = False, Observations([], [], *(np.empty(0),) * 3)
-        self.shots: list[tuple[np.ndarray, ...]] = []
-
-    def before(self, at: int, count: int) -> int:
-        """How many of the next iterations go in one call, after a look at the first."""
-        due = watched(self.observer, self.first + at, count)
-        self.looking = bool(due) and due[0] == 0
-        if self.looking and self.observer is not None:
-            size, training = self.training.config.batch_size, self.training
-            samples = self.turns[:, at * size : (at + 1) * size]
-            if training.joint:
-                training._write()
-                self.observer.before_step(self.first + at, torch.from_numpy(samples[0]))
-            else:
-                self.seen.iterations.append(self.first + at)
-                self.seen.batches.append(samples)
-                weights = (stack.copy() for stack in training.stacks(training.values))
-                self.shots.append(tuple(weights))
-        return 1 if self.looking else due[0] if due else count
-
-    def after(self) -> None:
-        """The gradients of what was just looked at."""
-        if not self.looking or self.observer is None:
-            return
-        squares = [g.astype(np.float64) ** 2 for g in self.training.stacks(self.training.gradients)]
-        norms = np.sqrt(sum(square.sum(-1) for square in squares))
-        if self.training.joint:
-            self.observer.after_gradients(norms[0])
-        else:
-            self.shots[-1] = (*self.shots[-1], norms)
-
-    def report(self) -> None:
-        """All that was seen of coordinate descent."""
-        if self.shots and self.observer is not None:
-            stacks = (np.stack(column, 1) for column in zip(*self.shots, strict=True))
-            self.observer.after_compiled_epoch(Observations(*self.seen[:2], *stacks))
 
 
 class CompiledLoop(Loop):
@@ -294,10 +239,11 @@ class CompiledLoop(Loop):
         super().__init__(model, data, config)
         field, head = model.network.field, model.head
         assert isinstance(field, WeightedField)
+        self.joint = config.method == "joint"
         parts: list[Tensor] = [field.weights.theta, field.weights.beta]
-        if config.method == "joint":
+        if self.joint:
             parts += [head.weight, head.bias, *model.stem.parameters()]
-        target = data.target.reshape(1, len(data), -1)
+        target = data.target.reshape(1, len(data.target), -1)
         self.compiled = CompiledTraining(
             model.network,
             parts,
@@ -306,22 +252,22 @@ class CompiledLoop(Loop):
             outputs=head.out_features,
             loss=self.loss,
         )
-        V = torch.cat([head.weight, head.bias[:, None]], 1).detach().double().numpy()
-        self.compiled.V[0] = V
+        with torch.no_grad():
+            self.compiled.V[0] = torch.cat([head.weight, head.bias[:, None]], 1).numpy()
 
     def epoch(self, order: Tensor, number: int) -> Epoch:
         (epoch,) = self.compiled.epoch(order[None], number, self.observer)
-        if self.config.method != "joint":
+        if not self.joint:
             head, V = self.model.head, torch.from_numpy(self.compiled.V[0])
             with torch.no_grad():
                 head.weight.copy_(V[:, :-1])
                 head.bias.copy_(V[:, -1])
         return epoch
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         return self.compiled.state()
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self.compiled.restore(state)
 
 

@@ -26,7 +26,7 @@ def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
     >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
-    if not config.distorts:
+    if not distorts(config):
         return images
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
     if config.rotate or config.zoom:
@@ -34,6 +34,11 @@ def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
     elif config.shift or config.flip:
         images = _move(images, config, generator)
     return _erase(images, config.erase, generator) if config.erase else images
+
+
+def distorts(config: TrainingConfig) -> bool:
+    """Whether a config changes images at random."""
+    return bool(config.shift or config.rotate or config.zoom or config.flip or config.erase)
 
 
 def _mix(*numbers: int) -> int:

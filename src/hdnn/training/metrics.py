@@ -1,7 +1,6 @@
 """Metrics of predictions, by scikit-learn: of classes with their probabilities, and of values.
 
-A new metric is one more entry of the dictionaries here; `evaluation` computes the predictions, and
-`hdnn.cli.show_metrics` prints the result.
+A new metric is one more entry of the dictionaries here.
 """
 
 from __future__ import annotations

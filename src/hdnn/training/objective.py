@@ -1,9 +1,9 @@
-"""The objective of section 3.3: data loss + alpha_c R_N(output layer) + alpha R(hidden layers)."""
+"""The objective of section 3.3: data loss + alpha R(hidden layers) + alpha_c R_N(output layer)."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from hdnn.config import TrainingConfig
@@ -20,32 +20,51 @@ def loss_name(task: str, outputs: int) -> str:
 
 
 def data_loss(
-    values: Tensor,
-    target: Tensor,
-    weight: Tensor,
-    loss: str,
-    smoothing: float = 0.0,
-    total: Tensor | None = None,
+    logits: Tensor, target: Tensor, weight: Tensor, loss: str, smoothing: float = 0.0
 ) -> Tensor:
     """sum_i w_i loss_i / sum_i w_i.
 
     Args:
-        values: ``(samples, outputs)``, of the output layer.
+        logits: ``(samples, outputs)``, of the output layer.
         target: class numbers ``(samples,)``, or values ``(samples, outputs)``.
         weight: ``(samples,)``.
         loss: "logistic", "softmax" (cross-entropy) or "squared" (half the squared distance).
         smoothing: share of a label that is spread over all classes, for "softmax".
-        total: to divide by instead, where the samples are a part of a batch.
     """
     if loss == "logistic":
         losses = F.binary_cross_entropy_with_logits(
-            values[:, 0], target.to(values.dtype), reduction="none"
+            logits[:, 0], target.to(logits.dtype), reduction="none"
         )
     elif loss == "softmax":
-        losses = F.cross_entropy(values, target, reduction="none", label_smoothing=smoothing)
+        losses = F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing)
     else:
-        losses = (values - target.reshape_as(values)).square().sum(-1) / 2
-    return (weight * losses).sum() / (weight.sum() if total is None else total)
+        losses = (logits - target.reshape_as(logits)).square().sum(-1) / 2
+    return (weight * losses).sum() / weight.sum()
+
+
+def count_correct(logits: Tensor, target: Tensor, loss: str) -> int:
+    """How many samples are classified correctly; 0 for "squared"."""
+    if loss == "squared":
+        return 0
+    labels = (logits[:, 0] > 0).long() if loss == "logistic" else logits.argmax(-1)
+    return int((labels == target).sum())
+
+
+def penalty(model: Model, weight: Tensor, bias: Tensor, config: TrainingConfig) -> Tensor:
+    """alpha sum R(blocks) + alpha_c R_N(W, mu).
+
+    Args:
+        model: whose hidden layers are penalized.
+        weight, bias: W and mu; coordinate descent gives them detached, as they are solved for.
+        config: has the two factors.
+    """
+    total = weight.new_zeros(())
+    if config.alpha:
+        for network in model.networks:
+            total = total + config.alpha * smoothness(network)
+    if config.alpha_c:
+        total = total + config.alpha_c * output_penalty(weight, bias)
+    return total
 
 
 def output_penalty(weight: Tensor, bias: Tensor) -> Tensor:
@@ -59,56 +78,15 @@ def smoothness(network: HamiltonianNetwork) -> Tensor:
     On the assembled K and b. Zero for networks without a step (FCNN) and with shared weights. Of
     an ensemble it is the sum over its networks.
     """
-    return smoothness_of_members(network).sum()
-
-
-def smoothness_of_members(network: HamiltonianNetwork) -> Tensor:
-    """The same for every network of an ensemble, ``(E,)``; one number where there is only one."""
     field = network.field
     if not isinstance(field, WeightedField) or not network.scheme.uses_step:
         return torch.zeros(())
     K, b = field.weights.K, field.weights.b
-    total = K.new_zeros(field.layout.lead)
+    total = K.new_zeros(())
     if field.weights.time_invariant or network.layers < 2:
         return total
     axis, h = len(field.layout.lead), network.h
     for stack in (K, b):
         squares = torch.diff(stack, dim=axis).square().flatten(axis + 1).sum(-1)
-        total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum(-1) / 2
+        total = total + ((h if isinstance(h, float) else h[..., 1:]) * squares).sum() / 2
     return total
-
-
-class Objective(nn.Module):
-    """Loss and penalties of a model on a batch, or on a part of it.
-
-        sum_i w_i loss_i / total   and   alpha sum R(blocks) + alpha_c R_N(output layer)
-
-    Args:
-        model: whose parameters are trained.
-        config: has the weights of the penalties and the label smoothing.
-    """
-
-    def __init__(self, model: Model, config: TrainingConfig) -> None:
-        super().__init__()
-        self.model, self.config = model, config
-
-    def forward(
-        self, states: Tensor, target: Tensor, weight: Tensor, total: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The logits ``(samples, outputs)``, the loss and the penalties.
-
-        Args:
-            states, target, weight: the samples of the part, as in `hdnn.training.loops.Batches`.
-            total: the sum of the weights of the whole batch.
-        """
-        model, config = self.model, self.config
-        logits, head = model.logits(states), model.head
-        loss = loss_name(model.task, head.out_features)
-        plain = data_loss(logits, target, weight, loss, config.label_smoothing, total)
-        penalty = plain.new_zeros(())
-        if config.alpha:
-            for network in model.networks:
-                penalty = penalty + config.alpha * smoothness(network)
-        if config.alpha_c:
-            penalty = penalty + config.alpha_c * output_penalty(head.weight, head.bias)
-        return logits, plain, penalty

@@ -1,7 +1,8 @@
-"""Optimizers of torch by name, the running average of weights, and their state as named tensors."""
+"""Optimizers of torch by name, and the running average of weights."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any
 
@@ -13,42 +14,34 @@ from hdnn.errors import HdnnError, unknown_name
 
 UNFIT = ("Optimizer", "LBFGS", "SparseAdam")
 """Optimizers that need a closure or sparse gradients, and so cannot train a model."""
-HALF, FLOAT16_TINY = torch.float16, 2.0**-24
+FLOAT16_TINY = 2.0**-24
 """The least number above 0 in float16."""
 
 
 def make_optimizer(
-    parameters: Any, config: TrainingConfig, weight_decay: float, fused: bool = False
+    parameters: list[nn.Parameter], config: TrainingConfig, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimizer of a config: any class of `torch.optim`, by name; its fused form if asked."""
-    known = [
-        name
-        for name in dir(torch.optim)
-        if isinstance(kind := getattr(torch.optim, name), type)
-        and issubclass(kind, torch.optim.Optimizer)
-        and name not in UNFIT
-    ]
-    names = {name.lower(): name for name in known}
-    if config.optimizer.lower() not in names:
-        raise unknown_name("optimizer", config.optimizer, known)
-    kind = getattr(torch.optim, names[config.optimizer.lower()])
+    """The optimizer of a config: any class of `torch.optim`, by name, in its fused form."""
+    known = {
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and name not in UNFIT
+    }
+    kind: Any = known.get(config.optimizer.lower())
+    if kind is None:
+        raise unknown_name("optimizer", config.optimizer, [k.__name__ for k in known.values()])
     accepted = inspect.signature(kind).parameters
-    options: dict[str, Any] = {"lr": config.learning_rate}
-    if fused and "fused" in accepted:
-        options["fused"] = True
-    if "betas" in accepted:
-        options["betas"] = config.betas
-    if "weight_decay" in accepted:
-        options["weight_decay"] = weight_decay
-    elif weight_decay:
+    if weight_decay and "weight_decay" not in accepted:
         raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
+    wanted = {"fused": True, "betas": config.betas, "weight_decay": weight_decay}
+    options = {name: value for name, value in wanted.items() if name in accepted}
     try:
-        optimizer: torch.optim.Optimizer = kind(parameters, **options)
+        optimizer: torch.optim.Optimizer = kind(parameters, lr=config.learning_rate, **options)
     except ValueError as error:
         raise HdnnError(f"{config.optimizer} cannot train this model: {error}") from error
-    weights = [p for group in optimizer.param_groups for p in group["params"]]
     eps = optimizer.defaults.get("eps")  # Adafactor has two, which it knows to choose by itself
-    if isinstance(eps, float) and eps < FLOAT16_TINY and HALF in {p.dtype for p in weights}:
+    half = torch.float16 in {p.dtype for p in parameters}
+    if half and isinstance(eps, float) and eps < FLOAT16_TINY:
         raise HdnnError(
             f"{config.optimizer} divides by numbers that are 0 in float16; train in bfloat16 or "
             "float32, or under torch.autocast in a loop of your own"
@@ -56,36 +49,17 @@ def make_optimizer(
     return optimizer
 
 
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimizer as named tensors."""
-    return flatten_state(optimizer.state_dict())
-
-
-def flatten_state(saved: dict[str, Any]) -> dict[str, Tensor]:
-    """The entries of an optimizer's state dict as named tensors."""
-    found = {}
-    for number, entries in saved["state"].items():
-        for name, value in entries.items():
-            if value is not None:
-                found[f"{number}.{name}"] = torch.as_tensor(value).clone()
-    return found
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
-    """Put named tensors back."""
-    entries: dict[int, dict[str, Tensor]] = {}
-    for key, value in state.items():
-        number, name = key.split(".", 1)
-        entries.setdefault(int(number), {})[name] = value.clone()
-    whole = optimizer.state_dict()
-    whole["state"] = entries
-    optimizer.load_state_dict(whole)
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
+    """Put back the entry "state" of an optimizer's `state_dict`."""
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state)})
     # Numbers such as NAdam's mu_product have a dtype of their own, which torch rounds to that of
     # the parameters.
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for place, own in entries.items():
+    for place, entries in state.items():
         held = optimizer.state[parameters[place]]
-        held.update({k: v.to(held[k].device) for k, v in own.items() if v.ndim == 0})
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.ndim == 0:
+                held[name] = value.to(held[name].device, copy=True)
 
 
 class Average:
@@ -119,15 +93,12 @@ class Average:
         for name in now.keys() - set(numbers):
             self.weights[name].copy_(now[name])
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """Everything that the next update depends on."""
-        return {
-            "count": torch.tensor(self.count),
-            **{f"of.{k}": v.clone() for k, v in self.weights.items()},
-        }
+        return {"count": self.count, "weights": self.weights}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Go back to a state."""
         self.count = int(state["count"])
         for name, tensor in self.weights.items():
-            tensor.copy_(state[f"of.{name}"])
+            tensor.copy_(state["weights"][name])

@@ -12,16 +12,61 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hdnn.kernels import native
 from hdnn.kernels.native import SolverOptions
+from hdnn.models import Model
+from hdnn.training.objective import loss_name
+from hdnn.config import TrainingConfig
 
 Array = np.ndarray
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernel solves; beyond it a matrix library wins."""
+TOLERANCE = 1e-9
+"""Where the Newton solver stops: the largest entry of the gradient."""
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
 ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
+
+
+def solve_output(
+    model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
+) -> None:
+    """Set the output layer to the minimizer (or a few Adam steps towards it) given y_N.
+
+    It is solved on the CPU, wherever the model is.
+
+    Args:
+        model: whose head is set.
+        out: y_N, ``(samples, n)``.
+        target: class numbers ``(samples,)``, or values ``(samples, outputs)``.
+        weight: ``(samples,)``.
+        config: the solver, and the weight of the penalty.
+    """
+    head = model.head
+    T = target.cpu().double().reshape(len(out), -1).numpy()
+    w = weight.cpu().double().numpy()
+    V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy()
+    loss = loss_name(model.task, head.out_features)
+    solve(with_ones(out), T, w / w.sum(), V, loss, config.alpha_c, solver_options(config))
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(V[:, :-1]))
+        head.bias.copy_(torch.from_numpy(V[:, -1]))
+
+
+def solver_options(config: TrainingConfig) -> SolverOptions:
+    """The solver that a config asks for."""
+    return SolverOptions(
+        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
+    )
+
+
+def with_ones(out: Tensor) -> Array:
+    """y_N in float64 with a last column of ones, ``(..., samples, n + 1)``."""
+    Z = out.detach().cpu().double().numpy()
+    return np.concatenate([Z, np.ones((*Z.shape[:-1], 1))], axis=-1)
 
 
 def solve(
@@ -64,7 +109,7 @@ def adam(
     first, second = np.zeros_like(V), np.zeros_like(V)
     beta1, beta2 = options.beta1, options.beta2
     for t in range(1, options.iterations + 1):
-        _, R, _ = _EVALUATE[loss](Z @ V.T, target, weight)
+        _, R, _ = EVALUATE[loss](Z @ V.T, target, weight)
         G = R.T @ Z + 2 * alpha_c * V
         first = beta1 * first + (1 - beta1) * G
         second = beta2 * second + (1 - beta2) * G * G
@@ -95,7 +140,7 @@ def newton(
         alpha_c: weight of ||V||^2.
         iterations, tolerance: at most so many; stop where no entry of the gradient is larger.
     """
-    evaluate = _EVALUATE[loss]
+    evaluate = EVALUATE[loss]
     value, R, P = evaluate(Z @ V.T, target, weight)
     value += alpha_c * float((V * V).sum())
     for iteration in range(iterations):
@@ -105,36 +150,23 @@ def newton(
         step = (
             _conjugate_gradients(_softmax_hessian(Z, P, weight, alpha_c), G)
             if loss == "softmax"
-            else _factorised(Z, P, alpha_c, G)
+            else _factorized(Z, P, alpha_c, G)
         )
-        slope, length = float((step * G).sum()), 1.0
-        if 0 <= slope <= ROUNDING * abs(value):  # nothing that a line search could measure
+        descent, length = float((step * G).sum()), 1.0
+        if 0 <= descent <= ROUNDING * abs(value):  # nothing that a line search could measure
             V -= step
             return iteration + 1
         for _ in range(LINE_SEARCH):
             tried = V - length * step
             new, R, P = evaluate(Z @ tried.T, target, weight)
             new += alpha_c * float((tried * tried).sum())
-            if new <= value - 1e-4 * length * slope + 1e-15 * abs(value):
+            if new <= value - 1e-4 * length * descent + 1e-15 * abs(value):
                 break
             length /= 2
         else:  # the decrease is below rounding
             return iteration
         V[:], value = tried, new
     return iterations
-
-
-@np.errstate(all="ignore")
-def loss_and_residuals(
-    Z: Array, target: Array, weight: Array, V: Array, loss: str
-) -> tuple[float, Array]:
-    """sum_i w_i loss_i, and its derivatives by the logits, ``(samples, outputs)``.
-
-    Args:
-        Z, target, weight, V, loss: as in `newton`.
-    """
-    value, R, _ = _EVALUATE[loss](Z @ V.T, target, weight)
-    return value, R
 
 
 # Each gives sum_i w_i loss_i, R[i] = w_i dloss_i/dlogits, and what its Hessian is made of: the
@@ -148,8 +180,8 @@ def _logistic(values: Array, target: Array, weight: Array) -> tuple[float, Array
     wrong = margin < 0
     p = np.where(wrong, 1.0, e) / (1 + e)  # of the other class
     losses = np.log1p(e) - margin * wrong
-    slopes = weight * p
-    return float(weight @ losses), -(sign * slopes)[:, None], slopes * (1 - p)
+    residuals = weight * p
+    return float(weight @ losses), -(sign * residuals)[:, None], residuals * (1 - p)
 
 
 def _softmax(values: Array, target: Array, weight: Array) -> tuple[float, Array, Array]:
@@ -169,10 +201,10 @@ def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array,
     return float(weight @ (R * R).sum(1)) / 2, R * weight[:, None], weight
 
 
-_EVALUATE = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
+EVALUATE = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
 
 
-def _factorised(Z: Array, curvature: Array, alpha_c: float, G: Array) -> Array:
+def _factorized(Z: Array, curvature: Array, alpha_c: float, G: Array) -> Array:
     """The step S of S (Z' C Z + 2 alpha_c I) = G."""
     from scipy.linalg.lapack import dposv  # numpy's own solvers check for longer than they solve
 

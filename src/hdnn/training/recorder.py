@@ -1,58 +1,29 @@
 """The recorder: what happens to gradients along the depth of a network while it is trained.
 
 It looks, and leaves no trace: the weights of a training with and without it are the same bits.
-In a run folder its recordings are in ``gradients.jsonl``, beside the history: first a line that
-says what was recorded (`Header`), then one line for every recording (`Recording`).
+In a run folder its recordings are in ``gradients.jsonl``, one line of JSON for each, which
+``pandas.read_json(path, lines=True)`` reads.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
-from hdnn.config import DEPTHS, SAMPLES, RecordConfig
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.files import finite, read_json_lines
+from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Values
-from hdnn.training.loops import Observations
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Header:
-    """The first line of a record: what is recorded.
-
-    Args:
-        every: iterations from one recording to the next.
-        depths: l of the recorded d y_N / d y_l, from 0 (input) to N (output).
-        samples: of every batch, the first so many are looked at.
-        format: of the file.
-    """
-
-    every: int
-    depths: tuple[int, ...]
-    samples: int
-    format: int = FORMAT
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Header:
-        """The header of a line of the file."""
-        if values.get("format") != FORMAT:
-            raise ValueError("it is of another format")
-        return cls(**{**values, "depths": tuple(values["depths"])})
+from hdnn.config import DEPTHS, SAMPLES
 
 
 @dataclass(frozen=True)
@@ -65,8 +36,8 @@ class Recording:
         norms: of d y_N / d y_l at the recorded depths, and the energy.
         gradient: norms of the gradient of the penalized loss, on the whole batch, with respect to
             the weights of layer l, before clipping, at the same depths but N (one entry in all
-            where layers share their weights); empty where no sample counts.
-        gradient_norm: the same for the weights of all layers together; NaN where no sample counts.
+            where layers share their weights).
+        gradient_norm: the same for the weights of all layers together.
     """
 
     epoch: int
@@ -76,87 +47,70 @@ class Recording:
     gradient_norm: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The line of the file: numbers with six digits; lists that are empty are left out."""
-        columns = {name: value for name, value in self.norms.to_dict().items() if name in _LISTS}
-        lists = {**columns, "gradient": list(self.gradient)}
-        numbers = {"gradient_norm": self.gradient_norm, **{k: v for k, v in lists.items() if v}}
-        return {"epoch": self.epoch, "iteration": self.iteration, **_rounded(numbers)}
+        """The line of the file: numbers with six digits, None where they are not finite.
+
+        Returns:
+            Numbers and lists by name; the columns of `norms` among them.
+        """
+        columns = {name: _rounded(value) for name, value in self.norms.to_dict().items()}
+        plain: dict[str, Any] = finite(
+            {
+                "epoch": self.epoch,
+                "iteration": self.iteration,
+                "gradient_norm": _rounded(self.gradient_norm),
+                "gradient": _rounded(list(self.gradient)),
+                **columns,
+            }
+        )
+        return plain
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Recording:
+        """The recording of a line; ValueError where that is none.
+
+        Args:
+            line: as `to_dict` gives it.
+
+        Returns:
+            The recording.
+        """
+        epoch, iteration, norms = line["epoch"], line["iteration"], Norms.from_dict(line)
+        columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
+        if type(epoch) is not int or type(iteration) is not int or epoch < 1:
+            raise ValueError("epoch and iteration are integers")
+        if any(column.shape != (len(norms.layers),) for column in columns):
+            raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
+        gradient = tuple(_number(value) for value in line["gradient"])
+        return cls(epoch, iteration, norms, gradient, _number(line["gradient_norm"]))
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_rounded(part) for part in value]
-    return float(f"{value:.6g}")
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-class GradientLog:
-    """The file ``gradients.jsonl`` of a run."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def header(self) -> Header:
-        """What was recorded.
-
-        Raises:
-            FileFormatError: the file does not begin with a header.
-        """
-        try:
-            with open(self.path, "rb") as file:
-                return Header.from_dict(json.loads(file.readline()))
-        except Exception as error:  # whatever a reader of any bytes may meet
-            raise FileFormatError(
-                f"{self.path} is no record of gradients: {str(error)[:200]}"
-            ) from error
-
-    def read(self) -> tuple[Header, list[dict[str, Any]]]:
-        """What was recorded, and the recordings."""
-        header = self.header()
-
-        def parse(line: dict[str, Any]) -> dict[str, Any] | None:
-            return None if "format" in line else _checked(line, len(header.depths))
-
-        lines = read_json_lines(self.path, parse)
-        return header, [line for line in lines if line is not None]
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
 
 
-def header_line(header: Header) -> bytes:
-    """The first line of the file."""
-    return json.dumps(asdict(header)).encode() + b"\n"
+def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
+    """The recordings of a file ``gradients.jsonl``.
 
+    Args:
+        path: the file.
 
-def gradient_lines(recordings: Sequence[Recording]) -> list[bytes]:
-    """The lines of recordings."""
-    return [json.dumps(finite(each.to_dict())).encode() + b"\n" for each in recordings]
+    Returns:
+        One for every line.
 
-
-_LISTS = ("mean", "minimum", "maximum", "smallest", "of_mean", "energy", "gradient")
-
-
-def _checked(line: dict[str, Any], depths: int) -> dict[str, Any]:
-    """A recording as it is in the file, if it has what every recording has."""
-    for name in ("epoch", "iteration"):
-        if type(line[name]) is not int:
-            raise ValueError(f"{name} is an integer")
-    _check_number("gradient_norm", line["gradient_norm"])
-    for name in _LISTS:
-        values = line.get(name, []) if name in ("energy", "gradient") else line[name]
-        for value in values:
-            _check_number(name, value)
-        if name in _LISTS[:5] and len(values) != depths:
-            raise ValueError(f"{name} has {len(values)} entries for {depths} depths")
-    return line
-
-
-def _check_number(name: str, value: object) -> None:
-    if value is not None and type(value) not in (int, float):
-        raise ValueError(f"{name} is made of numbers")
+    Raises:
+        FileFormatError: a line is no recording.
+    """
+    return read_json_lines(Path(path), Recording.from_dict)
 
 
 class Recorder:
-    """Watches a training, every so many iterations.
+    """Watches a training, every so many iterations; see `hdnn.training.loops.Observer`.
 
     Args:
         every: iterations from one recording to the next; the first is before the first step.
@@ -164,17 +118,18 @@ class Recorder:
         samples: how many samples of a batch.
 
     Attributes:
-        recordings: of all whole epochs so far.
+        recordings: all so far, those of an epoch that was interrupted included.
 
     >>> import hdnn
-    >>> from hdnn.data import split
+    >>> from hdnn.data import Dataset
     >>> from hdnn.training import Trainer, TrainingConfig
-    >>> data = split("double-moons", size=400)
+    >>> X = torch.randn(200, 2)
+    >>> data = Dataset.from_arrays(X, X[:, 0] > 0)
     >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
     >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     >>> recorder = Recorder(every=4)
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50), recorder=recorder)
-    >>> _ = trainer.fit(data.X_train, data.y_train)
+    >>> _ = trainer.fit(data)
     >>> [recording.iteration for recording in recorder.recordings]
     [0, 4]
     """
@@ -182,73 +137,31 @@ class Recorder:
     def __init__(
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
-        RecordConfig(every=every, samples=samples)  # checks them
+        for name, value in (("every", every), ("samples", samples)):
+            if type(value) is not int or value < 1:
+                raise HdnnError(f"{name} is an integer of at least 1, got {value!r:.40}")
         self.every, self.depths, self.samples = every, depths, samples
         self.recordings: list[Recording] = []
 
-    def header(self, network: HamiltonianNetwork) -> Header:
-        """What is recorded of a network."""
-        if network.features is None:
-            raise HdnnError(
-                "recording serves networks over features; look at images with hdnn.analysis.watch"
-            )
-        many = isinstance(self.depths, int)
-        depths = spaced_depths(network.layers, self.depths) if many else self.depths  # type: ignore[arg-type]
-        return Header(self.every, tuple(depths), self.samples)  # type: ignore[arg-type]
-
-    def start(
-        self, network: HamiltonianNetwork, states: Tensor, stem: nn.Module | None = None
-    ) -> None:
-        """Watch a network that is trained on ``states``, of which the stem makes y_0."""
-        self._stem = nn.Identity() if stem is None else stem
-        self._network, self._states = network, states
-        self._depths = self.header(network).depths
-        self.recordings = []
-        self._pending: list[tuple[int, Norms, np.ndarray | None]] = []
-
-    def observes(self, iteration: int) -> bool:
-        """Whether this iteration is recorded."""
-        return iteration % self.every == 0
-
-    def before_step(self, iteration: int, samples: Tensor) -> None:
-        """Measure the network, with its present weights, on some samples of the batch."""
-        self._pending.append((iteration, self._measure(samples.reshape(-1)), None))
-
-    def after_gradients(self, norms: np.ndarray) -> None:
-        """Keep the norms of the gradient."""
-        iteration, measured, _ = self._pending[-1]
-        self._pending[-1] = iteration, measured, norms.reshape(-1)
-
-    def after_compiled_epoch(self, seen: Observations) -> None:
-        """Measure the weights that one network had in an epoch, each on its batch."""
-        own = self._network.values()
-        for k, iteration in enumerate(seen.iterations):
-            theta, beta = (torch.from_numpy(part[0][k]) for part in (seen.theta, seen.beta))
-            values = own._replace(theta=theta, beta=beta)
-            measured = self._measure(torch.from_numpy(seen.batches[k][0]), values)
-            self._pending.append((iteration, measured, seen.gradient_norms[0][k]))
+    def start(self, model: Model, batches: int) -> None:
+        """Watch a model that is trained with so many batches an epoch."""
+        if model.stem.takes_images or model.network.features is None:
+            raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
+        if model.head.weight.device.type != "cpu":
+            raise HdnnError("recording runs on the CPU: leave out device, or the recording")
+        self._stem, self._batches, self.recordings = model.stem, batches, []
 
     @torch.no_grad()
-    def _measure(self, batch: Tensor, values: Values | None = None) -> Norms:
-        y = self._stem(self._states[batch[: self.samples]])
-        return profile(self._network, y, self._depths, values=values)
-
-    def finish(self, epoch: int) -> list[Recording]:
-        """Make the recordings of an epoch that has ended."""
-        made = [
-            Recording(epoch, iteration, norms, *self._gradient(gradient))
-            for iteration, norms, gradient in self._pending
-        ]
-        self._pending = []
-        self.recordings += made
-        return made
-
-    def _gradient(self, gradient: np.ndarray | None) -> tuple[tuple[float, ...], float]:
-        """Norms of layers and of the whole gradient; none where a step was not taken."""
-        if gradient is None:
-            return (), math.nan
-        layers = self._network.layers
-        shown = gradient
-        if len(gradient) == layers:
-            shown = gradient[[depth for depth in self._depths if depth < layers]]
-        return tuple(shown.tolist()), float(np.sqrt((gradient * gradient).sum()))
+    def observe(
+        self, iteration: int, network: HamiltonianNetwork, states: Tensor, gradients: np.ndarray
+    ) -> None:
+        """Record an iteration; arguments as in `hdnn.training.loops.Observer`."""
+        layers, depths = network.layers, self.depths
+        depths = spaced_depths(layers, depths) if isinstance(depths, int) else list(depths)
+        norms = profile(network, self._stem(states[: self.samples]), depths)
+        shown = gradients
+        if len(gradients) == layers:
+            shown = gradients[[depth for depth in depths if depth < layers]]
+        total = float(np.linalg.norm(gradients))
+        epoch = iteration // self._batches + 1
+        self.recordings.append(Recording(epoch, iteration, norms, tuple(shown.tolist()), total))

@@ -16,7 +16,6 @@ from hdnn.data import Dataset, problem
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
 from hdnn.models.projection import MOST_PADDED, default_width
-from hdnn.training.targets import scale_of
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]
@@ -183,7 +182,7 @@ def _table_dtype(data: Dataset) -> str:
     """float64 for few rows, or where a column's mean would swallow its spread in float32."""
     scalers = [Scaler.fit(data.X, data.weight)]
     if data.task == "regression":
-        scalers.append(scale_of(data.y, data.weight))
+        scalers.append(Scaler.fit(data.y.double().reshape(len(data.y), -1), data.weight))
     offset = any(bool((s.mean.abs() > 1e3 * s.scale).any()) for s in scalers)
     return "float64" if len(data.X) <= SMALL or offset else "float32"
 

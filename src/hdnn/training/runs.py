@@ -36,12 +36,11 @@ from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, finite, read_json_lines, sync
 from hdnn.models import Model, save
 from hdnn.models import load as load_model
-from hdnn.training import targets
 from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.recorder import Recorder, gradient_lines, header_line
+from hdnn.training.recorder import Recorder, read_recordings
 from hdnn.training.resolve import resolve
-from hdnn.training.trainer import Callback, EpochRecord, Snapshot, Trainer
+from hdnn.training.trainer import Callback, EpochRecord, State, Trainer, load_state
 
 LOCK = ".lock"
 """The file that a process holds while it trains; it is no part of a run."""
@@ -277,6 +276,10 @@ class Run:
         config = self.config
         return load(config.data).to(getattr(torch, config.model.dtype))
 
+    def read_gradients(self) -> list[dict[str, Any]]:
+        """The recordings of gradients, as plain values; none where they were not asked for."""
+        return [recording.to_dict() for recording in read_recordings(self.gradients)]
+
     def load_checkpoint(self, prepared: Prepared) -> Model | None:
         """The model as of the last checkpoint; None where there is no checkpoint.
 
@@ -290,10 +293,9 @@ class Run:
         if state is None:
             return None
         try:
-            prepared.model.load_state_dict(model_state(state))
-        except RuntimeError as error:
+            load_state(prepared.model, state)
+        except FileFormatError as error:
             raise self._unusable(error) from error
-        _finish_targets(prepared.model, prepared.data)
         return prepared.model
 
     # --- training ---------------------------------------------------------------------------------
@@ -338,18 +340,16 @@ class Run:
         asked = config.record
         recorder = None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
         state = self._read_checkpoint()
-        log = _Log(self, model, recorder, seconds)
+        log = _Log(self, recorder, seconds)
         log.begin(0 if state is None else state["epoch"])
         trainer = Trainer(model, config.training, [log, *callbacks], recorder)
         try:
-            target = _training_targets(data)
-            trainer.fit(data.X, target, resume=None if state is None else _snapshot(state))
+            trainer.fit(data, resume=state)
             log.save(trainer)  # more epochs can continue from it
         except (KeyboardInterrupt, HdnnError) as error:
             if not isinstance(error, StorageError | FileFormatError):
                 log.save(trainer)
             raise
-        _finish_targets(model.cpu(), data)
         metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}
         if len(data.X_test):
             metrics["test"] = evaluate(model, data.X_test, data.y_test)
@@ -358,12 +358,12 @@ class Run:
         save(model, self.model_file)  # last: it says that the run is finished
         return metrics
 
-    def _read_checkpoint(self) -> dict[str, Any] | None:
+    def _read_checkpoint(self) -> State | None:
         """The state after an epoch; None where there is none."""
         if not self.checkpoint.exists():
             return None
         try:
-            state: dict[str, Any] = torch.load(self.checkpoint, weights_only=True)
+            state: State = torch.load(self.checkpoint, weights_only=True)
             if type(state["epoch"]) is not int or state["epoch"] < 0:
                 raise ValueError("its epoch is not a number")
         except (
@@ -390,20 +390,18 @@ class Run:
 class _Log:
     """Writes history, recordings and checkpoints of a training: a callback of the trainer."""
 
-    def __init__(self, run: Run, model: Model, recorder: Recorder | None, seconds: float) -> None:
+    def __init__(self, run: Run, recorder: Recorder | None, seconds: float) -> None:
         self.run, self.recorder, self.interval = run, recorder, seconds
-        self.header = None if recorder is None else recorder.header(model.networks[0])
-        self.first, self.last = 0, time.monotonic()
+        self.last = time.monotonic()
 
     def begin(self, epoch: int) -> None:
         """Cut the files back to the end of an epoch."""
-        self.first = epoch
-        self._kept = _lines_until(self.run.history, epoch)
-        self._replace(self.run.history, self._kept)
-        if self.header is not None:
-            first = header_line(self.header)
-            self._kept_gradients = [first, *_lines_until(self.run.gradients, epoch, first)]
-            self._replace(self.run.gradients, self._kept_gradients)
+        self._kept = {path: _lines_until(path, epoch) for path in self._files()}
+        for path, lines in self._kept.items():
+            self._replace(path, lines)
+
+    def _files(self) -> list[Path]:
+        return [self.run.history, *([] if self.recorder is None else [self.run.gradients])]
 
     def _replace(self, path: Path, lines: list[bytes]) -> None:
         content = b"".join(lines)
@@ -413,8 +411,8 @@ class _Log:
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
         self._append(self.run.history, [_dump(record.to_dict())])
-        if self.recorder is not None and trainer.snapshot is not None:
-            self._append(self.run.gradients, gradient_lines(trainer.snapshot.recordings))
+        if self.recorder is not None:
+            self._append(self.run.gradients, self._recordings(record.epoch, record.epoch))
         if time.monotonic() - self.last >= self.interval:
             self._write_checkpoint(trainer)
 
@@ -427,24 +425,29 @@ class _Log:
 
     def save(self, trainer: Trainer) -> None:
         """Write all of the last whole epoch, wherever the training was interrupted."""
-        if trainer.snapshot is None:
+        if trainer.state is None:
             return
-        epoch = trainer.snapshot.epoch
+        epoch = trainer.state["epoch"]
         records = [_dump(r.to_dict()) for r in trainer.history if r.epoch <= epoch]
-        self._replace(self.run.history, [*self._kept, *records])
+        self._replace(self.run.history, [*self._kept[self.run.history], *records])
         if self.recorder is not None:
-            recordings = [r for r in self.recorder.recordings if r.epoch <= epoch]
-            self._replace(self.run.gradients, [*self._kept_gradients, *gradient_lines(recordings)])
+            kept = self._kept[self.run.gradients]
+            self._replace(self.run.gradients, [*kept, *self._recordings(1, epoch)])
         self._write_checkpoint(trainer)
+
+    def _recordings(self, first: int, last: int) -> list[bytes]:
+        """The lines of the recordings of some epochs."""
+        assert self.recorder is not None
+        found = (r for r in self.recorder.recordings if first <= r.epoch <= last)
+        return [_dump(recording.to_dict()) for recording in found]
 
     def _write_checkpoint(self, trainer: Trainer) -> None:
         """Write the state; what it counts in is on the disk before it."""
-        assert trainer.snapshot is not None
-        for path in (self.run.history, self.run.gradients):
+        for path in self._files():
             if path.exists():
                 sync(path)
         content = io.BytesIO()  # of which a full disk makes an OSError
-        torch.save(_state(trainer.snapshot), content)
+        torch.save(trainer.state, content)
         with atomic(self.run.checkpoint) as temporary:
             temporary.write_bytes(content.getbuffer())
         self.last = time.monotonic()
@@ -454,53 +457,16 @@ def _dump(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-# --- the state of a trainer as plain values -------------------------------------------------------
-
-
-def _state(snapshot: Snapshot) -> dict[str, Any]:
-    return {"epoch": snapshot.epoch, "seconds": snapshot.seconds, "tensors": snapshot.tensors}
-
-
-def _snapshot(state: dict[str, Any]) -> Snapshot:
-    return Snapshot(**state)
-
-
-def model_state(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The weights of the model in a state."""
-    prefix = "model."
-    tensors = state["tensors"].items()
-    return {name[len(prefix) :]: value for name, value in tensors if name.startswith(prefix)}
-
-
-def _training_targets(data: Dataset) -> torch.Tensor:
-    """Class numbers, or the standardized targets of a regression."""
-    if data.task == "classification":
-        return data.y
-    return targets.standardize(data.y, targets.scale_of(data.y))
-
-
-def _finish_targets(model: Model, data: Dataset) -> None:
-    """Let a model that was trained on standardized targets predict them as they are."""
-    if data.task == "regression":
-        targets.predict_unscaled(model, targets.scale_of(data.y))
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _lines_until(path: Path, epoch: int, header: bytes = b"") -> list[bytes]:
-    """The lines of a file that belong to epochs up to this one, but for the header.
+def _lines_until(path: Path, epoch: int) -> list[bytes]:
+    """The lines of a file that belong to epochs up to this one.
 
     Raises:
         FileFormatError: a line cannot be read.
     """
-    first = json.loads(header) if header else None
-
-    def parse(line: dict[str, Any]) -> dict[str, Any]:
-        return {"epoch": 0} if line == first else _with_epoch(line)
-
-    lines = read_json_lines(path, parse)
-    return [_dump(line) for line in lines if 1 <= line["epoch"] <= epoch]
+    return [_dump(line) for line in read_json_lines(path, _with_epoch) if line["epoch"] <= epoch]
 
 
 def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,6 @@ COMMANDS = {
     "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
     "play": Listed("play", LOOK, "Train networks in the browser."),
     "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
-    "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
     "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),
     "margins": Listed("gradients", LOOK, "Show how far data are from the decision boundary."),
     "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),

@@ -22,7 +22,6 @@ QUICK = "HDNN_QUICK"
 REHEARSALS: dict[str, dict[str, Any]] = {
     "train": {"epochs": 3},
     "demo": {"epochs": 2},
-    "animate": {"seconds": 2.0},
     "table1": {"seeds": 1, "layers": [4], "jobs": 1},
     "table2": {"seeds": 1, "layers": [2]},
     "figure2": {"seeds": 1, "quick": True},

@@ -15,7 +15,14 @@ from hdnn.cli.base import app, emit, say
 from hdnn.cli.commands import with_ending
 from hdnn.errors import HdnnError
 from hdnn.models import Model
-from hdnn.plots import check_figure_path, profile_figure, record_figure, save_figure
+from hdnn.plots import (
+    LIGHT,
+    check_figure_path,
+    new_figure,
+    norms_by_depth,
+    record_by_depth,
+    save_figure,
+)
 from hdnn.training.prepare import prepare
 from hdnn.training.recorder import GradientLog
 from hdnn.training.runs import Run
@@ -68,14 +75,13 @@ def gradients(
             seen = profile(net, model.preprocess(X), depths)
     header, entries = (None, []) if log is None else log.read()
     if out is not None:
-        figure = (
-            record_figure(header, entries, str(run))
-            if header is not None and entries
-            else profile_figure(seen, str(run))
-            if seen is not None
-            else None
-        )
-        if figure is None:
+        figure = new_figure(6.4, 3.2)
+        if header is not None and entries:
+            layers = {"layers": header.depths}
+            record_by_depth(figure.subplots(), [{**layers, **entry} for entry in entries])
+        elif seen is not None:
+            norms_by_depth(figure.subplots(), seen, str(run)[-60:], LIGHT.color(0))
+        else:
             raise HdnnError(f"{run} has no recordings yet: nothing to draw")
         save_figure(figure, out)
     if as_json:

@@ -1,4 +1,4 @@
-"""`hdnn report`: a run as one page to look at."""
+"""`hdnn report`: a run as one page to look at, and as an animation."""
 
 from __future__ import annotations
 
@@ -22,33 +22,48 @@ def report(
             callback=with_ending(".html"),
         ),
     ] = None,
+    gif: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also animate the data on their way through the layers.",
+            callback=with_ending(".gif"),
+        ),
+    ] = None,
+    dark: Annotated[bool, typer.Option(help="Light on dark, for --gif.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
-    How well it does, its layers, its gradients, what theory says of it.
+    It shows how well the network does, how it learned, and what happens to the data and the
+    gradients in its layers.
     """
+    from hdnn.plots import DARK, LIGHT
+    from hdnn.reports.animation import animate, check_animation
+    from hdnn.reports.build import check_page_path, material_of_run, render
+
+    path = run / "report.html" if out is None else out
+    check_page_path(path)
+    if gif is not None:
+        check_animation(gif)
     with working(errors, "making the report"):
-        path = write_report(run, out)
+        material = material_of_run(run)
+        render(material).save(path)
+        if gif is not None:
+            animate(material, gif, theme=DARK if dark else LIGHT)
     if as_json:
-        emit({"run": str(run), "report": str(path), "bytes": path.stat().st_size})
+        files = {"report": str(path), **({} if gif is None else {"gif": str(gif)})}
+        emit({"run": str(run), **files, "bytes": path.stat().st_size})
         return
     say(f"report: {path}")
+    if gif is not None:
+        say(f"animation: {gif} ({gif.stat().st_size / 1e6:.2f} MB)")
 
 
 def say_report(run: Path, quiet: bool = False) -> None:
     """Write the page of a run into its folder and name it."""
+    from hdnn.reports import report_of_run
+
     with working(errors, "making the report"):
-        path = write_report(run)
+        path = report_of_run(run).save(run / "report.html")
     if not quiet:
         say(f"report: {path}")
-
-
-def write_report(run: Path, out: Path | None = None) -> Path:
-    """Write the page of a run, by default into its folder; returns its path."""
-    from hdnn.report.build import check_page_path, report_of_run
-
-    path = run / "report.html" if out is None else out
-    if out is not None:
-        check_page_path(out)
-    return report_of_run(run).save(path)

@@ -19,7 +19,6 @@ from hdnn.cli.show_metrics import show_references
 from hdnn.data import problem
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.progress import listening
-from hdnn.report.terminal import Charts
 from hdnn.training import toml
 from hdnn.training.loops import BATCHES
 from hdnn.training.prepare import PreparedRun
@@ -113,11 +112,10 @@ def train(
         run.tidy()
         _say_finished(run, as_json)
         return
-    charts = Charts()
     note_kernels()
     with _interruptible(run), _Progress(run_config.training.epochs, quiet=as_json) as progress:
-        metrics = run.train([charts, progress], checkpoint_seconds, prepared)
-    _report(run, metrics, charts, as_json)
+        metrics = run.train([progress], checkpoint_seconds, prepared)
+    _report(run, metrics, as_json)
     if report:
         say_report(run.folder, quiet=as_json)
 
@@ -234,7 +232,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool) -> None:
+def _report(run: Run, metrics: dict[str, Any], as_json: bool) -> None:
     assert run.trained is not None
     references, warnings = compare_with_references(*run.trained)
     if as_json:
@@ -247,7 +245,6 @@ def _report(run: Run, metrics: dict[str, Any], charts: Charts, as_json: bool) ->
         )
         say(f"{part:8}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
-    charts.show(run.history, console)
     say(f"run: {run.folder}")
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
-    from hdnn.report.build import report as report
+    from hdnn.reports import report
     from hdnn.zoo import network
 
 __version__ = "0.2.0"
@@ -48,6 +48,7 @@ _LAZY = {
     "load": "models",
     "network": "zoo",
     "refine": "refinement",
+    "report": "reports",
     "save": "models",
 }
 _MODULES = (
@@ -61,7 +62,7 @@ _MODULES = (
     "program",
     "schemes",
     "refinement",
-    "report",  # also a function: hdnn.report(model, X, y)
+    "reports",
     "training",
     "zoo",
 )
@@ -82,6 +83,7 @@ __all__ = [
     "load",
     "network",
     "refine",
+    "report",
     "save",
     "schemes",
     "zoo",

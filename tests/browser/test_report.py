@@ -38,11 +38,12 @@ def made(**options: Any) -> tuple[hdnn.Model, torch.Tensor, str]:
     net = hdnn.network("H1", features=4, layers=12, T=2.0)
     model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["<b>in", "out"])
     torch.nn.init.normal_(model.head.weight)
-    plain = hdnn.Model(hdnn.network("FCNN", features=4, layers=12), 1, hdnn.Augmentation(2, 4))
-    torch.nn.init.normal_(plain.head.weight)
+    net = hdnn.network("ResNet", features=4, layers=12, T=2.0)
+    beside = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    torch.nn.init.normal_(beside.head.weight)
     X = torch.randn(60, 2)
     labels = ["<b>in" if x > 0 else "out" for x in X[:, 0]]
-    page = hdnn.report(model, X, labels, plain=plain, name="<script>roll", **options)
+    page = hdnn.report(model, X, labels, beside=beside, name="<script>roll", **options)
     return model, X, page.html
 
 
@@ -178,7 +179,7 @@ def test_paper_shows_four_depths_instead_of_the_slider(
     opened.page.emulate_media(media="print")
     assert opened.page.locator(".still").is_visible()
     assert not opened.page.locator("#layer").is_visible()
-    assert opened.page.locator(".still .frame").count() == 2 * 4
+    assert opened.page.locator(".still text").filter(has_text="input").count() == 2
 
 
 def test_without_a_script_there_is_an_image(

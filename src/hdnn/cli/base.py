@@ -1,20 +1,25 @@
-"""The application and what its commands share: errors to exit codes, printing, progress."""
+"""The application and what its commands share: errors to exit codes, printing, progress.
+
+Commands import what they need inside their functions: `hdnn --help` then loads no torch.
+"""
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
-from hdnn.cli.bars import step_bars
-from hdnn.cli.commands import App, Command, CommandGroup
 from hdnn.errors import (
     ConvergenceError,
     DivergenceError,
@@ -24,77 +29,21 @@ from hdnn.errors import (
     StorageError,
 )
 from hdnn.files import finite
-from hdnn.progress import logger, note
+from hdnn.progress import listening, logger, note
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 """Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
-
-_FAILURES = (
-    DivergenceError,
-    ConvergenceError,
-    FetchError,
-    FileFormatError,
-    StorageError,
-)
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError
+USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
+"""Panels of `hdnn --help`."""
 
 console = Console()
 errors = Console(stderr=True)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-class Listed(NamedTuple):
-    """A command as ``hdnn --help`` lists it, without loading it (or torch)."""
-
-    module: str
-    panel: str
-    help: str
-
-
-USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
-
-COMMANDS = {
-    "demo": Listed("demo", USE, "Train H1, MS1 and a plain network, and draw what they learn."),
-    "train": Listed("train", USE, "Train on a table, images, or a data set by name."),
-    "predict": Listed("use", USE, "Append predictions to a table, or list those of images."),
-    "evaluate": Listed("use", USE, "Measure a trained run on held-out data or on another table."),
-    "play": Listed("play", LOOK, "Train networks in the browser."),
-    "report": Listed("report", LOOK, "Write a page about a run, to open in a browser."),
-    "animate": Listed("animate", LOOK, "Animate the data of a run on its way through depth."),
-    "gradients": Listed("gradients", LOOK, "Show norms of d y_N / d y_l along depth and training."),
-    "margins": Listed("gradients", LOOK, "Show how far data are from the decision boundary."),
-    "certify": Listed("theory", CHECK, "Check which statements of the theory hold, with numbers."),
-    "advise": Listed("advise", CHECK, "Suggest T, step and depth for a network on your data."),
-    "data": Listed("data", MORE, "List and fetch data sets."),
-    "reproduce": Listed("reproduce", MORE, "Reproduce the paper's tables and figures."),
-    "export": Listed("export", MORE, "Write a trained model as ONNX."),
-    "info": Listed("tools", MORE, "Show versions, threads and what hdnn knows by name."),
-}
-"""Every command, in the order and the groups of the help; its module registers it with `app`."""
-
-
-def _stand_in(name: str) -> Command:
-    """What the help needs to know of a command."""
-    return Command(name, help=COMMANDS[name].help, rich_help_panel=COMMANDS[name].panel)
-
-
-class _Main(CommandGroup):
-    """Loads a command when it is called; turns an `HdnnError` into a message and an exit code."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in self.commands or cmd_name not in COMMANDS:
-            return self.commands.get(cmd_name)
-        return _stand_in(cmd_name)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in COMMANDS:  # typer suggests a name of a command that it knows
-            self.commands = {name: _stand_in(name) for name in COMMANDS}
-        elif args[0] not in self.commands:
-            importlib.import_module(f"hdnn.cli.{COMMANDS[args[0]].module}")
-            self.commands = typer.main.get_group(app).commands
-        return super().resolve_command(ctx, args)
+class _Main(TyperGroup):
+    """Turns an `HdnnError` into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -104,7 +53,8 @@ class _Main(CommandGroup):
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
 
 
-app = App(
+app = typer.Typer(
+    cls=_Main,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -117,16 +67,18 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(cls=_Main)
+@app.callback()
 def main(
     ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Hamiltonian deep neural networks: deep residual networks whose gradients stay alive."""
-    _show_log()
-    ctx.with_resource(step_bars(errors))
+    """Hamiltonian deep neural networks: train them, look at them, check what theory says."""
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _LogLines) for handler in logger.handlers):
+        logger.addHandler(_LogLines())
+    ctx.with_resource(_progress_bar())
 
 
 class _LogLines(logging.Handler):
@@ -134,12 +86,6 @@ class _LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage(), "dim" if record.levelno < logging.WARNING else "yellow")
-
-
-def _show_log() -> None:
-    logger.setLevel(logging.INFO)
-    if not any(isinstance(handler, _LogLines) for handler in logger.handlers):
-        logger.addHandler(_LogLines())
 
 
 def say(text: str) -> None:
@@ -152,6 +98,11 @@ def warn(text: str, style: str = "yellow") -> None:
     errors.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
+def emit(record: Any) -> None:
+    """A record for programs, as JSON on standard output."""
+    sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
+
+
 @cache
 def note_kernels() -> None:
     """A line on why trainings will be slow, where there are no compiled kernels: once a process."""
@@ -161,8 +112,54 @@ def note_kernels() -> None:
         note(f"{native.obstacle()}; until then the slower reference backend computes")
 
 
-def emit(record: Any) -> None:
-    """A record for programs, as JSON on standard output."""
-    if console.quiet:
+# --- progress -------------------------------------------------------------------------------------
+
+
+class _Bar:
+    """A listener of `hdnn.progress`: one bar, for the step under way, if it takes a while."""
+
+    def __init__(self) -> None:
+        self.text, self.began = "", 0.0
+        self.bar: Progress | None = None
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        complete = total and done >= total
+        if text != self.text or complete:
+            self.close()
+            self.text, self.began = text, time.monotonic()
+        if complete or time.monotonic() - self.began < 0.5:
+            return
+        if self.bar is None:
+            columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+            text_column = TextColumn("{task.description}")
+            self.bar = Progress(text_column, *columns, console=errors, transient=True)
+            self.bar.start()
+            self.bar.add_task(text)
+        self.bar.update(self.bar.task_ids[0], completed=done, total=total or None)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
+        self.bar, self.text = None, ""
+
+
+@contextmanager
+def _progress_bar() -> Iterator[None]:
+    """Show how far steps are on a terminal; elsewhere they tell the log."""
+    if not errors.is_terminal:
+        yield
         return
-    sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
+    bar = _Bar()
+    try:
+        with listening(bar):
+            yield
+    finally:
+        bar.close()
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Say what is done while nobody knows how long it takes; on a terminal, it moves."""
+    with listening(lambda *_: None), errors.status(text):
+        yield

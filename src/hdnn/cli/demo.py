@@ -36,7 +36,7 @@ def demo(
 ) -> None:
     """Train H1, MS1 and a plain network, and draw what they learn."""
     from hdnn.plots import check_figure_path
-    from hdnn.report import report
+    from hdnn.reports import report
 
     check_figure_path(out)
     data = prepare(_config("H1", 16, seed, epochs)).data
@@ -53,7 +53,7 @@ def demo(
             models[SHOWN[0]],
             data.X_test,
             data.y_test,
-            plain=models[SHOWN[1]],
+            beside=models[SHOWN[1]],
             name="the Swiss roll",
             lead=_lead(records),
         ).save(out.with_suffix(".html"))

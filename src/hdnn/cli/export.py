@@ -1,4 +1,4 @@
-"""`hdnn export`: a trained run as a file that needs no hdnn."""
+"""`hdnn export` and `hdnn info`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ from typing import Annotated
 
 import typer
 
-from hdnn.cli.base import app, emit, say
-from hdnn.models import load
-from hdnn.models.export import export_onnx
-from hdnn.training.runs import Run
+from hdnn.cli.base import MORE, Json, app, emit, say
+from hdnn.cli.runs import open_run
 
 
-@app.command()
+@app.command(rich_help_panel=MORE)
 def export(
     run: Annotated[Path, typer.Argument(help="A finished run, or a file of hdnn.save.")],
     out: Annotated[Path, typer.Option(help="ONNX file to write.")],
     check: Annotated[
         bool, typer.Option(help="Compare with hdnn on a batch, if onnxruntime is installed.")
     ] = True,
-    encoded: Annotated[bool, typer.Option(help="Take a table as its encoder gives it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    encoded: Annotated[
+        bool,
+        typer.Option("--encoded", help="Take the encoded columns of a table, not the raw ones."),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a trained model as ONNX.
 
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """
-    model = load(run) if run.is_file() else Run.open(run).load_model()
-    written = export_onnx(model, out, check=check, encoded=encoded)
+    from hdnn.models.export import export_onnx
+
+    written = export_onnx(open_run(run).model, out, check=check, encoded=encoded)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         figures = {"bytes": written.size, "deviation": written.deviation}
@@ -42,3 +44,33 @@ def export(
     else:
         say(f"differs from hdnn by {written.deviation:.2g} on a batch")
     say(f"{written.size} bytes: {out}")
+
+
+@app.command(rich_help_panel=MORE)
+def info(as_json: Json = False) -> None:
+    """Show versions, threads, and the names that hdnn knows."""
+    import platform
+    from importlib.metadata import version
+
+    import torch
+
+    import hdnn
+    from hdnn.data import names
+    from hdnn.kernels import native
+
+    facts = {
+        "hdnn": hdnn.__version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "numpy", "safetensors")},
+        "threads": torch.get_num_threads(),
+        "kernels": native.obstacle() or f"compiled, {native.instruction_set()}",
+        "backends": list(hdnn.backends.BACKENDS),
+        "architectures": list(hdnn.zoo.ARCHITECTURES),
+        "schemes": list(hdnn.schemes.SCHEMES),
+        "data sets": list(names()),
+    }
+    if as_json:
+        emit(facts)
+        return
+    for name, value in facts.items():
+        say(f"{name:18}{', '.join(value) if isinstance(value, list) else value}")

@@ -7,17 +7,11 @@ from typing import Annotated
 
 import typer
 
-from hdnn.cli.base import app, console, emit, note_kernels, say
-from hdnn.cli.commands import App, with_ending
+from hdnn.cli.base import MORE, Json, app, console, emit, note_kernels, say
 from hdnn.errors import HdnnError
-from hdnn.files import atomic
-from hdnn.paper import experiment, figure1, figure2, robustness, table1, table2
-from hdnn.paper.records import Records
-from hdnn.paper.tables import markdown, terminal, texts
-from hdnn.plots import save_figure
 
-reproduce = App(no_args_is_help=True, help="Reproduce the paper's tables and figures.")
-app.add_typer(reproduce, name="reproduce")
+reproduce = typer.Typer(no_args_is_help=True, help="Reproduce the paper's tables and figures.")
+app.add_typer(reproduce, name="reproduce", rich_help_panel=MORE)
 
 Folder = Annotated[Path, typer.Option(help="Folder of the records. Only missing ones are trained.")]
 Protocol1 = Annotated[str, typer.Option(help="paper, tuned or tuned-restarts.")]
@@ -27,10 +21,11 @@ Layers = Annotated[list[int] | None, typer.Option(help="Only this depth. Repeata
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 FirstSeed = Annotated[int, typer.Option(help="First seed.")]
 Jobs = Annotated[int | None, typer.Option(help="Number of processes.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _write(path: Path, text: str) -> None:
+    from hdnn.files import atomic
+
     with atomic(path) as temporary:
         temporary.write_text(text)
 
@@ -49,6 +44,10 @@ def reproduce_table1(
     as_json: Json = False,
 ) -> None:
     """Table 1: test accuracies on the Swiss roll and the double moons."""
+    from hdnn.paper import experiment, table1
+    from hdnn.paper.records import Records
+    from hdnn.paper.tables import terminal, texts
+
     filters = {"data": data or (), "architecture": architecture or (), "layers": layers or ()}
     cells = table1.cells(protocol, split, **filters)  # type: ignore[arg-type]
     wanted = range(first_seed, first_seed + seeds)
@@ -86,6 +85,9 @@ def reproduce_table2(
     as_json: Json = False,
 ) -> None:
     """Table 2: accuracies of the image network on MNIST."""
+    from hdnn.paper import table2
+    from hdnn.paper.tables import terminal, texts
+
     cells = table2.cells(protocol, architecture=architecture or (), layers=layers or (), data=data)
     if epochs is not None and data == "mnist":
         raise HdnnError("--epochs is for other --data; on MNIST the protocol fixes the epochs")
@@ -104,15 +106,17 @@ def reproduce_table2(
 
 @reproduce.command(name="figure1")
 def reproduce_figure1(
-    out: Annotated[
-        Path,
-        typer.Option(help="File to write: png, svg, pdf or jpg.", callback=with_ending(".png")),
-    ] = Path("figure1.png"),
+    out: Annotated[Path, typer.Option(help="File to write: png, svg, pdf or jpg.")] = Path(
+        "figure1.png"
+    ),
     protocol: Protocol1 = "tuned",
     split: Split = "paper",
     seed: Annotated[int, typer.Option(help="Of data, weights and batches.")] = 1000,
 ) -> None:
     """Figure 1: decision regions of H1 on the Swiss roll and the double moons."""
+    from hdnn.paper import figure1
+    from hdnn.plots import save_figure
+
     note_kernels()
     save_figure(figure1.figure1(protocol, split, seed), out)
     say(f"figure: {out}")
@@ -122,12 +126,17 @@ def reproduce_figure1(
 def reproduce_figure2(
     out: Folder = Path("results/figure2"),
     seeds: Seeds = 10,
-    first_seed: FirstSeed = figure2.DRAWN_SEED,
+    first_seed: FirstSeed = 1000,
     quick: Annotated[bool, typer.Option(help="Only the networks of the figure.")] = False,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Figure 2: norms of d y_N / d y_l during training."""
+    from hdnn.paper import figure2
+    from hdnn.paper.records import Records
+    from hdnn.paper.tables import terminal
+    from hdnn.plots import save_figure
+
     note_kernels()
     cases = figure2.FIGURE if quick else figure2.CASES
     wanted = range(first_seed, first_seed + seeds)
@@ -143,26 +152,3 @@ def reproduce_figure2(
     table = figure2.table(figure2.FIGURE, records, figure2.NORMS)
     console.print(terminal(table[[*figure2.NARROW]], "Norms of d y_N / d y_l during training"))
     say(f"{len(records)} records, tables and figures: {out}")
-
-
-@reproduce.command(name="robustness")
-def reproduce_robustness(
-    out: Annotated[Path | None, typer.Option(help="Folder of the records.")] = None,
-    seeds: Seeds = 3,
-    first_seed: FirstSeed = 1000,
-    samples: Annotated[int, typer.Option(min=1, help="Number of test samples.")] = 500,
-    jobs: Jobs = None,
-    as_json: Json = False,
-) -> None:
-    """Distances of the data of Figure 1 to the decision boundary."""
-    note_kernels()
-    store = None if out is None else Records(out, robustness.KEY)
-    wanted = range(first_seed, first_seed + seeds)
-    records = robustness.robustness(samples).sweep(wanted, store, jobs)
-    table = robustness.summary(records)
-    if out is not None:
-        _write(out / "robustness.md", markdown(table))
-    if as_json:
-        emit({"records": records})
-        return
-    console.print(terminal(table[[*robustness.NARROW]], "Distance to the decision boundary"))

@@ -1,68 +1,72 @@
-"""`hdnn certify`: which statements of the theory hold of a network."""
+"""`hdnn certify` and `hdnn advise`: what theory says of a network, and which T and depth suit."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.text import Text
-from torch import Tensor
 
-from hdnn.analysis import Certificate, certify
-from hdnn.cli.base import FAILED, app, console, emit, warn
-from hdnn.cli.use import encoder_of
-from hdnn.data import PROBLEMS, iter_rows, split
+from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say, warn
+from hdnn.cli.runs import Opened, encoder_of, evenly, open_run
 from hdnn.errors import HdnnError
-from hdnn.models import Model, load
-from hdnn.networks import HamiltonianNetwork
-from hdnn.training.runs import Run
 
-ROWS = 2000
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hdnn.models import Model
+    from hdnn.networks import HamiltonianNetwork
+
+PIXELS = 2000
 """States of images (one for every pixel) that are examined at most."""
 _COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
+Samples = Annotated[int, typer.Option(min=1, help="Number of samples to use, evenly chosen.")]
 
 
-@app.command(name="certify")
-def certify_command(
+@app.command(rich_help_panel=CHECK)
+def certify(
     run: Annotated[Path, typer.Argument(help="A finished run, or a file written by hdnn.save.")],
     data: Annotated[
         str | None,
         typer.Option(help="Data set or table to check it on (default: the training data)."),
     ] = None,
-    samples: Annotated[int, typer.Option(help="Number of samples to check, evenly chosen.")] = 100,
+    samples: Samples = 100,
     tolerance: Annotated[
         float | None, typer.Option(help="Relative tolerance of equations (default: rounding).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check which theorems about gradients hold for a network.
 
     Exits with 1 if something that is proved does not hold.
     """
-    if samples < 1:
-        raise HdnnError(f"--samples is a positive integer, got {samples}")
+    import torch
+    from rich.text import Text
+
+    from hdnn import analysis
+
     with torch.no_grad():
-        pairs = _blocks(run, data, samples)
-    certificates = [certify(network, y, tolerance=tolerance) for network, y in pairs]
+        pairs = _blocks(open_run(run), data, samples)
+    certificates = [analysis.certify(network, y, tolerance=tolerance) for network, y in pairs]
     if as_json:
         records = [certificate.to_dict() for certificate in certificates]
         emit(records[0] if len(records) == 1 else {"blocks": records})
     else:
-        for certificate in certificates:
-            _show(certificate)
+        for line in "\n".join(map(str, certificates)).splitlines():
+            console.print(Text(line, style=_COLORS.get(line[:8].strip(), "")), soft_wrap=True)
     if not all(certificate.ok for certificate in certificates):
         raise typer.Exit(FAILED)
 
 
-def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[HamiltonianNetwork, Tensor]]:
-    """Every Hamiltonian block of what is saved there, with states that enter it."""
-    folder = path.parent if path.name == "model.safetensors" else path
-    run = Run.open(folder) if folder.is_dir() and (folder / "config.toml").is_file() else None
-    if run is None and not path.is_file():
-        raise HdnnError(f"{path} is neither a run nor a file of hdnn.save")
-    model = load(path) if run is None else run.load_model()
+def _blocks(
+    opened: Opened, data: str | None, samples: int
+) -> list[tuple[HamiltonianNetwork, Tensor]]:
+    """Every Hamiltonian block of a model, with states that enter it."""
+    import torch
+
+    from hdnn.networks import HamiltonianNetwork
+
+    model = opened.model
     if isinstance(model, HamiltonianNetwork):
         if data is not None or model.features is None:
             raise HdnnError("a network without a model takes states, not data; save the model")
@@ -70,40 +74,108 @@ def _blocks(path: Path, data: str | None, samples: int) -> list[tuple[Hamiltonia
         draw = torch.Generator().manual_seed(0)
         dtype = next(model.parameters()).dtype
         return [(model, torch.randn(samples, model.features, generator=draw).to(dtype))]
-    X = _data(model, data) if data is not None else _training_data(run)
-    subset = X[torch.linspace(0, len(X) - 1, min(samples, len(X))).long()]
+    X = evenly(opened.data().X if data is None else _read(model, data), samples)
     if model.stem.takes_images:
-        pixels = subset.shape[-1] * subset.shape[-2]
-        subset = subset[: max(1, ROWS // pixels)]
-    blocks = model.block_inputs(model.prepare(subset))
+        X = X[: max(1, PIXELS // X[0, 0].numel())]
+    blocks = model.block_inputs(model.prepare(X))
     if not blocks:
         raise HdnnError("the model has no Hamiltonian block")
     return blocks
 
 
-def _training_data(run: Run | None) -> Tensor:
-    if run is None:
-        raise HdnnError("a model outside a run does not know its data: pass --data")
-    return run.load_data().X
+def _read(model: Model, source: str) -> Tensor:
+    """A planar problem or a table, as the model takes it."""
+    import torch
 
+    from hdnn.data import PROBLEMS, iter_rows, split
 
-def _data(model: Model, source: str) -> Tensor:
     if model.stem.takes_images:
         raise HdnnError("--data is for tables; images are taken from the run itself")
-    dtype = model.head.weight.dtype
-    if source.lower().replace("_", "-") in PROBLEMS:
-        X: Tensor = split(source.lower().replace("_", "-")).X_train.to(dtype)
+    name = source.lower().replace("_", "-")
+    if name in PROBLEMS:
+        X: Tensor = split(name).X_train
     else:
         encoder = encoder_of(model)
         rows = iter_rows(Path(source), encoder.columns)
         parts = [torch.from_numpy(encoder.transform(values)) for _, values in rows]
-        X = torch.cat(parts).to(dtype) if parts else torch.zeros(0, model.features)
+        X = torch.cat(parts) if parts else torch.zeros(0, model.features)
     if not len(X) or X.shape[1] != model.features:
         raise HdnnError(f"the model takes {model.features} features, {source} has {X.shape[1]}")
-    return X
+    return X.to(model.head.weight.dtype)
 
 
-def _show(certificate: Certificate) -> None:
-    for line in str(certificate).splitlines():
-        style = _COLORS.get(line[:8].strip(), "")
-        console.print(Text(line, style=style), soft_wrap=True)
+@app.command(rich_help_panel=CHECK)
+def advise(
+    source: Annotated[
+        str, typer.Argument(help="Finished run, data set (swiss-roll, ...) or table.")
+    ],
+    architecture: Annotated[
+        str, typer.Option(help="MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN.")
+    ] = "H1",
+    layers: Annotated[
+        int | None, typer.Option(help="Number of layers (default: as hdnn train).")
+    ] = None,
+    T: Annotated[
+        float | None, typer.Option("--T", help="Final time T; the step is h = T / layers.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict, for a table.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data and the initial weights.")] = 0,
+    samples: Samples = 100,
+    as_json: Json = False,
+) -> None:
+    """Suggest T, step and depth for a network on your data.
+
+    For a finished run, also tell what twice the layers would change.
+    """
+    import torch
+
+    from hdnn import analysis
+
+    trained = (Path(source) / "config.toml").is_file()
+    if trained:
+        opened = open_run(Path(source))
+        model, X = opened.model, evenly(opened.data().X, samples)
+    else:
+        model, X = _untrained(source, target, architecture, layers, T, seed)
+        X = evenly(X, samples)
+    if model.stem.takes_images:
+        raise HdnnError("advise serves planar data sets and tables, not images")
+    with torch.no_grad():
+        advice = analysis.advise(model.network, model.preprocess(X))
+    change = _change_of_refinement(model, X) if trained else None
+    if as_json:
+        emit({**advice.to_dict(), **({"twice_the_layers": change} if trained else {})})
+        return
+    say(str(advice))
+    if change is not None:
+        what = "of the predicted classes" if model.task == "classification" else "of their spread"
+        say(f"twice the layers    would change {100 * change:.2g} % {what}")
+
+
+def _untrained(
+    source: str,
+    target: str | None,
+    architecture: str,
+    layers: int | None,
+    T: float | None,
+    seed: int,
+) -> tuple[Model, Tensor]:
+    """The network that `hdnn train` would build, and its training data."""
+    raise NotImplementedError
+
+
+def _change_of_refinement(model: Model, X: Tensor) -> float | None:
+    """How predictions change with twice the layers and the same ODE; None for a plain network.
+
+    The share of the classes that change, or the mean change of values relative to their spread.
+    """
+    from hdnn.refinement import refine
+
+    try:
+        finer = refine(model, [2 * net.layers for net in model.networks])
+    except HdnnError:
+        return None
+    now, then = (each.eval().predict(X).double() for each in (model, finer))
+    if model.task == "classification":
+        return float((now != then).double().mean())
+    return float(((now - then).abs() / now.std(0, correction=0).clamp_min(1e-300)).mean())

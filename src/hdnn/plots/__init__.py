@@ -1,14 +1,18 @@
 """Figures in one style; each draws on an axis and returns it. Matplotlib is loaded when used.
 
-A new plot is a function like those of `gradients` or `planar`, exported here.
+A new plot is a function like those of `curves` or `planar`, exported here.
 """
 
 import hdnn.application  # noqa: F401
-from hdnn.plots.flow import Flow, Plane, flow
-from hdnn.plots.gradients import learning_curves, norms_by_depth, profile_figure, record_figure
-from hdnn.plots.planar import decision_regions, flow_figure, layer_states, scatter
+from hdnn.plots.curves import (
+    learning_curves,
+    norms_by_depth,
+    predicted_against_observed,
+    record_by_depth,
+)
+from hdnn.plots.flow import Flow, flow
+from hdnn.plots.planar import decision_regions, flow_figure, layer_states, scatter, strip_figure
 from hdnn.plots.style import (
-    CLASS_COLORS,
     DARK,
     LIGHT,
     THEMES,
@@ -17,19 +21,19 @@ from hdnn.plots.style import (
     check_figure_path,
     clean,
     color_ramp,
+    inline_svg,
     label_ends,
+    log_axis,
     new_figure,
     plot_band,
     save_figure,
 )
 
 __all__ = [
-    "CLASS_COLORS",
     "DARK",
     "LIGHT",
     "THEMES",
     "Flow",
-    "Plane",
     "Theme",
     "bare",
     "check_figure_path",
@@ -38,14 +42,17 @@ __all__ = [
     "decision_regions",
     "flow",
     "flow_figure",
+    "inline_svg",
     "label_ends",
     "layer_states",
     "learning_curves",
+    "log_axis",
     "new_figure",
     "norms_by_depth",
     "plot_band",
-    "profile_figure",
-    "record_figure",
+    "predicted_against_observed",
+    "record_by_depth",
     "save_figure",
     "scatter",
+    "strip_figure",
 ]

@@ -16,49 +16,14 @@ FRAMES = 65
 
 
 @dataclass(frozen=True)
-class Plane:
-    """A fixed plane of projection, so that motion is motion and not a change of axes.
-
-    Args:
-        center: ``(n,)``, what is at the origin.
-        axes: ``(2, n)``, orthonormal.
-        shares: of the variance of all states that each axis shows.
-        boundary: whether the first axis is the distance to the plane that separates two classes.
-
-    >>> import hdnn, torch
-    >>> from hdnn import plots
-    >>> net = hdnn.network("H1", features=2, layers=8, T=1.0)
-    >>> model, X = hdnn.Model(net, 1), torch.randn(30, 2)
-    >>> plots.flow(model, X).plane.axes.shape
-    (2, 2)
-    """
-
-    center: np.ndarray
-    axes: np.ndarray
-    shares: tuple[float, float]
-    boundary: bool
-
-    def project(self, states: np.ndarray) -> np.ndarray:
-        """``(..., n)`` to ``(..., 2)``.
-
-        Args:
-            states: ``(..., n)``.
-
-        Returns:
-            ``(..., 2)``.
-        """
-        points: np.ndarray = (states - self.center) @ self.axes.T
-        return points
-
-
-@dataclass(frozen=True)
 class Flow:
-    """Samples at depths of a model, in a plane.
+    """Samples at depths of a model, projected to one fixed plane: what moves is the data.
 
     Args:
         depths: ``(D,)`` layer numbers, counted over all blocks; 0 is the input.
         points: ``(D, samples, 2)``; NaN where a state is not finite.
-        plane: what the points are projections to.
+        shares: of the variance of all states that each axis shows.
+        boundary: whether the first axis is the distance to the plane that separates two classes.
         last: the number of layers of the model.
 
     >>> import hdnn, torch
@@ -72,7 +37,8 @@ class Flow:
 
     depths: tuple[int, ...]
     points: np.ndarray
-    plane: Plane
+    shares: tuple[float, float]
+    boundary: bool
     last: int
 
     def box(self) -> tuple[float, float, float, float]:
@@ -106,8 +72,8 @@ def states_by_depth(model: Model, X: Tensor, most: int = FRAMES) -> tuple[list[i
     return [before + depth for depth in chosen], states
 
 
-def choose_plane(model: Model, states: np.ndarray) -> Plane:
-    """The plane to look at states ``(D, samples, n)`` in, the same at all depths.
+def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float, float], bool]:
+    """States ``(D, samples, n)`` as points of a plane, the same at all depths; see `Flow`.
 
     For two classes of planar data: the first axis is the distance to the plane that the head
     separates them by, the second the direction of largest variance along it. Otherwise the two
@@ -119,20 +85,20 @@ def choose_plane(model: Model, states: np.ndarray) -> Plane:
         flat = np.zeros((1, states.shape[-1]))
     center = flat.mean(0)
     centered = flat - center
-    total = max(float((centered**2).sum()), 1e-300)
     weight = model.head.weight.detach().double().cpu().numpy()
-    planar = model.features == 2 and weight.shape[0] == 1 and model.task == "classification"
-    norm = float(np.linalg.norm(weight[0])) if planar else 0.0
-    axes = np.zeros((2, states.shape[-1]))
-    if norm > 0 and weight.shape[1] == states.shape[-1]:
-        axes[0] = weight[0] / norm
-        center = center - ((center @ axes[0]) + float(model.head.bias[0].detach()) / norm) * axes[0]
-        axes[1] = _leading(centered - np.outer(centered @ axes[0], axes[0]), 1)[0]
+    norm = float(np.linalg.norm(weight[0]))
+    two_classes = weight.shape[0] == 1 and model.task == "classification"
+    boundary = model.features == 2 and two_classes and norm > 0
+    if boundary:
+        normal = weight[0] / norm
+        center = center - ((center @ normal) + float(model.head.bias[0].detach()) / norm) * normal
+        along = _leading(centered - np.outer(centered @ normal, normal), 1)
+        axes = np.stack([normal, along[0]])
     else:
-        norm = 0.0
         axes = _leading(centered, 2)
-    shares = [float(((centered @ axis) ** 2).sum()) / total for axis in axes]
-    return Plane(center, axes, (shares[0], shares[1]), norm > 0)
+    total = max(float((centered**2).sum()), 1e-300)
+    one, two = (float(((centered @ axis) ** 2).sum()) / total for axis in axes)
+    return (states - center) @ axes.T, (one, two), boundary
 
 
 def _leading(centered: np.ndarray, count: int) -> np.ndarray:
@@ -155,7 +121,7 @@ def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
         most: depths at most.
 
     Returns:
-        The points at every depth that is shown, and the plane.
+        The points at every depth that is shown.
 
     >>> import hdnn
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
@@ -163,6 +129,5 @@ def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
     (9, 10, 2)
     """
     depths, states = states_by_depth(model, X, most)
-    plane = choose_plane(model, states)
     last = sum(net.layers for net in model.networks)
-    return Flow(tuple(depths), plane.project(states), plane, last)
+    return Flow(tuple(depths), *_project(model, states), last)

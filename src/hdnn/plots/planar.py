@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis import profile
+from hdnn.analysis.norms import spaced_depths
 from hdnn.errors import HdnnError
 from hdnn.models import Model
+from hdnn.plots.curves import norms_by_depth
 from hdnn.plots.flow import Flow, flow
-from hdnn.plots.gradients import norms_by_depth
 from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figure, theme_of
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def layer_states(
             fontsize=SMALL,
             color=theme.muted,
         )
-    if moving.plane.boundary and moving.depths[frame] == moving.last:
+    if moving.boundary and moving.depths[frame] == moving.last:
         axis.axvline(0, color=theme_of(axis).ink, linewidth=1.0)
     axis.set_xlim(left, right)
     axis.set_ylim(bottom, top)
@@ -189,6 +190,36 @@ def collapsed(points: np.ndarray, side: float) -> bool:
     """Whether points ``(samples, 2)`` have fallen onto one, as seen in a square of this side."""
     known = points[np.isfinite(points).all(1)]
     return len(known) > 1 and float(np.ptp(known, axis=0).max()) < 0.02 * side
+
+
+def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4) -> Figure:
+    """One row per flow: the data at some depths, for paper and for readers without scripts.
+
+    Args:
+        flows: by title, all with the same samples.
+        labels: ``(samples,)``, class numbers.
+        frames: depths that are drawn.
+
+    Returns:
+        The figure.
+
+    >>> import hdnn, torch
+    >>> from hdnn import plots
+    >>> model, X = hdnn.Model(hdnn.network("H1", features=2, layers=8, T=1.0), 1), torch.randn(9, 2)
+    >>> figure = plots.strip_figure({"H1": plots.flow(model, X)}, torch.zeros(9).numpy())
+    >>> [axis.get_title() for axis in figure.axes]
+    ['input', 'layer 3', 'layer 5', 'layer 8']
+    """
+    figure = new_figure(1.75 * frames, 2.0 * len(flows))
+    for row, (name, moving) in enumerate(flows.items()):
+        for column, frame in enumerate(spaced_depths(len(moving.depths) - 1, frames)):
+            axis = figure.add_subplot(len(flows), frames, row * frames + column + 1)
+            layer_states(axis, moving, labels, frame)
+            depth = moving.depths[frame]
+            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
+            if column == 0:
+                axis.set_ylabel(name, fontsize=NORMAL)
+    return figure
 
 
 @torch.no_grad()

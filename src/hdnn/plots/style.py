@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import os
 import re
@@ -75,11 +76,8 @@ DARK = Theme(
     ),
 )
 THEMES = {"light": LIGHT, "dark": DARK}
-CLASS_COLORS = LIGHT.classes
 SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
-LEAST_LUMINANCE = 0.13
-"""Of a color on dark paper: a contrast of 3 at least."""
 
 
 def theme_of(axis: Axes) -> Theme:
@@ -142,7 +140,9 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     _ink(figure)
     with atomic(path) as temporary:
         if kind == "svg":
-            temporary.write_text(_svg(figure, dpi), encoding="utf-8")
+            text = _svg(figure, dpi)
+            text = text if _theme(figure) is DARK else _adaptive(text)
+            temporary.write_text(text, encoding="utf-8")
         else:
             figure.savefig(temporary, format=kind, dpi=dpi)
 
@@ -157,15 +157,14 @@ def _ink(figure: Figure) -> None:
             text.set_color(theme.ink)
 
 
-def _svg(figure: Figure, dpi: int) -> str:
+def _svg(figure: Figure, dpi: int, fonttype: str = "path") -> str:
     """A figure as SVG, the same bytes every time."""
     from matplotlib import rc_context
 
-    with io.StringIO() as file, rc_context({"svg.hashsalt": "hdnn"}):
+    with io.StringIO() as file, rc_context({"svg.hashsalt": "hdnn", "svg.fonttype": fonttype}):
         figure.savefig(file, format="svg", dpi=dpi, metadata={"Date": None})
         text = file.getvalue()
-    text = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
-    return text if _theme(figure) is DARK else _adaptive(text)
+    return re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
 
 
 def _rounded(places: str) -> str:
@@ -175,9 +174,10 @@ def _rounded(places: str) -> str:
 
 def _adaptive(svg: str) -> str:
     """A light SVG with rules that make it dark where the reader, or the page around it, is."""
+    dark = dict(zip(_colors(LIGHT), _colors(DARK), strict=True)) | {"#000000": DARK.ink}
     rules = "".join(
-        f'[style*="{name}: {color}"]{{{name}:{_dark(color)}!important}}'
-        for color in sorted(set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)))
+        f'[style*="{name}: {color}"]{{{name}:{dark[color]}!important}}'
+        for color in sorted({*re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)} & dark.keys())
         for name in ("fill", "stroke")
     )
     style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
@@ -185,21 +185,35 @@ def _adaptive(svg: str) -> str:
     return svg[:start] + style + svg[start:]
 
 
-def _dark(color: str) -> str:
-    """What a color is on dark paper: that of the theme, else as much lighter as it must be."""
-    light, dark = ((t.paper, t.ink, t.muted, t.grid, *t.classes) for t in (LIGHT, DARK))
-    known = {"#000000": DARK.ink, **dict(zip(light, dark, strict=True))}
-    if color in known:
-        return known[color]
-    parts = [int(color[k : k + 2], 16) for k in (1, 3, 5)]
-    while _luminance(parts) < LEAST_LUMINANCE:
-        parts = [round(part + (255 - part) * 0.1) for part in parts]
-    return "#" + "".join(f"{part:02x}" for part in parts)
+def _colors(theme: Theme) -> list[str]:
+    return [theme.paper, theme.ink, theme.muted, theme.grid, *theme.classes]
 
 
-def _luminance(parts: Sequence[int]) -> float:
-    linear = [(part / 255) ** 2.2 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+def inline_svg(figure: Figure, label: str) -> str:
+    """A light figure as an SVG element for a page that defines the theme as CSS variables.
+
+    The page then colors it: --paper, --ink, --muted, --grid and --c0 to --c9.
+
+    Args:
+        figure: what to draw.
+        label: what it shows, for readers who cannot see it.
+
+    Returns:
+        ``<svg ...>``, with text as text.
+
+    >>> from hdnn import plots
+    >>> plots.inline_svg(plots.new_figure(1, 1), "nothing")[:30]
+    '<svg role="img" aria-label="no'
+    """
+    figure.patch.set_visible(False)
+    _ink(figure)
+    svg = _svg(figure, 150, fonttype="none")
+    names = ("paper", "ink", "muted", "grid", *(f"c{k}" for k in range(len(LIGHT.classes))))
+    for name, color in zip(names, _colors(LIGHT), strict=True):
+        svg = svg.replace(f": {color}", f": var(--{name})")
+    inside = svg[svg.index("<svg") + len("<svg") :]
+    inside = re.sub(r' (width|height)="[^"]*pt"', "", inside, count=2)  # as wide as its place
+    return f'<svg role="img" aria-label="{html.escape(label)}"{inside}'
 
 
 def check_figure_path(
@@ -230,6 +244,8 @@ def check_figure_path(
 def color_ramp(count: int) -> list[str]:
     """A sequence of colors, from dark (near the input) to light (near the output).
 
+    All of them stand out from light and from dark paper.
+
     Args:
         count: how many.
 
@@ -238,12 +254,12 @@ def color_ramp(count: int) -> list[str]:
 
     >>> from hdnn import plots
     >>> plots.color_ramp(2)[0]
-    '#440154'
+    '#2f6c8e'
     """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(colormaps["viridis"](0.92 * k / max(count - 1, 1))) for k in range(count)]
+    return [to_hex(colormaps["viridis"](0.35 + 0.55 * k / max(count - 1, 1))) for k in range(count)]
 
 
 def clean(axis: Axes) -> Axes:
@@ -271,6 +287,27 @@ def clean(axis: Axes) -> Axes:
         label.set_color(theme.muted)
         label.set_fontsize(SMALL)
     axis.title.set_color(theme.ink)
+    return axis
+
+
+def log_axis(axis: Axes) -> Axes:
+    """A logarithmic y axis whose ticks are plain numbers: 0.5, not 5 × 10⁻¹.
+
+    Args:
+        axis: the axis to change.
+
+    Returns:
+        The axis.
+
+    >>> from hdnn import plots
+    >>> plots.log_axis(plots.new_figure(4, 3).subplots()).get_yscale()
+    'log'
+    """
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
     return axis
 
 

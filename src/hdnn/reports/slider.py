@@ -15,7 +15,7 @@ from hdnn.models import Model
 from hdnn.plots.flow import Flow, flow
 from hdnn.plots.planar import Box, box_around, grid
 from hdnn.plots.style import color_ramp
-from hdnn.report.words import shortened
+from hdnn.reports.words import shortened
 
 RESOLUTION = 120
 """Cells along each side of the decision regions."""
@@ -27,8 +27,8 @@ SAMPLES = {"planar": 800, "table": 500, "image": 200}
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What the slider shows: flows of the model and, beside it, of a plain network.
+class Slider:
+    """What the slider shows: flows of the model and of another beside it.
 
     Args:
         samples: the data that are drawn, ``(samples, ...)``.
@@ -65,7 +65,7 @@ class Scene:
                     "depths": moving.depths,
                     "last": moving.last,
                     "box": moving.box(),
-                    "boundary": moving.plane.boundary,
+                    "boundary": moving.boundary,
                     "points": _base64(moving.points.astype("<f4")),
                     "regions": None if areas is None else [_base64(_run_lengths(a)) for a in areas],
                 }
@@ -74,7 +74,7 @@ class Scene:
         }
 
 
-def scene(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) -> Scene:
+def slider(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) -> Slider:
     """What the slider shows of models, by title, on data; ``regions`` where the data allow it."""
     first = next(iter(models.values()))
     planar = first.features == 2 and not first.stem.takes_images
@@ -91,7 +91,7 @@ def scene(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) 
             regions_by_depth(model, box, moving.depths)
             for model, moving in zip(models.values(), flows, strict=True)
         ]
-    return Scene(samples, numbers, labels, colors, list(models), flows, areas, box)
+    return Slider(samples, numbers, labels, colors, list(models), flows, areas, box)
 
 
 def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[str] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from hdnn.analysis import Certificate, Norms
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
+from hdnn.plots.planar import collapsed
 
 LONGEST = 48
 """Characters of a name that are shown."""
@@ -18,12 +19,13 @@ PARTS = {"train": "training", "test": "held-out", "data": "data"}
 """What the parts of the data are called."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
-MEASURABLE = 2e-3
-"""Seconds of a prediction below which its overhead is most of it."""
-KEPT = 0.1
-"""Points of accuracy that hardly count."""
-MEASURES = {"r2": "R²", "rmse": "RMSE", "mae": "MAE"}
-"""What measures are called whose key is no word."""
+METRICS = {
+    **{"r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log loss", "roc_auc": "ROC AUC"},
+    **{"average_precision": "average precision", "calibration_error": "calibration error"},
+}
+"""Display names of metrics."""
+REFERENCES = {"linear": "linear model", "baseline": "most frequent class, or mean"}
+"""Models that any result should beat."""
 
 
 SIGNS = (
@@ -93,12 +95,17 @@ def typeset(text: str) -> str:
 
 def network_name(model: Model) -> str:
     """What a network is, for those who do not know the names of the zoo."""
-    name = model.networks[0].name
+    name = model.networks[0].name if model.networks else ""
     if name == "FCNN":
         return "plain network"
     if not name or name == "ResNet":
         return name or "the network"
     return f"Hamiltonian network ({name})"
+
+
+def wrapped(name: str) -> str:
+    """A name on two lines, for narrow places."""
+    return name.replace(" (", "\n(")
 
 
 def class_name(label: str) -> str:
@@ -152,18 +159,34 @@ def learning(history: Sequence[dict[str, Any]]) -> str:
     return text + "."
 
 
-def gradients(seen: Norms, beside: Norms | None, plain: str) -> str:
+def flow(flows: Sequence[Flow]) -> str:
+    """What the slider shows."""
+    text = "Drag the slider, or use the arrow keys, to follow the data through the layers."
+    if len(flows) == 1:
+        return text
+    text += " Both networks have the same size and were trained on the same data"
+    beside = flows[1]
+    left, right, *_ = beside.box()
+    if collapsed(beside.points[-1], right - left):
+        return text + "; the second one sends all samples to one place and cannot separate them."
+    return text + "."
+
+
+def gradients(lines: Mapping[str, Norms]) -> str:
     """What happens to gradients along depth."""
-    low, high = (number(float(value)) for value in (seen.mean.min(), seen.mean.max()))
-    text = (
-        f"Across all {seen.layers[-1]} layers, a small change at a layer reaches the output "
-        f"multiplied by {low} to {high} on average (the norm of ∂y_N/∂y_ℓ)"
+    sentences = []
+    for name, seen in lines.items():
+        low, high = (number(float(value)) for value in (seen.mean.min(), seen.mean.max()))
+        text = f"{name}: {low} to {high}"
+        text += "" if seen.exact else " (estimated)"
+        text += ", the gradient has vanished" if seen.mean[0] < VANISHED else ""
+        sentences.append(text)
+    first = next(iter(lines.values()))
+    return (
+        f"How much a small change at one of the {first.layers[-1]} layers changes the output, on "
+        f"average over samples (the norm of ∂y_N/∂y_ℓ). {'; '.join(sentences)}. Where it is near "
+        "0, layers before it learn nothing; where it is huge, training is unstable."
     )
-    text += "." if seen.exact else " (estimated by power iteration)."
-    if beside is not None:
-        text += f" In {plain}, one at the input is multiplied by {number(float(beside.mean[0]))}"
-        text += ": the gradient has vanished." if beside.mean[0] < VANISHED else "."
-    return text
 
 
 def _layers(count: int) -> str:
@@ -185,8 +208,8 @@ def certificate(found: Certificate) -> str:
 
 def projection(moving: Flow, shown: int, total: int) -> str:
     """What the axes of the slider's plane are."""
-    one, two = (100 * share for share in moving.plane.shares)
-    if moving.plane.boundary:
+    one, two = (100 * share for share in moving.shares)
+    if moving.boundary:
         text = (
             "Horizontal: signed distance of the state to the separating plane. Vertical: the "
             "direction within that plane along which the states of all layers vary most. "

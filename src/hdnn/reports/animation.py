@@ -1,4 +1,4 @@
-"""The data flowing through depth, as a GIF or an MP4."""
+"""The data flowing through depth, as a GIF."""
 
 from __future__ import annotations
 
@@ -15,30 +15,26 @@ from hdnn.files import atomic
 from hdnn.plots import LIGHT, Flow, Theme, check_figure_path, new_figure
 from hdnn.plots.planar import layer_states
 from hdnn.plots.style import NORMAL
-from hdnn.report import measure, words
-from hdnn.report.collect import Material
-from hdnn.report.scene import Scene, scene
+from hdnn.reports import words
+from hdnn.reports.build import Material
+from hdnn.reports.sections import accuracy
+from hdnn.reports.slider import Slider, slider
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMATS = ("gif", "mp4")
+FORMATS = ("gif",)
 RATE = 12
 """Images a second: fast enough to see motion, and few enough for a small file."""
 HELD = (0.6, 1.4)
 """Seconds that the first and the last layer are shown."""
-SHORTEST, LONGEST = 2.0, 8.0
 COLORS = 48
 """Of a GIF: two or three shades of every color that is drawn."""
 
 
-def check_animation(path: str | os.PathLike[str], seconds: float) -> None:
-    """Raise `HdnnError` for a name, a folder or a length that an animation cannot have."""
+def check_animation(path: str | os.PathLike[str]) -> None:
+    """Raise `HdnnError` for a name or a folder that an animation cannot have."""
     check_figure_path(path, FORMATS, "animation")
-    if not SHORTEST <= seconds <= LONGEST:
-        raise HdnnError(f"seconds is {SHORTEST:g} to {LONGEST:g}, got {seconds:g}")
-    if Path(path).suffix.lower() == ".mp4":
-        _ffmpeg()
 
 
 def animate(
@@ -48,25 +44,24 @@ def animate(
 
     Args:
         material: of a finished run.
-        path: ends in .gif or .mp4.
-        seconds: 2 to 8, with the time for which the first and the last layer are held.
+        path: ends in .gif.
+        seconds: with the time for which the first and the last layer are held.
         theme: light or dark.
 
     Raises:
-        HdnnError: the run is not finished, or the name or the length is not allowed.
+        HdnnError: the run is not finished, or the name is not allowed.
     """
-    check_animation(path, seconds)
+    check_animation(path)
     if material.model is None:
         raise HdnnError(material.notices[0])
     if not material.model.networks:
         raise HdnnError("the model has no Hamiltonian layers to animate")
-    shown = scene(material.models, material.X, material.y, regions=False)
-    shares = (measure.accuracy(m, material.X, material.y) for m in material.models.values())
+    shown = slider(material.models, material.X, material.y, regions=False)
+    shares = (accuracy(m, material.X, material.y) for m in material.models.values())
     scores = [words.correct(share) for share in shares]
     images = _images(shown, scores, seconds, theme)
     with atomic(path) as temporary:
-        write = _write_mp4 if Path(path).suffix.lower() == ".mp4" else _write_gif
-        write(images, temporary)
+        _write_gif(images, temporary)
     return Path(path).stat().st_size
 
 
@@ -79,7 +74,7 @@ def moments(frames: int, seconds: float) -> np.ndarray:
 
 
 def _images(
-    shown: Scene, scores: Sequence[str], seconds: float, theme: Theme
+    shown: Slider, scores: Sequence[str], seconds: float, theme: Theme
 ) -> Iterator[np.ndarray]:
     """RGB images ``(H, W, 3)``."""
     for moment in moments(len(shown.flows[0].depths), seconds):
@@ -88,7 +83,7 @@ def _images(
         yield np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # type: ignore[attr-defined]
 
 
-def _frame(shown: Scene, scores: Sequence[str], moment: float, theme: Theme) -> Figure:
+def _frame(shown: Slider, scores: Sequence[str], moment: float, theme: Theme) -> Figure:
     """All flows side by side at a moment between two frames; scores are told at the end."""
     count = len(shown.flows)
     figure = new_figure(3.2 * count, 3.7, theme)
@@ -143,26 +138,3 @@ def _keep_exact(image: Any, color: np.ndarray) -> None:
     entries = np.array(image.getpalette()).reshape(-1, 3)
     entries[np.abs(entries - color.astype(int)).max(1) < 8] = color
     image.putpalette(entries.ravel().tolist())
-
-
-def _ffmpeg() -> Any:
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise HdnnError("MP4 needs imageio-ffmpeg: pip install 'hdnn[mp4]', or use .gif") from error
-    return imageio_ffmpeg
-
-
-def _write_mp4(images: Iterator[np.ndarray], path: Path) -> None:
-    first = next(images)
-    height, width = (side - side % 2 for side in first.shape[:2])  # as the codec wants it
-    options = ["-movflags", "faststart", "-f", "mp4"]
-    writer = _ffmpeg().write_frames(
-        str(path), (width, height), fps=RATE, macro_block_size=2, output_params=options
-    )
-    writer.send(None)
-    try:
-        for image in (first, *images):
-            writer.send(np.ascontiguousarray(image[:height, :width]))
-    finally:
-        writer.close()

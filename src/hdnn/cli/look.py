@@ -1,0 +1,151 @@
+"""`hdnn report`, `hdnn gradients` and `hdnn play`: what people look at."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hdnn.cli.base import LOOK, Json, app, emit, say, working
+from hdnn.cli.runs import evenly, open_run
+from hdnn.errors import HdnnError
+
+DEPTHS = 9
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    run: Annotated[Path, typer.Argument(help="A run, finished or not.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write (default: report.html in the run).")
+    ] = None,
+    gif: Annotated[
+        Path | None, typer.Option(help="Also animate the data on their way through the layers.")
+    ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Light on dark, for --gif.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a page about a run, to open in a browser.
+
+    It shows how well the network does, how it learned, and what happens to the data and the
+    gradients in its layers.
+    """
+    from hdnn.plots import DARK, LIGHT
+    from hdnn.reports.animation import animate, check_animation
+    from hdnn.reports.build import check_page_path, material_of_run, render
+
+    path = run / "report.html" if out is None else out
+    check_page_path(path)
+    if gif is not None:
+        check_animation(gif)
+    with working("making the report"):
+        material = material_of_run(run)
+        render(material).save(path)
+        if gif is not None:
+            animate(material, gif, theme=DARK if dark else LIGHT)
+    if as_json:
+        files = {"report": str(path), **({} if gif is None else {"gif": str(gif)})}
+        emit({"run": str(run), **files, "bytes": path.stat().st_size})
+        return
+    say(f"report: {path}")
+    if gif is not None:
+        say(f"animation: {gif} ({gif.stat().st_size / 1e6:.2f} MB)")
+
+
+@app.command(rich_help_panel=LOOK)
+def gradients(
+    run: Annotated[Path, typer.Argument(help="A run, finished or recorded with --record.")],
+    samples: Annotated[
+        int, typer.Option(min=1, help="Number of held-out samples to measure.")
+    ] = 500,
+    depths: Annotated[
+        int, typer.Option(min=2, help="Number of layers to show, evenly spaced.")
+    ] = DEPTHS,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write a figure: the recorded norms, or else the norms by layer."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how strongly the output reacts to a change at each layer."""
+    import torch
+
+    from hdnn import plots
+    from hdnn.analysis import profile
+    from hdnn.training.runs import Run
+
+    folder = Run.open(run)
+    records = folder.read_gradients()
+    if out is not None:
+        plots.check_figure_path(out)
+    seen = None
+    if folder.finished or not records:
+        opened = open_run(run)  # says how to continue a run that is not finished
+        if opened.model.stem.takes_images:
+            raise HdnnError(f"{run} is a run on images; look at it with hdnn.analysis.watch")
+        X, _ = opened.held_out()
+        with torch.no_grad():
+            seen = profile(
+                opened.model.network, opened.model.preprocess(evenly(X, samples)), depths
+            )
+    if out is not None:
+        figure = plots.new_figure(6.4, 3.2)
+        if records:
+            plots.record_by_depth(figure.subplots(), records)
+        elif seen is not None:
+            name = str(run)[-60:]
+            plots.norms_by_depth(figure.subplots(), seen, name, plots.LIGHT.color(0))
+        plots.save_figure(figure, out)
+    if as_json:
+        trained = None if seen is None else seen.to_dict()
+        emit({"run": str(run), "trained": trained, "recordings": records})
+        return
+    if seen is not None:
+        say(str(seen))
+    if records:
+        _say_records(records)
+    if out is not None:
+        say(f"figure: {out}")
+
+
+def _say_records(records: list[dict[str, Any]]) -> None:
+    """The range of norms during training, without the last layer, whose norm is 1."""
+    import numpy as np
+
+    say(f"during training: {len(records)} recordings")
+    for title, low, high in (
+        ("single samples", "minimum", "maximum"),
+        ("mean of a batch", "of_mean", "of_mean"),
+    ):
+        lows, highs = (np.array([r[k] for r in records], float)[:, :-1] for k in (low, high))
+        say(f"  {title}: {np.nanmin(lows):.4g} to {np.nanmax(highs):.4g}")
+
+
+@app.command(rich_help_panel=LOOK)
+def play(
+    port: Annotated[
+        int, typer.Option(help="Port on 127.0.0.1 (0: any free port).", min=0, max=65535)
+    ] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """Train networks in the browser. Ctrl-C stops the server."""
+    from hdnn.playground import make_server
+
+    with make_server(port) as server:
+        if as_json:
+            emit({"url": server.url, "port": server.server_port})
+        else:
+            say(f"The playground is at {server.url} (Ctrl-C stops it)")
+        sys.stdout.flush()  # at once, also where it is a pipe
+        if open_browser:
+            webbrowser.open(server.url)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,81 @@
+"""What commands look at: a run with its model and data, or a file of `hdnn.save`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from hdnn.errors import HdnnError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hdnn.data import ColumnEncoder, Dataset
+    from hdnn.models import Model
+    from hdnn.training.runs import Run
+
+RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
+
+
+class Opened(NamedTuple):
+    """A finished run, or a file of `hdnn.save`.
+
+    Args:
+        model: trained.
+        run: None for a file.
+    """
+
+    model: Model
+    run: Run | None
+
+    def data(self) -> Dataset:
+        """The data that the model was trained on, in its precision.
+
+        Raises:
+            HdnnError: the model is not of a run, or its data are gone.
+        """
+        from hdnn.data import load
+
+        if self.run is None:
+            raise HdnnError("a model outside a run does not know its data: pass --data")
+        return load(self.run.read_config().data).to(self.model.head.weight.dtype)
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """Data that the model has not been trained on; else the training data."""
+        data = self.data()
+        return (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
+
+
+def open_run(path: Path) -> Opened:
+    """A finished run folder, its model file, or another file of `hdnn.save`.
+
+    Raises:
+        HdnnError: it is neither, or the run is not finished.
+    """
+    from hdnn.models import load
+    from hdnn.training.runs import Run
+
+    folder = path.parent if path.name == "model.safetensors" else path
+    if (folder / "config.toml").is_file():
+        run = Run.open(folder)
+        return Opened(run.load_model(), run)
+    if path.is_file():
+        return Opened(load(path), None)
+    raise HdnnError(f"{path} is neither a run nor a file of hdnn.save")
+
+
+def encoder_of(model: Model) -> ColumnEncoder:
+    """What makes numbers of the columns of a table, for a model."""
+    from hdnn.data import ColumnEncoder
+
+    names = model.feature_names or [f"x{k}" for k in range(model.features)]
+    return ColumnEncoder.from_list(model.columns or [{"name": n, "kind": "number"} for n in names])
+
+
+def evenly(X: Tensor, count: int) -> Tensor:
+    """At most so many samples, evenly chosen."""
+    import torch
+
+    return X[torch.linspace(0, len(X) - 1, min(count, len(X))).long()]

@@ -1,0 +1,6 @@
+"""Something to look at: the report of a run or a model as one page, and an animation of depth."""
+
+import hdnn.application  # noqa: F401
+from hdnn.reports.build import Report, report, report_of_run
+
+__all__ = ["Report", "report", "report_of_run"]

@@ -1,0 +1,354 @@
+"""The sections of a report: what their macros show, or None where there is nothing to show.
+
+Sentences come from `words`, charts from `hdnn.plots`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from markupsafe import Markup
+from torch import Tensor
+
+from hdnn import plots
+from hdnn.analysis import Norms, certify, profile
+from hdnn.errors import HdnnError
+from hdnn.models import Model
+from hdnn.networks import HamiltonianNetwork
+from hdnn.reports import words
+from hdnn.reports.slider import slider
+from hdnn.training.evaluation import evaluate_fully, logits_of
+from hdnn.training.references import References
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from hdnn.data import Dataset
+    from hdnn.reports.build import Material
+
+EVALUATED = 20_000
+"""Samples that predictions are made of at most."""
+EXAMINED = 200
+"""Samples whose gradients are measured."""
+PERMUTED, REPEATS = 2000, 5
+"""Rows, and shuffles of every column, by which columns are ranked."""
+CERTIFIED = 100_000
+"""Entries of Jacobians that a certificate looks at, about: a second or two."""
+PIXELS = 2000
+"""States of images, one for every pixel, that are examined at most."""
+MATRIX = 12
+"""Classes up to which the whole confusion matrix is shown."""
+Section = dict[str, Any] | None
+
+
+def chart(label: str, width: float = 6.4, height: float = 2.9) -> tuple[Axes, Any]:
+    """An axis, and a function that gives what is drawn on it as a part of the page."""
+    figure = plots.new_figure(width, height)
+    return figure.subplots(), lambda: Markup(plots.inline_svg(figure, label))
+
+
+def evenly(data: Tensor, most: int) -> Tensor:
+    """At most so many samples, evenly chosen."""
+    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
+
+
+# --- how well it does -----------------------------------------------------------------------------
+
+
+def results(material: Material) -> Section:
+    """Metrics beside the models that any result should beat; by class; the worst mistakes."""
+    model = material.model
+    if model is None:
+        return None
+    X, y = material.X[:EVALUATED], material.y[:EVALUATED]
+    figures = evaluate_fully(model, X, y)
+    logits = logits_of(model, model.prepare(X))
+    confusion = figures.get("confusion")
+    return {
+        "samples": len(X),
+        "total": len(material.X),
+        "metrics": _metrics(material, figures),
+        "classes": figures.get("classes", []),
+        "targets": figures.get("targets", []) if len(figures.get("targets", [])) > 1 else [],
+        "residuals": _residuals(logits, y) if model.task == "regression" else None,
+        "confusion": _confusion(model, np.array(confusion)) if confusion else None,
+        "mistakes": _mistakes(model, X, logits, y) if model.stem.takes_images else [],
+        "columns": _importance(material.data, model) if material.data is not None else [],
+    }
+
+
+def _metrics(material: Material, figures: dict[str, Any]) -> dict[str, Any]:
+    """A row for every metric; a column for the network, and for each model to compare with."""
+    columns = {"this network": {k: v for k, v in figures.items() if isinstance(v, float)}}
+    if "train" in material.metrics and "test" in material.metrics:
+        columns["on training data"] = material.metrics["train"]
+    if material.data is not None and material.model is not None:
+        references = References.fit(material.model, material.data.X, material.data.y)
+        found = references.evaluate(material.X[:EVALUATED], material.y[:EVALUATED])
+        columns |= {words.REFERENCES[name]: found[name] for name in ("linear", "baseline")}
+    names = [name for name in columns["this network"] if name != "loss"]
+    rows = [
+        (words.METRICS.get(name, name), [column.get(name) for column in columns.values()])
+        for name in names
+    ]
+    return {"columns": list(columns), "rows": rows}
+
+
+def _residuals(logits: Tensor, y: Tensor) -> Markup:
+    axis, drawn = chart("predicted against observed values", 4.2, 3.6)
+    observed = evenly(y.reshape(len(y), -1)[:, 0], 600).double().numpy()
+    plots.predicted_against_observed(axis, observed, evenly(logits[:, 0], 600).double().numpy())
+    return drawn()
+
+
+def _confusion(model: Model, counts: np.ndarray) -> dict[str, Any]:
+    """The whole matrix where it is small; else the classes most often confused."""
+    labels = [words.shortened(str(label), 20) for label in model.labels]
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    off = counts * (1 - np.eye(len(labels), dtype=int))
+    worst = (divmod(int(k), len(labels)) for k in np.argsort(off, axis=None)[::-1][:6])
+    confused = [(labels[i], labels[j], int(off[i, j])) for i, j in worst if off[i, j]]
+    whole = len(labels) <= MATRIX
+    return {
+        "labels": labels if whole else [],
+        "counts": counts.tolist(),
+        "shares": shares.tolist(),
+        "confused": confused if len(labels) > 3 else [],  # of few classes the matrix says it all
+    }
+
+
+def _mistakes(model: Model, X: Tensor, logits: Tensor, y: Tensor, most: int = 12) -> list[Any]:
+    """The images that are most wrong: the least probability of the truth first."""
+    probabilities = logits.softmax(-1)
+    guesses = logits.argmax(-1)
+    wrong = torch.nonzero(guesses != y).flatten()
+    order = wrong[probabilities[wrong, y[wrong]].argsort()][:most].tolist()
+    labels = [words.shortened(str(label), 20) for label in model.labels]
+    return [
+        {
+            "image": _png(X[k]),
+            "truth": labels[int(y[k])],
+            "guess": labels[int(guesses[k])],
+            "probability": f"{100 * float(probabilities[k].max()):.0f} %",
+        }
+        for k in order
+    ]
+
+
+def _png(image: Tensor) -> str:
+    from PIL import Image
+
+    if image.dtype != torch.uint8:
+        image = (image * 255).clamp(0, 255).to(torch.uint8)
+    planes = image.cpu().numpy()
+    pixels = planes.transpose(1, 2, 0) if len(planes) == 3 else planes[0]
+    with io.BytesIO() as file:
+        Image.fromarray(pixels).save(file, format="png")
+        return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def _importance(data: Dataset, model: Model) -> list[tuple[str, float, float]]:
+    """Columns by how much worse held-out predictions get when their cells are shuffled.
+
+    scikit-learn shuffles columns one by one; those of a category belong together. So it is given a
+    matrix of row numbers, one column for each column of the user's table, and the score looks up
+    the rows.
+
+    Returns:
+        Name, mean loss of accuracy (or R2), and the same as a share of the largest.
+    """
+    from sklearn.dummy import DummyClassifier
+    from sklearn.inspection import permutation_importance
+
+    X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
+    X, y = X[:PERMUTED], y[:PERMUTED]
+    groups: dict[str, list[int]] = {}
+    for k, name in enumerate(_source_columns(data)):
+        groups.setdefault(name, []).append(k)
+
+    def score(_: Any, rows: np.ndarray, y: Tensor) -> float:
+        shuffled = X.clone()
+        for column, features in zip(rows.T, groups.values(), strict=True):
+            shuffled[:, features] = X[column][:, features]
+        figures = evaluate_fully(model, shuffled, y)
+        return float(figures["accuracy" if model.task == "classification" else "r2"])
+
+    numbers = np.tile(np.arange(len(X))[:, None], (1, len(groups)))
+    found = permutation_importance(
+        DummyClassifier(), numbers, y, scoring=score, n_repeats=REPEATS, random_state=0
+    ).importances_mean
+    largest = max(float(found.max()), 1e-300)
+    order = np.argsort(-found)
+    names = list(groups)
+    return [(names[k], float(found[k]), max(0.0, float(found[k]) / largest)) for k in order]
+
+
+def _source_columns(data: Dataset) -> list[str]:
+    """For every feature, the column of the user's table that it comes from."""
+    if data.encoder is None:
+        return list(data.feature_names or map(str, range(data.X.shape[1])))
+    return [column.name for column in data.encoder.columns for _ in column.feature_names]
+
+
+# --- how it learned -------------------------------------------------------------------------------
+
+
+def learning(material: Material) -> Section:
+    """Curves of loss and accuracy, of training and validation."""
+    history = material.history
+    if not history:
+        return None
+    names = ("loss", "accuracy") if len(history) > 1 else ()  # a point is no curve
+    charts = [_curves(history, name) for name in names if history[-1].get(name) is not None]
+    return {"sentence": words.learning(history), "charts": charts}
+
+
+def _curves(history: list[dict[str, Any]], name: str) -> Markup:
+    axis, drawn = chart(f"{name} by epoch", 4.7, 2.7)
+    keys = [key for key in (name, f"validation_{name}") if history[-1].get(key) is not None]
+    known = [entry[key] for key in keys for entry in history if entry.get(key) is not None]
+    if name == "loss" and min(known) > 0 and max(known) > 5 * min(known):
+        plots.log_axis(axis)
+    labels = {name: f"training {name}", f"validation_{name}": f"validation {name}"}
+    renamed = [{"epoch": e["epoch"], **{labels[k]: e.get(k) for k in keys}} for e in history]
+    plots.learning_curves(axis, renamed, [labels[key] for key in keys])
+    return drawn()
+
+
+# --- the slider -----------------------------------------------------------------------------------
+
+
+def flow(material: Material) -> Section:
+    """The data layer by layer, beside another network where one was trained."""
+    model = material.model
+    if model is None or not any(net.layers for net in model.networks):
+        return None
+    shown = slider(material.models, material.X, material.y)
+    figure = plots.strip_figure(
+        dict(zip(map(words.wrapped, material.models), shown.flows, strict=True)), shown.numbers
+    )
+    return {
+        "networks": [
+            (title, words.correct(accuracy(model, material.X, material.y)))
+            for title, model in material.models.items()
+        ],
+        "planar": shown.regions[0] is not None,
+        "labels": shown.labels if shown.colors else list(map(words.class_name, shown.labels)),
+        "colors": shown.colors,
+        "frames": len(shown.flows[0].depths),
+        "last": shown.flows[0].last,
+        "sentence": words.flow(shown.flows),
+        "caption": words.projection(shown.flows[0], len(shown.numbers), len(material.X)),
+        # A script element ends at the first "</", wherever it stands.
+        "data": Markup(json.dumps(shown.data(), allow_nan=False).replace("<", "\\u003c")),
+        "still": Markup(plots.inline_svg(figure, "The data at four depths of each network")),
+    }
+
+
+def accuracy(model: Model, X: Tensor, y: Tensor) -> float | None:
+    """The share of samples that are classified correctly; None for a regression."""
+    if model.task == "regression":
+        return None
+    return float((model.predict(X[:EVALUATED]) == y[:EVALUATED]).double().mean())
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+Block = tuple[HamiltonianNetwork, Tensor]
+"""A network, and the states that enter it."""
+
+
+def gradients(material: Material) -> Section:
+    """Norms along depth, beside another network, and during training."""
+    lines = {
+        name: norms
+        for name, model in material.models.items()
+        if (norms := depth_norms(model, material.X)) is not None
+    }
+    if not lines and not material.records:
+        return None
+    drawn = None
+    if lines:
+        axis, draw = chart("reaction of the output to a change at each layer")
+        for number, (name, norms) in enumerate(lines.items()):
+            plots.norms_by_depth(axis, norms, name, plots.LIGHT.color(2 + number))
+        drawn = draw()
+    return {
+        "sentence": words.gradients(lines) if lines else "",
+        "norms": drawn,
+        "record": _record(material.records) if material.records else None,
+    }
+
+
+def depth_norms(model: Model, X: Tensor) -> Norms | None:
+    """Norms and energy along the depth of the last block; None without layers."""
+    if not model.networks or not model.networks[-1].layers:
+        return None
+    most = 16 if model.stem.takes_images else EXAMINED
+    with torch.no_grad():
+        net, y = model.block_inputs(model.prepare(evenly(X, most)))[-1]
+    if net.kernel > 1:  # estimated by power iteration
+        return profile(net, y[:4], 9)
+    return profile(net, y if net.features else y[: max(1, PIXELS // y[0, 0].numel())], 65)
+
+
+def _record(records: list[dict[str, Any]]) -> Markup:
+    axis, drawn = chart("the same during training, by iteration")
+    plots.record_by_depth(axis, records[:: max(1, len(records) // 400)])
+    return drawn()
+
+
+# --- theory, and how to repeat it -----------------------------------------------------------------
+
+
+def theory(material: Material) -> Section:
+    """The certificate of every block, in words and numbers, and the energy along depth."""
+    if material.model is None:
+        return None
+    norms = depth_norms(material.model, material.X)
+    energy = None
+    if norms is not None and norms.energy is not None:
+        axis, drawn = chart("mean energy by layer")
+        axis.plot(norms.depths, norms.energy, color=plots.LIGHT.color(0))
+        axis.set_xlabel("layer")
+        plots.clean(axis)
+        energy = drawn()
+    items = [
+        {
+            "sentence": words.certificate(found),
+            "checks": [check for check in found.checks if check.holds is not None],
+            "idle": [check for check in found.checks if check.holds is None],
+        }
+        for found in certificates(material.model, material.X)
+    ]
+    return {"items": items, "energy": energy} if items or energy else None
+
+
+def certificates(model: Model, X: Tensor) -> list[Any]:
+    """What the theory says of every block, on a few samples; none for convolutions."""
+    found = []
+    samples = evenly(X, 100)
+    if model.stem.takes_images:
+        samples = samples[: max(1, PIXELS // samples[0, 0].numel())]
+    with torch.no_grad():
+        blocks = model.block_inputs(model.prepare(samples))
+    for net, y in blocks:
+        most = max(2, CERTIFIED // max(1, net.layers * (net.features or 1) ** 2))
+        try:
+            found.append(certify(net, y[:most] if net.features else y))
+        except HdnnError:  # a convolution has no certificate
+            continue
+    return found
+
+
+def repeat(material: Material) -> Section:
+    """The command and the configuration."""
+    if material.config is None:
+        return None
+    return {"command": material.command, "config": material.config}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +17,7 @@ from hdnn.cli.base import app, emit, say, warn
 from hdnn.cli.images import labeled, read_unlabeled
 from hdnn.cli.show_metrics import show_evaluation
 from hdnn.data import ColumnEncoder, Dataset, iter_rows, read_table
-from hdnn.data.parquet import ParquetWriter
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, optional
 from hdnn.files import atomic
 from hdnn.models import Model
 from hdnn.progress import track
@@ -72,8 +71,8 @@ def predict(
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     encoder = encoder_of(model)
-    rows = iter_rows(data[0], encoder.columns)
     titles = _titles(model)
+    rows = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
     count = 0
     with _written(out, [*rows.header, *titles]) as write:
         for raw, values in rows:
@@ -104,6 +103,41 @@ def _written(out: Path | None, header: list[str]) -> Iterator[Callable[[list[lis
             writer = csv.writer(file)
             writer.writerow(header)
             yield writer.writerows
+
+
+class ParquetWriter:
+    """Writes rows to a Parquet file, block by block; the first block decides the types.
+
+    Args:
+        path: the file.
+        names: of the columns.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self.path, self.names = path, list(names)
+        self.writer: Any = None
+
+    def __enter__(self) -> ParquetWriter:
+        optional("pyarrow.parquet", "data")
+        return self
+
+    def write(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Write some rows: texts, numbers and dates."""
+        pyarrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        types = [None] * len(columns) if self.writer is None else self.writer.schema.types
+        arrays = [
+            pyarrow.array(column, type=kind, from_pandas=True)
+            for column, kind in zip(columns, types, strict=True)
+        ]
+        table = pyarrow.Table.from_arrays(arrays, names=self.names)
+        if self.writer is None:
+            self.writer = parquet.ParquetWriter(self.path, table.schema)
+        self.writer.write_table(table)
+
+    def __exit__(self, *error: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from hdnn.data import Dataset
-from hdnn.data.dataset import data_digest
+from hdnn.data.loading import data_digest
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, finite, read_json_lines, sync
 from hdnn.models import Model, load, save

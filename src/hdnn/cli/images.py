@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hdnn.cli.base import warn
 from hdnn.data.files import short
-from hdnn.data.images import SUFFIXES, is_image_file, load, read_folder, read_idx, read_images
+from hdnn.data.image_files import SUFFIXES, is_image_file, read_folder, read_idx, read_images
+from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 

@@ -158,7 +158,9 @@ class ColumnType:
                 what = f"no date such as {self.example}"
             cells = [f"{place(int(i))} holds {short(values[i])}" for i in wrong[:3]]
             more = f" and {len(wrong) - 3} more cells" * (len(wrong) > 3)
-            raise HdnnError(f"column {short(self.name)} is {what}: {', '.join(cells)}{more}; {remedy}")
+            raise HdnnError(
+                f"column {short(self.name)} is {what}: {', '.join(cells)}{more}; {remedy}"
+            )
         if self.kind == "number":
             infinite = np.flatnonzero(np.isinf(parsed))
             if len(infinite):

@@ -14,6 +14,7 @@ from hdnn.data import images
 from hdnn.data.dataset import Dataset
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.files import reading
+from hdnn.data.image_files import folder_digest
 from hdnn.data.splits import holdout, split
 from hdnn.data.tables import Table, read_table
 from hdnn.data.toy import PROBLEMS, problem
@@ -103,7 +104,7 @@ def data_digest(path: Path) -> str:
     """
     try:
         if path.is_dir():
-            return images.folder_digest(path)
+            return folder_digest(path)
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

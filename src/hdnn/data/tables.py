@@ -162,13 +162,12 @@ def read_table(
         for name in names:
             with _collected(problems):
                 values[name] = as_values(name, raw.frame[name], raw.place)
-                kind = _declared(raw.frame[name], declared.get(name))
-                types.append(infer(name, values[name], kind, raw.has_decimal_comma))
+                said = _declared(raw.frame[name], declared.get(name))
+                types.append(infer(name, values[name], said, raw.has_decimal_comma))
         notes += _unit_notes(types)
         remedy = TRAINING_REMEDY
     else:
-        check_columns(raw.where, raw.names, [kind.name for kind in types])
-        _check_asked(raw, goals)
+        _check_asked(raw, goals, [kind.name for kind in types])
         for kind in types:
             with _collected(problems):
                 values[kind.name] = as_values(kind.name, raw.frame[kind.name], raw.place)
@@ -244,40 +243,36 @@ def _unit_notes(types: Sequence[ColumnType]) -> list[str]:
 # --- columns by name ------------------------------------------------------------------------------
 
 
-def check_columns(where: str, names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise an error that names all columns of a model that a table lacks, or has twice.
-
-    Args:
-        where: what the table is called.
-        names: its columns.
-        wanted: those of the model.
-    """
+def _lacking(names: Sequence[str], wanted: Sequence[str]) -> list[HdnnError]:
+    """One error for all columns of a model that are not there, and one for each that is twice."""
     absent = [short(name) for name in wanted if name not in names]
+    problems = [_repeated(names, name) for name in wanted if names.count(name) > 1]
     if absent:
-        raise HdnnError(
-            f"{where} lacks {listed(absent)}, on which the model was trained; it has "
-            f"{listed([*names])}: name its columns as in the training data, and where nothing is "
-            "known of one, add it with empty cells"
+        text = (
+            f"it lacks {listed(absent)}, on which the model was trained, and has {listed(names)}; "
+            "name the columns as in the training data, and where nothing is known of one, add it "
+            "with empty cells"
         )
-    raise_all(where, [_repeated(names, name) for name in wanted if names.count(name) > 1])
+        problems.append(HdnnError(text))
+    return problems
 
 
 def _repeated(names: Sequence[str], name: str) -> HdnnError:
     return HdnnError(f"{names.count(name)} columns are named {short(name)}; rename all but one")
 
 
-def _check_asked(raw: RawTable, asked: Sequence[str]) -> None:
-    """Raise an error for every column that was asked for and is not there."""
-    if raw.csv is not None and not {*asked} <= {*raw.names}:
+def _check_asked(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Raise an error for every column that was asked for, or that a model knows, and is absent."""
+    if raw.csv is not None and not {*asked, *known} <= {*raw.names}:
         _check_header(raw)
-    problems = []
+    problems = _lacking(raw.names, known)
     for name in dict.fromkeys(asked):
         if name not in raw.names:
-            kind, known = "column", raw.names
-            if len(known) > _MOST_NAMES:
-                kind += f" ({len(known)} columns, of which the nearest are shown)"
-                known = difflib.get_close_matches(str(name), known, n=_MOST_NAMES, cutoff=0.0)
-            problems.append(unknown_name(kind, name, map(cut, known)))
+            kind, names = "column", raw.names
+            if len(names) > _MOST_NAMES:
+                kind += f" (of {len(names)}, of which the nearest are shown)"
+                names = difflib.get_close_matches(str(name), names, n=_MOST_NAMES, cutoff=0.0)
+            problems.append(unknown_name(kind, name, map(cut, names)))
         elif raw.names.count(name) > 1:
             problems.append(_repeated(raw.names, name))
     raise_all(raw.where, problems)
@@ -483,6 +478,6 @@ def iter_rows(
     types = tuple(ColumnType(c, "number") if isinstance(c, str) else c for c in columns)
     used = [kind.name for kind in types]
     names = column_names(Path(path))
-    check_columns(str(path), names, used)
+    raise_all(str(path), _lacking(names, used))
     header = tuple(name for name in names if name in used or name not in skip)
     return NamedRows(Path(path), types, header, min(chunk, 1 + BLOCK_CELLS // len(names)))

@@ -69,7 +69,7 @@ def measure(store: Records, cell: Cell, seed: int) -> None:
     record = train_cell(cell, seed, folder, EPOCHS)
     model, images = Run(folder).load_model(), image_sets.load(cell.data)
     for kind, level in missing:
-        (accuracy,) = accuracy_under(model, images.test, images.test_labels, kind, [level])
+        (accuracy,) = accuracy_under(model, images.X_test, images.y_test, kind, [level])
         store.add([{**record, "perturbation": kind, "level": level, "accuracy": accuracy}])
         print(f"{name}, {kind} {level:g}: {100 * accuracy:.2f} %", flush=True)
     shutil.rmtree(folder)

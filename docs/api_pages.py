@@ -41,7 +41,7 @@ PAGES = {
     "data": (
         "Data",
         "Where data come from: planar problems, tables, images.",
-        {"hdnn.data": None, "hdnn.data.images": ["load", "ImageData", "ImageSet"]},
+        {"hdnn.data": None, "hdnn.data.images": ["load", "ImageSet"]},
     ),
     "plots": (
         "Figures and reports",

@@ -156,15 +156,15 @@ def images() -> Figure:
         hdnn.ImageConfig(architecture="H2", layers=8, step=0.05, channels=1, size=(8, 8))
     )
     config = TrainingConfig(method="joint", batch_size=100, epochs=20, learning_rate=0.01)
-    Trainer(model, config).fit(digits.train, digits.train_labels)
-    chances, classes = model.probabilities(digits.test[:9]).max(1)
+    Trainer(model, config).fit(digits.X, digits.y)
+    chances, classes = model.probabilities(digits.X_test[:9]).max(1)
     with torch.no_grad():
-        block, start = model.block_inputs(model.prepare(digits.test[:1]))[0]
+        block, start = model.block_inputs(model.prepare(digits.X_test[:1]))[0]
         states = block.trajectory(start)[:, 0]
     channel = int(states.std((2, 3)).mean(0).argmax())
     figure = plots.new_figure(8.0, 2.4)
     for k, (top, bottom) in enumerate(figure.subplots(2, 9).T):
-        top.imshow(digits.test[k, 0], cmap="gray_r")
+        top.imshow(digits.X_test[k, 0], cmap="gray_r")
         top.set_title(f"{classes[k]}: {100 * chances[k]:.0f} %", fontsize=8)
         bottom.imshow(states[k, channel], cmap="gray_r")
         bottom.set_title(f"layer {k}" if k else "block input", fontsize=8)

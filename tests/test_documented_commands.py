@@ -26,7 +26,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from hdnn.cli import app
-from hdnn.data import fetch
+from hdnn.data import images as image_sets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -86,7 +86,6 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     torch.set_default_dtype(torch.float32)  # as users have it; see conftest.py
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HDNN_QUICK", "1")
-    monkeypatch.setenv("HDNN_OFFLINE", "1")
     monkeypatch.setenv("HDNN_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     monkeypatch.setattr("hdnn.playground.server.Server.serve_forever", lambda server: None)
@@ -121,13 +120,14 @@ def write_images(folder: Path) -> None:
 def install_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
-    files = []
-    for file, count in zip(fetch.REMOTES["mnist"].files, (200, 200, 50, 50), strict=True):
-        images = "images" in file.name
+    sums = []
+    for name, count in zip(image_sets.IDX_FILES, (200, 200, 50, 50), strict=True):
+        images = "images" in name
         content = idx(rng.integers(0, 256, (count, 28, 28)) if images else np.arange(count) % 10)
-        (folder / file.name).write_bytes(content)
-        files.append(fetch.File(file.name, len(content), hashlib.sha256(content).hexdigest()))
-    monkeypatch.setitem(fetch.REMOTES, "mnist", replace(fetch.REMOTES["mnist"], files=tuple(files)))
+        (folder / name).write_bytes(content)
+        sums.append(hashlib.sha256(content).hexdigest())
+    small = replace(image_sets.IMAGE_SETS["mnist"], sha256=tuple(sums))
+    monkeypatch.setitem(image_sets.IMAGE_SETS, "mnist", small)
 
 
 def execute(text: str) -> None:

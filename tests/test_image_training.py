@@ -66,7 +66,7 @@ STAGES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def digits() -> tuple[Tensor, Tensor]:
     found = load("digits")
-    return found.train[:400], found.train_labels[:400]
+    return found.X[:400], found.y[:400]
 
 
 def classifier(**options: Any) -> Model:
@@ -80,10 +80,10 @@ def classifier(**options: Any) -> Model:
 @pytest.mark.parametrize("architecture", ["MS1", "H2"])
 def test_the_papers_network_learns_digits(architecture: str) -> None:
     found = load("digits")
-    mean, std = statistics(found.train)
+    mean, std = statistics(found.X)
     model = classifier(architecture=architecture, layers=(4,), mean=mean, std=std)
-    Trainer(model, replace(JOINT, epochs=8)).fit(found.train, found.train_labels)
-    accuracy = (model.predict(found.test) == found.test_labels).double().mean()
+    Trainer(model, replace(JOINT, epochs=8)).fit(found.X, found.y)
+    accuracy = (model.predict(found.X_test) == found.y_test).double().mean()
     assert accuracy > 0.95
 
 
@@ -322,7 +322,7 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
     found = json.loads(command("evaluate", run, "--json").stdout)
     assert found["samples"] == 359
     assert found["accuracy"] > 0.7
-    test = load("digits").test
+    test = load("digits").X_test
     file = tmp_path / "images-idx3-ubyte"
     file.write_bytes(struct.pack(">I3I", 0x803, len(test), 8, 8) + test.numpy().tobytes())
     command("predict", run, file, "--out", tmp_path / "out.csv")
@@ -338,8 +338,8 @@ def test_a_folder_of_images_by_class(tmp_path: Path) -> None:
     for label in ("no", "yes"):
         (tmp_path / "data" / label).mkdir(parents=True)
     for number in range(60):
-        label = "yes" if found.train_labels[number] > 4 else "no"
-        image = pillow.fromarray(found.train[number, 0].numpy())
+        label = "yes" if found.y[number] > 4 else "no"
+        image = pillow.fromarray(found.X[number, 0].numpy())
         image.save(tmp_path / "data" / label / f"{number}.png")
     run = tmp_path / "run"
     command("train", tmp_path / "data", "--layers", 1, "--epochs", 1, "--out", run)

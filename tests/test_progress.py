@@ -41,11 +41,11 @@ def test_a_large_table_and_many_images_are_announced(
 ) -> None:
     from PIL import Image
 
-    from hdnn.data import csv_reader, image_files, read_table
+    from hdnn.data import files, image_files, read_table
 
     (tmp_path / "data.csv").write_text("a,y\n1,2\n3,4\n")
     Image.new("L", (2, 2)).save(tmp_path / "a.png")
-    for module, name in ((csv_reader, "ANNOUNCED"), (image_files, "MANY")):
+    for module, name in ((files, "LARGE"), (image_files, "MANY")):
         monkeypatch.setattr(module, name, -1)
     with caplog.at_level(logging.INFO, "hdnn"):
         read_table(tmp_path / "data.csv", "y")

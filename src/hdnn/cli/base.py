@@ -42,8 +42,18 @@ errors = Console(stderr=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+ORDER = (
+    *("demo", "train", "predict", "evaluate", "report", "play", "gradients"),
+    *("certify", "advise", "data", "reproduce", "export", "info"),
+)
+"""Commands as `hdnn --help` lists them."""
+
+
 class _Main(TyperGroup):
     """Turns an `HdnnError` into a message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hdnn.cli.base import app, emit, say
-from hdnn.cli.commands import App
+from hdnn.cli.base import MORE, Json, app, emit, say
 from hdnn.errors import HdnnError, unknown_name
 
-group = App(help="List and fetch data sets.")
-app.add_typer(group, name="data")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder of data sets; else HDNN_DATA, else in the user's cache."),
-]
+group = typer.Typer(help="List and fetch data sets.")
+app.add_typer(group, name="data", rich_help_panel=MORE)
 
 
 @group.callback(invoke_without_command=True)
@@ -29,8 +21,8 @@ def data(context: typer.Context) -> None:
 
 
 @group.command("list")
-def listing(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Every data set by name, and whether its files are there and right."""
+def listing(as_json: Json = False) -> None:
+    """Every data set by name, and whether its files are there."""
     from hdnn.data import BUNDLED, PROBLEMS
     from hdnn.data import images as image_sets
 
@@ -38,7 +30,7 @@ def listing(as_json: AsJson = False, data_dir: DataDir = None) -> None:
         {"name": name, "kind": "planar", "state": "ready"} for name in PROBLEMS
     ]
     records += [{"name": name, "kind": "table", "state": "ready"} for name in BUNDLED]
-    records += [_state(chosen, data_dir) for chosen in image_sets.IMAGE_SETS.values()]
+    records += [_state(chosen) for chosen in image_sets.IMAGE_SETS.values()]
     if as_json:
         emit(records)
         return
@@ -49,45 +41,31 @@ def listing(as_json: AsJson = False, data_dir: DataDir = None) -> None:
 @group.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")],
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
-    """Fetch a data set, or check and repair the one that is there."""
+    """Download a data set, or check the sums of the one that is there."""
     from hdnn.data import images as image_sets
-    from hdnn.data.fetch import REMOTES, data_root, obtain
 
     key = name.lower().replace("_", "-")
-    if key not in REMOTES:
+    remote = [known.name for known in image_sets.IMAGE_SETS.values() if known.urls]
+    if key not in remote:
         if key in image_sets.IMAGE_SETS:
-            raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(REMOTES)}")
-        raise unknown_name("data set to fetch", name, REMOTES)
-    found = obtain(REMOTES[key], data_dir, copy=True)
-    record = {
-        "name": key,
-        "folder": str(data_root(data_dir) / key),
-        "files": {name: str(path) for name, path in found.paths.items()},
-        "sources": found.sources,
-        "notes": found.faults,
-    }
+            raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(remote)}")
+        raise unknown_name("data set to fetch", name, remote)
+    paths = image_sets.fetch(key)
     if as_json:
-        emit(record)
+        emit({"name": key, "files": [str(path) for path in paths]})
         return
-    for path in found.paths.values():
-        origin = found.sources.get(path.name)
-        say(f"{path}  {f'from {origin}' if origin else 'was there, its sum is right'}")
-    for note in found.faults:
-        say(f"note: {note}")
+    for path in paths:
+        say(f"{path}  its sum is right")
 
 
-def _state(chosen: Any, data_dir: Path | None) -> dict[str, Any]:
-    from hdnn.data.fetch import REMOTES, look
+def _state(chosen: Any) -> dict[str, Any]:
+    from hdnn.data import images as image_sets
 
     size = " x ".join(map(str, chosen.shape))
     about = f"{chosen.title}, {chosen.train} + {chosen.test} of {size}"
     record = {"name": chosen.name, "kind": "images", "state": "ready", "about": about}
-    if chosen.fetched:
-        found = look(REMOTES[chosen.name], data_dir)
-        if len(found.paths) < len(REMOTES[chosen.name].files):
-            record["state"] = "damaged" if found.faults else "missing"
-        record["files"] = {name: str(path) for name, path in found.paths.items()}
+    if chosen.urls and None in image_sets.find(chosen.name):
+        record["state"] = "missing"
     return record

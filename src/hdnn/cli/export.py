@@ -55,7 +55,8 @@ def info(as_json: Json = False) -> None:
     import torch
 
     import hdnn
-    from hdnn.data import names
+    from hdnn.data import BUNDLED, PROBLEMS
+    from hdnn.data.images import IMAGE_SETS
     from hdnn.kernels import native
 
     facts = {
@@ -67,7 +68,7 @@ def info(as_json: Json = False) -> None:
         "backends": list(hdnn.backends.BACKENDS),
         "architectures": list(hdnn.zoo.ARCHITECTURES),
         "schemes": list(hdnn.schemes.SCHEMES),
-        "data sets": list(names()),
+        "data sets": list(dict.fromkeys((*PROBLEMS, *BUNDLED, *IMAGE_SETS))),
     }
     if as_json:
         emit(facts)

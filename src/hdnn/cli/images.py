@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from hdnn.cli.base import warn
-from hdnn.data.folders import read_folder
-from hdnn.data.idx import read_idx
-from hdnn.data.image_files import SUFFIXES, is_image_file, read_images
+from hdnn.data.files import short
+from hdnn.data.image_files import SUFFIXES, is_image_file, read_folder, read_idx, read_images
 from hdnn.data.images import load
-from hdnn.data.reading import short
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 
@@ -86,7 +84,7 @@ def labeled(source: Path, model: Model, strict: bool) -> tuple[Tensor, Tensor]:
             warn(f"note: {text}")
     else:
         found = load(str(source))
-        images, labels, classes = found.test, found.test_labels, found.classes
+        images, labels, classes = found.X_test, found.y_test, found.classes or ()
     known = [str(label) for label in model.labels]
     unknown = set(classes) - set(known)
     if unknown:

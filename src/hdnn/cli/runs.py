@@ -36,11 +36,9 @@ class Opened(NamedTuple):
         Raises:
             HdnnError: the model is not of a run, or its data are gone.
         """
-        from hdnn.data import load
-
         if self.run is None:
             raise HdnnError("a model outside a run does not know its data: pass --data")
-        return load(self.run.read_config().data).to(self.model.head.weight.dtype)
+        return self.run.load_data()
 
     def held_out(self) -> tuple[Tensor, Tensor]:
         """Data that the model has not been trained on; else the training data."""

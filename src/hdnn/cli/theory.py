@@ -161,7 +161,13 @@ def _untrained(
     seed: int,
 ) -> tuple[Model, Tensor]:
     """The network that `hdnn train` would build, and its training data."""
-    raise NotImplementedError
+    from hdnn.config import Config
+    from hdnn.training.runs import prepare
+
+    model = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}
+    data = {"source": source, "target": target, "seed": seed}
+    prepared = prepare(Config(data=data, model=model))
+    return prepared.model, prepared.data.X
 
 
 def _change_of_refinement(model: Model, X: Tensor) -> float | None:

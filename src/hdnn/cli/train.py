@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hdnn.cli.base import INTERRUPTED, app, console, emit, note_kernels, say, warn
+from hdnn.cli.base import INTERRUPTED, USE, app, emit, errors, note_kernels, say, warn
 from hdnn.cli.flags import Tables, add_assignments, with_settings
-from hdnn.cli.report import say_report
 from hdnn.cli.show_metrics import show_references
 from hdnn.config import Config, read_toml
 from hdnn.errors import HdnnError
-from hdnn.progress import listening
-from hdnn.report.terminal import Charts
-from hdnn.training.diagnosis import convergence_warning, overfitting_warning
-from hdnn.training.loops import BATCHES
-from hdnn.training.references import compare_with_references
-from hdnn.training.runs import Prepared, Run, prepare, read_history
-from hdnn.training.trainer import EpochRecord, Trainer
+
+if TYPE_CHECKING:
+    from hdnn.training.runs import Prepared, Run
+    from hdnn.training.trainer import EpochRecord, Trainer
 
 RUN = "Run"
 
 
-@app.command()
+@app.command(rich_help_panel=USE)
 @with_settings
 def train(
     settings: Tables,
@@ -90,6 +86,8 @@ def train(
     ] = False,
 ) -> None:
     """Train on a table, images, or a data set by name."""
+    from hdnn.training.runs import Run, prepare
+
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
     if data is not None and resume is None:
@@ -116,16 +114,19 @@ def train(
     if run.finished:
         _say_finished(run, as_json)
         return
-    charts = Charts()
     note_kernels()
     if prepared is None:
         prepared = prepare(run.config)
-    epochs = prepared.config.training.epochs
-    with _interruptible(run), _Progress(epochs, quiet=as_json) as progress:
-        metrics = run.train([charts, progress], checkpoint_seconds, prepared)
-    _report(run, prepared, metrics, charts, as_json)
+    with _interruptible(run):
+        progress = _Progress(prepared.config.training.epochs, quiet=as_json)
+        metrics = run.train([progress], checkpoint_seconds, prepared)
+    _tell(run, prepared, metrics, as_json)
     if report:
-        say_report(run.folder, quiet=as_json)
+        from hdnn.reports import report_of_run
+
+        report_of_run(run.folder).save(run.folder / "report.html")
+    if not as_json:
+        _say_next(run, report)
 
 
 def _unfit(settings: Tables) -> bool:
@@ -187,9 +188,12 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _report(
-    run: Run, prepared: Prepared, metrics: dict[str, Any], charts: Charts, as_json: bool
-) -> None:
+def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
+    """What was reached, beside a linear model and a baseline, and what to doubt."""
+    from hdnn.training.diagnosis import convergence_warning, overfitting_warning
+    from hdnn.training.evaluation import compare_with_references
+    from hdnn.training.runs import read_history
+
     _, data, model = prepared
     references, warnings = compare_with_references(model, data)
     history = read_history(run.history)
@@ -205,48 +209,28 @@ def _report(
         )
         say(f"{part:8}  {figures}  ({values['samples']} samples)")
     show_references(references, warnings)
-    charts.show(run.history, console)
-    say(f"run: {run.folder}")
+
+
+def _say_next(run: Run, reported: bool) -> None:
+    """What to do with a finished run."""
+    folder = shlex.quote(str(run.folder))
+    page = f"open {folder}/report.html" if reported else f"hdnn report {folder}"
+    say(f"saved in {run.folder}. Next:")
+    say(f"  {page:38}# a page about it")
+    say(f"  {f'hdnn predict {folder} DATA':38}# predictions for new data")
 
 
 class _Progress:
-    """A progress bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+    """Tells after every epoch: the progress bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, epochs: int, quiet: bool) -> None:
-        self.epochs, self.quiet = epochs, quiet
-        self.bar: Progress | None = None
-        self.epoch, self.listener = 0, ExitStack()
+        from hdnn.progress import Meter
 
-    def __enter__(self) -> _Progress:
-        if not self.quiet and console.is_terminal:
-            self.bar = Progress(
-                TextColumn("training"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[figures]}"),
-                console=console,
-                transient=True,
-            )
-            self.bar.start()
-            self.task = self.bar.add_task("training", total=self.epochs, figures="")
-            self.listener.enter_context(listening(self._in_epoch))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.listener.close()
-        if self.bar is not None:
-            self.bar.stop()
-
-    def _in_epoch(self, text: str, done: int, total: int) -> None:
-        """The bar moves with every batch."""
-        if self.bar is not None and text == BATCHES and total:
-            self.bar.update(self.task, completed=self.epoch + done / total)
+        self.epochs, self.quiet, self.meter = epochs, quiet, Meter("training, epochs")
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
-        self.epoch = record.epoch
-        if self.bar is not None:
-            self.bar.update(self.task, completed=record.epoch)
+        if errors.is_terminal:
+            self.meter(record.epoch, self.epochs)
         if self.quiet or record.epoch % max(1, self.epochs // 10):
             return
         loss, accuracy = trainer.evaluate_now()
@@ -255,7 +239,4 @@ class _Progress:
             figures += f"  accuracy {accuracy:.4f}"
         if record.validation_loss is not None:
             figures += f"  validation {record.validation_loss:.4f}"
-        if self.bar is not None:
-            self.bar.update(self.task, figures=figures)
-        else:
-            say(f"epoch {record.epoch}/{self.epochs}  {figures}")
+        say(f"epoch {record.epoch}/{self.epochs}  {figures}")

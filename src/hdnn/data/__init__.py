@@ -2,11 +2,11 @@
 
 import hdnn.application  # noqa: F401
 from hdnn.data import images
-from hdnn.data.bundled import BUNDLED, bundled
 from hdnn.data.columns import ColumnType
-from hdnn.data.dataset import Dataset, load
+from hdnn.data.dataset import Dataset
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.labels import Label, decode, encode, guess_task
+from hdnn.data.loading import BUNDLED, bundled, load
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
 from hdnn.data.tables import NamedRows, Table, iter_rows, read_table
 from hdnn.data.toy import (

@@ -1,25 +1,26 @@
-"""Columns as people have them: numbers, dates and categories, whatever way they are written."""
+"""Types of columns: numbers, dates and categories, as people write them."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.data.reading import short
+from hdnn.data.files import listed, short
 from hdnn.errors import HdnnError
 
 Values = NDArray[Any]
 """A column: float64 (NaN where missing), datetime64 (NaT) or objects (None)."""
+
+Place = Callable[[int], str]
+"""Names the row of a cell: "line 17"."""
 
 MISSING = frozenset(
     {"", "?", "-", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "NAN", "null", "NULL"}
@@ -29,8 +30,9 @@ MISSING = frozenset(
 
 KINDS = ("number", "date", "category")
 WORDS = {"true": 1.0, "false": 0.0}
-STYLES = (".", ",.", ".,", " .", " ,", "'.")
-"""How numbers are written: the decimal sign, and before it that between thousands, if any."""
+UNITS = ("$", "€", "£", "¥", "%")
+STYLES = ((".", ""), (".", ","), (",", ""), (",", "."))
+"""How numbers are written: the decimal sign, and the sign between thousands, if any."""
 
 FORMATS = (
     "ISO8601",
@@ -40,26 +42,24 @@ FORMATS = (
 )
 """How dates are written, the first that fits all of a column; the names are those of strftime."""
 
-MOST_STRAY = 20
+MOST_CODES = 20
 """A column of more different texts than this, most of them numbers, is one of numbers."""
+
+DATE_SHARE = 0.8
+"""A column is one of dates where at least this share of its different texts are."""
+
+TRAINING_REMEDY = (
+    "correct it or leave the cell empty, or read the column as texts (--categorical, in Python "
+    "categorical=) or not at all (--drop, drop=)"
+)
+PREDICTION_REMEDY = (
+    "correct it, or leave the cell empty: the model takes the column as its training data had it"
+)
 
 _DATE = re.compile(r"(?=.*\d.*\d)[\w .,/:+-]{6,40}")
 _NUMBERS = (int, float, Decimal, np.number, np.bool_)
 _DATES = (datetime.date, np.datetime64)
-
-
-class Block(NamedTuple):
-    """Some rows of a table.
-
-    Attributes:
-        values: the columns by name.
-        rows: the number of every row, for messages.
-        raw: the cells as they are in the file, of a CSV file.
-    """
-
-    values: dict[str, Values]
-    rows: Sequence[int]
-    raw: list[list[str]] | None = None
+_SCALARS = (str, *_NUMBERS, *_DATES, type(None), type(pd.NA), type(pd.NaT))
 
 
 @dataclass(frozen=True)
@@ -69,151 +69,203 @@ class ColumnType:
     Args:
         name: of the column.
         kind: "number", "date" or "category".
-        style: of numbers, one of `STYLES`.
+        decimal: of numbers, the decimal sign.
+        thousands: of numbers, the sign between thousands, if any.
+        unit: of numbers, a sign that may stand before or after them, such as $ or %.
         format: of dates that are texts, one of `FORMATS`.
 
     Raises:
-        HdnnError: kind, style or format is unknown.
+        HdnnError: there is no such type.
 
     >>> from hdnn.data import ColumnType
-    >>> ColumnType("joined", "date", format="ISO8601").kind
-    'date'
+    >>> ColumnType("price", "number", unit="$", thousands=",").parse_number("$1,200")
+    1200.0
     """
 
     name: str
     kind: str
-    style: str = "."
+    decimal: str = "."
+    thousands: str = ""
+    unit: str = ""
     format: str = "ISO8601"
 
     def __post_init__(self) -> None:
-        allowed = {"kind": KINDS, "style": STYLES, "format": FORMATS}
-        for field, known in allowed.items():
-            if getattr(self, field) not in known:
-                raise HdnnError(f"{field} of a column is one of {known}, got {short(self)}")
+        style, known = (self.decimal, self.thousands), (*UNITS, "")
         if not isinstance(self.name, str):
             raise HdnnError(f"the name of a column is a text, got {short(self.name)}")
+        if (
+            self.kind not in KINDS
+            or style not in STYLES
+            or self.unit not in known
+            or self.format not in FORMATS
+        ):
+            raise HdnnError(
+                f"no column can be {short(self, 200)}: kinds are {', '.join(KINDS)}, decimal is . "
+                f"or , and formats are {', '.join(FORMATS)}"
+            )
 
-    def parse(self, values: Values, rows: Sequence[int], unit: str) -> Values:
+    def parse_number(self, text: str) -> float:
+        """A text as a float, 1 and 0 for true and false.
+
+        Args:
+            text: the cell.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: it is none.
+        """
+        text = text.strip()
+        if text.lower() in WORDS:
+            return WORDS[text.lower()]
+        if self.unit:
+            text = re.sub(rf"\s*{re.escape(self.unit)}\s*", "", text, count=1)
+        if self.thousands:
+            groups = rf"[+-]?(\d{{1,3}}(\{self.thousands}\d{{3}})+|\d+)(\{self.decimal}\d*)?"
+            if not re.fullmatch(groups, text):
+                raise ValueError(text)
+            text = text.replace(self.thousands, "")
+        if self.decimal == ",":
+            if "." in text:
+                raise ValueError(text)
+            text = text.replace(",", ".")
+        if "_" in text:  # a number to Python, not to the author of a data file
+            raise ValueError(text)
+        return float(text)
+
+    def parse(self, values: Values, place: Place, remedy: str = TRAINING_REMEDY) -> Values:
         """The cells as float64, datetime64, or texts with None.
 
         Args:
-            values: as a source gives them.
-            rows: the number of every cell's row, for the error.
-            unit: what these numbers count: "line" or "row".
+            values: as `as_values` gives them.
+            place: names the row of a cell, for the error.
+            remedy: what a user can do about a cell that is none of this type.
 
         Returns:
             As many as were given; NaN, NaT or None where missing.
 
         Raises:
-            HdnnError: a cell is no number, infinite, or no date.
+            HdnnError: cells are no numbers, infinite, or no dates.
         """
         if self.kind == "category":
             return as_texts(values)
-        read = as_numbers if self.kind == "number" else as_dates
-        parsed = read(values, self)
-        lost = pd.isna(parsed) & ~pd.isna(values)
-        if lost.any():
-            lost &= [not is_missing(value) for value in values]
-        for i in np.flatnonzero(lost)[:1]:
-            raise self._wrong(values[i], f"{unit} {rows[i]}")
+        parsed = self._numbers(values) if self.kind == "number" else self._dates(values)
+        wrong = np.flatnonzero(pd.isna(parsed) & ~is_missing(values))
+        if len(wrong):
+            what = "not numeric"
+            if self.kind == "date":
+                what = f"no date such as {self.example}"
+            cells = [f"{place(int(i))} holds {short(values[i])}" for i in wrong[:3]]
+            more = f" and {len(wrong) - 3} more cells" * (len(wrong) > 3)
+            raise HdnnError(
+                f"column {short(self.name)} is {what}: {', '.join(cells)}{more}; {remedy}"
+            )
         if self.kind == "number":
-            refuse_infinite(self.name, parsed, rows, unit)
+            infinite = np.flatnonzero(np.isinf(parsed))
+            if len(infinite):
+                raise HdnnError(
+                    f"column {short(self.name)} holds an infinite value "
+                    f"({place(int(infinite[0]))}); replace it by a number, or leave the cell empty"
+                )
         return parsed
 
-    def _wrong(self, value: Any, place: str) -> HdnnError:
-        what = "not numeric" if self.kind == "number" else "no date"
-        name = self.name[:60]
-        return HdnnError(
-            f"column {short(name)} is {what}: {place} holds {short(value)}; correct it, take the "
-            "column as texts (categorical), leave it out (drop), or, if it is what to predict, say "
-            "so (target)"
-        )
+    @property
+    def example(self) -> str:
+        """A date as this column writes it."""
+        day = datetime.datetime(2021, 12, 31)
+        return "2021-12-31" if self.format == "ISO8601" else day.strftime(self.format)
+
+    def _numbers(self, values: Values) -> NDArray[np.float64]:
+        """A column as float64; NaN also for what is no number."""
+        if values.dtype.kind == "f":
+            return values
+        if self == ColumnType(self.name, "number"):
+            numbers = _plain_numbers(values)
+            if numbers is not None:
+                return numbers
+
+        def number(value: Any) -> float:
+            try:
+                return self.parse_number(value) if isinstance(value, str) else float(value)
+            except (ValueError, OverflowError, TypeError):
+                return np.nan
+
+        codes, distinct = pd.factorize(values)
+        return np.array([*map(number, distinct), np.nan], np.float64)[codes]
+
+    def _dates(self, values: Values) -> Values:
+        """A column as datetime64; NaT also for what is no date."""
+        if values.dtype.kind == "M":
+            return values
+        codes, distinct = pd.factorize(values)
+        texts = [value.strip() if isinstance(value, str) else None for value in distinct]
+        return np.append(_read_dates(texts, self.format), np.datetime64("NaT"))[codes]
 
 
-# --- cells ----------------------------------------------------------------------------------------
+# --- cells and columns ----------------------------------------------------------------------------
 
 
-def is_missing(value: Any) -> bool:
-    """Whether a cell holds no value: None, NaN, or a text of `MISSING`.
+def is_missing(values: Any) -> NDArray[np.bool_]:
+    """Where a column has no value: None, NaN, or a text of `MISSING`."""
+    missing = np.asarray(pd.isna(values), bool)
+    if values.dtype.kind == "O":
+        texts = np.flatnonzero(~missing)
+        blank = [isinstance(v, str) and v.strip() in MISSING for v in values[texts]]
+        missing[texts] = np.array(blank, bool)
+    return missing
 
-    >>> is_missing(" NA "), is_missing(float("nan")), is_missing(0)
-    (True, True, False)
+
+def _plain_numbers(values: Values) -> NDArray[np.float64] | None:
+    """A column whose every text is a number or missing, quickly; else None."""
+    missing = pd.Series(values, dtype=object).isin(MISSING).to_numpy() | pd.isna(values)
+    texts = np.where(missing, "nan", values)
+    try:
+        if "_" in "".join(texts):
+            return None
+        return texts.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def as_values(name: str, column: pd.Series, place: Place) -> Values:
+    """A column of pandas as float64, datetime64, or objects with None where missing.
+
+    Args:
+        name: of the column.
+        column: of any dtype.
+        place: names the row of a cell, for the error.
+
+    Returns:
+        The values; a category, whatever it holds, is texts.
+
+    Raises:
+        HdnnError: it holds something else than numbers, texts and dates.
     """
-    if isinstance(value, str):
-        return value.strip() in MISSING
-    missing = pd.isna(value)
-    return missing if isinstance(missing, bool) else False
-
-
-def as_number(value: Any, style: str = ".") -> float:
-    """A cell as a float: NaN where missing, 1 and 0 for true and false; else a ValueError.
-
-    >>> as_number("1.5e3"), as_number(" ? "), as_number("True"), as_number("1.234,5", ".,")
-    (1500.0, nan, 1.0, 1234.5)
-    """
-    if is_missing(value):
-        return float("nan")
-    if not isinstance(value, str):
-        if not isinstance(value, _NUMBERS) or isinstance(value, np.complexfloating):
-            raise ValueError(value)
-        return float(value)
-    text = value.strip()
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    if style != ".":
-        pattern, separator = _pattern(style)
-        if not pattern.fullmatch(text):
-            raise ValueError(value)
-        text = re.sub(separator, "", text).replace(style[-1], ".") if separator else text
-    elif "_" in text:  # Python reads 1_000 as a number; data files do not mean it
-        raise ValueError(value)
-    return float(text)
-
-
-@cache
-def _pattern(style: str) -> tuple[re.Pattern[str], str]:
-    """Of the numbers of a style, and of what is between their thousands."""
-    separator = {" ": "[ \u00a0\u202f]"}.get(style[0], re.escape(style[0]))
-    whole = rf"\d{{1,3}}(?:{separator}\d{{3}})+|\d+"
-    end = rf"(?:{re.escape(style[-1])}\d+)?(?:[eE][+-]?\d+)?"
-    return re.compile(rf"[+-]?(?:{whole}){end}"), separator
-
-
-# --- columns --------------------------------------------------------------------------------------
-
-
-def plain(column: Any) -> Values:
-    """A column of pandas as float64, datetime64, or objects with None where missing."""
-    column = pd.Series(column) if not isinstance(column, pd.Series) else column
     dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return as_texts(np.asarray(column.astype(object)))
     if pd.api.types.is_datetime64_any_dtype(dtype):
         return _without_zone(column)
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         return column.to_numpy(np.float64, na_value=np.nan)
-    return _from_objects(column.to_numpy(object))
-
-
-def objects(column: Any) -> Values:
-    """A column of pandas as Python's own values, None where missing."""
-    return _with_none(pd.Series(column).to_numpy(object))
-
-
-def _with_none(values: Values) -> Values:
-    values = values.copy()
+    values = column.astype(object).to_numpy(copy=True)
+    kinds = set(map(type, values))
+    for kind in kinds:
+        if not issubclass(kind, _SCALARS) or issubclass(kind, np.complexfloating):
+            first = [type(value) for value in values].index(kind)
+            raise HdnnError(
+                f"column {short(name)} holds {short(values[first])} ({place(first)}), which is "
+                "neither a number, a text nor a date; leave the column out"
+            )
     values[pd.isna(values)] = None
-    return values
+    if isinstance(dtype, pd.CategoricalDtype):
+        return as_texts(values)
+    return _typed_objects(values, {type(value) for value in values} - {type(None)})
 
 
-def _from_objects(values: Values) -> Values:
-    values = _with_none(values)
-    kinds = {type(value) for value in values} - {type(None)}
-    if all(issubclass(kind, str) for kind in kinds) and kinds:
-        return values
-    numeric = all(issubclass(k, _NUMBERS) and not issubclass(k, np.complexfloating) for k in kinds)
+def _typed_objects(values: Values, kinds: set[type]) -> Values:
+    """Objects that are all numbers, or all dates, as such."""
     try:
-        if numeric:
+        if all(issubclass(kind, _NUMBERS) for kind in kinds):
             return np.array([np.nan if v is None else float(v) for v in values], np.float64)
         if all(issubclass(kind, _DATES) for kind in kinds):
             return _without_zone(pd.Series(pd.to_datetime(pd.Series(values), utc=True)))
@@ -238,144 +290,109 @@ def as_texts(values: Values) -> Values:
         texts[np.isnat(values)] = None
         return texts
     codes, distinct = pd.factorize(values)
-    texts = np.array([*(_text(value) for value in distinct), None], object)
-    return texts[codes]
+    return np.array([*map(_text, distinct), None], object)[codes]
 
 
 def _text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return None if is_missing(value) else str(value).strip()
+    text = str(value).strip()
+    return None if text in MISSING else text
 
 
-def as_numbers(values: Values, kind: ColumnType) -> NDArray[np.float64]:
-    """A column as float64; NaN also for what is no number."""
-    if values.dtype.kind == "f":
-        return values
-
-    def number(value: Any) -> float:
-        try:
-            return as_number(value, kind.style)
-        except (ValueError, OverflowError, TypeError):
-            return np.nan
-
-    codes, distinct = _factorized(values)
-    return np.array([*map(number, distinct), np.nan], np.float64)[codes]
-
-
-def as_dates(values: Values, kind: ColumnType) -> Values:
-    """A column as datetime64; NaT also for what is no date."""
-    if values.dtype.kind == "M":
-        return values
-    codes, distinct = _factorized(values)
-    texts = [value.strip() if isinstance(value, str) else None for value in distinct]
-    found = pd.to_datetime(
-        pd.Series(texts, dtype=object), format=kind.format, errors="coerce", utc=True
-    )
-    dates = np.append(_without_zone(found), np.datetime64("NaT"))
-    return dates[codes]
-
-
-def _factorized(values: Values) -> tuple[NDArray[np.intp], Values]:
-    """Where every cell is among the different ones; -1 where missing."""
-    return pd.factorize(values)
-
-
-def refuse_infinite(name: str, column: NDArray[np.float64], rows: Sequence[int], unit: str) -> None:
-    """Raise an error that names the first infinite value of a column, if there is one."""
-    infinite = np.flatnonzero(np.isinf(column))
-    if len(infinite):
-        raise HdnnError(
-            f"column {short(name)} holds an infinite value ({unit} {rows[infinite[0]]}); "
-            "replace it by a number, or leave the cell empty to mark it as missing"
-        )
+def _read_dates(texts: Sequence[str | None], format: str) -> Values:
+    column = pd.Series(texts, dtype=object)
+    return _without_zone(pd.to_datetime(column, format=format, errors="coerce", utc=True))
 
 
 # --- what a column is -----------------------------------------------------------------------------
 
 
 def infer(
-    name: str, values: Values, declared: str | None = None, comma: bool = False
+    name: str, values: Values, declared: str | None = None, decimal_comma: bool = False
 ) -> ColumnType:
-    """What a column is: as declared, by its type, or by its texts.
+    """What a column is: as declared, by its dtype, or by its texts.
 
     Args:
         name: of the column.
         values: all of it.
         declared: "number" or "category", where the user says so.
-        comma: whether 1,234 is rather a number with decimals than one with thousands.
+        decimal_comma: whether 1,234 is rather a number with decimals than one of thousands.
+
+    Returns:
+        The type. A column of mostly numbers, or dates, is one of these: the other cells are errors.
     """
-    if declared == "category" or (values.dtype.kind == "O" and not _is_text(values)):
-        return ColumnType(name, "category" if declared == "category" else "number")
-    if values.dtype.kind != "O":
-        return ColumnType(name, "date" if values.dtype.kind == "M" and not declared else "number")
-    distinct = [str(cell).strip() for cell in pd.unique(values) if not is_missing(cell)]
-    styles = (".", ".,", *STYLES) if comma else STYLES
-    for style in styles:
-        if all(_parses(text, style) for text in distinct):
-            return ColumnType(name, "number", style)
-    if declared == "number":
-        return ColumnType(name, "number", max(styles, key=lambda s: _share(distinct, s)))
+    if declared == "category" or values.dtype.kind != "O":
+        kind = "date" if values.dtype.kind == "M" and declared is None else "number"
+        return ColumnType(name, declared or kind)
+    if _plain_numbers(values) is not None:
+        return ColumnType(name, "number")
+    distinct = [str(cell).strip() for cell in pd.unique(values[~is_missing(values)])]
+    if not distinct:
+        return ColumnType(name, "number")
+    units = ["", *(u for u in UNITS if sum(u in text for text in distinct) > len(distinct) / 2)]
+    styles = (STYLES[0], *STYLES[2:], STYLES[1]) if decimal_comma else STYLES
+    candidates = [ColumnType(name, "number", *style, unit) for unit in units for style in styles]
+    shares = [_share(distinct, candidate) for candidate in candidates]
+    best = candidates[int(np.argmax(shares))]
+    if max(shares) == 1 or declared == "number":
+        return best
     if format := _date_format(distinct):
         return ColumnType(name, "date", format=format)
-    best = max(styles, key=lambda style: _share(distinct, style))
-    stray = len(distinct) > MOST_STRAY and _share(distinct, best) > 0.5
-    return ColumnType(name, "number", best) if stray else ColumnType(name, "category")
+    mostly = len(distinct) > MOST_CODES and max(shares) > 0.5
+    return best if mostly else ColumnType(name, "category")
 
 
-def _is_text(values: Values) -> bool:
-    kinds = {type(value) for value in values} - {type(None)}
-    return all(
-        issubclass(kind, (str, *_NUMBERS)) and not issubclass(kind, np.complexfloating)
-        for kind in kinds
-    )
-
-
-def _parses(text: str, style: str) -> bool:
-    try:
-        as_number(text, style)
-    except (ValueError, OverflowError):
-        return False
-    return True
-
-
-def _share(distinct: Sequence[str], style: str) -> float:
-    return sum(_parses(text, style) for text in islice(distinct, 1000)) / min(len(distinct), 1000)
+def _share(distinct: Sequence[str], candidate: ColumnType) -> float:
+    """How many of these texts are numbers of this style; of many, those of the first 1,000."""
+    for some in (distinct[:1000], distinct):
+        good = 0
+        for text in some:
+            try:
+                candidate.parse_number(text)
+                good += 1
+            except (ValueError, OverflowError):
+                continue
+        if good < len(some):
+            break
+    return good / len(some)
 
 
 def _date_format(distinct: Sequence[str]) -> str | None:
-    """The first format that fits all of these texts."""
-    if not distinct or not all(_DATE.fullmatch(text) for text in distinct):
+    """The format that fits most of these texts, and the first of several that fit all."""
+    likely = [text for text in distinct if _DATE.fullmatch(text)]
+    if len(likely) < DATE_SHARE * len(distinct):
         return None
+    shares = {}
     for format in FORMATS:
-        for some in (distinct[:10], distinct):  # most formats fail at once
-            try:
-                pd.to_datetime(pd.Series(some, dtype=object), format=format, utc=True)
-            except (ValueError, OverflowError):
-                break
-        else:
-            return format
-    return None
+        if not np.isnat(_read_dates(likely[:50], format)).all():  # most formats fail at once
+            shares[format] = 1 - np.isnat(_read_dates(likely, format)).mean()
+    best = max(shares, key=lambda format: shares[format], default=None)
+    enough = best is not None and shares[best] * len(likely) >= DATE_SHARE * len(distinct)
+    return best if enough else None
 
 
-def typed_columns(
-    values: Mapping[str, Values], types: Sequence[ColumnType], rows: Sequence[int], unit: str
-) -> tuple[dict[str, Values], list[HdnnError]]:
-    """Columns as their types say, and the problem of each whose cells are not what it says."""
-    columns, problems = {}, []
-    for kind in types:
-        try:
-            columns[kind.name] = kind.parse(values[kind.name], rows, unit)
-        except HdnnError as error:
-            problems.append(error)
-    return columns, problems
+def raise_all(where: str, problems: Sequence[HdnnError], most: int = 10) -> None:
+    """Raise all problems of a table as one error, of the first one's type, that names it."""
+    if not problems:
+        return
+    texts = [str(error) for error in problems[:most]]
+    if len(problems) > most:
+        texts.append(f"and {len(problems) - most} more")
+    text = f"{len(problems)} problems:\n  - " + "\n  - ".join(texts)
+    only = texts[0] if len(problems) == 1 else text
+    raise type(problems[0])(only if only.startswith(where) else f"{where}: {only}")
 
 
-def raise_all(problems: Sequence[HdnnError], most: int = 10) -> None:
-    """Raise the only error as it is, or several as one of the first one's type."""
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        lines = [f"\n  - {error.args[0]}" for error in problems[:most]]
-        more = f"\n  - and {len(problems) - most} more" * (len(problems) > most)
-        raise type(problems[0])(f"{len(problems)} problems:{''.join(lines)}{more}")
+def summary(columns: Sequence[ColumnType]) -> str:
+    """Which type every column has, on one line.
+
+    >>> summary([ColumnType("age", "number"), ColumnType("city", "category")])
+    '1 number (age), 1 category (city)'
+    """
+    parts = []
+    for kind, plural in zip(KINDS, ("numbers", "dates", "categories"), strict=True):
+        names = [column.name for column in columns if column.kind == kind]
+        if names:
+            parts.append(f"{len(names)} {kind if len(names) == 1 else plural} ({listed(names)})")
+    return ", ".join(parts)

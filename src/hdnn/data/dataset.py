@@ -1,31 +1,19 @@
-"""`Dataset`: features and targets as tensors, from arrays or from whatever a config names."""
+"""`Dataset`: features and targets as tensors, and what a model must know of them."""
 
 from __future__ import annotations
 
-import hashlib
-import os
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.data import images
-from hdnn.data.bundled import BUNDLED, bundled
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.folders import folder_digest
 from hdnn.data.labels import classes_of, encode, guess_task
-from hdnn.data.reading import reading
-from hdnn.data.splits import holdout, split
-from hdnn.data.tables import Table, read_table
-from hdnn.data.toy import PROBLEMS, problem
-from hdnn.errors import HdnnError, unknown_name
-
-if TYPE_CHECKING:  # settings are checked against the catalogues of this package
-    from hdnn.config import DataConfig
+from hdnn.errors import HdnnError
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +133,18 @@ class Dataset:
         """
         if self.kind == "images":
             return self
-        return replace(self, X=self.X.to(dtype), X_test=self.X_test.to(dtype))
+        return self.replace(X=self.X.to(dtype), X_test=self.X_test.to(dtype))
+
+    def replace(self, **changes: Any) -> Dataset:
+        """The same with other fields.
+
+        Args:
+            changes: fields by name.
+
+        Returns:
+            A data set that shares the rest.
+        """
+        return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.X.shape[1:]))
@@ -168,150 +167,3 @@ def _targets(y: Any, classes: Sequence[Any] | None) -> Tensor:
     if classes is None:
         return torch.as_tensor(y, dtype=torch.float64)
     return torch.from_numpy(encode(np.asarray(y), classes))
-
-
-# --- what a config names --------------------------------------------------------------------------
-
-
-def load(config: DataConfig) -> Dataset:
-    """Read the data that a config names, and hold a part of them out.
-
-    Args:
-        config: names a planar problem, a bundled table, a file, an image set or a folder. Where it
-            has a digest, the file or folder must still have it.
-
-    Returns:
-        The data.
-
-    Raises:
-        HdnnError: they cannot be read, or are not those of the digest.
-
-    >>> from hdnn.config import DataConfig
-    >>> load(DataConfig("swiss-roll"))
-    Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
-    """
-    if config.digest is not None and not os.path.exists(config.source):
-        raise HdnnError(
-            f"there is no such file or folder: {config.source[:200]}, the data of this run; say "
-            "where they are now: hdnn train --resume RUN --data PATH"
-        )
-    name = config.source.lower().replace("_", "-")
-    if config.is_image:
-        return _load_images(config, name)
-    return _load_planar(config) if name in PROBLEMS else _load_table(config, name)
-
-
-def data_digest(path: Path) -> str:
-    """The SHA-256 of a table, or of the images in a folder."""
-    if path.is_dir():
-        return folder_digest(path)
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _check_digest(config: DataConfig, digest: str) -> str:
-    if config.digest not in (None, digest):
-        raise HdnnError(
-            f"{config.source} has changed since the run began; train anew in another --out"
-        )
-    return digest
-
-
-def _load_planar(config: DataConfig) -> Dataset:
-    parts = split(problem(config.source).name, config.split, config.size, config.seed)
-    return Dataset(
-        parts.X_train,
-        parts.y_train,
-        parts.X_test,
-        parts.y_test,
-        "classification",
-        "planar",
-        tuple(range(parts.classes)),
-        source=config.source,
-    )
-
-
-def _load_images(config: DataConfig, name: str) -> Dataset:
-    source, digest = config.source, None
-    if name not in images.IMAGE_SETS:  # a name wins over a folder that is called like it
-        folder = Path(source).expanduser().resolve()
-        source, digest = str(folder), _check_digest(config, folder_digest(folder))
-    size = None if config.pixels is None else (config.pixels, config.pixels)
-    read = images.load(source, size=size, strict=config.strict, seed=config.seed)
-    return Dataset(
-        read.train,
-        read.train_labels,
-        read.test,
-        read.test_labels,
-        "classification",
-        "images",
-        read.classes,
-        notes=read.notes,
-        source=source,
-        digest=digest,
-    )
-
-
-def _load_table(config: DataConfig, name: str) -> Dataset:
-    source, digest = config.source, None
-    if name in BUNDLED:
-        table = bundled(name)
-    else:
-        source, digest, table = _read_file(config)
-    y = torch.from_numpy(table.targets)
-    train, test = torch.arange(len(table)), torch.arange(0)
-    if config.test > 0:
-        labels = y if table.task == "classification" else None
-        train, test = holdout(len(table), config.test, config.seed, labels)
-    # What is chosen from the data is chosen from the training rows only.
-    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
-    encoder = ColumnEncoder.fit(seen, table.types, keep=(*config.categorical, *config.numeric))
-    X = torch.from_numpy(encoder.transform(table.columns))
-    assert table.task is not None
-    return Dataset(
-        X[train],
-        y[train],
-        X[test],
-        y[test],
-        table.task,
-        "table",
-        table.classes,
-        tuple(encoder.feature_names),
-        _target_names(table),
-        None if encoder.is_plain else encoder,
-        notes=(*table.notes, *encoder.notes),
-        source=source,
-        digest=digest,
-    )
-
-
-def _target_names(table: Table) -> tuple[str, ...] | None:
-    """What a regression predicts; a class has its own names."""
-    if table.task != "regression" or table.target is None:
-        return None
-    return (table.target,) if isinstance(table.target, str) else tuple(table.target)
-
-
-def _read_file(config: DataConfig) -> tuple[str, str, Table]:
-    """Path, digest and content of a file, which is opened once: what is hashed is what is read."""
-    if not os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
-        known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
-        raise unknown_name("data set (and there is no such file)", config.source[:200], known)
-    if config.target is None:
-        raise HdnnError(f"{config.source} is a table: say which column to predict with --target")
-    path = Path(config.source).expanduser().resolve()
-    with reading(path, "a table"), open(path, "rb") as file:
-        digest = _check_digest(config, hashlib.file_digest(file, "sha256").hexdigest())
-        table = read_table(
-            path,
-            config.target,
-            task=config.task,
-            drop=config.drop,
-            categorical=config.categorical,
-            numeric=config.numeric,
-            file=file,
-        )
-    return str(path), digest, table

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.data.columns import ColumnType, Values, raise_all
-from hdnn.data.reading import cut, find, short
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.data.columns import ColumnType, Values, summary
+from hdnn.data.files import cut, listed, short
+from hdnn.errors import HdnnError
 
-MOST_LEVELS, HASHED = 32, 16
-"""Categories with a column of their own, and columns that any others share by their hash."""
+MOST_LEVELS = 32
+"""Categories with a column of their own; any others share one."""
 
 ID_ROWS, ID_SHARE = 20, 0.9
 """A column of texts, of so many rows and such a share of different ones, is like an id."""
@@ -26,11 +24,12 @@ ID_ROWS, ID_SHARE = 20, 0.9
 GAP_ROWS, GAP_SHARE = 50, 0.01
 """Missing values of so many rows, and of such a share, get an indicator column."""
 
-SCALINGS = ("standard", "robust", "quantile")
+OFFSET = 1e6
+"""Numbers that are so many times their spread away from 0 are counted from the smallest one."""
+
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
 """What recurs in dates, in days."""
 
-_KNOTS = 101
 _ID = re.compile(r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$|^Unnamed: 0$")
 
 
@@ -40,26 +39,24 @@ class EncodedColumn(ColumnType):
 
     Args:
         levels: the categories that have a column each, the most frequent first.
-        hashed: columns that the other categories share.
+        rare: whether any other category has a column that they share.
         periods: of dates, the names of what recurs; each is a sine and a cosine.
-        origin: of dates, the earliest one, in days since 1970.
+        origin: what is subtracted: of dates the earliest one, in days since 1970.
         indicator: whether a column says where values are missing.
-        knots: of numbers, median and spread (robust), or quantiles; none for standard scaling.
     """
 
     levels: tuple[str, ...] = ()
-    hashed: int = 0
+    rare: bool = False
     periods: tuple[str, ...] = ()
     origin: float = 0.0
     indicator: bool = False
-    knots: tuple[float, ...] = ()
 
     @property
     def feature_names(self) -> list[str]:
         """Of the numbers that it gives."""
         if self.kind == "category":
             names = [f"{self.name}={level}" for level in self.levels]
-            names += [f"{self.name}#{k}" for k in range(self.hashed)]
+            names += [f"{self.name}=(rare)"] if self.rare else []
         elif self.kind == "date":
             waves = [f"{self.name}.{p}.{f}" for p in self.periods for f in ("sin", "cos")]
             names = [f"{self.name}.days", *waves]
@@ -70,7 +67,13 @@ class EncodedColumn(ColumnType):
     def encode(self, values: Values, out: NDArray[np.float64]) -> None:
         """Write the numbers of a column, NaN where missing, to ``(rows, len(feature_names))``."""
         if self.kind == "category":
-            self._encode_category(values, out)
+            out[:] = 0.0  # also where it is missing, or a category that training did not have
+            place = {level: k for k, level in enumerate(self.levels)}
+            other = len(self.levels) if self.rare else -1
+            codes, distinct = pd.factorize(values)
+            columns = np.array([*(place.get(t, other) for t in distinct), -1], np.int64)[codes]
+            known = np.flatnonzero(columns >= 0)
+            out[known, columns[known]] = 1.0
         elif self.kind == "date":
             days = as_days(values)
             out[:, 0] = days - self.origin
@@ -78,31 +81,9 @@ class EncodedColumn(ColumnType):
                 angle = 2 * np.pi * days / PERIODS[period]
                 out[:, 1 + 2 * k], out[:, 2 + 2 * k] = np.sin(angle), np.cos(angle)
         else:
-            out[:, 0] = self._scaled(values)
+            out[:, 0] = values - self.origin
         if self.indicator:
             out[:, -1] = pd.isna(values)
-
-    def _encode_category(self, values: Values, out: NDArray[np.float64]) -> None:
-        out[:] = 0.0  # also where it is missing, or a category that training did not have
-        place = {level: k for k, level in enumerate(self.levels)}
-        codes, distinct = pd.factorize(values)
-        columns = np.array([*(self._column(text, place) for text in distinct), -1], np.int64)[codes]
-        known = np.flatnonzero(columns >= 0)
-        out[known, columns[known]] = 1.0
-
-    def _column(self, text: str, place: Mapping[str, int]) -> int:
-        if text in place or not self.hashed:
-            return place.get(text, -1)
-        return len(place) + zlib.crc32(text.encode()) % self.hashed
-
-    def _scaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        if len(self.knots) == 2:
-            scaled = (values - self.knots[0]) / self.knots[1]
-            return scaled / np.sqrt(1 + np.square(scaled / 3))  # a smooth limit of +-3
-        if self.knots:
-            scores = [NormalDist().inv_cdf(q) for q in np.linspace(0.001, 0.999, len(self.knots))]
-            return np.interp(values, self.knots, scores)
-        return values
 
 
 @dataclass(frozen=True)
@@ -136,7 +117,6 @@ class ColumnEncoder:
         values: Mapping[str, Values],
         types: Sequence[ColumnType],
         keep: Sequence[str] = (),
-        scaling: str = "standard",
     ) -> ColumnEncoder:
         """Choose how to encode columns from training data.
 
@@ -144,8 +124,6 @@ class ColumnEncoder:
             values: the columns by name, as `hdnn.data.Table` has them.
             types: what they are.
             keep: columns that are used even if they look like an id.
-            scaling: of numbers: "standard" leaves it to the model's scaler, "robust" divides by
-                the spread around the median and limits outliers, "quantile" makes them normal.
 
         Returns:
             The encoder.
@@ -153,38 +131,36 @@ class ColumnEncoder:
         Raises:
             HdnnError: no column is left.
         """
-        if scaling not in SCALINGS:
-            raise unknown_name("scaling", scaling, SCALINGS)
         columns: list[EncodedColumn] = []
-        notes: list[str] = []
         left_out: dict[str, list[str]] = {}
+        crowded = []
         for kind in types:
             column = values[kind.name]
             reason = _useless(kind, column, kind.name in keep)
-            if reason is None:
-                columns.append(_fit(kind, column, scaling))
-                notes += _remarks(columns[-1], column)
-            else:
+            if reason is not None:
                 left_out.setdefault(reason, []).append(kind.name)
-        notes = [*(f"left out, {why}: {_listed(names)}" for why, names in left_out.items()), *notes]
+                continue
+            columns.append(_fit(kind, column))
+            if columns[-1].rare:
+                count = len(pd.unique(column[~pd.isna(column)]))
+                crowded.append(f"{cut(kind.name)} ({count} categories)")
+        notes = [f"left out, {why}: {listed(names)}" for why, names in left_out.items()]
         if not columns:
             raise HdnnError(
                 f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
-                "(categorical)"
+                "(--categorical, --numeric)"
+            )
+        if crowded:
+            notes.append(
+                f"beyond the {MOST_LEVELS} most frequent, categories share one column: "
+                f"{listed(crowded)}"
             )
         return cls(tuple(columns), tuple(notes))
 
-    @classmethod
-    def numeric(cls, names: Sequence[str]) -> ColumnEncoder:
-        """The encoder of a model that takes these columns of numbers as they are.
-
-        Args:
-            names: of the columns, in order.
-
-        Returns:
-            The encoder.
-        """
-        return cls(tuple(EncodedColumn(name, "number") for name in names))
+    @property
+    def summary(self) -> str:
+        """Which type every column has, on one line."""
+        return summary(self.columns)
 
     @property
     def feature_names(self) -> list[str]:
@@ -212,28 +188,25 @@ class ColumnEncoder:
             column.encode(values[column.name], X[:, end - width : end])
         return X
 
-    def read_frame(self, frame: pd.DataFrame) -> dict[str, Values]:
+    def read_frame(self, frame: Any) -> dict[str, Values]:
         """The columns of a data frame, found by name.
 
         Args:
-            frame: a data frame with at least the columns of the training data.
+            frame: a pandas DataFrame with at least the columns of the training data.
 
         Returns:
             The columns by name: float64, datetime64, or texts.
 
         Raises:
-            HdnnError: some are absent, or hold other things than the training data.
+            HdnnError: it is none, or some are absent, or hold other things than training data.
         """
         from hdnn.data.tables import read_table  # which makes tables of types
 
-        problems = []
-        names = tuple(map(str, frame.columns))
-        for column in self.columns:
-            try:
-                find(names, column.name, "the data frame")
-            except HdnnError as error:
-                problems.append(error)
-        raise_all(problems)
+        if not isinstance(frame, pd.DataFrame):
+            raise HdnnError(
+                f"got {type(frame).__name__}, but the columns of the training data had names and "
+                f"types ({self.summary}); pass a pandas DataFrame with these columns"
+            )
         return read_table(frame, types=self.columns).columns
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -267,28 +240,21 @@ class ColumnEncoder:
         """
         if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
             raise HdnnError(f"columns are a list of descriptions, got {short(described)}")
-        return cls(tuple(_column_of(each) for each in described))
+        return cls(tuple(map(_column_of, described)))
 
 
-_CHECKS = {
-    "levels": (list, str),
-    "periods": (list, str),
-    "knots": (list, float),
-    "hashed": (int, None),
-    "origin": (float, None),
-    "indicator": (bool, None),
-}
+_EXPECTED: dict[str, type] = {"levels": list, "periods": list, "origin": float} | dict.fromkeys(
+    ("rare", "indicator"), bool
+)
 
 
 def _column_of(described: dict[str, Any]) -> EncodedColumn:
     known = {field.name for field in fields(EncodedColumn)}
     for name, value in described.items():
-        kind, item = _CHECKS.get(name, (str, None))
-        good = name in known and type(value) is kind
-        if not good or (item and any(type(each) is not item for each in value)):
+        good = name in known and type(value) is _EXPECTED.get(name, str)
+        if not good or (isinstance(value, list) and any(type(each) is not str for each in value)):
             raise HdnnError(f"{short(name)} of a column cannot be {short(value)}")
-    strange = {*described.get("periods", ())} - {*PERIODS}
-    if strange or not 0 <= described.get("hashed", 0) <= HASHED:
+    if {*described.get("periods", ())} - {*PERIODS} or not {"name", "kind"} <= {*described}:
         raise HdnnError(f"a column cannot be {short(described)}")
     plain: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in described.items()
@@ -317,7 +283,7 @@ def _useless(kind: ColumnType, values: Values, keep: bool) -> str | None:
     return None
 
 
-def _fit(kind: ColumnType, values: Values, scaling: str) -> EncodedColumn:
+def _fit(kind: ColumnType, values: Values) -> EncodedColumn:
     missing = pd.isna(values)
     count = int(missing.sum())
     given = {**asdict(kind), "indicator": count >= max(GAP_ROWS, GAP_SHARE * len(values))}
@@ -325,13 +291,16 @@ def _fit(kind: ColumnType, values: Values, scaling: str) -> EncodedColumn:
     if kind.kind == "category":
         counts = pd.Series(known, dtype=object).value_counts(sort=False)
         order = sorted(counts.index, key=lambda text: (-counts[text], text))
-        hashed = HASHED if len(order) > MOST_LEVELS else 0
-        return EncodedColumn(**given, levels=tuple(order[:MOST_LEVELS]), hashed=hashed)
+        levels = tuple(order[:MOST_LEVELS])
+        return EncodedColumn(**given, levels=levels, rare=len(order) > MOST_LEVELS)
     if kind.kind == "date":
         days = as_days(known)
         periods = [name for name, length in PERIODS.items() if _recurs(days, length)]
         return EncodedColumn(**given, periods=tuple(periods), origin=float(days.min()))
-    return EncodedColumn(**given, knots=_knots(known, scaling))
+    # Of 9e15 + 7 i, the numbers of orders, the mean has no digits left for what differs.
+    lowest = float(known.min())
+    far = abs(lowest) > OFFSET * float(np.std(known - lowest))
+    return EncodedColumn(**given, origin=lowest if far else 0.0)
 
 
 def _recurs(days: NDArray[np.float64], period: float) -> bool:
@@ -339,32 +308,7 @@ def _recurs(days: NDArray[np.float64], period: float) -> bool:
     return bool(np.ptp(days) > period and np.ptp(days % period) > 0)
 
 
-def _knots(known: NDArray[np.float64], scaling: str) -> tuple[float, ...]:
-    if scaling == "standard" or len(np.unique(known)) <= 2:
-        return ()
-    if scaling == "robust":
-        low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
-        spread = (high - low) / 1.35 or np.ptp(known) / 2
-        return float(middle), float(spread)
-    return tuple(np.quantile(known, np.linspace(0, 1, _KNOTS)).tolist())
-
-
 def as_days(dates: Values) -> NDArray[np.float64]:
     """Days since 1970, NaN where missing."""
     days = dates.astype("M8[us]").astype(np.int64) / 86_400e6
     return np.where(np.isnat(dates), np.nan, days)
-
-
-def _remarks(column: EncodedColumn, values: Values) -> list[str]:
-    if not column.hashed:
-        return []
-    count = len(pd.unique(values[~pd.isna(values)]))
-    return [
-        f"{cut(column.name)} has {count} categories: the {MOST_LEVELS} most frequent have a column "
-        f"each, the others share {HASHED} by their hash"
-    ]
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(cut, names[:most])) + more

@@ -2,66 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn.data.downloads import Progress
-from hdnn.data.fetch import REMOTES, obtain
-from hdnn.data.folders import read_folder
-from hdnn.data.idx import parse_idx, read_bytes
+from hdnn.data.dataset import Dataset
+from hdnn.data.files import short
+from hdnn.data.image_files import Size, read_bytes, read_folder, read_idx
 from hdnn.data.splits import holdout
-from hdnn.errors import FileFormatError, HdnnError, optional, unknown_name
+from hdnn.errors import FetchError, FileFormatError, HdnnError, optional, unknown_name
+from hdnn.progress import note
+
+__all__ = ["IMAGE_SETS", "ImageSet", "load"]
 
 TEST_SHARE = 0.2
 """What is held out for test where the data set has no test part of its own."""
 
-_DIGITS = tuple("0123456789")
-_FILES = tuple(file.name for file in REMOTES["mnist"].files)
-
-
-@dataclass(frozen=True, eq=False)
-class ImageData:
-    """Training and test images with their classes.
-
-    Args:
-        train, test: images, ``(B, C, H, W)`` uint8, 0 to 255.
-        train_labels, test_labels: class numbers, ``(B,)`` int64.
-        classes: their names.
-        name: of the data set, or the path of the folder.
-        notes: what was left out or resized, for people.
-
-    >>> import torch
-    >>> from hdnn.data.images import ImageData
-    >>> pixels, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
-    >>> ImageData(pixels, labels, pixels[:2], labels[:2], ("cat", "dog"), "pets")
-    ImageData(pets: 4 training, 2 test, 1 x 8 x 8, 2 classes)
-    """
-
-    train: Tensor
-    train_labels: Tensor
-    test: Tensor
-    test_labels: Tensor
-    classes: tuple[str, ...]
-    name: str
-    notes: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        channels, height, width = self.train.shape[1:]
-        return channels, height, width
-
-    def __repr__(self) -> str:
-        return (
-            f"ImageData({self.name}: {len(self.train)} training, {len(self.test)} test, "
-            f"{' x '.join(map(str, self.shape))}, {len(self.classes)} classes)"
-        )
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+"""The files of MNIST's layout: images and labels, for training and for test."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +43,8 @@ class ImageSet:
         classes: names of the classes, in order.
         shape: (C, H, W).
         train, test: how many images.
+        sha256: of the uncompressed `IDX_FILES`; none where the set needs no download.
+        urls: folders on the web that hold each file with .gz.
 
     >>> from hdnn.data import images
     >>> mnist = images.IMAGE_SETS["mnist"]
@@ -87,32 +58,55 @@ class ImageSet:
     shape: tuple[int, int, int]
     train: int
     test: int
-
-    @property
-    def fetched(self) -> bool:
-        """Whether it has to be fetched once."""
-        return self.name in REMOTES
+    sha256: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
 
 
+_DIGITS = tuple("0123456789")
 _CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 
 IMAGE_SETS: dict[str, ImageSet] = {
     data.name: data
     for data in (
         ImageSet("digits", "handwritten digits of scikit-learn", _DIGITS, (1, 8, 8), 1438, 359),
-        ImageSet("mnist", "handwritten digits", _DIGITS, (1, 28, 28), 60_000, 10_000),
-        ImageSet("fashion-mnist", "pieces of clothing", _CLOTHES, (1, 28, 28), 60_000, 10_000),
+        ImageSet(
+            "mnist",
+            "handwritten digits",
+            _DIGITS,
+            (1, 28, 28),
+            60_000,
+            10_000,
+            (
+                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+            ),
+            (
+                "https://ossci-datasets.s3.amazonaws.com/mnist",
+                "https://storage.googleapis.com/cvdf-datasets/mnist",
+            ),
+        ),
+        ImageSet(
+            "fashion-mnist",
+            "pieces of clothing",
+            _CLOTHES,
+            (1, 28, 28),
+            60_000,
+            10_000,
+            (
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+            ),
+            (
+                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+            ),
+        ),
     )
 }
 """The data sets of images, by name; "digits" needs no download."""
@@ -120,112 +114,186 @@ IMAGE_SETS: dict[str, ImageSet] = {
 
 def load(
     source: str | os.PathLike[str] = "digits",
-    data_dir: str | os.PathLike[str] | None = None,
     *,
-    size: tuple[int, int] | None = None,
+    size: int | Size | None = None,
     strict: bool = False,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> ImageData:
-    """Images by name or from a folder; MNIST and Fashion-MNIST are fetched at first use.
+) -> Dataset:
+    """Images by name or from a folder; MNIST and Fashion-MNIST are downloaded at first use.
 
     A folder holds ``class/*.png`` (or JPEG), or ``train/class`` and ``test/class``, or the four IDX
     files of MNIST's layout. Without a test part, a fifth of every class is held out.
 
     Args:
         source: "digits", "mnist", "fashion-mnist", or the path of a folder.
-        data_dir: where data sets are kept; None is HDNN_DATA, else the user's cache.
-        size: (height, width) to bring the images of a folder to; None: theirs, or of mixed sizes
-            the median, with at most 128 pixels a side.
+        size: (height, width) to bring the images of a folder to, or a number for both; None:
+            theirs, or of mixed sizes the median, with at most 128 pixels a side.
         strict: raise where an image of a folder cannot be read; else it is left out, and noted.
         seed: of the part that is held out of a folder. That of the digits is fixed.
-        progress: told what is fetched, ``progress(what, bytes_so_far, bytes_in_all)``.
 
     Returns:
-        Images as uint8, training and test part.
+        The images as uint8, ``(B, C, H, W)``.
 
     Raises:
-        HdnnError: the name is unknown, files are damaged, or could not be fetched.
+        HdnnError: the name is unknown, files are damaged, or could not be downloaded.
 
-    >>> images = load("digits")
-    >>> images
-    ImageData(digits: 1438 training, 359 test, 1 x 8 x 8, 10 classes)
-    >>> images.train.dtype, int(images.train.max())
+    >>> digits = load("digits")
+    >>> digits
+    Dataset(digits: 1438 training rows, 359 test rows, 1 x 8 x 8, 10 classes)
+    >>> digits.X.dtype, int(digits.X.max())
     (torch.uint8, 255)
     """
     key = str(source).lower().replace("_", "-")
-    known = key in IMAGE_SETS
-    if not known and not Path(source).expanduser().is_dir():
-        if isinstance(source, str) and os.sep not in source:
-            raise unknown_name("data set of images", source, [*IMAGE_SETS, "a folder of classes"])
-        raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
-    if known and size is not None:
-        raise HdnnError(f"size is for a folder of images; those of {key} have one size")
+    if key not in IMAGE_SETS:
+        return _from_folder(source, (size, size) if isinstance(size, int) else size, strict, seed)
+    if size is not None:
+        raise HdnnError(f"a size is for a folder of images; those of {key} have one size")
     if key == "digits":
         return _digits()
-    if known:
-        contents = obtain(REMOTES[key], data_dir, progress).contents
-        return _from_idx(contents, key, IMAGE_SETS[key].classes)
-    return _from_folder(Path(source).expanduser(), size, strict, seed)
+    paths = fetch(key)
+    return _from_idx(paths, key, IMAGE_SETS[key].classes)
 
 
-def _digits() -> ImageData:
+def find(name: str) -> list[Path | None]:
+    """Where the four files of a data set are on this machine, if they are.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+
+    Returns:
+        Paths of files, which may be compressed, in the folder named by HDNN_DATA or below it, or
+        in the user's cache.
+    """
+    folder = _folder()
+    places = [folder / name, folder] if os.environ.get("HDNN_DATA") else [folder / name]
+    found: list[Path | None] = []
+    for file in IDX_FILES:
+        candidates = (place / f"{file}{end}" for place in places for end in ("", ".gz"))
+        found.append(next((path for path in candidates if path.is_file()), None))
+    return found
+
+
+def fetch(name: str) -> list[Path]:
+    """The four files of a data set, downloaded where they are not here, and their sums checked.
+
+    A folder named by HDNN_DATA replaces the download.
+
+    Args:
+        name: "mnist" or "fashion-mnist".
+
+    Returns:
+        Their paths.
+
+    Raises:
+        FetchError: they cannot be had, or are not those that were published.
+    """
+    data, paths = IMAGE_SETS[name], []
+    for file, path, published in zip(IDX_FILES, find(name), data.sha256, strict=True):
+        path = path or _download(data, file)
+        if hashlib.sha256(read_bytes(path)).hexdigest() != published:
+            raise FetchError(
+                f"{path} is damaged, or not the {file} of {name}: its SHA-256 is another; remove "
+                "it, and it is downloaded again"
+            )
+        paths.append(path)
+    return paths
+
+
+def _folder() -> Path:
+    given = os.environ.get("HDNN_DATA")
+    return Path(given or optional("pooch", "app").os_cache("hdnn") / "data").expanduser()
+
+
+def _download(data: ImageSet, file: str) -> Path:
+    if given := os.environ.get("HDNN_DATA"):
+        raise FetchError(
+            f"HDNN_DATA is {given}, which holds no {data.name}/{file}, compressed (.gz) or not; "
+            "put it there, or unset HDNN_DATA to download it"
+        )
+    pooch, faults = optional("pooch", "app"), []
+    pooch.get_logger().setLevel("WARNING")
+    for url in data.urls:
+        note(f"downloading {data.name}, once for this machine: {file} ...")
+        try:
+            # The sum of the uncompressed file is checked at every use; compression may differ.
+            folder, name = _folder() / data.name, f"{file}.gz"
+            return Path(pooch.retrieve(f"{url}/{name}", None, fname=name, path=folder))
+        except Exception as error:  # of requests, urllib3 or the file system
+            faults.append(f"\n  - {url}: {short(str(error), 200)}")
+    raise FetchError(
+        f"cannot download {file} of {data.name}:{''.join(faults)}\nDownload the four files by hand "
+        f"into a folder {data.name}, and set HDNN_DATA to the folder above it"
+    )
+
+
+def _digits() -> Dataset:
     data = optional("sklearn.datasets", "app").load_digits()
     # The values are 0 to 16.
-    images = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
+    pixels = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(data.target.astype(np.int64))
-    return _held_out(images, labels, _DIGITS, "digits", seed=0)
+    return _held_out(pixels, labels, _DIGITS, "digits", 0)
 
 
 def _held_out(
-    images: Tensor, labels: Tensor, classes: tuple[str, ...], name: str, seed: int
-) -> ImageData:
-    kept, held = holdout(len(images), TEST_SHARE, seed, labels)
-    return ImageData(images[kept], labels[kept], images[held], labels[held], classes, name)
+    pixels: Tensor, labels: Tensor, classes: tuple[str, ...], source: str, seed: int
+) -> Dataset:
+    kept, held = holdout(len(pixels), TEST_SHARE, seed, labels)
+    return _dataset((pixels[kept], labels[kept]), (pixels[held], labels[held]), classes, source)
 
 
-def _from_folder(folder: Path, size: tuple[int, int] | None, strict: bool, seed: int) -> ImageData:
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
-    contents = {}
-    for name in _FILES:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if name not in contents and path.is_file():
-                contents[name] = read_bytes(path)
-    if contents:
-        missing = [name for name in _FILES if name not in contents]
-        if missing:
-            raise HdnnError(f"{folder} holds IDX files, but not {', '.join(missing)}")
-        return _from_idx(contents, str(folder))
-    found = read_folder(folder, size, strict)
-    if found.test is None:
-        held_out = _held_out(*found.train, found.classes, str(folder), seed)
-        return replace(held_out, notes=found.notes)
-    return ImageData(*found.train, *found.test, found.classes, str(folder), found.notes)
+def _dataset(
+    train: tuple[Tensor, Tensor],
+    test: tuple[Tensor, Tensor],
+    classes: tuple[str, ...],
+    source: str,
+) -> Dataset:
+    return Dataset(*train, *test, "classification", "images", classes, source=source)
 
 
 def _from_idx(
-    contents: Mapping[str, bytes], name: str, classes: tuple[str, ...] | None = None
-) -> ImageData:
-    """Images from the bytes of the four files of MNIST's layout."""
-    train = _idx_part(contents, _FILES[0], _FILES[1], name)
-    test = _idx_part(contents, _FILES[2], _FILES[3], name)
+    paths: Sequence[Path], source: str, classes: tuple[str, ...] | None = None
+) -> Dataset:
+    """A data set of the four files of MNIST's layout."""
+    train, test = _idx_part(*paths[:2]), _idx_part(*paths[2:])
     if train[0].shape[1:] != test[0].shape[1:]:
-        raise FileFormatError(f"{name}: training and test images are of different sizes")
+        raise FileFormatError(f"{source}: training and test images are of different sizes")
     count = 1 + max(int(train[1].max()), int(test[1].max()))
-    return ImageData(*train, *test, classes or tuple(map(str, range(count))), name)
+    return _dataset(train, test, classes or tuple(map(str, range(count))), source)
 
 
-def _idx_part(
-    contents: Mapping[str, bytes], images_file: str, labels_file: str, name: str
-) -> tuple[Tensor, Tensor]:
-    images = parse_idx(contents[images_file], f"{name}: {images_file}")
-    labels = parse_idx(contents[labels_file], f"{name}: {labels_file}")
-    if images.ndim != 3 or labels.shape != images.shape[:1]:
+def _idx_part(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
+    pixels, labels = read_idx(images_path), read_idx(labels_path)
+    if pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not pixels.size:
         raise FileFormatError(
-            f"{name}: {images_file} has shape {images.shape} and {labels_file} "
-            f"{labels.shape}; they should be (B, height, width) and (B,)"
+            f"{images_path} has shape {pixels.shape} and {labels_path.name} {labels.shape}; they "
+            "should be (B, height, width) and (B,), and hold something"
         )
-    if not images.size:
-        raise FileFormatError(f"{name}: {images_file} holds no images")
-    return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))
+
+
+def _from_folder(
+    source: str | os.PathLike[str], size: Size | None, strict: bool, seed: int
+) -> Dataset:
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        if isinstance(source, str) and os.sep not in source:
+            raise unknown_name("data set of images", source, [*IMAGE_SETS, "a folder of classes"])
+        raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
+    ends = ("", ".gz")
+    idx = [
+        next((p for e in ends if (p := folder / f"{name}{e}").is_file()), None)
+        for name in IDX_FILES
+    ]
+    if any(idx):
+        missing = [name for name, path in zip(IDX_FILES, idx, strict=True) if path is None]
+        if missing:
+            raise HdnnError(f"{folder} holds IDX files, but not {', '.join(missing)}")
+        return _from_idx([path for path in idx if path is not None], str(folder))
+    read = read_folder(folder, size, strict)
+    if read.test is None:
+        data = _held_out(*read.train, read.classes, str(folder), seed)
+    else:
+        data = _dataset(read.train, read.test, read.classes, str(folder))
+    return data.replace(notes=read.notes)

@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.data.columns import as_number, is_missing
-from hdnn.data.reading import short
+from hdnn.data.columns import ColumnType, Place, infer, is_missing
+from hdnn.data.files import listed, short
 from hdnn.errors import HdnnError
 
 Label = str | int | float | bool
@@ -20,7 +21,7 @@ TASKS = ("classification", "regression")
 MOST_CLASSES = 20
 ROWS_PER_CLASS = 5
 
-_INTEGER = re.compile(r"[+-]?\d{1,19}")  # longer ones have no place in 64 bits
+_INTEGER = re.compile(r"[+-]?\d{1,18}")  # longer ones may have no place in 64 bits
 _ZERO_FIRST = re.compile(r"[+-]?0\d+")
 _BOOLEANS = {"true": True, "false": False}
 
@@ -39,65 +40,64 @@ def typed(cells: Sequence[str]) -> list[Label]:
     if all(text.lower() in _BOOLEANS for text in texts):
         return [_BOOLEANS[text.lower()] for text in texts]
     if all(_INTEGER.fullmatch(text) for text in texts):
-        integers = [int(text) for text in texts]
-        if all(abs(value) < 2**63 for value in integers):
-            return list(integers)
-    if any("_" in text for text in texts):  # a number to Python, not to the author of a data file
-        return list(texts)
+        return [int(text) for text in texts]
+    kind = ColumnType("", "number")
     try:
-        return [float(text) for text in texts]
+        return [kind.parse_number(text) for text in texts]
     except ValueError:
         return list(texts)
 
 
-def typed_with_gaps(cells: Sequence[Any], texts: bool) -> list[Any]:
-    """The values of a column to predict, None where missing.
+def read_target(
+    name: str, column: pd.Series, place: Place, from_texts: bool, decimal_comma: bool
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The known values of a column to predict, of one type, and where they are.
 
     Args:
-        cells: of a file of texts, or as they are.
-        texts: whether they are of a file of texts, so that they have no types yet.
+        name: of the column.
+        column: as its source has it.
+        place: names the row of a cell, for errors.
+        from_texts: whether it is of a file of texts, so that its cells have no types yet.
+        decimal_comma: as `hdnn.data.columns.infer` takes it.
+
+    Returns:
+        Texts, booleans, integers or floats, and ``(rows,)``: which cells hold them.
+
+    Raises:
+        HdnnError: the cells are of several kinds, or of one that is no target.
     """
-    gaps = [is_missing(cell) for cell in cells]
-    values = [cell for cell, gap in zip(cells, gaps, strict=True) if not gap]
-    known = iter(typed(values) if texts else values)
-    filled = [None if gap else next(known) for gap in gaps]
-    return [None if is_missing(value) else value for value in filled]
+    cells = column.astype(object).to_numpy()
+    known = ~is_missing(cells)
+    values = cells[known].tolist()
+    if from_texts:
+        kind = infer(name, cells[known], None, decimal_comma)
+        plain = kind == ColumnType(name, "number")
+        if kind.kind == "number" and not plain and len(set(values)) > 2:
+            rows = np.flatnonzero(known)
+            return kind.parse(cells[known], lambda i: place(rows[i])), known
+        values = typed(values)
+    return _as_array(name, values), known
 
 
-def as_array(name: str, values: Sequence[Any]) -> NDArray[Any]:
-    """Values without a missing one as one numpy array of texts, booleans, integers or floats."""
+def _as_array(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    """Values as one numpy array of texts, booleans, integers or floats."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     plain = [float(value) if isinstance(value, Decimal) else value for value in plain]
     kinds = {type(value) for value in plain}
-    if kinds == {str}:
-        _refuse_padding(name, plain)
     if not any(kinds <= allowed for allowed in ({str}, {bool}, {int, float})):
         names = sorted(kind.__name__ for kind in kinds)
         raise HdnnError(
             f"the target {short(name)} holds {' and '.join(names)}; its values must be all texts, "
             "all booleans or all numbers"
         )
-    if float not in kinds:
-        array = np.asarray(plain)
-        if array.dtype.kind != "O":
-            return array
     try:
-        return np.asarray(plain, dtype=np.float64)
+        array = np.asarray(plain, dtype=object if kinds == {str} else None)
+        return array.astype(np.float64) if array.dtype == object and kinds != {str} else array
     except OverflowError:
         raise HdnnError(
             f"the target {short(name)} holds an integer that is too large for a floating-point "
             "number; correct it"
         ) from None
-
-
-def _refuse_padding(name: str, texts: Sequence[str]) -> None:
-    """Raise an error where one long text among short ones would make every row that long."""
-    longest, total = max(map(len, texts)), sum(map(len, texts))
-    if len(texts) * longest > 10 * total + 2**24:  # characters, of 4 bytes each
-        raise HdnnError(
-            f"the target {short(name)} holds a text of {longest} characters, "
-            f"{short(max(texts, key=len))}, among short ones; labels are short: correct it"
-        )
 
 
 def guess_task(y: NDArray[Any]) -> str:
@@ -131,37 +131,35 @@ def classes_of(y: NDArray[Any]) -> tuple[Label, ...]:
     return tuple(np.unique(y).tolist())
 
 
-def regression_target(
-    name: str, y: NDArray[Any], rows: Sequence[int], unit: str
-) -> NDArray[np.float64]:
+def regression_target(name: str, y: NDArray[Any], place: Place) -> NDArray[np.float64]:
     """The target as float64, or an error that names the first value that is no finite number."""
-    values = np.empty(len(y))
+    kind, values = ColumnType(name, "number"), np.full(len(y), np.nan)
     for i, value in enumerate(y.tolist()):
         try:
-            values[i] = as_number(value)
+            values[i] = kind.parse_number(value) if isinstance(value, str) else float(value)
         except (ValueError, OverflowError):
-            values[i] = np.nan
+            pass
         if not np.isfinite(values[i]):
             raise HdnnError(
-                f"the target {short(name)} holds {short(value)} ({unit} {rows[i]}), but regression "
+                f"the target {short(name)} holds {short(value)} ({place(i)}), but regression "
                 "needs finite numbers; correct it, or set the task to classification"
             )
     return values
 
 
-def refuse_stray_text(name: str, y: NDArray[Any], rows: Sequence[int], unit: str) -> None:
+def check_labels(name: str, y: NDArray[Any], place: Place) -> None:
     """Raise an error where a numeric target was read as texts because of a few bad cells.
 
-    Without it, one "12,5" in a column of prices would make every price a class of its own.
+    Without it, one "12.5x" in a column of prices would make every price a class of its own.
     """
-    if y.dtype.kind != "U" or len(np.unique(y)) <= MOST_CLASSES:
+    if y.dtype.kind not in "OU" or len(set(y.tolist())) <= MOST_CLASSES:
         return
     bad = [i for i, text in enumerate(y.tolist()) if isinstance(typed([text])[0], str)]
     if 0 < len(bad) <= len(y) / 2:
+        cells = [f"{place(i)}: {short(y[i])}" for i in bad]
         raise HdnnError(
-            f"the target {short(name)} holds numbers, except {unit} {rows[bad[0]]}: "
-            f"{short(y.tolist()[bad[0]])}; correct it, or, if these are labels, set the task to "
-            "classification"
+            f"the target {short(name)} holds numbers, except {listed(cells, 3)}; correct it, or, "
+            "if these are labels, set the task to classification"
         )
 
 
@@ -188,16 +186,16 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     exact: dict[Any, int] = {label: i for i, label in enumerate(classes)}
     if len(exact) < len(classes):
         raise HdnnError(f"classes must differ from each other, got {short(list(classes))}")
-    values = np.asarray(labels).tolist() if isinstance(labels, np.ndarray) else list(labels)
+    values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
     numbers = np.empty(len(values), np.int64)
     for row, label in enumerate(values):
-        found = exact.get(label, position.get(str(label)))
-        if found is None:
-            missing = "a missing label" if is_missing(label) else f"unknown label {short(label)}"
-            more = f" and {len(classes) - MOST_CLASSES} more" * (len(classes) > MOST_CLASSES)
-            known = ", ".join(map(short, classes[:MOST_CLASSES]))
-            raise HdnnError(f"{missing} in row {row + 1}: known are {known}{more}")
-        numbers[row] = found
+        number = exact.get(label, position.get(str(label)))
+        if number is None:
+            missing = is_missing(np.array([label], object))[0]
+            what = "a missing label" if missing else f"unknown label {short(label)}"
+            known = listed([short(each) for each in classes], MOST_CLASSES)
+            raise HdnnError(f"{what} in row {row + 1}: known are {known}")
+        numbers[row] = number
     return numbers
 
 

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import compress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from hdnn.data.columns import (
-    Block,
+    PREDICTION_REMEDY,
+    TRAINING_REMEDY,
+    WORDS,
     ColumnType,
+    Place,
     Values,
+    as_values,
     infer,
-    objects,
+    is_missing,
     raise_all,
-    refuse_infinite,
-    typed_columns,
 )
-from hdnn.data.csv_reader import BLOCK, CsvSource
+from hdnn.data.files import RawTable, column_names, cut, listed, raw_parts, read_raw, short
 from hdnn.data.labels import (
     TASKS,
     Label,
-    as_array,
+    check_labels,
     classes_of,
     decode,
     encode,
     guess_task,
-    refuse_stray_text,
+    read_target,
     regression_target,
-    typed_with_gaps,
 )
-from hdnn.data.reading import cut, find, reading, refuse_duplicates, short
-from hdnn.data.sources import Source, open_source
 from hdnn.errors import FileFormatError, HdnnError, unknown_name
+
+BLOCK, BLOCK_CELLS = 20_000, 1_000_000
+"""Rows and cells that are in memory at once where a file is read in blocks."""
+
+_MOST_NAMES = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +60,6 @@ class Table:
         task: "classification" or "regression"; None without a target.
         classes: the distinct labels, sorted, for classification; else None.
         notes: remarks for people: missing values, rows left out.
-        rows: the number of every row in its source, which ``unit`` ("line" or "row") counts.
-        unit: "line" (of a file) or "row".
 
     >>> import hdnn
     >>> columns = {"age": [31, 45, 28], "plan": ["a", "b", "a"], "left": ["no", "yes", "no"]}
@@ -74,25 +75,6 @@ class Table:
     task: str | None = None
     classes: tuple[Label, ...] | None = None
     notes: tuple[str, ...] = ()
-    rows: Sequence[int] = ()
-    unit: str = "row"
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The names of the features."""
-        return tuple(self.columns)
-
-    @cached_property
-    def X(self) -> NDArray[np.float64]:
-        """``(rows, features)``: the features as numbers, NaN where missing.
-
-        Raises:
-            HdnnError: a column holds texts or dates; see `hdnn.data.ColumnEncoder`.
-        """
-        X = np.empty((len(self), len(self.columns)))
-        for j, (name, values) in enumerate(self.columns.items()):
-            X[:, j] = ColumnType(name, "number").parse(values, self.rows, self.unit)
-        return X
 
     @property
     def targets(self) -> NDArray[Any]:
@@ -124,19 +106,19 @@ def read_table(
     numeric: Sequence[str] = (),
     classes: Sequence[Label] | None = None,
     types: Sequence[ColumnType] | None = None,
-    file: BinaryIO | None = None,
 ) -> Table:
     """Read a table and check it; all problems are told at once.
 
     Missing values are empty cells, NA, NaN, null, None, ?, - and their like. A column is one of
-    numbers (also 1.234,5 and 1,234.5; true and false are 1 and 0), of dates, or of categories.
-    Rows without a target are left out. The task is classification if the target holds texts,
-    booleans, or whole numbers of two values, or of at most 20 with 5 rows each on average.
+    numbers (also 1,234.5 and 1.234,5, $5 and 12 %; true and false are 1 and 0), of dates, or of
+    categories. Rows without a target are left out. The task is classification if the target holds
+    texts, booleans, or whole numbers of two values, or of at most 20 with 5 rows each on average.
 
     Args:
-        source: the path of a CSV file (header required; commas, semicolons or tabs; UTF-8, UTF-16
-            or Latin-1), of a Parquet file, or of an NPZ file (X and y, or 1-D columns by name); or
-            a data frame, a dict of columns, a 2-D array (columns x0, x1, ...), or a pair (X, y).
+        source: the path of a CSV file (header required; commas, semicolons, tabs or bars; UTF-8,
+            UTF-16 or Latin-1; also .gz, .bz2, .xz), of a Parquet file, or of an NPZ file (X and y,
+            or 1-D columns by name); or a data frame, a dict of columns, a 2-D array (columns x0,
+            x1, ...), or a pair (X, y).
         target: the column to predict; several for regression. None: y where the source has one.
         task: "classification" or "regression"; None decides by the rule above.
         features: the columns of X, by name and in this order, and no others; None takes all.
@@ -146,7 +128,6 @@ def read_table(
         classes: the labels that a model knows, to read data for it: these classes in this order,
             whatever labels occur.
         types: the columns that a model knows, instead of ``features``: read as they say.
-        file: a CSV file that is open already, so that what was hashed is what is parsed.
 
     Returns:
         Features and target, and what was noted about them.
@@ -159,82 +140,264 @@ def read_table(
     """
     if task is not None and task not in TASKS:
         raise unknown_name("task", task, TASKS)
-    is_path = isinstance(source, (str, os.PathLike))
-    with (
-        reading(source, "a table") if is_path else nullcontext(),
-        closing(open_source(source, file)) as opened,
-    ):
-        wanted = features if types is None else [kind.name for kind in types]
-        goals = _goals(opened, target)
-        names = _feature_names(opened, goals, wanted, drop)
-        declared = _declared(opened, names, categorical, numeric)
-        texts = [name for name, kind in declared.items() if kind == "category"]
-        whole = _read(opened, names, goals, [*texts, *_categories(types or ())])
-        if types is None:
-            comma = isinstance(opened, CsvSource) and opened.delimiter != ","
-            types = [infer(n, whole.values[n], declared.get(n), comma) for n in names]
-        return _checked(opened, whole, types, goals, task, classes)
-
-
-def _categories(types: Sequence[ColumnType]) -> list[str]:
-    return [kind.name for kind in types if kind.kind == "category"]
-
-
-def _goals(source: Source, target: str | Sequence[str] | None) -> tuple[str, ...]:
-    if target is None:
-        return () if source.own_target is None else (source.own_target,)
-    return (target,) if isinstance(target, str) else tuple(target)
-
-
-def _declared(
-    source: Source, names: Sequence[str], categorical: Sequence[str], numeric: Sequence[str]
-) -> dict[str, str]:
-    declared = {
-        **dict.fromkeys(getattr(source, "categorical", ()), "category"),
-        **dict.fromkeys(categorical, "category"),
-        **dict.fromkeys(numeric, "number"),
-    }
-    both = sorted(set(categorical) & set(numeric))
-    if both:
+    for name, given in (("features", features), ("drop", drop)):
+        if isinstance(given, str):
+            raise HdnnError(f"{name} is a list of column names, got one text: {short(given)}")
+    if both := sorted({*categorical} & {*numeric}):
         raise HdnnError(f"columns cannot be both numeric and categorical: {short(both)}")
-    for name in (*categorical, *numeric):
-        find(source.names, name, source.where)
-    return {name: declared[name] for name in names if name in declared}
-
-
-def _read(
-    source: Source, names: Sequence[str], goals: Sequence[str], texts: Sequence[str]
-) -> Block:
-    """All rows; a second time where a column was numbers in one block and texts in another."""
-    columns, kept = [*names, *goals], {*goals, *texts}
-    for _ in range(2):
-        parts = list(source.blocks(columns, [name for name in columns if name in kept]))
-        mixed = {n for n in columns if len({_shape(p.values[n]) for p in parts} - {""}) > 1}
-        if not mixed - kept:
-            break
-        kept |= mixed
-    values = {name: _joined([part.values[name] for part in parts]) for name in columns}
-    rows = np.concatenate([np.zeros(0, np.int64), *(np.asarray(p.rows, np.int64) for p in parts)])
-    return Block(values, rows)  # type: ignore[arg-type]
-
-
-def _shape(values: Values) -> str:
-    """What a block holds; nothing where all of it is missing."""
-    return "" if pd.isna(values).all() else values.dtype.kind
-
-
-def _joined(parts: Sequence[Values]) -> Values:
-    kinds = {_shape(part) for part in parts} - {""}
-    if "O" in kinds:
-        parts = [objects(part) for part in parts]
-    elif "M" in kinds:
-        parts = [
-            part if part.dtype.kind == "M" else np.full(len(part), "NaT", "M8[us]")
-            for part in parts
-        ]
+    raw = read_raw(source)
+    if target is None:
+        target = () if raw.own_target is None else raw.own_target
+    goals = (target,) if isinstance(target, str) else tuple(target)
+    notes: list[str] = []
+    if raw.csv is not None and raw.csv.encoding == "latin-1":
+        notes.append("the file is not UTF-8 and was read as Latin-1; check letters with accents")
+    values: dict[str, Values] = {}
+    problems: list[HdnnError] = []
+    if types is None:
+        _check_asked(raw, [*goals, *drop, *(features or ()), *categorical, *numeric])
+        names = _feature_names(raw, goals, features, drop, notes)
+        declared = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
+        types = []
+        for name in names:
+            with _collected(problems):
+                values[name] = as_values(name, raw.frame[name], raw.place)
+                said = _declared(raw.frame[name], declared.get(name))
+                types.append(infer(name, values[name], said, raw.has_decimal_comma))
+        notes += _unit_notes(types)
+        remedy = TRAINING_REMEDY
     else:
-        parts = [part if part.dtype.kind == "f" else np.full(len(part), np.nan) for part in parts]
-    return np.concatenate([*parts]) if parts else np.zeros(0)
+        _check_asked(raw, goals, [kind.name for kind in types])
+        for kind in types:
+            with _collected(problems):
+                values[kind.name] = as_values(kind.name, raw.frame[kind.name], raw.place)
+        remedy = PREDICTION_REMEDY
+    found, known = _read_targets(raw, goals, problems)
+    rows = np.flatnonzero(known)
+    _check_count(raw.where, len(rows), 2 if goals and task is None and classes is None else 1)
+    if len(rows) < len(known):
+        notes.append(
+            f"{len(known) - len(rows)} of {len(known)} rows left out: no value in the target "
+            f"{', '.join(map(short, goals))}"
+        )
+
+    def place(position: int) -> str:
+        return raw.place(int(rows[position]))
+
+    columns = {}
+    for kind in types:
+        with _collected(problems):
+            if kind.name in values:
+                columns[kind.name] = kind.parse(values[kind.name][rows], place, remedy)
+    parts: list[_Target] = []
+    for name, y in found.items():
+        with _collected(problems):
+            single = task if len(goals) == 1 else "regression"
+            parts.append(_target(name, y[rows], place, single, classes))
+    raise_all(raw.where, problems)
+    notes += [*_gaps(columns), *(note for part in parts for note in part.notes)]
+    if not parts:
+        return Table(columns, tuple(types), notes=tuple(notes))
+    targets = parts[0].y if len(parts) == 1 else np.stack([part.y for part in parts], 1)
+    goal = goals[0] if len(goals) == 1 else goals
+    first = parts[0]
+    return Table(columns, tuple(types), targets, goal, first.task, first.classes, tuple(notes))
+
+
+@contextmanager
+def _collected(problems: list[HdnnError]) -> Iterator[None]:
+    """Keep the error of the block for later, so that all are told at once."""
+    try:
+        yield
+    except HdnnError as error:
+        problems.append(error)
+
+
+def _declared(column: pd.Series, declared: str | None) -> str | None:
+    if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
+        return "category"
+    return declared
+
+
+def _read_targets(
+    raw: RawTable, goals: Sequence[str], problems: list[HdnnError]
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.bool_]]:
+    """The columns to predict by name, and where all of them are known."""
+    found, known = {}, np.ones(len(raw.frame), bool)
+    for name in goals:
+        with _collected(problems):
+            column = raw.frame[name]
+            texts = raw.csv is not None
+            values, here = read_target(name, column, raw.place, texts, raw.has_decimal_comma)
+            found[name] = np.zeros(len(known), values.dtype)
+            found[name][here] = values
+            known &= here
+    return found, known
+
+
+def _unit_notes(types: Sequence[ColumnType]) -> list[str]:
+    units = [f"{cut(kind.name)} ({kind.unit})" for kind in types if kind.unit]
+    return [f"read as numbers without their sign: {listed(units)}"] if units else []
+
+
+# --- columns by name ------------------------------------------------------------------------------
+
+
+def _lacking(names: Sequence[str], wanted: Sequence[str]) -> list[HdnnError]:
+    """One error for all columns of a model that are not there, and one for each that is twice."""
+    absent = [short(name) for name in wanted if name not in names]
+    problems = [_repeated(names, name) for name in wanted if names.count(name) > 1]
+    if absent:
+        text = (
+            f"it lacks {listed(absent)}, on which the model was trained, and has {listed(names)}; "
+            "name the columns as in the training data, and where nothing is known of one, add it "
+            "with empty cells"
+        )
+        problems.append(HdnnError(text))
+    return problems
+
+
+def _repeated(names: Sequence[str], name: str) -> HdnnError:
+    return HdnnError(f"{names.count(name)} columns are named {short(name)}; rename all but one")
+
+
+def _check_asked(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ()) -> None:
+    """Raise an error for every column that was asked for, or that a model knows, and is absent."""
+    if raw.csv is not None and not {*asked, *known} <= {*raw.names}:
+        _check_header(raw)
+    problems = _lacking(raw.names, known)
+    for name in dict.fromkeys(asked):
+        if name not in raw.names:
+            kind, names = "column", raw.names
+            if len(names) > _MOST_NAMES:
+                kind += f" (of {len(names)}, of which the nearest are shown)"
+                names = difflib.get_close_matches(str(name), names, n=_MOST_NAMES, cutoff=0.0)
+            problems.append(unknown_name(kind, name, map(cut, names)))
+        elif raw.names.count(name) > 1:
+            problems.append(_repeated(raw.names, name))
+    raise_all(raw.where, problems)
+
+
+def _check_header(raw: RawTable) -> None:
+    """Raise an error where the first line holds numbers only, unless 0, 1, 2, ... as of pandas."""
+    if raw.names == list(map(str, range(len(raw.names)))):
+        return
+    cells = np.array(raw.names, object)
+    if not all(name.lower() in WORDS or _is_number(name) for name in cells[~is_missing(cells)]):
+        return
+    if not is_missing(cells).all():
+        raise FileFormatError(
+            f"{raw.where} has no header: its first line is {short(','.join(raw.names))}; add a "
+            "line of column names above it"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _feature_names(
+    raw: RawTable,
+    goals: Sequence[str],
+    wanted: Sequence[str] | None,
+    drop: Sequence[str],
+    notes: list[str],
+) -> list[str]:
+    """The columns of X: those wanted, else all but the target and those to drop."""
+    left_out = {*goals, *drop}
+    if wanted is not None:
+        if left_out & {*wanted}:
+            raise HdnnError(
+                f"a feature may be neither the target nor dropped: {short(list(wanted))}"
+            )
+        names = list(wanted)
+    else:
+        if not goals and raw.csv is not None:
+            _check_header(raw)
+        names = [name for name in raw.names if name and name not in left_out]
+        if "" not in left_out:
+            _note_unnamed(raw, notes)
+    repeated = [name for name in dict.fromkeys(names) if raw.names.count(name) > 1]
+    raise_all(raw.where, [_repeated(raw.names, name) for name in repeated])
+    if not names:
+        raise HdnnError(
+            f"{raw.where} has no feature columns beside the target {short(', '.join(goals))}"
+        )
+    return names
+
+
+def _note_unnamed(raw: RawTable, notes: list[str]) -> None:
+    """A first column without a name is an index, as pandas and R write it; others are errors."""
+    for number, name in enumerate(raw.names):
+        if name:
+            continue
+        if number == 0:
+            notes.append("the first column has no name: it is taken as an index and left out")
+        elif not is_missing(raw.frame.iloc[:, number].astype(object).to_numpy()).all():
+            raise HdnnError(f"{raw.where}: column {number + 1} has no name; name it or remove it")
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Target:
+    y: NDArray[Any]
+    task: str
+    classes: tuple[Label, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _target(
+    name: str,
+    y: NDArray[Any],
+    place: Place,
+    task: str | None,
+    classes: Sequence[Label] | None,
+) -> _Target:
+    if y.dtype.kind == "f":
+        ColumnType(name, "number").parse(y, place)  # which raises where one is infinite
+    if task is None and classes is None:
+        check_labels(name, y, place)
+        task = guess_task(y)
+    if task == "regression":
+        return _Target(regression_target(name, y, place), task)
+    if classes is not None:
+        y = decode(encode(y, classes), classes)  # of the type that the model knows
+        return _Target(y, "classification", tuple(classes))
+    labels = classes_of(y)
+    if len(labels) < 2:
+        raise HdnnError(
+            f"every row has the label {short(labels[0])} in {short(name)}, and a "
+            "classifier needs two classes or more; choose another target or add rows of other "
+            "classes"
+        )
+    counts = np.bincount(encode(y, labels), minlength=len(labels))
+    single = [short(label) for label, count in zip(labels, counts, strict=True) if count == 1]
+    notes = (f"classes with one row only: {listed(single)}",) if single else ()
+    return _Target(y, "classification", labels, notes)
+
+
+def _check_count(where: str, rows: int, least: int) -> None:
+    if rows < least:
+        raise HdnnError(
+            f"{where} has too few rows: {rows}, and at least {least} are needed (rows without a "
+            "target do not count)"
+        )
+
+
+def _gaps(columns: dict[str, Values]) -> list[str]:
+    counts = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
+    gaps = [f"{cut(name)} {n}" for name, n in counts.items() if 0 < n < len(columns[name])]
+    rows = len(next(iter(columns.values()), ()))
+    return [f"missing values among {rows} rows: {listed(gaps)}"] if gaps else []
+
+
+# --- block by block -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -244,7 +407,7 @@ class NamedRows:
     Args:
         path: of the file.
         types: how the columns of the model are read.
-        header: the names of all columns of the file.
+        header: the names of the columns that the rows have.
         chunk: rows in a block.
 
     >>> import tempfile, pathlib, hdnn
@@ -261,21 +424,29 @@ class NamedRows:
     chunk: int = BLOCK
 
     def __iter__(self) -> Iterator[tuple[list[list[Any]], dict[str, Values]]]:
-        texts = _categories(self.types)
-        with closing(open_source(self.path)) as source:
-            names = [kind.name for kind in self.types]
-            every = names if isinstance(source, CsvSource) else list(source.names)
-            for block in source.blocks(every, texts, self.chunk):
-                raw = block.raw
-                if raw is None:
-                    raw = pd.DataFrame(block.values).astype(object).values.tolist()
-                columns, problems = typed_columns(block.values, self.types, block.rows, source.unit)
-                raise_all(problems)
-                yield raw, columns
+        for raw in raw_parts(self.path, self.chunk):
+            first = int(raw.frame.index[0]) if len(raw.frame) else 0
+
+            def place(row: int, raw: RawTable = raw, first: int = first) -> str:
+                return raw.place(first + row)
+
+            columns: dict[str, Values] = {}
+            problems: list[HdnnError] = []
+            for kind in self.types:
+                with _collected(problems):
+                    values = as_values(kind.name, raw.frame[kind.name], place)
+                    columns[kind.name] = kind.parse(values, place, PREDICTION_REMEDY)
+            raise_all(raw.where, problems)
+            kept = [name in self.header for name in raw.names]
+            if len(raw.frame):
+                yield raw.frame.loc[:, kept].astype(object).to_numpy().tolist(), columns
 
 
 def iter_rows(
-    path: str | os.PathLike[str], columns: Sequence[str | ColumnType], chunk: int = BLOCK
+    path: str | os.PathLike[str],
+    columns: Sequence[str | ColumnType],
+    chunk: int = BLOCK,
+    skip: Sequence[str] = (),
 ) -> NamedRows:
     r"""Read a CSV or Parquet file for prediction, block by block in constant memory.
 
@@ -286,11 +457,12 @@ def iter_rows(
         path: a CSV file with a header, or a Parquet file.
         columns: names of columns of numbers, or types of any.
         chunk: rows in a block.
+        skip: columns that are not in ``rows`` unless the model takes them: earlier predictions.
 
     Returns:
         Something to iterate over, which gives ``(rows, values)``: up to ``chunk`` rows as lists of
-        cells, as they are in the file, and the columns by name. Its ``header`` is the names of all
-        columns of the file.
+        cells, as they are in the file, and the columns by name. Its ``header`` is the names of the
+        columns in ``rows``.
 
     Raises:
         HdnnError: the file cannot be read block by block, or lacks columns.
@@ -304,170 +476,8 @@ def iter_rows(
     if chunk < 1:
         raise HdnnError(f"chunk is a positive number of rows, got {chunk}")
     types = tuple(ColumnType(c, "number") if isinstance(c, str) else c for c in columns)
-    if Path(path).suffix.lower() == ".npz":
-        raise HdnnError(f"{path}: CSV and Parquet files are read row by row, not .npz")
-    with closing(open_source(Path(path))) as source:
-        for kind in types:
-            find(source.names, kind.name, source.where)
-        header = source.header if isinstance(source, CsvSource) else source.names
-    return NamedRows(Path(path), types, header, chunk)
-
-
-def _feature_names(
-    source: Source, goals: Sequence[str], wanted: Sequence[str] | None, drop: Sequence[str]
-) -> tuple[str, ...]:
-    """The columns of X: those wanted, else all but the target and those to drop."""
-    if isinstance(drop, str) or isinstance(wanted, str):
-        raise HdnnError("features and drop are lists of column names, got one text")
-    if isinstance(source, CsvSource) and not goals and wanted is None:
-        _refuse_no_header(source)
-    if isinstance(source, CsvSource) and wanted is None and not {*goals} <= {*source.names}:
-        _refuse_no_header(source)
-    if wanted is None:
-        refuse_duplicates(source.where, source.names)
-    problems = []
-    for name in [*goals, *drop, *(wanted or ())]:
-        try:
-            find(source.names, name, source.where)
-        except HdnnError as error:
-            problems.append(error)
-    raise_all(problems)
-    left_out = {*goals, *drop}
-    names = tuple(n for n in (source.names if wanted is None else wanted) if n not in left_out)
-    if wanted is not None and len(names) < len(wanted):
-        raise HdnnError(f"a feature may be neither the target nor dropped: {short(list(wanted))}")
-    if not names:
-        raise HdnnError(
-            f"{source.where} has no feature columns beside the target {short(', '.join(goals))}"
-        )
-    return names
-
-
-def _refuse_no_header(source: CsvSource) -> None:
-    if source.looks_headless():
-        first = source.delimiter.join(source.header[:60])
-        raise FileFormatError(
-            f"{source.where} has no header: its first line is {first[:60]!r}; add a line of column "
-            "names above it"
-        )
-
-
-def _checked(
-    source: Source,
-    whole: Block,
-    types: Sequence[ColumnType],
-    goals: tuple[str, ...],
-    task: str | None,
-    classes: Sequence[Label] | None,
-) -> Table:
-    """The table of all rows; problems of target and features are told at once."""
-    notes, known = list(source.notes), np.ones(len(whole.rows), bool)
-    cells = {n: typed_with_gaps(whole.values[n].tolist(), source.unit == "line") for n in goals}
-    for name in goals:
-        known &= np.array([value is not None for value in cells[name]], bool)
-    if not known.all():
-        count = len(known) - int(known.sum())
-        notes.append(
-            f"{count} of {len(known)} rows left out: no value in the target "
-            f"{', '.join(map(short, goals))}"
-        )
-    least = 2 if goals and task is None and classes is None else 1
-    _refuse_few(source.where, int(known.sum()), least)
-    rows = np.asarray(whole.rows)[known]
-    values = {kind.name: whole.values[kind.name][known] for kind in types}
-    columns, problems = typed_columns(values, types, rows, source.unit)  # type: ignore[arg-type]
-    parts: list[_Target] = []
-    for name in goals:
-        given = list(compress(cells[name], known))
-        try:
-            at = source.where, source.unit, rows
-            parts.append(
-                _target(*at, name, given, task if len(goals) == 1 else "regression", classes)
-            )
-        except HdnnError as error:
-            problems.append(error)
-    raise_all(problems)
-    notes += [*_gaps(columns), *(note for part in parts for note in part.notes)]
-    places = tuple(rows.tolist())
-    if not parts:
-        return Table(columns, tuple(types), notes=tuple(notes), rows=places, unit=source.unit)
-    y = parts[0].y if len(parts) == 1 else np.stack([part.y for part in parts], 1)
-    return Table(
-        columns,
-        tuple(types),
-        y,
-        goals[0] if len(goals) == 1 else goals,
-        parts[0].task,
-        parts[0].classes,
-        tuple(notes),
-        places,
-        source.unit,
-    )
-
-
-@dataclass(frozen=True)
-class _Target:
-    y: NDArray[Any]
-    task: str
-    classes: tuple[Label, ...] | None = None
-    notes: tuple[str, ...] = ()
-
-
-def _target(
-    where: str,
-    unit: str,
-    rows: Any,
-    name: str,
-    values: list[Any],
-    task: str | None,
-    classes: Sequence[Label] | None,
-) -> _Target:
-    y = as_array(name, values)
-    if y.dtype.kind == "f":
-        refuse_infinite(name, y, rows, unit)
-    if task is None and classes is None:
-        refuse_stray_text(name, y, rows, unit)
-        task = guess_task(y)
-    if task == "regression":
-        return _Target(regression_target(name, y, rows, unit), task)
-    if classes is not None:
-        y = decode(encode(y, classes), classes)  # of the type that the model knows
-        return _Target(y, "classification", tuple(classes))
-    labels = classes_of(y)
-    _refuse_one_class(where, name, labels)
-    return _Target(y, "classification", labels, tuple(_rare(y, labels)))
-
-
-def _refuse_few(where: str, rows: int, least: int) -> None:
-    if rows < least:
-        raise HdnnError(
-            f"{where} has too few rows: {rows}, and at least {least} are needed (rows without a "
-            "target do not count)"
-        )
-
-
-def _refuse_one_class(where: str, target: str, classes: Sequence[Label]) -> None:
-    if len(classes) < 2:
-        raise HdnnError(
-            f"{where}: every row has the label {short(classes[0])} in {short(target)}, and a "
-            f"classifier needs two classes or more; choose another target or add rows of other "
-            "classes"
-        )
-
-
-def _gaps(columns: dict[str, Values]) -> list[str]:
-    counts = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
-    gaps = [f"{name} {n}" for name, n in counts.items() if 0 < n < len(columns[name])]
-    rows = len(next(iter(columns.values()), ()))
-    return [f"missing values among {rows} rows: {_listed(gaps)}"] if gaps else []
-
-
-def _rare(y: NDArray[Any], classes: Sequence[Label]) -> list[str]:
-    counts = np.bincount(encode(y, classes), minlength=len(classes))
-    single = [short(label) for label in compress(classes, counts == 1)]
-    return [f"classes with one row only: {_listed(single)}"] if single else []
-
-
-def _listed(items: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(map(cut, items[:most])) + more
+    used = [kind.name for kind in types]
+    names = column_names(Path(path))
+    raise_all(str(path), _lacking(names, used))
+    header = tuple(name for name in names if name in used or name not in skip)
+    return NamedRows(Path(path), types, header, min(chunk, 1 + BLOCK_CELLS // len(names)))

@@ -15,6 +15,7 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
+from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import atomic
@@ -22,12 +23,9 @@ from hdnn.models import Model
 from hdnn.plots import DARK, LIGHT
 from hdnn.reports import sections, words
 from hdnn.reports.sections import EVALUATED
+from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.prepare import PreparedRun, build
-from hdnn.training.recorder import GradientLog
-from hdnn.training.run_config import RunConfig
-from hdnn.training.runs import Run, read_history
-from hdnn.training.settings import ModelConfig
+from hdnn.training.runs import Run, prepare, read_history
 from hdnn.training.trainer import Trainer
 
 SECTIONS = ("results", "learning", "flow", "gradients", "theory", "repeat")
@@ -205,13 +203,12 @@ class Material:
 def material_of_run(folder: str | Path) -> Material:
     """What a run folder tells, finished or not."""
     run = Run.open(folder)
-    config = run.read_config()
-    history = read_history(run.history) if run.history.exists() else []
-    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config))
+    config, history = run.config, read_history(run.history)
+    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config_file))
     known = Material(
         Path(config.data.source).stem,
         history=history,
-        records=_read_records(run),
+        records=run.read_gradients(),
         config=config.to_toml(),
         command=f"hdnn train {source} --config {place} --out again",
         run=str(run.folder),
@@ -222,21 +219,12 @@ def material_of_run(folder: str | Path) -> Material:
     return _of_checkpoint(run, config, known) if run.checkpoint.exists() else known
 
 
-def _read_records(run: Run) -> list[dict[str, Any]]:
-    if not run.gradients.exists():
-        return []
-    header, entries = GradientLog(run.gradients).read()
-    return [{"layers": header.depths, **entry} for entry in entries]
-
-
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
-    if run.failure:
-        return (f"The training diverged after {done} of {total} epochs: {run.failure}",)
     resume = f"hdnn train --resume {shlex.quote(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Continue it with: {resume}",)
 
 
-def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
+def _of_finished(run: Run, config: Config, known: Material) -> Material:
     model, exact = run.load_model(), load(config.data)
     data = exact.to(model.head.weight.dtype)
     metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
@@ -248,10 +236,10 @@ def _of_finished(run: Run, config: RunConfig, known: Material) -> Material:
     )
 
 
-def _of_checkpoint(run: Run, config: RunConfig, known: Material) -> Material:
+def _of_checkpoint(run: Run, config: Config, known: Material) -> Material:
     """What an unfinished run shows: its model as of the last checkpoint."""
     try:
-        prepared = PreparedRun.of(config)
+        prepared = prepare(config)
         model = run.load_checkpoint(prepared)
     except FileFormatError as error:
         return replace(known, notices=(*known.notices, str(error)))
@@ -273,20 +261,23 @@ def _with_data(known: Material, model: Model, data: Dataset) -> Material:
     return replace(known, model=model, X=data.X, y=data.y, notices=notices)
 
 
-def _train_resnet(config: RunConfig, data: Dataset, model: Model) -> Model | None:
+def _train_resnet(config: Config, data: Dataset, model: Model) -> Model | None:
     """A ResNet of the same size, trained as the model was, where that takes seconds."""
-    given = config.model
-    if not isinstance(given, ModelConfig) or given.architecture == "ResNet":
+    given, layers = config.model, config.model.layers
+    if data.kind == "images" or given.architecture == "ResNet" or not isinstance(layers, int):
         return None
-    work = config.training.epochs * len(data.X) * given.layers * (model.network.features or 1) ** 2
+    work = config.training.epochs * len(data.X) * layers * (model.network.features or 1) ** 2
     if work > BUDGET:
         return None
+    # A network without a step has no T of its own: the ResNet gets the usual one.
+    timed = given.T is not None or given.step is not None
+    other = replace(given, architecture="ResNet", T=given.T if timed else 1.2)
     try:
-        other = build(replace(config, model=replace(given, architecture="ResNet")), data)
-        Trainer(other, config.training).fit(data.X.to(other.head.weight.dtype), data.y)
+        resnet = build(other, data)
+        Trainer(resnet, config.training).fit(data)
     except HdnnError:  # it diverges
         return None
-    return other
+    return resnet
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.reports import words
 from hdnn.reports.slider import slider
-from hdnn.training.evaluation import evaluate_fully, logits_of
-from hdnn.training.references import References
+from hdnn.training.evaluation import evaluate_fully, logits_of, references
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,9 +87,9 @@ def _metrics(material: Material, figures: dict[str, Any]) -> dict[str, Any]:
     if "train" in material.metrics and "test" in material.metrics:
         columns["on training data"] = material.metrics["train"]
     if material.data is not None and material.model is not None:
-        references = References.fit(material.model, material.data.X, material.data.y)
-        found = references.evaluate(material.X[:EVALUATED], material.y[:EVALUATED])
-        columns |= {words.REFERENCES[name]: found[name] for name in ("linear", "baseline")}
+        X, y = material.data.X, material.data.y
+        others = references(material.model, X, y, material.X[:EVALUATED], material.y[:EVALUATED])
+        columns |= {words.REFERENCES[k]: others[k] for k in words.REFERENCES if k in others}
     names = [name for name in columns["this network"] if name != "loss"]
     rows = [
         (words.METRICS.get(name, name), [column.get(name) for column in columns.values()])

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import choose, fused
+from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.loops import Batches, Epoch, Loop, Observer
 from hdnn.training.output_solver import MOST_UNKNOWNS, TOLERANCE
-from hdnn.config import TrainingConfig
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis import advise
+from hdnn.config import TrainingConfig
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.training.loops import Batches, Epoch
-from hdnn.config import TrainingConfig
 
 EXPLODED = 1e4
 """A loss that is so many times that of guessing comes from numbers that grow without bound."""

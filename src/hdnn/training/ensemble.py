@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.backends import choose
+from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
 from hdnn.errors import DivergenceError, HdnnError
 from hdnn.fields.hamiltonian import WeightedField
@@ -21,7 +22,6 @@ from hdnn.networks import HamiltonianNetwork
 from hdnn.training.compiled import CompiledTraining
 from hdnn.training.loops import Batches, Observer
 from hdnn.training.output_solver import TOLERANCE, solve, with_ones
-from hdnn.config import TrainingConfig
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50

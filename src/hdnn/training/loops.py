@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hdnn.config import TrainingConfig
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
@@ -22,7 +23,6 @@ from hdnn.training.distortion import distort, distorts
 from hdnn.training.objective import count_correct, data_loss, loss_name, penalty
 from hdnn.training.optimizers import Average, make_optimizer, restore_optimizer
 from hdnn.training.output_solver import solve_output
-from hdnn.config import TrainingConfig
 
 BATCHES = "batches of this epoch"
 """The step of an epoch, as `hdnn.progress` reports it."""

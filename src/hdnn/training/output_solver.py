@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn.config import TrainingConfig
 from hdnn.kernels import native
 from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
 from hdnn.training.objective import loss_name
-from hdnn.config import TrainingConfig
 
 Array = np.ndarray
 MOST_UNKNOWNS = 160

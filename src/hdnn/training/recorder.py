@@ -19,11 +19,11 @@ from torch import Tensor
 
 from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
+from hdnn.config import DEPTHS, SAMPLES
 from hdnn.errors import HdnnError
 from hdnn.files import finite, read_json_lines
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.config import DEPTHS, SAMPLES
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 
 from hdnn.config import Config
 from hdnn.data import Dataset, load
-from hdnn.data.dataset import data_digest
+from hdnn.data.loading import data_digest
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import atomic, finite, read_json_lines, sync
 from hdnn.models import Model, save

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hdnn.config import TrainingConfig
 from hdnn.data import Dataset, holdout
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
@@ -22,7 +23,6 @@ from hdnn.training.loops import Batches, Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
 from hdnn.training.output_solver import solve_output
 from hdnn.training.recorder import Recorder
-from hdnn.config import TrainingConfig
 
 CPU = torch.device("cpu")
 State = dict[str, Any]

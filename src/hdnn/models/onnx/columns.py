@@ -6,14 +6,10 @@ They are computed in float64, as `hdnn.data.ColumnEncoder` does, and then conver
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
-
-import numpy as np
 
 from hdnn.data import ColumnEncoder
 from hdnn.data.columns import MISSING
 from hdnn.data.encoder import PERIODS, EncodedColumn
-from hdnn.errors import HdnnError
 from hdnn.models.onnx.graph import Graph
 
 UNKNOWN, ABSENT = -1, -2
@@ -21,11 +17,7 @@ UNKNOWN, ABSENT = -1, -2
 
 
 def add_columns(encoder: ColumnEncoder, graph: Graph) -> str:
-    """The name of the features ``(batch, features)`` of columns, which are inputs ``(batch,)``.
-
-    Raises:
-        HdnnError: a column has more categories than ONNX can tell apart.
-    """
+    """The name of the features ``(batch, features)`` of columns, which are inputs ``(batch,)``."""
     return graph.join([_column(column, graph) for column in encoder.columns], 1)
 
 
@@ -42,13 +34,8 @@ def _column(column: EncodedColumn, graph: Graph) -> str:
 
 
 def _category(column: EncodedColumn, graph: Graph, x: str) -> tuple[list[str], str]:
-    """A feature for every level, which is 1 where the text is that level."""
-    if column.hashed:
-        raise HdnnError(
-            f"column {column.name[:60]!r} has so many categories that the rare ones are told apart "
-            "by a hash, which ONNX has no operator for; export a file that takes what the encoder "
-            "gives (encoded), or train without the column (drop)"
-        )
+    """A feature for every level, which is 1 where the text is that level; one for the others."""
+    count = len(column.levels) + column.rare
     numbers = {text: ABSENT for text in MISSING} | {
         level: number for number, level in enumerate(column.levels)
     }
@@ -58,18 +45,16 @@ def _category(column: EncodedColumn, graph: Graph, x: str) -> tuple[list[str], s
         domain="ai.onnx.ml",
         keys_strings=list(numbers),
         values_int64s=list(numbers.values()),
-        default_int64=UNKNOWN,
+        default_int64=len(column.levels) if column.rare else UNKNOWN,
     )
-    levels = [graph.add("Equal", code, graph.integers(*range(len(column.levels))))]
-    return levels if column.levels else [], graph.add("Equal", code, graph.integers(ABSENT))
+    levels = [graph.add("Equal", code, graph.integers(*range(count)))] if count else []
+    return levels, graph.add("Equal", code, graph.integers(ABSENT))
 
 
 def _numbers(column: EncodedColumn, graph: Graph, x: str) -> list[str]:
     if column.kind == "date":
         return [_shifted(graph, x, -column.origin), *_waves(column, graph, x)]
-    if len(column.knots) == 2:
-        return [_robust(column, graph, x)]
-    return [_quantiles(column, graph, x) if column.knots else x]
+    return [_shifted(graph, x, -column.origin) if column.origin else x]
 
 
 def _shifted(graph: Graph, x: str, by: float) -> str:
@@ -89,29 +74,3 @@ def _waves(column: EncodedColumn, graph: Graph, days: str) -> list[str]:
 
 def _part(graph: Graph, x: str) -> str:
     return graph.add("Sub", x, graph.add("Floor", x))
-
-
-def _robust(column: EncodedColumn, graph: Graph, x: str) -> str:
-    middle, spread = column.knots
-    scaled = graph.add("Div", _shifted(graph, x, -middle), graph.double(spread))
-    third = graph.add("Div", scaled, graph.double(3.0))
-    limit = graph.add("Sqrt", _shifted(graph, graph.add("Mul", third, third), 1.0))
-    return graph.add("Div", scaled, limit)
-
-
-def _quantiles(column: EncodedColumn, graph: Graph, x: str) -> str:
-    """Straight lines from knot to knot, and a jump where knots are equal."""
-    knots = np.array(column.knots)
-    scores = [NormalDist().inv_cdf(q) for q in np.linspace(0.001, 0.999, len(knots))]
-    widths, rises = np.diff(knots), np.diff(scores)
-    lines = widths > 0
-    low, high = (graph.double(k[lines]) for k in (knots[:-1], knots[1:]))
-    inside = graph.add("Sub", graph.add("Min", graph.add("Max", x, low), high), low)
-    parts = [graph.add("Mul", inside, graph.double(rises[lines] / widths[lines]))]
-    if not lines.all():
-        reached = graph.add("GreaterOrEqual", x, graph.double(knots[:-1][~lines]))
-        jumps = graph.double(rises[~lines])
-        parts.append(graph.add("Where", reached, jumps, graph.double(0.0)))
-    total = graph.add("ReduceSum", graph.join(parts, 1), graph.integers(1))
-    # What comparisons make of NaN is not the same everywhere.
-    return graph.add("Where", graph.add("IsNaN", x), x, _shifted(graph, total, scores[0]))

@@ -129,9 +129,7 @@ def _example(column: EncodedColumn, numbers: NDArray[np.float64]) -> Values:
         dates = np.datetime64(0, "us") + int(column.origin * 86_400e6) + seconds
         dates[np.isnan(numbers)] = np.datetime64("NaT")
         return dates
-    if column.knots:  # the features are what they become
-        return numbers * (np.ptp(column.knots) or 1.0) + np.median(column.knots)
-    return numbers
+    return numbers + column.origin
 
 
 def _feed(column: EncodedColumn, values: Values) -> Values:

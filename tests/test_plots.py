@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from matplotlib.image import imread
 
 import hdnn
 from hdnn import plots
+from hdnn.analysis import Norms
 from hdnn.errors import HdnnError
-from hdnn.training.recorder import Header
+from hdnn.training import Recording
 
 
 def model(outputs: int = 1, layers: int = 6) -> hdnn.Model:
@@ -175,26 +177,20 @@ def test_colors_stand_out_from_the_paper(theme: plots.Theme) -> None:
 
 
 def test_a_record_is_drawn_by_depth_and_layer_with_its_energy() -> None:
-    header = Header(every=2, depths=tuple(range(11)), samples=25)
-    records: list[dict[str, Any]] = [
-        {
-            "iteration": 2 * k,
-            "mean": [1.0 + k] * 11,
-            "gradient": None if k == 1 else [0.5] * 10,
-            "energy": [0.1] * 11,
-        }
-        for k in range(3)
-    ]
-    norms, gradients, energy = plots.record_figure(header, records, "run").axes
+    def record(k: int, energy: torch.Tensor | None) -> Recording:
+        column = torch.full((11,), 1.0 + k)
+        seen = Norms(tuple(range(11)), 25, *[column] * 5, energy=energy)
+        return Recording(1, 2 * k, seen, (math.nan if k == 1 else 0.5,) * 10, 0.5)
+
+    records = [record(k, torch.full((11,), 0.1)) for k in range(3)]
+    norms, gradients, energy = plots.record_figure(records, "run").axes
     assert [len(axis.get_lines()) for axis in (norms, gradients, energy)] == [8, 8, 8]
     labels = [line.get_label() for line in norms.get_lines()]
     assert (labels[0], labels[-1]) == ("$\\ell$ = 0", "$\\ell$ = 9")  # layer 10 is the identity
     assert norms.get_lines()[0].get_xydata().tolist() == [[0, 1], [2, 2], [4, 3]]
     assert np.isnan(gradients.get_lines()[0].get_ydata()).tolist() == [False, True, False]
     assert (norms.get_yscale(), energy.get_yscale()) == ("log", "linear")
-    for record in records:
-        del record["energy"]
-    assert len(plots.record_figure(header, records, "run").axes) == 2
+    assert len(plots.record_figure([record(0, None)], "run").axes) == 2
 
 
 def test_a_profile_is_drawn_with_the_range_of_its_samples() -> None:

@@ -251,7 +251,7 @@ def test_values_of_the_wrong_kind_are_refused(text: str) -> None:
         if "size" not in text:
             config = replace(config, data=replace(config.data, size=100))
         data = prepare(config)
-        hdnn.training.Trainer(build(config, data), config.training).fit(data.X, data.y)
+        hdnn.training.Trainer(build(config, data), config.training).fit(data)
 
     with pytest.raises(HdnnError):
         whole()

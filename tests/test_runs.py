@@ -119,7 +119,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_what_a_run_leaves(whole: Run) -> None:
     assert sorted(contents(whole.folder)) == [
-        "checkpoint/state.safetensors",
+        "checkpoint/state.pt",
         "config.toml",
         "history.jsonl",
         "metrics.json",
@@ -647,7 +647,7 @@ def test_a_full_disk_leaves_what_was_there(
     assert any(word in outcome for word in (*what.split("|"), "checkpoint"))
     after = contents(run.folder)
     assert set(after) - {"metrics.json"} == set(before)  # no temporary files
-    for name in ("config.toml", "checkpoint/state.safetensors"):
+    for name in ("config.toml", "checkpoint/state.pt"):
         assert after[name] == before[name]
     run.train()
     assert run.model_file.read_bytes() == whole.model_file.read_bytes()

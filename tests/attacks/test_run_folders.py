@@ -517,13 +517,13 @@ def test_what_was_announced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.M
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     run = interrupted(tmp_path / "run", TINY)
     stale = [run.folder / ".model.safetensors.0123abcd.tmp", run.folder / LOCK]
-    stale.append(run.checkpoint.parent / ".state.safetensors.0123abcd.tmp")
+    stale.append(run.checkpoint.parent / ".state.pt.0123abcd.tmp")
     for path in stale:
         path.touch()
     run.train()
     assert sorted(str(path.relative_to(run.folder)) for path in run.folder.rglob("*")) == [
         "checkpoint",
-        "checkpoint/state.safetensors",
+        "checkpoint/state.pt",
         "config.toml",
         "history.jsonl",
         "metrics.json",

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.training import TrainingConfig
+from hdnn.training.checkpoint import epoch_of
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, TEMPORARY, Run
 from hdnn.training.settings import DataConfig, ModelConfig
@@ -105,8 +105,9 @@ def names(folder: Path) -> list[str]:
 
 
 def checkpoint_epoch(run: Run) -> int:
-    with safe_open(run.checkpoint, framework="pt") as file:
-        return json.loads(file.metadata()["hdnn"])["epoch"]
+    epoch = epoch_of(run.checkpoint)
+    assert epoch is not None
+    return epoch
 
 
 # --- random moments -------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ from hdnn.errors import HdnnError
 from hdnn.models import TableStem
 from hdnn.training import TrainingConfig, toml
 from hdnn.training.prepare import build, prepare
-from hdnn.training.recorder import RecordConfig
 from hdnn.training.run_config import RunConfig
-from hdnn.training.settings import DataConfig, ModelConfig, is_image
+from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig, is_image
 
 KINDS: dict[str, Any] = {
     "data": DataConfig,

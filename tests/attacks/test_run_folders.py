@@ -19,18 +19,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.torch import save
 from typer.testing import CliRunner, Result
 
 from hdnn.cli import app
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.training import EpochRecord, Trainer, TrainingConfig, checkpoint, run_config
+from hdnn.training import EpochRecord, Trainer, TrainingConfig, run_config
 from hdnn.training.prepare import PreparedRun, build, prepare
-from hdnn.training.recorder import RecordConfig
 from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import LOCK, Run, read_history
-from hdnn.training.settings import DataConfig, ModelConfig
+from hdnn.training.settings import DataConfig, ModelConfig, RecordConfig
 
 TINY = RunConfig(
     DataConfig(size=40), ModelConfig(layers=2), TrainingConfig(epochs=4, batch_size=10)
@@ -246,40 +243,6 @@ def test_data_that_share_only_the_disk_with_a_run_are_remembered(
     assert 'source = "table.csv"' in run.config.read_text()
     run.train()
     assert run.finished
-
-
-def as_of_old(run: Run, version: str) -> None:
-    """Rewrite the checkpoint of a run as an earlier hdnn has written it."""
-    with safe_open(run.checkpoint, framework="pt") as file:
-        about = json.loads(file.metadata()["hdnn"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    config, about["format"] = run.read_config(), version
-    if version == "3":  # of a version that had no such setting
-        del about["config"]["data"]["strict"]
-        belongs = checkpoint._dumps(about["config"], about["epoch"])
-    else:
-        del about["config"]
-        data = config.data if version == "1" else config.identity.data
-        belongs = repr((data, config.model, about["epoch"]))
-    about["digest"] = checkpoint._digest(belongs, tensors)
-    run.checkpoint.write_bytes(save(tensors, metadata={"hdnn": json.dumps(about)}))
-
-
-@pytest.mark.parametrize("version", ["1", "2", "3"])
-def test_configs_and_checkpoints_of_old_runs_still_serve(tmp_path: Path, version: str) -> None:
-    """With an absolute path, and a checkpoint that depends on it."""
-    data = table(tmp_path / "data" / "table.csv")
-    recipe = replace(table_recipe(data), record=RECORD)
-    whole = Run.create(tmp_path / "whole", recipe)
-    whole.train()
-    run = interrupted(tmp_path / "run", recipe)
-    shutil.rmtree(run.checkpoint.parent)
-    run.config.write_text(recipe.to_toml())
-    with pytest.raises(KeyboardInterrupt):
-        run.train([raising(2, KeyboardInterrupt())])
-    as_of_old(run, version)
-    run.train()
-    assert Outcome.of(run) == Outcome.of(whole)
 
 
 # --- folders of images --------------------------------------------------------------------------

@@ -324,7 +324,7 @@ class Trainer:
             float(state["seconds"]), int(state["epoch"]), state["loss"]
         except Exception as error:  # whatever a dict that came from a file may hold
             raise FileFormatError(
-                f"the state is not one of this training: {str(error)[:200]}"
+                f"the checkpoint is not one of this training: {str(error)[:200]}"
             ) from error
         self.state = state
 
@@ -344,7 +344,7 @@ def load_state(model: Model, state: State) -> None:
         if state["target"] is not None:
             _rescale(model, state["target"]["scale"], state["target"]["mean"])
     except (LookupError, RuntimeError, TypeError) as error:
-        raise FileFormatError(f"the state is of another model: {str(error)[:200]}") from error
+        raise FileFormatError(f"the checkpoint is of another model: {str(error)[:200]}") from error
 
 
 def _copy(value: Any) -> Any:

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from hdnn.models import ImageClassifier, ImageConfig
 from hdnn.training import TrainingConfig
-from hdnn.training.loops import Batches, JointLoop
+from hdnn.training.loops import AutogradLoop, Batches
 
 BATCH, STEPS = 100, {"MS1": 0.4, "H2": 0.05}
 MEAN, STD, ALPHA, ALPHA_C = 0.1307, 0.3081, 1e-3, 2e-4
@@ -96,10 +96,10 @@ def hdnn_step(name: str, layers: int, X: Tensor, target: Tensor) -> Step:
     training = TrainingConfig(
         method="joint", learning_rate=1e-4, batch_size=BATCH, alpha=ALPHA, alpha_c=ALPHA_C
     )
-    loop = JointLoop(ImageClassifier(config), Batches(X, target, torch.ones(len(X))), training)
+    loop = AutogradLoop(ImageClassifier(config), Batches(X, target, torch.ones(len(X))), training)
 
     def step() -> None:
-        loop.gradients(torch.randint(0, len(X), (BATCH,)), 0, 0)
+        loop.gradients(torch.randint(0, len(X), (BATCH,)), 0, 0, 1)
         loop.optimizer.step()
 
     return step

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hdnn
-from hdnn.data import Split, split
+from hdnn.data import Dataset, Split, split
 from hdnn.training import Trainer, TrainingConfig
 
 RATE, BATCH, SIZE = 0.02, 50, 2000
@@ -58,7 +58,7 @@ def with_trainer(data: Split, seed: int, epochs: int) -> float:
         alpha_c=0.0,
         seed=seed,
     )
-    Trainer(model, config).fit(data.X_train.float(), data.y_train)
+    Trainer(model, config).fit(Dataset.from_arrays(data.X_train, data.y_train))
     return accuracy(model, data)
 
 

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hdnn
-from hdnn.data import Split, split
+from hdnn.data import Dataset, Split, split
 from hdnn.models import Model
-from hdnn.training import Ensemble, Trainer, TrainingConfig
+from hdnn.training import Trainer, TrainingConfig
+from hdnn.training import train_ensemble as train_side_by_side
 
 Record = dict[str, Any]
 CASE = Case("training", "H1", 4, 64, 125)
@@ -72,8 +73,9 @@ def train_eager(data: Split, epochs: int) -> float:
 def train_one(data: Split, epochs: int) -> float:
     """Seconds of a training by hdnn, final output layer included."""
     model = Model(CASE.network(), 1, hdnn.Augmentation(2, CASE.width))
+    training = Dataset.from_arrays(data.X_train, data.y_train)
     start = time.perf_counter()
-    Trainer(model, TrainingConfig(epochs=epochs)).fit(data.X_train.float(), data.y_train)
+    Trainer(model, TrainingConfig(epochs=epochs)).fit(training)
     return time.perf_counter() - start
 
 
@@ -81,9 +83,9 @@ def train_ensemble(data: Split, epochs: int, members: int) -> float:
     """Seconds per network of an ensemble, final output layers included."""
     networks = replace(CASE, ensemble=members).network()
     states = hdnn.Augmentation(2, CASE.width)(data.X_train.float()).expand(members, -1, -1)
+    y, config = data.y_train.expand(members, -1), TrainingConfig(epochs=epochs)
     start = time.perf_counter()
-    trainer = Trainer(Ensemble(networks, range(members)), TrainingConfig(epochs=epochs))
-    trainer.fit(states, data.y_train.expand(members, -1))
+    train_side_by_side(networks, states, y, range(members), config)
     return (time.perf_counter() - start) / members
 
 

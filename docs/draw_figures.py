@@ -156,7 +156,7 @@ def images() -> Figure:
         hdnn.ImageConfig(architecture="H2", layers=8, step=0.05, channels=1, size=(8, 8))
     )
     config = TrainingConfig(method="joint", batch_size=100, epochs=20, learning_rate=0.01)
-    Trainer(model, config).fit(digits.X, digits.y)
+    Trainer(model, config).fit(digits)
     chances, classes = model.probabilities(digits.X_test[:9]).max(1)
     with torch.no_grad():
         block, start = model.block_inputs(model.prepare(digits.X_test[:1]))[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,35 @@ def test_lightning_trains_a_block_and_logs_its_gradients(
     assert ("Linear", lower) in seen
     (table,) = tmp_path.rglob("metrics.csv")
     assert "gradient_norm/1" in table.read_text()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "with_torchrun.py"),
+        ("-W", "ignore", "with_lightning.py", "--processes=2"),
+    ],
+    ids=["torchrun", "Lightning"],
+)
+def test_two_processes_train_one_model(command: tuple[str, ...], tmp_path: Path) -> None:
+    """On the CPU, with gloo; they end with the same weights, which predict."""
+    if "with_lightning.py" in command:
+        pytest.importorskip("lightning", reason="needs lightning")
+    words = [str(EXAMPLES / word) if word.endswith(".py") else word for word in command]
+    done = subprocess.run(
+        [sys.executable, *words, "--epochs=4"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy = float(done.stdout.split("test accuracy ")[1][:6])
+    assert accuracy > 0.8
+    if "with_torchrun.py" in command:
+        assert "2 processes" in done.stdout
+        assert isinstance(hdnn.load(tmp_path / "model.safetensors"), hdnn.Model)
 
 
 def test_skorch_searches_architectures() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
+from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
 
@@ -68,8 +69,8 @@ def test_a_trainer_takes_bfloat16_and_refuses_float16_with_the_reason() -> None:
         trainer = Trainer(hdnn.Model(net, 1, hdnn.Augmentation(2, 4)), config)
         if dtype == torch.float16:
             with pytest.raises(HdnnError, match="0 in float16"):
-                trainer.fit(x.to(dtype), labels.long())
+                trainer.fit(Dataset.from_arrays(x, labels.long()))
         else:
-            history = trainer.fit(x.to(dtype), labels.long())
+            history = trainer.fit(Dataset.from_arrays(x, labels.long()))
             assert history[-1].loss < history[0].loss
             assert {p.dtype for p in trainer.model.parameters()} == {dtype}

@@ -10,6 +10,7 @@ import torch
 import hdnn
 from catalogue import build
 from hdnn.analysis import advise
+from hdnn.data import Dataset
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
 from hdnn.config import TrainingConfig
@@ -98,4 +99,4 @@ def test_a_training_that_diverges_is_advised() -> None:
     net = build("H1", features=4, layers=3, T=1e39, dtype=torch.float32)
     X, target = torch.randn(64, 4, dtype=torch.float32), torch.arange(64) % 2
     with pytest.raises(DivergenceError, match=r"layer 0 breaks first.*use T <= [0-9.]+ \(h <= "):
-        Trainer(hdnn.Model(net, 1), TrainingConfig(epochs=1)).fit(X, target)
+        Trainer(hdnn.Model(net, 1), TrainingConfig(epochs=1)).fit(Dataset.from_arrays(X, target))

@@ -27,7 +27,7 @@ from hdnn.data import ColumnEncoder, iter_rows, read_table
 from hdnn.data import images as image_sets
 from hdnn.data.idx import read_idx
 from hdnn.training.prepare import PreparedRun
-from hdnn.training.recorder import GradientLog
+from hdnn.training.recorder import read_recordings
 from hdnn.training.runs import Run, read_history
 
 ROOM = 64 * 2**20
@@ -145,8 +145,8 @@ READERS: dict[str, Reader] = {
     "image": Reader("image", lambda: samples.images()["image"], _image),
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
-    "gradients": _lines("gradients.jsonl", lambda path: GradientLog(path).read()),
-    "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors),
+    "gradients": _lines("gradients.jsonl", read_recordings),
+    "checkpoint": _resume("checkpoint/state.pt", mutate.bytewise),
     "history, resumed": _resume("history.jsonl", mutate.json_lines),
     "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines),
 }

@@ -282,7 +282,7 @@ def test_a_training_that_overflows_ends_with_advice() -> None:
     config = hdnn.training.TrainingConfig(epochs=2, batch_size=20, method="joint")
     X, target = torch.randn(40, 4), torch.arange(40) % 2
     with pytest.raises(hdnn.training.DivergenceError, match=r"1e\+308|3\.33e\+307|T <="):
-        hdnn.training.Trainer(model, config).fit(X, target)
+        hdnn.training.Trainer(model, config).fit(hdnn.data.Dataset.from_arrays(X, target))
 
 
 # --- absurd numbers -------------------------------------------------------------------------------

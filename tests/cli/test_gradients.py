@@ -36,14 +36,14 @@ def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
     command(*words, "--out", plain)
     assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
     text = command("gradients", run, "--out", tmp_path / "record.png")
-    assert "recorded every 2 iterations: 6 recordings" in text
+    assert "recorded: 6 iterations, the last 10" in text
     assert "recorded" not in command("gradients", plain, "--out", tmp_path / "layers.svg")
     assert (tmp_path / "record.png").stat().st_size > 5000
     found = json.loads(command("gradients", run, "--json"))
-    assert [entry["iteration"] for entry in found["record"]["recordings"]] == [0, 2, 4, 6, 8, 10]
+    assert [entry["iteration"] for entry in found["record"]] == [0, 2, 4, 6, 8, 10]
     assert found["trained"]["layers"] == [0, 1, 2, 3, 4]
     assert found["trained"]["mean"][-1] == pytest.approx(1.0)
-    assert json.loads(command("gradients", plain, "--json"))["record"] is None
+    assert json.loads(command("gradients", plain, "--json"))["record"] == []
     margins = json.loads(command("margins", run, "--radius", 0.0, "--radius", 9.0, "--json"))
     accuracy = json.loads(command("evaluate", run, "--json"))["accuracy"]
     assert (margins["random"][0], margins["worst"][0]) == pytest.approx((accuracy, accuracy))

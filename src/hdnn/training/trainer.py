@@ -210,14 +210,15 @@ class Trainer:
 
     def _parts(self, data: Dataset, target: Tensor) -> tuple[Batches, Batches | None]:
         """What is trained on, and what is held out and watched."""
-        X, config = data.to(self.model.head.weight.dtype).X, self.config
-        self.model.check(X)
-        whole = Batches(self.model.prepare(X), target, self._weights(data))
+        model, config = self.model, self.config
+        X = data.X if model.stem.takes_images else data.X.to(model.head.weight.dtype)
+        model.check(X)
+        whole = Batches(model.prepare(X), target, self._weights(data))
         if not bool((whole.weight > 0).all()):  # a sample of weight 0 is no sample
             whole = whole.take(whole.weight > 0)
         if not config.validation:
             return whole, None
-        labels = whole.target if self.model.task == "classification" else None
+        labels = whole.target if model.task == "classification" else None
         kept, held = holdout(len(whole.states), config.validation, config.seed, labels)
         return whole.take(kept), whole.take(held)
 
@@ -323,7 +324,7 @@ class Trainer:
             float(state["seconds"]), int(state["epoch"]), state["loss"]
         except Exception as error:  # whatever a dict that came from a file may hold
             raise FileFormatError(
-                f"the state is not one of this training: {str(error)[:200]}"
+                f"the checkpoint is not one of this training: {str(error)[:200]}"
             ) from error
         self.state = state
 
@@ -343,7 +344,7 @@ def load_state(model: Model, state: State) -> None:
         if state["target"] is not None:
             _rescale(model, state["target"]["scale"], state["target"]["mean"])
     except (LookupError, RuntimeError, TypeError) as error:
-        raise FileFormatError(f"the state is of another model: {str(error)[:200]}") from error
+        raise FileFormatError(f"the checkpoint is of another model: {str(error)[:200]}") from error
 
 
 def _copy(value: Any) -> Any:

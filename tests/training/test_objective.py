@@ -14,7 +14,8 @@ from catalogue import NAMES, build
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.fields.patterns import STRUCTURES
 from hdnn.kernels.native import LOSSES
-from hdnn.training.objective import data_loss, loss_name, output_penalty, smoothness
+from hdnn.training import TrainingConfig
+from hdnn.training.objective import data_loss, output_penalty, penalty, smoothness
 
 WEIGHT = torch.tensor([1.0, 3.0, 0.0, 2.0, 0.5])
 BINARY = torch.tensor([0, 1, 1, 0, 1])
@@ -89,18 +90,22 @@ def test_one_target_may_come_as_a_vector() -> None:
     torch.testing.assert_close(data_loss(values, target, WEIGHT, "squared"), expected)
 
 
-def test_the_loss_follows_from_the_task() -> None:
-    assert loss_name("classification", 1) == "logistic"
-    assert loss_name("classification", 3) == "softmax"
-    assert loss_name("regression", 1) == loss_name("regression", 3) == "squared"
-
-
 def test_the_output_penalty_by_hand() -> None:
     W, mu = torch.tensor([[1.0, -2.0], [3.0, 0.5]], requires_grad=True), torch.tensor([2.0, -1.0])
     penalty = output_penalty(W, mu)
     assert float(penalty.detach()) == 1 + 4 + 9 + 0.25 + 4 + 1
     (gradient,) = torch.autograd.grad(penalty, W)
     assert gradient.tolist() == [[2.0, -4.0], [6.0, 1.0]]
+
+
+def test_the_penalty_is_both_with_their_factors() -> None:
+    net = hdnn.Model(build("H1", layers=4), 2)
+    W, mu = torch.randn(2, 4), torch.randn(2)
+    config = TrainingConfig(alpha=0.3, alpha_c=0.2)
+    expected = 0.3 * smoothness(net.network) + 0.2 * output_penalty(W, mu)
+    torch.testing.assert_close(penalty(net, W, mu, config), expected)
+    nothing = penalty(net, W, mu, TrainingConfig(alpha=0.0, alpha_c=0.0))
+    assert float(nothing) == 0
 
 
 # --- smoothness, equation (13) --------------------------------------------------------------------

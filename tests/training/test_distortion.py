@@ -1,0 +1,207 @@
+"""Training on images: it learns, goes on to the same bits, and its random changes are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hdnn.data import Dataset, holdout
+from hdnn.data.images import load
+from hdnn.errors import HdnnError
+from hdnn.models import ImageClassifier, ImageConfig, Model
+from hdnn.training import Trainer, TrainingConfig
+from hdnn.training.distortion import distort
+from hdnn.training.prepare import statistics
+from tasks import dataset, same
+
+JOINT = TrainingConfig(
+    method="joint",
+    epochs=2,
+    batch_size=100,
+    learning_rate=0.01,
+    schedule="one-cycle",
+    warmup=0.5,
+    alpha=1e-3,
+    alpha_c=2e-4,
+)
+FULL = replace(
+    JOINT,
+    epochs=4,
+    optimizer="AdamW",
+    weight_decay=0.01,
+    label_smoothing=0.1,
+    averaging=0.9,
+    shift=1,
+    rotate=5.0,
+    zoom=0.05,
+    flip=True,
+    erase=2,
+    validation=0.2,
+    early_stopping=2,
+)
+STAGES: dict[str, Any] = {
+    "architecture": "H1",
+    "widths": (4, 8),
+    "layers": (2, 2),
+    "step": 0.1,
+    "kernel": 3,
+    "norm": "batch",
+    "head": "pool",
+    "size": (8, 8),
+}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    found = load("digits")
+    return Dataset.from_arrays(found.train[:400], found.train_labels[:400])
+
+
+def classifier(**options: Any) -> Model:
+    config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
+    return ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+
+
+# --- the trainer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["MS1", "H2"])
+def test_the_papers_network_learns_digits(architecture: str) -> None:
+    found = load("digits")
+    mean, std = statistics(found.train)
+    model = classifier(architecture=architecture, layers=(4,), mean=mean, std=std)
+    Trainer(model, replace(JOINT, epochs=8)).fit(dataset(found.train, found.train_labels))
+    accuracy = (model.predict(found.test) == found.test_labels).double().mean()
+    assert accuracy > 0.95
+
+
+@pytest.mark.parametrize("config", [JOINT, FULL], ids=["paper", "everything"])
+def test_a_resumed_training_ends_with_the_same_bits(
+    config: TrainingConfig, digits: Dataset
+) -> None:
+    options = {} if config is JOINT else STAGES
+    whole, second = (classifier(**options) for _ in range(2))
+    states: list[Any] = []
+    Trainer(whole, config, [lambda t, e: states.append(t.state)]).fit(digits)
+    Trainer(second, config).fit(digits, resume=states[0])
+    assert same(whole, second)
+
+
+def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
+    """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
+    X, y = digits.X[:50], digits.y[:50]
+    config = TrainingConfig(
+        method="joint",
+        epochs=1,
+        batch_size=50,
+        learning_rate=1.0,
+        optimizer="SGD",
+        alpha=0.3,
+        alpha_c=0.2,
+    )
+    model, twin = (classifier(layers=(3,)).double() for _ in range(2))
+    Trainer(model, config).fit(dataset(X, y))
+    net = twin.networks[0]
+    K, b = net.K, net.b
+    smooth = (K[1:] - K[:-1]).square().sum() + (b[1:] - b[:-1]).square().sum()
+    penalty = twin.head.weight.square().sum() + twin.head.bias.square().sum()
+    loss = nn.functional.cross_entropy(twin(X), y) + 0.3 * 0.05 / 2 * smooth + 0.2 * penalty
+    loss.backward()
+    for trained, p in zip(model.parameters(), twin.parameters(), strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(trained, p - p.grad)
+
+
+def test_a_training_returns_the_average_that_it_validated(digits: Dataset) -> None:
+    model = classifier()
+    trainer = Trainer(model, replace(JOINT, averaging=0.9, validation=0.2))
+    history = trainer.fit(digits)
+    _, held = holdout(400, 0.2, 0, digits.y)
+    with torch.no_grad():
+        loss = float(nn.functional.cross_entropy(model(digits.X[held]), digits.y[held]))
+    assert history[-1].validation_loss == pytest.approx(loss, rel=1e-5)
+    assert trainer.state is not None
+    assert not torch.equal(trainer.state["model"]["head.weight"], model.head.weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"method": "coordinate"}, "joint"), ({"loop": "compiled"}, "serves models for tables")],
+)
+def test_what_images_cannot_be_trained_with(
+    change: dict[str, Any], message: str, digits: Dataset
+) -> None:
+    config = TrainingConfig(**({"method": "joint"} | change))
+    with pytest.raises(HdnnError, match=message):
+        Trainer(classifier(), config).fit(digits)
+
+
+def test_the_one_cycle_schedule() -> None:
+    config = TrainingConfig(
+        method="joint", epochs=10, learning_rate=2.0, schedule="one-cycle", warmup=2.0
+    )
+    assert config.learning_rate_at(1.0) == 1.0
+    assert config.learning_rate_at(2.0) == 2.0
+    assert config.learning_rate_at(6.0) == pytest.approx(1.0)
+    assert config.learning_rate_at(10.0) == pytest.approx(0.0)
+    assert 0 < config.learning_rate_at(0) < 0.01
+
+
+# --- distortions ----------------------------------------------------------------------------------
+
+
+def test_distortions_depend_on_seed_and_place_only(digits: Dataset) -> None:
+    X = digits.X[:20]
+    found = distort(X, FULL, 3, 7)
+    torch.manual_seed(99)
+    assert torch.equal(distort(X, FULL, 3, 7), found)
+    assert found.dtype == torch.uint8
+    others = [
+        distort(X, FULL, 3, 8),
+        distort(X, FULL, 4, 7),
+        distort(X, replace(FULL, seed=1), 3, 7),
+    ]
+    assert all(not torch.equal(other, found) for other in others)
+
+
+def test_shifts_are_all_shifts_up_to_the_largest() -> None:
+    dot = torch.zeros(600, 1, 9, 9, dtype=torch.uint8)
+    dot[:, :, 4, 4] = 255
+    moved = distort(dot, TrainingConfig(shift=2), 0, 0)
+    places = {tuple(place[2:].tolist()) for place in moved.nonzero()}
+    assert places == {(4 + a, 4 + b) for a in range(-2, 3) for b in range(-2, 3)}
+    assert torch.equal(moved.sum((1, 2, 3)), dot.sum((1, 2, 3)))
+
+
+def test_mirror_images() -> None:
+    X = torch.arange(8, dtype=torch.uint8).reshape(1, 1, 2, 4).expand(200, 1, 2, 4)
+    found = distort(X, TrainingConfig(flip=True), 0, 0)
+    kept = [bool(torch.equal(a, b)) for a, b in zip(found, X, strict=True)]
+    turned = [bool(torch.equal(a, b.flip(-1))) for a, b in zip(found, X, strict=True)]
+    assert all(a != b for a, b in zip(kept, turned, strict=True))
+    assert 60 < sum(kept) < 140
+
+
+def test_a_rotation_turns_about_the_center() -> None:
+    """A disc stays, up to interpolation; its bright half turns by at most the angle."""
+    u, v = torch.meshgrid(torch.arange(33) - 16.0, torch.arange(33) - 16.0, indexing="ij")
+    half = ((u.square() + v.square() < 144) & (v > 0)).to(torch.float64)
+    X = half.expand(50, 1, 33, 33)
+    found = distort(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
+    angles = torch.atan2((found * u).sum((1, 2)), (found * v).sum((1, 2))).rad2deg()
+    assert float(angles.abs().max()) < 31
+    assert float(angles.max()) > 20
+    assert float(angles.min()) < -20
+    torch.testing.assert_close(found.sum((1, 2)), X.sum((1, 2, 3)), rtol=0.02, atol=0.0)
+
+
+def test_erased_squares() -> None:
+    X = torch.full((100, 2, 8, 6), 9, dtype=torch.uint8)
+    found = distort(X, TrainingConfig(erase=3), 0, 0)
+    holes = (found == 0).sum((2, 3))
+    assert torch.equal(holes[:, 0], holes[:, 1])
+    assert (int(holes.min()), int(holes.max())) == (4, 9)

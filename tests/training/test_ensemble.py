@@ -1,0 +1,137 @@
+"""Networks side by side are trained as each would be alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hdnn
+from hdnn.errors import HdnnError
+from hdnn.models import Augmentation
+from hdnn.training import DivergenceError, Trainer, TrainingConfig, compiled, train_ensemble
+from skips import needs_kernels
+from tasks import make, moons, seeded
+
+CONFIG = TrainingConfig(epochs=4, batch_size=20)
+SEEDS = [3, 4, 5]
+every_loop = pytest.mark.parametrize(
+    "loop", [pytest.param("compiled", marks=needs_kernels), "autograd"]
+)
+
+
+def networks(seeds: list[int], **options: Any) -> hdnn.HamiltonianNetwork:
+    given = {"features": 4, "layers": 3, "T": 1.0, "ensemble": len(seeds)} | options
+    return hdnn.network("H1", **given, generator=[seeded(seed) for seed in seeds])
+
+
+def states(count: int) -> tuple[Tensor, Tensor]:
+    data = moons()
+    return Augmentation(2, 4)(data.X).repeat(count, 1, 1), data.y.repeat(count, 1)
+
+
+class Watcher:
+    """Notes every third iteration."""
+
+    every = 3
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[Tensor]] = {}
+
+    def observe(self, iteration: int, network: Any, states: Tensor, gradients: np.ndarray) -> None:
+        theta, norms = network.field.weights.theta.detach(), torch.from_numpy(gradients)
+        parts = theta.flatten(-2), states.flatten(-2), norms
+        self.seen.setdefault(iteration, []).append(torch.cat(parts, -1).clone())
+
+
+@every_loop
+@pytest.mark.parametrize(
+    "options", [{}, {"clip": 1e-2}, {"solver": "adam"}, {"schedule": "cosine"}], ids=str
+)
+def test_an_ensemble_is_trained_as_its_members_are(loop: str, options: dict[str, Any]) -> None:
+    config = replace(CONFIG, loop=loop, **options)
+    network = networks(SEEDS)
+    V = train_ensemble(network, *states(3), SEEDS, config)
+    for e, seed in enumerate(SEEDS):
+        alone = make(seed)
+        Trainer(alone, replace(config, seed=seed)).fit(moons())
+        assert torch.equal(network.K[e], alone.network.K)
+        assert torch.equal(network.b[e], alone.network.b)
+        if not options:  # else its last output layer has less than fifty iterations of Newton
+            head = torch.cat([alone.head.weight, alone.head.bias[:, None]], 1).detach()
+            np.testing.assert_allclose(V[e], head, rtol=1e-6, atol=1e-6)
+
+
+@needs_kernels
+def test_one_by_one_is_side_by_side_also_for_observers_and_steps_of_their_own() -> None:
+    steps = torch.linspace(0.1, 0.9, 9).reshape(3, 3)
+    found = []
+    for loop in ("compiled", "autograd"):
+        network, watcher = networks(SEEDS, T=None, step=steps), Watcher()
+        config = replace(CONFIG, loop=loop)
+        V = train_ensemble(network, *states(3), SEEDS, config, observer=watcher)
+        assert list(watcher.seen) == [0, 3, 6, 9]
+        seen = [torch.stack(parts).reshape(3, -1) for parts in watcher.seen.values()]
+        found.append((torch.from_numpy(V), network.K.detach(), torch.stack(seen)))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+
+
+@needs_kernels
+def test_a_member_that_diverged_keeps_its_weights_until_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However an epoch is cut into calls of the kernel; one sample of one batch is no number."""
+    X, y = states(2)
+    X[1, 7] = torch.nan
+    ends = []
+    for seconds in (0.0, 10.0):
+        monkeypatch.setattr(compiled, "SLICE", seconds)
+        network = networks([0, 1])
+        train_ensemble(network, X, y, [0, 1], CONFIG, may_diverge=True)
+        assert bool(torch.isfinite(network.K).all())
+        ends.append(network.K)
+    assert torch.equal(*ends)
+
+
+@every_loop
+def test_a_member_may_diverge_where_that_is_said(loop: str) -> None:
+    X, y = states(2)
+    X[1] = torch.nan
+    config = replace(CONFIG, loop=loop)
+    with pytest.raises(DivergenceError):
+        train_ensemble(networks([0, 1]), X, y, [0, 1], config)
+    network, alone = networks([0, 1]), make(0)
+    V = train_ensemble(network, X, y, [0, 1], config, may_diverge=True)
+    Trainer(alone, replace(config, seed=0)).fit(moons())
+    assert torch.equal(network.K[0], alone.network.K)
+    assert np.isfinite(V[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "joint"}, "method='coordinate'"),
+        ({"optimizer": "SGD"}, "optimizer='adam'"),
+        ({"validation": 0.2}, "without class weights"),
+        ({"class_weight": "balanced"}, "without class weights"),
+        ({"device": "cuda"}, "on the CPU"),
+    ],
+)
+def test_what_an_ensemble_cannot_be_trained_with(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(HdnnError, match=message):
+        train_ensemble(networks([0, 1]), *states(2), [0, 1], replace(CONFIG, **options))
+
+
+def test_shapes_and_seeds_that_do_not_fit() -> None:
+    data = moons()
+    with pytest.raises(HdnnError, match="of 2 networks is trained on X"):
+        train_ensemble(networks([0, 1]), data.X, data.y, [0, 1], CONFIG)
+    with pytest.raises(HdnnError, match="one seed for every network"):
+        train_ensemble(networks([0, 1]), *states(2), [0], CONFIG)
+    reference = networks([0, 1], backend="reference")
+    with pytest.raises(HdnnError, match="cannot serve"):
+        train_ensemble(reference, *states(2), [0, 1], replace(CONFIG, loop="compiled"))

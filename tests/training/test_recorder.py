@@ -1,0 +1,178 @@
+"""The recorder leaves no trace in a training, and what it records is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import hdnn
+from hdnn.data import split
+from hdnn.errors import FileFormatError, HdnnError
+from hdnn.training import Trainer, TrainingConfig
+from hdnn.training.compiled import CompiledLoop
+from hdnn.training.objective import data_loss, penalty
+from hdnn.training.output_solver import solve_output
+from hdnn.training.recorder import Recorder, Recording, read_recordings
+from skips import needs_kernels
+from tasks import dataset
+
+WAYS = {
+    "compiled": TrainingConfig(epochs=3, batch_size=30, loop="compiled"),
+    "autograd": TrainingConfig(epochs=3, batch_size=30, loop="autograd", clip=0.1),
+    "joint": TrainingConfig(epochs=3, batch_size=30, method="joint", learning_rate=0.01),
+}
+
+every_way = pytest.mark.parametrize(
+    "way", ["autograd", *(pytest.param(w, marks=needs_kernels) for w in WAYS if w != "autograd")]
+)
+WIDE = 40  # its singular values come from LAPACK
+
+
+def model(
+    name: str = "H1", layers: int = 5, dtype: torch.dtype = torch.float32, width: int = 4
+) -> hdnn.Model:
+    generator = torch.Generator().manual_seed(3)
+    step = {} if name == "FCNN" else {"T": 0.6}
+    net = hdnn.network(
+        name, features=width, layers=layers, dtype=dtype, generator=generator, **step
+    )
+    return hdnn.Model(net, 1, hdnn.Augmentation(2, width))
+
+
+def fit(trained: hdnn.Model, config: TrainingConfig, recorder: Recorder | None) -> Trainer:
+    data = split("double-moons", size=200)  # 4 batches an epoch, the last one smaller
+    trainer = Trainer(trained, config, recorder=recorder)
+    trainer.fit(dataset(data.X_train, data.y_train))
+    return trainer
+
+
+@every_way
+@pytest.mark.parametrize(("name", "width"), [("H1", 4), ("MS3", 4), ("FCNN", 4), ("H1", WIDE)])
+@pytest.mark.parametrize("every", [1, 3])
+def test_weights_with_and_without_it_are_the_same_bits(
+    way: str, name: str, width: int, every: int
+) -> None:
+    plain, watched = model(name, width=width), model(name, width=width)
+    before = fit(plain, WAYS[way], None)
+    after = fit(watched, WAYS[way], Recorder(every))
+    for (key, a), b in zip(plain.state_dict().items(), watched.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+    strip = [(e.loss, e.penalized, e.accuracy) for e in before.history]
+    assert strip == [(e.loss, e.penalized, e.accuracy) for e in after.history]
+    assert after.recorder is not None
+    assert [r.iteration for r in after.recorder.recordings] == list(range(0, 12, every))
+    assert isinstance(after.loop, CompiledLoop) == (way != "autograd")
+
+
+@every_way
+@pytest.mark.parametrize("width", [4, WIDE])
+def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
+    way: str, width: int
+) -> None:
+    fresh, watched = (model("MS3", dtype=torch.float64, width=width) for _ in range(2))
+    data, config = split("double-moons", size=200), WAYS[way]
+    trainer = fit(watched, config, Recorder(1, samples=30))
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:30]
+    states = fresh.preprocess(data.X_train.to(torch.float64))[order]
+    M = hdnn.analysis.sensitivities(fresh.network, states)
+    assert trainer.recorder is not None
+    found = trainer.recorder.recordings[0]
+    values = torch.linalg.svdvals(M)
+    for name, right in (
+        ("mean", values[..., 0].mean(1)),
+        ("minimum", values[..., 0].amin(1)),
+        ("maximum", values[..., 0].amax(1)),
+        ("smallest", values[..., -1].amin(1)),
+        ("of_mean", torch.linalg.svdvals(M.mean(1))[:, 0]),
+        ("energy", energies(fresh.network, states)),
+    ):
+        torch.testing.assert_close(getattr(found.norms, name), right, msg=name)
+    # The gradient of the objective, K and b of a layer together.
+    objective(fresh, config, states, data.y_train[order]).backward()
+    theta, beta = fresh.network.field.weights.theta.grad, fresh.network.field.weights.beta.grad
+    layers = torch.cat([theta, beta], -1).norm(dim=-1)
+    torch.testing.assert_close(torch.tensor(found.gradient), layers, rtol=1e-5, atol=1e-9)
+    assert found.gradient_norm == pytest.approx(float(layers.norm()), rel=1e-5)
+
+
+def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
+    path = net.trajectory(y)
+    return torch.stack(
+        [net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)]
+    ).detach()
+
+
+def objective(trained: hdnn.Model, config: TrainingConfig, states: Tensor, y: Tensor) -> Tensor:
+    out, ones, head = trained.network(states), torch.ones(len(y)), trained.head
+    if config.method == "coordinate":
+        solve_output(trained, out.detach(), y, ones, config)
+    loss = data_loss(head(out), y, ones, "logistic")
+    return loss + penalty(trained, head.weight, head.bias, config)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def recorded(every: int = 3) -> list[Recording]:
+    recorder = Recorder(every, samples=5)
+    fit(model(), WAYS["autograd"], recorder)
+    return recorder.recordings
+
+
+def test_recordings_belong_to_epochs_and_an_interrupted_one_is_among_them() -> None:
+    recordings = recorded()
+    assert [r.iteration for r in recordings] == [0, 3, 6, 9]
+    assert [r.epoch for r in recordings] == [1, 1, 2, 3]
+    assert {r.norms.layers for r in recordings} == {(0, 1, 2, 3, 4, 5)}
+    assert {len(r.gradient) for r in recordings} == {5}
+
+
+def test_a_line_is_a_recording_that_pandas_reads(tmp_path: Path) -> None:
+    recordings, path = recorded(), tmp_path / "gradients.jsonl"
+    path.write_text("".join(json.dumps(r.to_dict(), allow_nan=False) + "\n" for r in recordings))
+    for ours, theirs in zip(read_recordings(path), recordings, strict=True):
+        assert (ours.epoch, ours.iteration) == (theirs.epoch, theirs.iteration)
+        assert ours.to_dict() == theirs.to_dict()
+        torch.testing.assert_close(ours.norms.mean, theirs.norms.mean, rtol=1e-5, atol=0.0)
+    frame = pd.read_json(path, lines=True)
+    assert frame.iteration.tolist() == [0, 3, 6, 9]
+    assert np.array(frame["mean"].tolist()).shape == (4, 6)
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    recorder = Recorder(1, depths=2, samples=2)
+    watched = model(dtype=torch.float64)
+    recorder.start(watched, batches=4)
+    recorder.observe(0, watched.network, torch.full((3, 4), torch.nan), np.full(5, np.nan))
+    line = recorder.recordings[0].to_dict()
+    assert line["mean"] == [None, 1.0]
+    assert line["gradient_norm"] is None
+    json.dumps(line, allow_nan=False)
+    assert np.isnan(Recording.from_dict(line).gradient_norm)
+
+
+def test_lines_that_are_no_recordings_raise(tmp_path: Path) -> None:
+    good, path = recorded()[0].to_dict(), tmp_path / "gradients.jsonl"
+    for change in ({"epoch": 0}, {"iteration": "1"}, {"mean": [1.0]}, {"gradient": 3}):
+        path.write_text(json.dumps(good | change) + "\n")
+        with pytest.raises(FileFormatError, match="line 1 of"):
+            read_recordings(path)
+    assert read_recordings(tmp_path / "none.jsonl") == []
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1.5}, {"samples": 0}, {"every": True}])
+def test_counts_are_positive_integers(wrong: dict[str, int]) -> None:
+    with pytest.raises(HdnnError, match="is an integer of at least 1"):
+        Recorder(**wrong)
+
+
+def test_images_are_not_recorded() -> None:
+    digits = hdnn.ImageClassifier(hdnn.models.ImageConfig(size=(8, 8), layers=(2,)))
+    with pytest.raises(HdnnError, match="watch for images"):
+        Recorder().start(digits, 4)

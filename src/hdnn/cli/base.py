@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import signal
 import sys
 from functools import cache
 from importlib import metadata
@@ -94,6 +95,8 @@ class _Main(CommandGroup):
         elif args[0] not in self.commands:
             importlib.import_module(f"hdnn.cli.{COMMANDS[args[0]].module}")
             self.commands = typer.main.get_group(app).commands
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `hdnn.__main__` leaves it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

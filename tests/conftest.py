@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,14 +27,6 @@ def strict() -> Iterator[None]:
     torch.set_warn_always(True)  # else a warning is an error in the first test only
     yield
     torch.set_default_dtype(before)
-
-
-@pytest.fixture(autouse=True)
-def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the data of a test were is not remembered in the cache of whoever runs it."""
-    monkeypatch.setattr(
-        "hdnn.training.run_config.PLACES", tmp_path.with_name(f"{tmp_path.name}-seen")
-    )
 
 
 @pytest.fixture

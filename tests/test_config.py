@@ -1,16 +1,100 @@
-"""The record of a training's settings: defaults of the paper, checks, plain values and back."""
+"""Every setting once: defaults of the paper, checks, TOML and back, flags, the page of settings."""
 
 from __future__ import annotations
 
-import json
 import math
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.main import get_command
+from typer.testing import CliRunner
 
+import hdnn.cli.train  # noqa: F401 (registers the command)
+from hdnn.cli import app
+from hdnn.cli.flags import add_assignments
+from hdnn.cli.settings_page import fill
+from hdnn.config import TABLES, Config, DataConfig, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
-from hdnn.training import TrainingConfig
+from hdnn.training.runs import Run
+
+OTHER: dict[str, dict[str, Any]] = {
+    "data": {
+        "source": 'C:\\tables\\"my" Zürich\t[1].csv',
+        "split": "independent",
+        "size": 400,
+        "target": "naïve 'label'",
+        "drop": ("a", 'b"', "c\\"),
+        "categorical": ("d",),
+        "numeric": ("e", "é"),
+        "task": "regression",
+        "test": 0.35,
+        "pixels": 32,
+        "strict": True,
+        "digest": "00ff",
+        "seed": 7,
+    },
+    "model": {
+        "architecture": "MS1",
+        "layers": (5, 2),
+        "T": 0.1 + 0.2,
+        "step": 1e-07,
+        "width": (8, 4),
+        "augmentation": "spread",
+        "projection": "on",
+        "activation": "relu",
+        "time_invariant": True,
+        "standardize": False,
+        "dtype": "float64",
+        "seed": 9,
+        "scale": 1e22,
+        "kernel": 3,
+        "block": "convolution",
+        "connector": "stride",
+        "norm": "batch",
+        "head": "pool",
+    },
+    "training": {
+        "method": "joint",
+        "epochs": 3,
+        "batch_size": 7,
+        "learning_rate": 1e-300,
+        "betas": (0.5, 0.25),
+        "schedule": "cosine",
+        "decay": 0.8,
+        "alpha": 0.0,
+        "alpha_c": 3.0,
+        "solver": "adam",
+        "solver_iterations": 4,
+        "optimizer": "SGD",
+        "weight_decay": 2e-4,
+        "clip": 1.5,
+        "class_weight": (0.5, 2.0),
+        "validation": 0.2,
+        "early_stopping": 3,
+        "seed": 4,
+        "loop": "autograd",
+        "device": "auto",
+        "warmup": 1.5,
+        "label_smoothing": 0.1,
+        "averaging": 0.99,
+        "shift": 2,
+        "rotate": 10.0,
+        "zoom": 0.1,
+        "flip": True,
+        "erase": 4,
+    },
+    "record": {"every": 3, "depths": (0, 2), "samples": 5},
+}
+"""A value other than the default for every setting."""
+
+
+# --- defaults, and what is given ------------------------------------------------------------------
 
 
 def test_the_defaults_are_appendix_B1() -> None:
@@ -22,95 +106,12 @@ def test_the_defaults_are_appendix_B1() -> None:
     assert [config.learning_rate_at(epoch) for epoch in (0, 49)] == [0.05, 0.05]
 
 
-INVALID: dict[str, list[Any]] = {
-    "method": ["coordinat", "", None, 1, ["joint"]],
-    "solver": ["lbfgs", None],
-    "schedule": ["linear", None],
-    "loop": ["fast", None],
-    "epochs": [-1, 2.0, "3", None, True, math.inf],
-    "batch_size": [0, -5, 2.5, "3", None, True],
-    "solver_iterations": [0, -1, 1.0, None, True],
-    "learning_rate": [0, 0.0, -0.1, math.nan, math.inf, "0.1", None, True],
-    "decay": [0.0, -1.0, math.nan, math.inf, "1", None, True],
-    "alpha": [-1e-9, math.nan, math.inf, "0", None, True],
-    "alpha_c": [-1e-9, math.nan, math.inf, "0", None, True],
-    "weight_decay": [-1e-9, math.nan, math.inf, "0", None, True],
-    "betas": [
-        (0.9,),
-        (0.9, 0.99, 0.999),
-        (0.9, 1.0),
-        (-0.1, 0.9),
-        (math.nan, 0.9),
-        0.9,
-        None,
-        ("a", "b"),
-        "ab",
-    ],
-    "clip": [0.0, -1.0, math.nan, math.inf, "1", True],
-    "class_weight": ["balance", 5, (1.0, -1.0), (1.0, math.nan), (1.0, math.inf), ("a", "b"), ()],
-    "validation": [-0.1, 1.0, 1, math.nan, "0.1", None, True],
-    "early_stopping": [0, -1, 1.5, "3", True],
-    "seed": [-1, 0.0, "0", None, True, 2**64],
-    "optimizer": [5, None],
-    "warmup": [-1.0, math.nan, math.inf, "1", None, True],
-    "label_smoothing": [-0.1, 1.0, math.nan, "0", None, True],
-    "averaging": [-0.1, 1.0, math.nan, "0", None, True],
-    "shift": [-1, 1.0, "1", None, True],
-    "rotate": [-1.0, math.nan, math.inf, "1", None, True],
-    "zoom": [-0.1, 1.0, math.nan, "0", None, True],
-    "flip": [1, 0.0, "yes", None],
-    "erase": [-1, 1.0, "1", None, True],
-    "device": ["gpu", "", None, 0],
-}
-
-
-def test_every_setting_has_invalid_values() -> None:
-    assert INVALID.keys() == {field.name for field in fields(TrainingConfig)}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, values in INVALID.items() for value in values],
-    ids=lambda v: v if isinstance(v, str) else repr(v),
-)
-def test_an_invalid_value_is_an_error_that_names_the_setting(name: str, value: Any) -> None:
-    options = {"validation": 0.1} if name == "early_stopping" else {}
-    with pytest.raises(HdnnError, match=name) as caught:
-        TrainingConfig(**options, **{name: value})
-    if name not in ("betas", "class_weight"):  # those may show it as a tuple
-        assert repr(value) in str(caught.value)
-
-
-def test_early_stopping_needs_something_to_watch() -> None:
-    with pytest.raises(HdnnError, match=r"early_stopping needs a validation part.*validation=0.1"):
-        TrainingConfig(early_stopping=3)
-    assert TrainingConfig(early_stopping=3, validation=0.1).early_stopping == 3
-
-
-def test_a_near_miss_is_answered_with_the_nearest_name() -> None:
-    with pytest.raises(HdnnError, match=r"unknown solver 'newtom'.*did you mean 'newton'"):
-        TrainingConfig(solver="newtom")
-    with pytest.raises(HdnnError, match=r"unknown schedule 'cosin'.*did you mean 'cosine'"):
-        TrainingConfig(schedule="cosin")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"epochs": 0},
-        {"alpha": 0},
-        {"alpha_c": 0.0},
-        {"learning_rate": 1},
-        {"clip": 2},
-        {"class_weight": "balanced"},
-        {"class_weight": (1.0, 2.0)},
-        {"betas": (0, 0)},
-        {"betas": [0.5, 0.9]},
-    ],
-    ids=str,
-)
-def test_values_at_the_edge_are_allowed(options: dict[str, Any]) -> None:
-    TrainingConfig(**options)
+def test_none_is_not_given() -> None:
+    config = Config(model={"layers": None, "width": 4}, training={"alpha": 5e-3})
+    assert config.model.given == {"width"}
+    assert config.training.given == {"alpha"}  # though it is the default
+    assert config.data.given == set()
+    assert Config(model=ModelConfig(width=4)).model.given == {"width"}
 
 
 def test_settings_cannot_be_changed_but_replaced() -> None:
@@ -122,93 +123,189 @@ def test_settings_cannot_be_changed_but_replaced() -> None:
         replace(config, epochs=-1)
 
 
-ODD = TrainingConfig(
-    method="joint",
-    epochs=7,
-    batch_size=3,
-    learning_rate=0.01,
-    betas=(0.8, 0.99),
-    schedule="exponential",
-    decay=0.8,
-    alpha=0.0,
-    alpha_c=1.0,
-    solver="adam",
-    solver_iterations=2,
-    optimizer="SGD",
-    weight_decay=2e-4,
-    clip=1.5,
-    class_weight=(1.0, 2.0),
-    validation=0.2,
-    early_stopping=4,
-    seed=9,
-    loop="autograd",
-    warmup=2.0,
-    label_smoothing=0.1,
-    averaging=0.9,
-    shift=2,
-    rotate=10.0,
-    zoom=0.1,
-    flip=True,
-    erase=4,
-    device="auto",
-)
-"""Every setting other than its default."""
-
-
-def test_odd_is_odd_everywhere() -> None:
-    default = TrainingConfig()
-    assert all(getattr(ODD, f.name) != getattr(default, f.name) for f in fields(TrainingConfig))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [TrainingConfig(), ODD, replace(ODD, class_weight="balanced"), replace(ODD, clip=None)],
-    ids=["defaults", "odd", "balanced", "no clip"],
-)
-def test_plain_values_and_back(config: TrainingConfig) -> None:
-    plain = config.to_dict()
-    assert None not in plain.values()  # TOML has no null
-    assert TrainingConfig.from_dict(plain) == config
-    assert TrainingConfig.from_dict(json.loads(json.dumps(plain))) == config
-
-
-def test_what_is_left_out_is_the_default() -> None:
-    assert TrainingConfig.from_dict({}) == TrainingConfig()
-    assert TrainingConfig.from_dict({"epochs": 3}) == TrainingConfig(epochs=3)
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("epoch", "epochs"),
-        ("learning-rate", "learning_rate"),
-        ("Solver", "solver"),
-        ("alphac", "alpha_c"),
-        ("optimiser", "optimizer"),
-    ],
-)
-def test_an_unknown_key_is_answered_with_the_nearest(given: str, meant: str) -> None:
-    with pytest.raises(HdnnError, match=f"{given!r}.*did you mean {meant!r}"):
-        TrainingConfig.from_dict({given: 1})
-
-
-def test_from_dict_checks_as_the_constructor_does() -> None:
-    with pytest.raises(HdnnError, match="epochs"):
-        TrainingConfig.from_dict({"epochs": "many"})
-
-
-# --- schedules ------------------------------------------------------------------------------------
-
-
-def test_the_schedule_of_appendix_B2_decays_with_every_epoch() -> None:
+def test_schedules() -> None:
     config = TrainingConfig(schedule="exponential", learning_rate=0.04, decay=0.8, epochs=40)
     assert [config.learning_rate_at(k) for k in range(3)] == pytest.approx([0.04, 0.032, 0.0256])
-
-
-def test_the_cosine_schedule_goes_from_the_rate_towards_nothing() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=0.1, epochs=4)
-    expected = [0.1 * (1 + math.cos(math.pi * k / 4)) / 2 for k in range(4)]
-    assert [config.learning_rate_at(k) for k in range(4)] == pytest.approx(expected)
-    assert config.learning_rate_at(0) == 0.1
+    expected = [0.1 * (1 + math.cos(math.pi * k / 4)) / 2 for k in range(5)]
+    assert [config.learning_rate_at(k) for k in range(5)] == pytest.approx(expected)
     assert config.learning_rate_at(4) == 0.0
-    assert TrainingConfig(schedule="cosine", epochs=0).learning_rate_at(0) == 0.05
+    config = TrainingConfig(schedule="one-cycle", learning_rate=0.1, epochs=4, warmup=1.0)
+    assert [config.learning_rate_at(k) for k in (0.5, 1, 4)] == pytest.approx([0.05, 0.1, 0.0])
+
+
+# --- TOML -----------------------------------------------------------------------------------------
+
+
+def test_every_setting_comes_back(tmp_path: Path) -> None:
+    assert {table: set(values) for table, values in OTHER.items()} == {
+        table: {field.name for field in fields(kind)} for table, kind in TABLES.items()
+    }
+    config = Config(**OTHER, protocol="paper")
+    for table, values in OTHER.items():
+        assert all(getattr(TABLES[table](), name) != value for name, value in values.items())
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf-8")
+    again = Config.from_toml(path)
+    assert again == config
+    assert again.training.given == config.training.given
+
+
+def test_only_what_was_given_is_written() -> None:
+    text = Config(data={"source": "iris"}, training={"epochs": 5}).to_toml()
+    assert text == '[data]\nsource = "iris"\n\n[model]\n\n[training]\nepochs = 5\n'
+
+
+@given(text=st.text(st.characters(codec="utf-8")), number=st.floats(0, 1, exclude_max=True))
+def test_any_text_and_number_come_back(
+    tmp_path_factory: pytest.TempPathFactory, text: str, number: float
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    config = Config(data={"source": text, "drop": [text], "test": number})
+    path.write_bytes(config.to_toml().encode())
+    assert Config.from_toml(path) == config
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = [", "not TOML"),
+        ('x = "\udcff"', "not TOML"),
+        ("[modell]", "did you mean 'model'"),
+        ("model = 4", "model should be an instance of ModelConfig, got 4"),
+        ("[model]\nlayer = 4", "did you mean 'layers'"),
+        ("[training]\noptimiser = 'x'", "did you mean 'optimizer'"),
+        ("[model]\narchitecture = 'H11'", "unknown architecture 'H11'.*did you mean 'H1'"),
+        ("[model]\nlayers = 0", "layers should be greater than or equal to 1, got 0"),
+        ("[model]\nT = 0.0", "T should be greater than 0, got 0.0"),
+        ("[data]\nsplit = 'papre'", "unknown split.*did you mean 'paper'"),
+        ("[data]\ndrop = 'abc'", "drop should be a valid tuple, got 'abc'"),
+        ("[data]\ntest = 1.0", "test should be less than 1, got 1.0"),
+        ("[training]\nsolver = 'newtom'", "unknown solver 'newtom'.*did you mean 'newton'"),
+        ("[training]\nbetas = [0.9]", "betas"),
+        ("[training]\nclass_weight = ['a', 'b']", "class_weight"),
+        ("[training]\nclass_weight = [1.0, -1.0]", "class_weight"),
+        ("[training]\nlearning_rate = nan", "learning_rate should be a finite number"),
+        ("[training]\nearly_stopping = 3", "needs a validation part.*validation=0.1"),
+        ("[training]\nepochs = 2\nwarmup = 3.0", "longer than the 2 epochs"),
+        (f"[training]\nseed = {2**64}", "seed should be less than"),
+    ],
+)
+def test_errors_name_file_setting_and_what_is_allowed(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "my.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(HdnnError, match=f"(?s)my.toml.*{words}"):
+        Config.from_toml(path)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainingConfig)])
+@pytest.mark.parametrize("value", [{"a": 1}, -1, math.inf])
+def test_types_are_strict(name: str, value: Any) -> None:
+    with pytest.raises(HdnnError, match=name):
+        TrainingConfig(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["4", True, 4.5, [4]])
+def test_a_number_is_a_number(value: Any) -> None:
+    with pytest.raises(HdnnError, match="epochs should be a valid integer, got"):
+        TrainingConfig(epochs=value)
+
+
+def test_a_message_is_short_whatever_was_given() -> None:
+    for value in ("x" * 10**6, 10**5000, [0] * 10**5, {"a": "b" * 10**5}):
+        with pytest.raises(HdnnError, match="epochs") as caught:
+            TrainingConfig(epochs=value)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 200
+
+
+# --- flags and documentation ----------------------------------------------------------------------
+
+
+def parameters() -> dict[str, Any]:
+    command: Any = get_command(app)
+    found = command.commands["train"].params
+    return {name: given for given in found for name in given.opts}
+
+
+def test_the_flags_of_train() -> None:
+    """Those people use; the rest is --set."""
+    flags = {flag for each in all_settings() for flag in each.flags}
+    own = """--set --config --out --resume --data --overwrite --data-dir --checkpoint-seconds
+    --report --json"""
+    found = {name for name in parameters() if name.startswith("--")}
+    assert found == flags | set(own.split())
+    assert 20 <= len(flags) <= 28
+    assert {"--balanced", "--protocol", "--lr", "--seed", "--T", "--target"} <= flags
+
+
+def test_help_says_what_depends_on_the_data() -> None:
+    found = parameters()
+    assert (
+        "depends on the data: planar problems: 16; tables: 8; images: 4" in found["--layers"].help
+    )
+    assert not found["--layers"].show_default
+    assert found["--size"].show_default == "10000"
+    assert "(>= 1)" in found["--batch-size"].help
+    assert not found["--record"].show_default  # without the flag nothing is recorded
+
+
+def test_every_setting_has_a_sentence_of_help() -> None:
+    for each in all_settings():
+        assert each.help.endswith("."), each.name
+
+
+def test_assignments_reach_every_setting() -> None:
+    tables: dict[str, Any] = {}
+    add_assignments(
+        tables,
+        ["training.warmup=2", "model.connector=stride", "model.layers=[1, 2]", 'data.drop=["a"]'],
+    )
+    assert tables == {
+        "training": {"warmup": 2},
+        "model": {"connector": "stride", "layers": [1, 2]},
+        "data": {"drop": ["a"]},
+    }
+    for wrong in ("warmup", "warmup=2", "modell.layers=2", "=", "a.b.c=1"):
+        with pytest.raises(HdnnError, match=r"--set takes TABLE\.NAME=VALUE|unknown setting"):
+            Config(**add_assignments(tables := {}, [wrong]) or tables)
+
+
+def test_flags_files_and_assignments_meet(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(
+        "[data]\nsize = 20\n[model]\nlayers = 3\nT = 0.5\n[training]\nepochs = 7\n"
+    )
+    words = ["train", "swiss-roll", "--config", tmp_path / "my.toml", "--epochs", 0, "--seed", 4]
+    words += ["--step", 0.1, "--set", "training.alpha_c=0.5", "--balanced", "--out", tmp_path / "r"]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    config = Run.open(tmp_path / "r").config
+    assert (config.data.size, config.model.layers, config.training.epochs) == (20, 3, 0)
+    assert (config.data.seed, config.model.seed, config.training.seed) == (4, 4, 4)
+    assert (config.model.T, config.model.step) == (None, 0.1)  # the flag replaces either
+    assert (config.training.alpha_c, config.training.class_weight) == (0.5, "balanced")
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    page = Path(__file__).parent.parent / "docs" / "settings.md"
+    text = page.read_text(encoding="utf-8")
+    assert fill(text) == text, f"run: python -m hdnn.cli.settings_page {page}"
+
+
+def test_settings_need_no_torch() -> None:
+    code = "import sys, hdnn.config; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "images"),
+    [("mnist", True), ("Fashion_MNIST", True), ("iris", False), ("swiss-roll", False), ("", False)],
+)
+def test_which_data_are_images(source: str, images: bool, tmp_path: Path) -> None:
+    assert DataConfig(source).is_image == images
+    assert DataConfig(str(tmp_path)).is_image
+    assert not DataConfig("a\0b").is_image

@@ -1,5 +1,12 @@
 """`python -m hdnn` is the command `hdnn`."""
 
+import signal
+
+# While modules are imported, Ctrl-C ends the process without a traceback; a command that starts
+# restores Python's handler (`hdnn.cli.base`). A background job that ignores Ctrl-C still does.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import sys
 
 from hdnn.errors import MissingPackageError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hdnn.training.epochlog import EpochLog
+
 
 
 def forked(work: Callable[[], object]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -85,6 +86,8 @@ def main(
     ] = False,
 ) -> None:
     """Hamiltonian deep neural networks: train them, look at them, check what theory says."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see hdnn.__main__
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     logger.setLevel(logging.INFO)
     if not any(isinstance(handler, _LogLines) for handler in logger.handlers):
         logger.addHandler(_LogLines())

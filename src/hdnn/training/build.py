@@ -109,7 +109,8 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
     stages = zip(layers, widths, strict=False)
     _check_weights(sum((depth + 2) * width**2 * kernel for depth, width in stages))
     mean, std = statistics(data.X) if config.standardize else ((), ())
-    assert data.classes is not None
+    if data.classes is None:
+        raise HdnnError("images are classified: give task='classification'")
     channels, height, width = data.X.shape[1:]
     described = ImageConfig(
         channels=channels,

@@ -17,6 +17,8 @@ from hdnn.training.evaluation import evaluate
 
 ADVISED = 32
 """Samples that the step advisor looks at."""
+SLACK = 1 + 1e-6
+"""A loss that is not below the baseline by rounding only is not above it."""
 GAP, ERRORS = 0.1, 3.0
 """Accuracies of training and test data that differ by more, and by so many standard errors, ..."""
 RATIO = 1.5
@@ -26,22 +28,29 @@ RATIO = 1.5
 def convergence_warning(model: Model, data: Dataset, history: Sequence[Any]) -> str | None:
     """Why a training did not converge: its loss is above that of an untrained output layer.
 
+    Both the loss of the trained model and that of the last epoch must be: rows that hardly count
+    in a weighted training may well be predicted worse than by chance.
+
     Args:
         model: the trained model.
         data: what it was trained on.
-        history: records of its epochs; where there are none, nothing was trained.
+        history: records of its epochs, or their dictionaries; none where nothing was trained.
 
     Returns:
         Loss, baseline and what `hdnn.analysis.advise` recommends; None where it converged.
     """
     if not history:
         return None
-    loss = float(evaluate(model, data.X, data.y)["loss"])
+    last = history[-1] if isinstance(history[-1], Mapping) else vars(history[-1])
     if data.task == "classification":
-        baseline, what = math.log(len(data.classes or (0, 1))), "equal probabilities"
-    else:
-        baseline, what = _mean_loss(data), "the mean"
-    if loss <= baseline * (1 + 1e-6):
+        usual = baseline = math.log(len(data.classes or (0, 1)))
+        what = "equal probabilities"
+    else:  # an epoch has the loss of standardized targets, whose variance is 1
+        baseline, usual, what = _mean_loss(data), model.head.out_features / 2, "the mean"
+    if last["loss"] <= usual * SLACK:
+        return None
+    loss = float(evaluate(model, data.X, data.y)["loss"])
+    if loss <= baseline * SLACK:
         return None
     return (
         f"training did not converge: its loss, {loss:.4g}, is above that of always predicting "

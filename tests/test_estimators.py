@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
+import pandas as pd
 import pyarrow
 import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_friedman1
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from typer.testing import CliRunner
 
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
-from hdnn.estimators import settings
+from hdnn.cli import app
+from hdnn.config import all_settings
+from hdnn.estimators import MODEL, STOPPING, TRAINING
 from hdnn.kernels import native
-from hdnn.models import Scaler
-from hdnn.training import defaults as table_defaults
 from hdnn.training import output_solver
-from hdnn.training.schema import check_value, settings_of
-from hdnn.config import ModelConfig, TrainingConfig
+from hdnn.training.runs import Run
 from skips import needs_kernels
 
 Array = np.ndarray
@@ -155,49 +155,6 @@ def test_numbers_from_numpy_are_numbers() -> None:
     np.testing.assert_allclose(
         values(found), values(quick(learning_rate=float(np.float32(0.01)), T=1.2).fit(X, y))
     )
-
-
-# --- what is chosen -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rows", "features", "width"),
-    [
-        *((100, 1, 8), (100, 4, 8), (799, 13, 26), (799, 33, 64), (799, 64, 64), (799, 65, 64)),
-        *((800, 1, 32), (800, 8, 32), (800, 13, 52), (800, 16, 64), (10**6, 20_000, 64)),
-    ],
-)
-def test_width_by_rows_and_features(rows: int, features: int, width: int) -> None:
-    assert table_defaults.width(rows, features) == width
-
-
-def chosen(rows: int = 100, task: str = "classification", **given: Any) -> dict[str, Any]:
-    """What is chosen for a table of 10 columns, beside what is given."""
-    names = {"layers", "width", "T", "step", "architecture", "dtype"}
-    model = {name: value for name, value in given.items() if name in names}
-    training = {name: value for name, value in given.items() if name not in names}
-    shape = table_defaults.TableShape(rows, 10, task)
-    plain = Scaler(torch.ones(1), torch.ones(1))
-    found = table_defaults.filled(model, training, shape, [plain])
-    return {**found[0], **found[1]}
-
-
-def test_what_is_chosen_for_a_table() -> None:
-    assert (chosen()["method"], chosen()["layers"], chosen()["T"]) == ("joint", 8, 3.0)
-    assert "T" not in chosen(step=0.1)
-    assert "T" not in chosen(architecture="MS1")
-    assert chosen(rows=200)["batch_size"] == 200
-    assert chosen(rows=201)["batch_size"] == 200
-    assert chosen(rows=500, method="coordinate")["batch_size"] == 500
-    assert chosen(rows=501, method="coordinate")["batch_size"] == 200
-    assert chosen(width=10)["learning_rate"] == pytest.approx(0.03)
-    assert chosen(width=10, schedule="constant")["learning_rate"] == pytest.approx(0.02)
-    assert chosen(width=10, task="regression")["learning_rate"] == pytest.approx(0.04)
-    assert chosen(alpha=0.5)["alpha"] == 0.5
-    plain, offset = (Scaler(torch.tensor([m]), torch.ones(1)) for m in (1.0, 1e6))
-    assert table_defaults.dtype(1000, [plain]) == "float64"
-    assert table_defaults.dtype(1001, [plain]) == "float32"
-    assert table_defaults.dtype(1001, [plain, offset]) == "float64"
 
 
 def test_seconds_since_1970_are_good_features_and_targets() -> None:
@@ -358,40 +315,6 @@ def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split(",")[0] for line in lines] == [f"Iteration {i}" for i in (1, 2, 3)]
 
 
-# --- the same settings as a run's -----------------------------------------------------------------
-
-
-def defaults(kind: Any) -> dict[str, Any]:
-    return {name: p.default for name, p in inspect.signature(kind).parameters.items()}
-
-
-def test_every_parameter_is_a_setting_or_only_of_scikit_learn() -> None:
-    own = {"early_stopping", "warm_start", "verbose"}
-    assert set(defaults(HDNNClassifier)) == set(settings.PARAMETERS) | own
-    assert set(defaults(HDNNRegressor)) == (set(settings.PARAMETERS) | own) - {"class_weight"}
-
-
-@pytest.mark.parametrize("name", settings.PARAMETERS)
-@BOTH
-def test_a_default_is_that_of_a_run_or_has_a_reason(kind: Any, name: str) -> None:
-    parameter = settings.PARAMETERS[name]
-    known = {s.name: s.default for c in (ModelConfig, TrainingConfig) for s in settings_of(c)}
-    default = defaults(kind).get(name, defaults(HDNNClassifier)[name])
-    assert (default == known[parameter.setting]) == (not parameter.why)
-
-
-@pytest.mark.parametrize("setting", [s.name for s in settings_of(settings.Narrowed)])
-def test_what_the_estimators_narrow_is_a_setting_of_a_run(setting: str) -> None:
-    """And allows nothing that a run does not."""
-    whole = ModelConfig if setting == "scale" else TrainingConfig
-    for value in (-1, 0, 0.0, 0.5, 1, 1.0, 7, 2.5, "constant", "cosine", "exponential", None, True):
-        try:
-            check_value(settings.Narrowed, setting, value)
-        except HdnnError:
-            continue
-        check_value(whole, setting, value)
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -399,31 +322,27 @@ def test_what_the_estimators_narrow_is_a_setting_of_a_run(setting: str) -> None:
     ("options", "message"),
     [
         ({"architecture": "H9"}, "unknown architecture 'H9'.*H1"),
-        ({"layers": 0}, "layers is an integer from 1 to 1000000, got 0"),
-        ({"layers": 2.5}, "layers is an integer"),
-        ({"width": "big"}, "width is an integer from 1 to 100000, got 'big'"),
-        ({"T": -1.0}, "T is a number above 0, or 'auto', got -1.0"),
-        ({"step": 0.0}, "step is a number above 0, got 0.0"),
+        ({"layers": 0}, "layers should be greater than or equal to 1, got 0"),
+        ({"layers": 2.5}, "layers should be a valid integer"),
+        ({"layers": (2, 2)}, "lists are for images"),
+        ({"width": "big"}, "width should be a valid integer, got 'big'"),
+        ({"T": -1.0}, "T should be greater than 0, got -1.0"),
+        ({"T": 1.0, "step": 0.1}, "T.*step"),
         ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),
         ({"activation": "tan"}, "unknown activation 'tan'.*tanh"),
-        ({"init_scale": 0.0}, "init_scale is a number above 0, or 'auto', got 0.0"),
+        ({"init_scale": "x"}, "init_scale should be a valid number, got 'x'"),
         ({"method": "both"}, "unknown method 'both'.*coordinate, joint"),
-        ({"solver": "lbfgs"}, "unknown solver 'lbfgs'.*newton, adam"),
-        ({"max_iter": 0}, "max_iter is an integer of at least 1"),
-        ({"batch_size": "all"}, "batch_size is an integer of at least 1, or 'auto', got 'all'"),
-        ({"learning_rate": True}, "learning_rate is a number above 0, or 'auto', got True"),
-        ({"schedule": "linear"}, "unknown schedule 'linear'.*cosine"),
-        ({"alpha": -1.0}, "alpha is a number of at least 0"),
-        ({"alpha_c": None}, "alpha_c is a number of at least 0"),
+        ({"max_iter": -1}, "max_iter should be greater than or equal to 0, got -1"),
+        ({"learning_rate": True}, "learning_rate should be a valid number, got True"),
         (
             {"early_stopping": True, "validation_fraction": 1.0},
-            r"validation_fraction is a number in \(0, 1\), got 1.0",
+            "validation_fraction should be less than 1, got 1.0",
         ),
-        ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change is an integer"),
-        ({"dtype": "float16"}, "unknown dtype 'float16'.*auto, float32, float64"),
+        ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change should be greater"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'.*float32, float64"),
         ({"class_weight": "even"}, "class_weight is None, 'balanced' or a dictionary.*'even'"),
         ({"class_weight": {5: 1.0}}, r"class_weight names \[5\], but the classes are \[0, 1, 2\]"),
-        ({"class_weight": {0: -1.0}}, "class weights are numbers of at least 0"),
+        ({"class_weight": {0: -1.0}}, r"class_weight should be .*, got \(-1.0, 1.0, 1.0\)"),
     ],
 )
 def test_errors_name_the_remedy(options: dict[str, Any], message: str) -> None:
@@ -443,6 +362,56 @@ def test_other_errors() -> None:
         quick().predict(X)
     with pytest.raises(HdnnError, match=r"not finite.*smaller T"):
         quick(HDNNRegressor, T=1e200, activation="relu", method="joint").fit(X, y)
+
+
+# --- trainings that go wrong ----------------------------------------------------------------------
+
+
+@BOTH
+def test_a_training_that_does_not_converge_warns_with_advice(kind: Any) -> None:
+    with pytest.warns(ConvergenceWarning, match=r"did not converge.*use T <= .* layers"):
+        quick(kind, T=500.0, layers=8, activation="relu", method="joint").fit(*IRIS)
+
+
+# --- data frames ----------------------------------------------------------------------------------
+
+
+def test_a_frame_with_texts_needs_a_frame_to_predict() -> None:
+    X, y = IRIS
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(e=np.where(X[:, 0] > 5, "x", "y"))
+    clf = quick().fit(frame, y)
+    assert clf.predict(frame).shape == (150,)
+    with pytest.raises(HdnnError, match=r"data frame with its columns \(a, b, c, d, e"):
+        clf.predict(frame.to_numpy())
+
+
+# --- the same as a run ----------------------------------------------------------------------------
+
+
+def test_an_estimator_gives_the_bits_of_a_run(tmp_path: Path) -> None:
+    """`hdnn train t.csv --seed 5` and ``random_state=5``."""
+    X, y = IRIS
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(label=y)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ["--target", "label", "--test", "0", "--epochs", "4", "--seed", "5"]
+    done = CliRunner().invoke(
+        app, ["train", str(tmp_path / "t.csv"), *words, "--out", str(tmp_path / "run")]
+    )
+    assert done.exit_code == 0, done.output
+    model = Run.open(tmp_path / "run").load_model()
+    clf = HDNNClassifier(max_iter=4, random_state=5).fit(X, y)
+    for name, value in clf.model_.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+def test_every_parameter_is_a_setting_or_only_of_scikit_learn() -> None:
+    own = {"early_stopping", "warm_start", "verbose", "random_state"}
+    shared = {*MODEL, *TRAINING, *STOPPING, *own}
+    assert set(HDNNRegressor().get_params()) == shared
+    assert set(HDNNClassifier().get_params()) == shared | {"class_weight"}
+    known = {(each.table, each.name) for each in all_settings()}
+    assert {("model", name) for name in MODEL.values()} <= known
+    assert {("training", name) for name in {**TRAINING, **STOPPING}.values()} <= known
 
 
 # --- the output layer of wide networks ------------------------------------------------------------

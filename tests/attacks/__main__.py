@@ -18,12 +18,6 @@ from attacks.tally import Tally
 
 MUTATED = {
     "model": 40_000,
-    "csv": 15_000,
-    "parquet": 8_000,
-    "npz": 12_000,
-    "idx": 6_000,
-    "idx.gz": 5_000,
-    "image": 3_000,
     "config": 8_000,
     "history": 8_000,
     "gradients": 4_000,

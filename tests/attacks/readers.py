@@ -23,9 +23,6 @@ from attacks import mutate, samples
 from attacks.children import judged
 from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
-from hdnn.data import ColumnEncoder, iter_rows, read_table
-from hdnn.data import images as image_sets
-from hdnn.data.idx import read_idx
 from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import read_recordings
 from hdnn.training.runs import Run, read_history
@@ -33,7 +30,6 @@ from hdnn.training.runs import Run, read_history
 ROOM = 64 * 2**20
 FACTOR = 10
 CEILING = 2 * 2**30  # of address space, so that the machine survives what a reader asks for
-BOMBS = 0.002  # share of the inputs
 LONGEST = 1000  # characters of a message
 
 
@@ -86,22 +82,6 @@ def _load(path: Path) -> None:
         raise Altered("saved again, it is another file")
 
 
-def _csv(path: Path) -> None:
-    table = read_table(path, "y")
-    encoder = ColumnEncoder.fit(table.columns, table.types)
-    for _, values in iter_rows(path, encoder.columns):
-        encoder.transform(values)
-
-
-def _image(path: Path) -> None:
-    for name in ("a", "b"):
-        folder = path.with_name("images") / name
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "1.png").write_bytes(path.read_bytes())
-        (folder / "2.png").write_bytes(samples.images()["image"][0])
-    image_sets.load(path.with_name("images"))
-
-
 def _config(path: Path) -> None:
     PreparedRun.of(Run.open(path.parent).read_config())
 
@@ -123,10 +103,6 @@ def _resumed(name: str) -> Callable[[Path], None]:
     return read
 
 
-def _table(kind: str) -> Callable[[], list[bytes]]:
-    return lambda: samples.tables()[kind]
-
-
 def _resume(name: str, mutation: Mutation) -> Reader:
     return Reader("file", lambda: [samples.unfinished_run()[name]], _resumed(name), mutation)
 
@@ -137,12 +113,6 @@ def _lines(name: str, read: Callable[[Path], object]) -> Reader:
 
 READERS: dict[str, Reader] = {
     "model": Reader("net.safetensors", samples.models, _load, mutate.safetensors),
-    "csv": Reader("table.csv", _table("csv"), _csv),
-    "parquet": Reader("table.parquet", _table("parquet"), lambda path: read_table(path, "y")),
-    "npz": Reader("table.npz", _table("npz"), read_table, mutate.npz),
-    "idx": Reader("x.idx", lambda: samples.images()["idx"], read_idx),
-    "idx.gz": Reader("x.gz", lambda: samples.images()["idx.gz"], read_idx, mutate.gzipped),
-    "image": Reader("image", lambda: samples.images()["image"], _image),
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", read_recordings),
@@ -210,8 +180,6 @@ def run(name: str, count: int, seed: int, start: int = 0) -> Tally:
 
     def judge(number: int, folder: Path) -> str:
         rng = Random(f"{seed} {name} {number}")
-        if name in samples.BOMBS and rng.random() < BOMBS:
-            return verdict_on(reader, samples.BOMBS[name](), folder)
         return verdict_on(reader, reader.mutation(rng.choice(valid), rng, valid), folder)
 
     return tally(f"mutated {name}", judged(judge, range(start, start + count), batch=2000))

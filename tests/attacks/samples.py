@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import io
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow
 import torch
-from PIL import Image
-from pyarrow import parquet
 
 import hdnn
 from hdnn.cli import app
 from hdnn.data import ColumnEncoder, ColumnType
-from hdnn.data.encoder import SCALINGS
 from hdnn.fields import STRUCTURES
 from hdnn.models import Projection
 from hdnn.training import TrainingConfig
 from hdnn.config import Config
 from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import ARCHITECTURES
-
-ZEROS = 160 * 2**20
-"""Bytes that a compressed file unpacks to: more than ten times its size and 64 MB."""
 
 
 @functools.cache
@@ -92,141 +83,35 @@ def _classifiers() -> list[Any]:
 
 
 def _models_of_mixed_columns() -> list[Any]:
-    """Models with an encoder of texts, dates and gaps, of every scaling, and a projection."""
+    """A model with an encoder of texts, dates, gaps and large numbers, and a projection."""
     values = {
-        "city": np.array(["Rome", "Bern", "Rome", None] * 5, object),
-        "age": np.array([31.0, 42.0, np.nan, 7.0] * 5),
-        "day": np.array(["2020-01-01", "2021-02-03", "NaT", "2022-01-01"] * 5, "datetime64[D]"),
-        "code": np.array([f"c{number % 40}" for number in range(20)], object),
+        "city": np.array(["Rome", "Bern", "Rome", None] * 10, object),
+        "age": np.array([31.0, 42.0, np.nan, 7.0] * 10),
+        "day": np.array(["2020-01-01", "2021-02-03", "NaT", "2022-01-01"] * 10, "datetime64[D]"),
+        "code": np.array([f"c{number}" for number in range(40)], object),
+        "order": 9e15 + 7.0 * np.arange(40),
     }
-    kinds = {"city": "category", "age": "number", "day": "date", "code": "category"}
-    types = [ColumnType(name, kind) for name, kind in kinds.items()]
-    made = []
-    for scaling in SCALINGS:
-        encoder = ColumnEncoder.fit(values, types, keep=["code"], scaling=scaling)
-        features = len(encoder.feature_names)
-        net = hdnn.network("H1", features=4, layers=2, T=1.0)
-        made.append(
-            hdnn.Model(
-                net,
-                2,
-                task="regression",
-                feature_names=encoder.feature_names,
-                target_names=["u", "v"],
-                columns=encoder.to_list(),
-                projection=Projection(features, 4),
-                scaler=hdnn.Scaler.fit(torch.from_numpy(encoder.transform(values)).float()),
-            )
-        )
-    return made
+    kinds = "category", "number", "date", "category", "number"
+    types = [ColumnType(name, kind) for name, kind in zip(values, kinds, strict=True)]
+    encoder = ColumnEncoder.fit(values, types, keep=["code"])
+    X = torch.from_numpy(encoder.transform(values)).float()
+    model = hdnn.Model(
+        hdnn.network("H1", features=4, layers=2, T=1.0),
+        2,
+        task="regression",
+        feature_names=encoder.feature_names,
+        target_names=["u", "v"],
+        columns=encoder.to_list(),
+        projection=Projection(X.shape[1], 4),
+        scaler=hdnn.Scaler.fit(X),
+    )
+    return [model]
 
 
 def _saved(thing: Any) -> bytes:
     with TemporaryDirectory() as folder:
         hdnn.save(thing, path := Path(folder) / "file")
         return path.read_bytes()
-
-
-@functools.cache
-def tables() -> dict[str, list[bytes]]:
-    """CSV, Parquet and NPZ; the target is y."""
-    rng = np.random.default_rng(0)
-    a, b, y = rng.normal(size=30), rng.integers(0, 9, 30), rng.integers(0, 2, 30)
-    rows = [f"{u:.4f},{v},{'yes' if w else 'no'}" for u, v, w in zip(a, b, y, strict=True)]
-    csv = "\n".join(["a,b,y", *rows, ""])
-    quoted = csv.replace("a,b,y", '"a, or so",b,"y"').replace(",3,", ",NA,").replace("-", "")
-    cities = "Rome", "Bern", "Zürich"
-    mixed_rows = [
-        f"{'' if v == 3 else v};{cities[v % 3]};2020-0{v % 9 + 1}-11;{u:.3f};{w}"
-        for u, v, w in zip(a, b, y, strict=True)
-    ]
-    people = "\n".join(["age;city;day;weight;y", *mixed_rows, ""]).replace(".", ",")
-    numeric = "\n".join(["a,b,y", *(f"{u},{v},{u + v}" for u, v in zip(a, b, strict=True))])
-    text = [str(v) for v in b]
-    whole = pyarrow.table({"a": a, "b": b, "y": y.astype(bool)})
-    mixed = pyarrow.table(
-        {
-            "a": [None, *a[1:]],
-            "t": pyarrow.array(text).dictionary_encode(),
-            "y": text,
-            "d": np.datetime64("2020-01-01") + b,
-        }
-    )
-    nested = mixed.append_column("l", [[[1.0]] * 30])  # which is no column of a table
-    return {
-        "csv": [
-            csv.encode(),
-            quoted.encode(),
-            csv.replace(",", ";").encode(),
-            ("\ufeff" + numeric.replace(",", "\t")).encode(),
-            *(people.encode(encoding) for encoding in ("utf-8", "utf-16", "latin-1")),
-        ],
-        "parquet": [
-            *map(_parquet, (whole, mixed, nested)),
-            _parquet(whole, compression="gzip"),
-        ],
-        "npz": [
-            _npz(X=np.stack([a, b], 1), y=y),
-            _npz(a=a, b=b, y=np.array(text)),
-            _npz(X=np.ones((9, 2)), y=y[:9], feature_names=np.array(["u", "v"])),
-        ],
-    }
-
-
-def _parquet(table: pyarrow.Table, **options: Any) -> bytes:
-    out = io.BytesIO()
-    parquet.write_table(table, out, **options)
-    return out.getvalue()
-
-
-def _npz(**arrays: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-    return out.getvalue()
-
-
-@functools.cache
-def images() -> dict[str, list[bytes]]:
-    """IDX, plain and compressed, and a PNG and a JPEG."""
-    labels = bytes([0, 0, 8, 1, 0, 0, 0, 5, 1, 2, 3, 4, 5])
-    pixels = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])
-    image = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
-    files = []
-    for kind in ("PNG", "JPEG"):
-        image.save(out := io.BytesIO(), kind)
-        files.append(out.getvalue())
-    return {
-        "idx": [labels, pixels],
-        "idx.gz": [gzip.compress(labels), gzip.compress(pixels)],
-        "image": files,
-    }
-
-
-def _zeros_parquet() -> bytes:
-    zeros = np.zeros(ZEROS // 8)
-    return _parquet(pyarrow.table({"a": zeros, "y": zeros}))
-
-
-def _zeros_npz() -> bytes:
-    return _npz(X=np.zeros((ZEROS // 64, 8)))
-
-
-def _zeros_idx() -> bytes:
-    return gzip.compress(bytes([0, 0, 8, 1]) + ZEROS.to_bytes(4, "big") + bytes(ZEROS), 1)
-
-
-def _zeros_png() -> bytes:
-    Image.new("L", (9000, 9000)).save(out := io.BytesIO(), "PNG")
-    return out.getvalue()
-
-
-BOMBS: dict[str, Callable[[], bytes]] = {
-    "parquet": functools.cache(_zeros_parquet),
-    "npz": functools.cache(_zeros_npz),
-    "idx.gz": functools.cache(_zeros_idx),
-    "image": functools.cache(_zeros_png),
-}
-"""Valid files that are small and hold very many zeros."""
 
 
 def configs() -> list[bytes]:

@@ -61,7 +61,7 @@ def test_scikit_learn_s_checks() -> None:
 
 def test_fuzzing() -> None:
     pytest.importorskip("atheris")
-    holds(fuzz.run("csv", 500, seed=1))
+    holds(fuzz.run("model", 500, seed=1))
 
 
 # --- the attack itself notices --------------------------------------------------------------------

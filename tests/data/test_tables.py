@@ -158,7 +158,7 @@ def test_parquet(tmp_path: Path) -> None:
     assert table.classes == ("a", "b")
     assert read_table(path, "flag", features=["whole"]).classes == (False, True)
     assert read_table(path, "kind", features=["day"]).types[0].kind == "date"
-    with pytest.raises(HdnnError, match="column 'list' holds .* neither a number, a text nor"):
+    with pytest.raises(HdnnError, match=r"column 'list' holds .* neither a number, a text nor"):
         read_table(path, "kind")
     (_, values), (rest, _) = iter_rows(path, ["whole"], chunk=2)
     assert same(values["whole"], [1, nan])

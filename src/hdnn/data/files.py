@@ -344,8 +344,9 @@ def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
 
 
 def _from_npz(path: Path) -> RawTable:
-    with reading(path, "NPZ", "write it with numpy.savez, texts as dtype str and not object"):
-        loaded = np.load(path, allow_pickle=False)
+    remedy = "write it with numpy.savez, texts as dtype str and not object"
+    with reading(path, "NPZ", remedy), open(path, "rb") as file:
+        loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise ValueError("it is one array, not a collection of named ones")
         with loaded:

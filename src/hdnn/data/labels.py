@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -135,10 +136,8 @@ def regression_target(name: str, y: NDArray[Any], place: Place) -> NDArray[np.fl
     """The target as float64, or an error that names the first value that is no finite number."""
     kind, values = ColumnType(name, "number"), np.full(len(y), np.nan)
     for i, value in enumerate(y.tolist()):
-        try:
+        with suppress(ValueError, OverflowError):
             values[i] = kind.parse_number(value) if isinstance(value, str) else float(value)
-        except (ValueError, OverflowError):
-            pass
         if not np.isfinite(values[i]):
             raise HdnnError(
                 f"the target {short(name)} holds {short(value)} ({place(i)}), but regression "

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from hdnn.cli import app
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.models import ImageClassifier, ImageConfig, Model
+from hdnn.models import Model, image_model
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.distortion import distort
 from hdnn.training.optimizers import Average
@@ -70,8 +70,8 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def classifier(**options: Any) -> Model:
-    config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
-    return ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    given = {"channels": 1, "size": (8, 8), "classes": 10, "layers": (2,)} | options
+    return image_model(**given, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
 
 
 # --- the trainer ----------------------------------------------------------------------------------

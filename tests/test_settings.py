@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hdnn.cli import app
 from hdnn.cli.flags import setting_flags
 from hdnn.cli.settings_page import RECORDS, fill
 from hdnn.errors import HdnnError
-from hdnn.models import ImageConfig
+from hdnn.models import image_model
 from hdnn.training.run_config import RunConfig
 from hdnn.training.schema import GROUPS, check_value, settings_of
 from hdnn.training.settings import ImageModelConfig, TrainingConfig
@@ -122,11 +122,10 @@ def test_a_config_file_knows_the_same_settings(name: str) -> None:
 
 
 def test_images_have_the_defaults_of_their_model() -> None:
-    ours, model = ImageModelConfig(), ImageConfig()
-    names = {field.name for field in dataclasses.fields(ImageModelConfig)}
-    for field in dataclasses.fields(ImageConfig):
-        if field.name in names:
-            assert getattr(ours, field.name) == getattr(model, field.name)
+    given, parameters = ImageModelConfig().options(), inspect.signature(image_model).parameters
+    for name in given.keys() - {"step", "dtype"}:
+        default = parameters[name].default
+        assert given[name] == ((default,) if name in ("widths", "layers") else default)
 
 
 @pytest.mark.parametrize("value", ["4", True, 4.0, None, [4]])

@@ -35,11 +35,10 @@ from hdnn.fields import (
 from hdnn.models import (
     Augmentation,
     Blocks,
-    ImageClassifier,
-    ImageConfig,
     Model,
     Projection,
     Scaler,
+    image_model,
 )
 from hdnn.schemes import ImplicitMidpoint, Leapfrog, Scheme, Splitting
 
@@ -77,8 +76,8 @@ def table(**options: Any) -> Model:
 
 
 def images(**options: Any) -> Model:
-    given = {"size": (4, 4), "widths": (2,), "layers": (2,), "classes": 2} | options
-    return ImageClassifier(ImageConfig(**given), classes=["cat", "dog"])
+    given = {"channels": 1, "size": (4, 4), "widths": 2, "layers": 2} | options
+    return image_model(**given, classes=["cat", "dog"])
 
 
 COLUMNS = [

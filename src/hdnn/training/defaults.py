@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hdnn.models import Scaler
-from hdnn.models.projection import MOST_PADDED, default_width
+from hdnn.models.stems import MOST_PADDED, default_width
 from hdnn.training.settings import ModelConfig
 
 LAYERS = 8

@@ -14,8 +14,8 @@ from hdnn import zoo
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, ImageClassifier, Model, Projection, Scaler
-from hdnn.models.projection import default_width, needs_projection
+from hdnn.models import Augmentation, Model, Projection, Scaler, image_model
+from hdnn.models.stems import default_width, needs_projection
 from hdnn.training import defaults
 from hdnn.training.optimizers import make_optimizer
 from hdnn.training.run_config import RunConfig
@@ -199,16 +199,12 @@ def build_classifier(given: ImageModelConfig, images: Tensor, classes: list[Any]
     """The untrained classifier of a config for certain images."""
     mean, std = statistics(images) if given.standardize else ((), ())
     channels, height, width = images.shape[1:]
-    config = given.options(
+    return image_model(
+        **given.options(),
         channels=channels,
         size=(height, width),
-        classes=len(classes),
+        classes=classes,
         mean=mean,
         std=std,
-    )
-    return ImageClassifier(
-        config,
-        classes=classes,
-        dtype=DTYPES[given.dtype],
         generator=torch.Generator().manual_seed(given.seed),
     )

@@ -7,7 +7,7 @@ against it; the flags of ``hdnn train``, the estimators' checks and docs/setting
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,8 +20,8 @@ from hdnn.data import BUNDLED, KINDS, PROBLEMS
 from hdnn.data.images import IMAGE_SETS
 from hdnn.data.labels import TASKS
 from hdnn.errors import HdnnError
-from hdnn.models.images import BLOCKS, CONNECTORS, HEADS, NORMS, ImageConfig
-from hdnn.models.projection import CHOICES
+from hdnn.models.images import BLOCKS, CONNECTORS, HEADS, NORMS, block_step
+from hdnn.models.stems import PROJECTIONS
 from hdnn.training.devices import DEVICES
 from hdnn.training.schema import LISTED, MOST, OneOf, record, setting
 from hdnn.zoo import architecture
@@ -157,7 +157,7 @@ class ModelConfig:
         ge=1,
         le=MOST_WIDTH,
     )
-    projection: Annotated[str, OneOf(CHOICES)] = setting(
+    projection: Annotated[str, OneOf(PROJECTIONS)] = setting(
         "auto",
         "A learned linear map to the width: auto (where the features exceed it), on or off.",
         "Network",
@@ -222,19 +222,22 @@ class ImageModelConfig:
     seed: int = setting(0, "Seed of data, weights and batches.", "Run", ge=0)
 
     def __post_init__(self) -> None:
-        # The model's own constructor knows what fits together, and the step of each architecture.
-        options = self.options()
-        for name in ("architecture", "step"):
-            object.__setattr__(self, name, getattr(options, name))
+        if len(self.widths) != len(self.layers):
+            raise HdnnError(
+                f"every stage has a width and a depth, got {len(self.widths)} widths "
+                f"{self.widths} and {len(self.layers)} depths {self.layers}"
+            )
+        if self.kernel % 2 == 0:
+            raise HdnnError(f"kernel is an odd positive integer, got {self.kernel}")
+        name = architecture(self.architecture).name
+        object.__setattr__(self, "architecture", name)
+        object.__setattr__(self, "step", block_step(name, self.step, self.T, self.block))
 
-    def options(self, **images: Any) -> ImageConfig:
-        """The architecture for certain images; their size need not be known yet."""
-        stages = len(self.widths) if isinstance(self.widths, Sequence) else 1
-        side = 2**stages
+    def options(self) -> dict[str, Any]:
+        """The arguments of `hdnn.image_model` that do not depend on the images."""
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        names = {f.name for f in fields(ImageConfig)}
-        given = {name: value for name, value in own.items() if name in names}
-        return ImageConfig(**({"size": (side, side)} | given | images))
+        del own["standardize"], own["seed"]
+        return own | {"dtype": DTYPES[self.dtype]}
 
 
 @record

@@ -22,7 +22,7 @@ from speed.timing import interleave, repeat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.models import ImageClassifier, ImageConfig
+from hdnn.models import image_model
 from hdnn.training import TrainingConfig
 from hdnn.training.loops import AutogradLoop, Batches
 
@@ -92,11 +92,12 @@ def eager_step(name: str, layers: int, X: Tensor, target: Tensor, last: bool) ->
 def hdnn_step(name: str, layers: int, X: Tensor, target: Tensor) -> Step:
     """One step of hdnn's training loop."""
     options = {"architecture": name, "step": STEPS[name]} if layers else {}
-    config = ImageConfig(layers=(layers,), mean=(MEAN,), std=(STD,), **options)  # type: ignore[arg-type]
+    images = {"channels": 1, "size": (28, 28), "classes": 10, "mean": (MEAN,), "std": (STD,)}
+    model = image_model(layers=layers, **images, **options)  # type: ignore[arg-type]
     training = TrainingConfig(
         method="joint", learning_rate=1e-4, batch_size=BATCH, alpha=ALPHA, alpha_c=ALPHA_C
     )
-    loop = AutogradLoop(ImageClassifier(config), Batches(X, target, torch.ones(len(X))), training)
+    loop = AutogradLoop(model, Batches(X, target, torch.ones(len(X))), training)
 
     def step() -> None:
         loop.gradients(torch.randint(0, len(X), (BATCH,)), 0, 0, 1)

@@ -152,9 +152,7 @@ def images() -> Figure:
     """Digits with what a small model says, and one digit on its way through the layers."""
     torch.manual_seed(0)
     digits = data.images.load("digits")
-    model = hdnn.ImageClassifier(
-        hdnn.ImageConfig(architecture="H2", layers=8, step=0.05, channels=1, size=(8, 8))
-    )
+    model = hdnn.image_model(channels=1, size=(8, 8), classes=10, layers=8, step=0.05)
     config = TrainingConfig(method="joint", batch_size=100, epochs=20, learning_rate=0.01)
     Trainer(model, config).fit(digits)
     chances, classes = model.probabilities(digits.X_test[:9]).max(1)

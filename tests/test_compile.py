@@ -33,8 +33,8 @@ def alone(program: Path, x: Tensor) -> Tensor:
 
 def test_an_exported_model_runs_without_hdnn(tmp_path: Path) -> None:
     """Raw uint8 images to logits, the whole model."""
-    config = hdnn.ImageConfig(size=(9, 7), layers=3, kernel=3, norm="batch")
-    model = hdnn.ImageClassifier(config, dtype=torch.float32).eval()
+    given = {"channels": 1, "size": (9, 7), "classes": 10, "dtype": torch.float32}
+    model = hdnn.image_model(**given, layers=3, kernel=3, norm="batch").eval()
     images = torch.randint(256, (6, 1, 9, 7), dtype=torch.uint8)
     exported = torch.export.export(model, (images,), dynamic_shapes=({0: BATCH},))
     torch.export.save(exported, tmp_path / "model.pt2")

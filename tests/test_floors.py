@@ -31,8 +31,8 @@ CORE = {
 }
 PACKAGES = {"torch", "numpy", "safetensors"}
 OPTIONAL = {
-    "models/export.py": {"onnx", "onnxruntime"},
-    "models/onnx": {"onnx"},
+    "models/export.py": {"onnx", "onnx_ir", "onnxruntime"},
+    "models/onnx_columns.py": {"onnx"},
 }
 """Extras, which these files import where they are used, and name where they are missing."""
 
@@ -65,10 +65,7 @@ def imported(path: Path) -> set[str]:
     return {".".join(n.split(".")[:2]) if n.startswith("hdnn.") else n.split(".")[0] for n in names}
 
 
-COLUMNS = {
-    "models/onnx/columns.py",
-    "models/onnx/interface.py",
-}
+COLUMNS = {"models/onnx_columns.py"}
 """Files that import hdnn.data where a model has the columns of a table."""
 
 

@@ -17,8 +17,8 @@ LOW = (torch.bfloat16, torch.float16)
 
 @pytest.mark.parametrize("lower", LOW, ids=str)
 def test_autocast_lowers_stem_and_head_but_not_the_blocks(lower: torch.dtype) -> None:
-    config = hdnn.ImageConfig(size=(6, 6), kernel=3, layers=4, norm="batch")
-    model = hdnn.ImageClassifier(config, dtype=torch.float32)
+    images = {"channels": 1, "size": (6, 6), "classes": 10}
+    model = hdnn.image_model(**images, kernel=3, layers=4, norm="batch", dtype=torch.float32)
     images = torch.randint(256, (4, 1, 6, 6), dtype=torch.uint8)
     with torch.autocast("cpu", lower):
         y = model.preprocess(images)

@@ -198,10 +198,9 @@ def test_a_refined_model_is_saved_and_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [{"step": 0.05}, {"T": 0.4}, {}], ids=str)
 def test_a_refined_image_model_is_saved_and_loaded(step: dict[str, float], tmp_path: Path) -> None:
-    config = hdnn.ImageConfig(
-        size=(8, 8), widths=(4, 4, 4), layers=(2, 0, 4), norm="batch", kernel=3, **step
-    )
-    model = hdnn.ImageClassifier(config).eval()
+    images = {"channels": 1, "size": (8, 8), "classes": 10}
+    stages = {"widths": (4, 4, 4), "layers": (2, 0, 4), "norm": "batch", "kernel": 3}
+    model = hdnn.image_model(**images, **stages, **step).eval()
     fine = hdnn.refine(model, (6, 12), "linear")
     assert [n.layers for n in fine.networks] == [6, 12]
     assert [n.T for n in fine.networks] == pytest.approx([n.T for n in model.networks])

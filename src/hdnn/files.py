@@ -34,8 +34,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         The temporary path, an empty file.
 
     Raises:
-        HdnnError: nothing can be written there.
-        StorageError: the writing failed; the old file is as it was.
+        HdnnError: it is a folder.
+        StorageError: nothing can be written there, or the writing failed; an old file is as it was.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "note.txt"
@@ -57,7 +57,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary = folder / f".{target.name[:40]}.{secrets.token_hex(4)}.tmp"
         temporary.touch(0o666 if mode is None else mode & 0o666, exist_ok=False)
     except OSError as error:
-        raise HdnnError(
+        raise StorageError(
             f"cannot write {path}: {error.strerror or error}; choose a folder that exists and "
             "can be written to"
         ) from error
@@ -75,7 +75,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what the disk says of it is no news
+            temporary.unlink(missing_ok=True)
 
 
 def _stream(path: str | os.PathLike[str], now: os.stat_result) -> Callable[[], int] | None:

@@ -156,6 +156,8 @@ class HamiltonianNetwork(nn.Module):
             return self._step * self.layers
         h = self.h
         assert isinstance(h, Tensor)
+        if h.is_meta:  # shapes without numbers
+            return float("nan")
         return float(h.detach().reshape(-1, self.layers)[0].sum())
 
     @property

@@ -1,22 +1,17 @@
 """Mutated files for every reader: a clear error or the right thing, in little time and memory.
 
 Promised for any bytes: an `HdnnError` with a short message, or a result; never another exception, a
-crash, a hang, or more memory than ten times the file's size and 64 MB. What `hdnn.load` returns is
-what the file says: saved again, it is the same.
+crash, a hang, or more memory than ten times the file's size and 64 MB.
 """
 
 from __future__ import annotations
 
-import json
 import resource
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
-
-from safetensors import safe_open
 
 import hdnn
 from attacks import mutate, samples
@@ -59,27 +54,6 @@ class Reader:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _with_kernel(part: dict[str, Any]) -> dict[str, Any]:
-    """Files of before convolutions do not name the kernel, which then is 1."""
-    return {"kernel": 1, **part} if "structure" in part else part
-
-
-def _contents(path: Path) -> tuple[str, dict[str, Any]]:
-    """The description and the tensors of a safetensors file."""
-    with safe_open(path, framework="np") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        description = json.loads(file.metadata()["hdnn"], object_hook=_with_kernel)
-    description.pop("sha256", None)  # which need not be there
-    plain = {k: (v.dtype.str, v.shape, v.tobytes()) for k, v in tensors.items()}
-    return json.dumps(description, sort_keys=True), plain
-
-
-def _load(path: Path) -> None:
-    thing = hdnn.load(path)
-    again = path.with_name("again.safetensors")
-    hdnn.save(thing, again)
-    if _contents(again) != _contents(path):
-        raise Altered("saved again, it is another file")
 
 
 def _config(path: Path) -> None:
@@ -112,7 +86,7 @@ def _lines(name: str, read: Callable[[Path], object]) -> Reader:
 
 
 READERS: dict[str, Reader] = {
-    "model": Reader("net.safetensors", samples.models, _load, mutate.safetensors),
+    "model": Reader("net.safetensors", samples.models, hdnn.load, mutate.safetensors),
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", read_recordings),

@@ -74,9 +74,7 @@ def _classifiers() -> list[Any]:
         hdnn.Model(lean, 1, hdnn.Augmentation(2, 4, "spread"), task="regression"),
         *_models_of_mixed_columns(),
         *(
-            hdnn.ImageClassifier(
-                hdnn.ImageConfig(size=(8, 8), classes=3, **given), classes=[0, 1, 2]
-            )
+            hdnn.image_model(channels=1, size=(8, 8), classes=[0, 1, 2], **given)
             for given in options
         ),
     ]

@@ -417,8 +417,11 @@ def train(name: str) -> dict[str, float]:
     training = TRAINED[name]
     X, y, X_test, y_test = data(training.problem)
     if training.problem == "digits":
-        model = hdnn.ImageClassifier(
-            hdnn.ImageConfig(size=(8, 8), **training.options),
+        model = hdnn.image_model(
+            channels=1,
+            size=(8, 8),
+            classes=10,
+            **training.options,
             generator=torch.Generator().manual_seed(0),
             dtype=torch.float32,
         )

@@ -6,7 +6,8 @@ import copy
 import json
 import pickle
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,10 @@ from hdnn.fields import (
 from hdnn.models import (
     Augmentation,
     Blocks,
-    ImageClassifier,
-    ImageConfig,
     Model,
     Projection,
     Scaler,
+    image_model,
 )
 from hdnn.schemes import ImplicitMidpoint, Leapfrog, Scheme, Splitting
 
@@ -77,8 +77,8 @@ def table(**options: Any) -> Model:
 
 
 def images(**options: Any) -> Model:
-    given = {"size": (4, 4), "widths": (2,), "layers": (2,), "classes": 2} | options
-    return ImageClassifier(ImageConfig(**given), classes=["cat", "dog"])
+    given = {"channels": 1, "size": (4, 4), "widths": 2, "layers": 2} | options
+    return image_model(**given, classes=["cat", "dog"])
 
 
 COLUMNS = [
@@ -178,12 +178,21 @@ def test_everything_comes_back(name: str, tmp_path: Path) -> None:
     assert_comes_back(THINGS[name](), tmp_path / "thing.safetensors")
 
 
+@pytest.mark.parametrize("name", THINGS)
+def test_everything_is_built_on_the_device_meta(name: str) -> None:
+    with torch.device("meta"):
+        thing = THINGS[name]()
+    tensors = {**thing.state_dict(), **dict(thing.named_buffers())}
+    assert all(tensor.is_meta for tensor in tensors.values())
+    assert repr(thing)
+    if name != "midpoint":  # which looks at numbers
+        assert thing(state_of(thing).to("meta")).is_meta
+
+
 @every_pair()
-def test_networks_are_built_on_the_device_meta(name: str, scheme: str) -> None:
+def test_programs_are_the_same_on_the_device_meta(name: str, scheme: str) -> None:
     with torch.device("meta"):
         net = build(name, scheme)
-    tensors = {**net.state_dict(), **dict(net.named_buffers())}
-    assert all(tensor.is_meta for tensor in tensors.values())
     assert net.program.invertible == build(name, scheme).program.invertible
 
 
@@ -261,6 +270,13 @@ def test_a_failed_write_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("place", ["file/net", "/proc/my-net", "none/net"])
+def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*net: .*; choose a folder"):
+        hdnn.save(build("H1"), tmp_path / place)
+
+
 # --- damaged and foreign files --------------------------------------------------------------------
 
 
@@ -297,12 +313,14 @@ def test_foreign_files_raise(tmp_path: Path) -> None:
     torch.save(Payload(), tmp_path / "torch")
     save_file({"x": torch.ones(3)}, tmp_path / "plain")
     save_file({"x": torch.ones(3)}, tmp_path / "other", metadata={"hdnn": '{"kind": "cat"}'})
-    save_file({"x": torch.ones(3)}, tmp_path / "deep", metadata={"hdnn": "[" * 10**5})
+    texts = ("", "null", "[]", "{", "NaN", "\0", "1" * 10**4, "[" * 10**5, '{"a":' * 10**5)
+    for number, text in enumerate(texts):
+        save_file({"x": torch.ones(3)}, tmp_path / f"text{number}", metadata={"hdnn": text})
     for path in list(tmp_path.iterdir()):
         with pytest.raises(FileFormatError, match=str(path)):
             hdnn.load(path)
     assert not (tmp_path / "executed").exists()
-    with pytest.raises(HdnnError, match="no file"):
+    with pytest.raises(HdnnError, match="no such file"):
         hdnn.load(tmp_path / "nothing")
 
 
@@ -334,7 +352,12 @@ LIES: dict[str, tuple[Callable[[Any, dict[str, Tensor]], Any], str]] = {
     "unknown argument": (lambda a, t: arguments(a).update(more=1), "more"),
     "missing argument": (lambda a, t: arguments(a).pop("backend"), "leaves out arguments"),
     "wrong type": (lambda a, t: arguments(a, "field", "weights").update(layers="3"), "layers"),
+    "a function": (lambda a, t: arguments(a, "field").update(activation="eval"), "activation"),
+    "infinite step": (lambda a, t: arguments(a).update(step=float("inf")), "step"),
+    "huge step": (lambda a, t: arguments(a).update(step=10**400), "step"),
     "newer": (lambda a, t: a.update(format=2), "update hdnn"),
+    "no format": (lambda a, t: a.pop("format"), "format"),
+    "no thing": (lambda a, t: a.pop("thing"), "thing"),
 }
 
 
@@ -346,6 +369,20 @@ def test_a_description_that_does_not_fit_raises(name: str, tmp_path: Path) -> No
     change(about, tensors)
     with pytest.raises(FileFormatError, match=message):
         hdnn.load(write(about, tensors, tmp_path / "lie"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [torch.ones(1, 4, 1, 1), torch.ones(4), torch.full((1, 4), -(2**63)), torch.tensor([[1, 3]])],
+    ids=["4 axes", "1 axis", "smallest", "gaps"],
+)
+def test_a_pattern_that_is_none_raises(code: Tensor, tmp_path: Path) -> None:
+    hdnn.save(hamiltonian("J2", [[1, 1, 1, 1]]), tmp_path / "net")
+    about, tensors = contents(tmp_path / "net")
+    (name,) = tensors.keys() - {THETA, BETA, J}
+    tensors[name] = code.long()
+    with pytest.raises(FileFormatError):
+        hdnn.load(write(about, tensors, tmp_path / "bad"))
 
 
 # --- descriptions that ask for much ---------------------------------------------------------------
@@ -377,6 +414,16 @@ def wide_pattern(about: Any, tensors: dict[str, Tensor]) -> None:
     tensors["code"] = torch.zeros(10**9, 0, dtype=torch.int64)
 
 
+def named_interconnection(about: Any, tensors: dict[str, Tensor]) -> None:
+    """A wide map with few parameters, and a J that only its name describes."""
+    arguments(about, "field").update(J="J2")
+    weights(features=10**5, layers=1)(about, tensors)
+    arguments(about, "field", "weights", "structure").update(width=10**5)
+    tensors[THETA] = torch.zeros(1, 2 * 10**5)
+    tensors[BETA] = torch.zeros(1, 10**5)
+    del tensors[J]
+
+
 GREEDY: dict[str, tuple[Callable[[], Any], Callable[[Any, dict[str, Tensor]], Any]]] = {
     "layers": (lambda: build("ResNet"), weights(layers=10**8)),
     "width": (lambda: build("ResNet"), weights(features=10**5)),
@@ -400,28 +447,52 @@ GREEDY: dict[str, tuple[Callable[[], Any], Callable[[Any, dict[str, Tensor]], An
     ),
     "images": (images, lambda about, t: arguments(about, "stem").update(channels=10**8)),
     "many networks": (lambda: Model(build("ResNet"), 1), many_networks),
+    "named J": (lambda: hamiltonian("J2", LowRank(4, 1)), named_interconnection),
     "map": (
         lambda: Net(
             hdnn.fields.ActivationField(Weights(LowRank(4, 1), features=4, layers=2)), T=1.0
         ),
         lambda about, t: arguments(about, "field", "weights", "structure").update(rank=10**8),
     ),
+    "wide map, without layers": (
+        lambda: hamiltonian("J2", LowRank(4, 1)),
+        lambda about, t: (
+            weights(features=10**9, layers=0)(about, t),
+            arguments(about, "field", "weights", "structure").update(width=10**9),
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_small_file_cannot_ask_for_much(name: str, tmp_path: Path) -> None:
-    """No memory is measured that torch takes: on the device meta it takes none."""
     make, change = GREEDY[name]
     hdnn.save(make(), tmp_path / "net")
     about, tensors = contents(tmp_path / "net")
     change(about, tensors)
     path = write(about, tensors, tmp_path / "greedy")
+    with little_memory(), pytest.raises(FileFormatError):
+        hdnn.load(path)
+
+
+def test_many_layers_that_share_their_weights_are_not_unrolled(tmp_path: Path) -> None:
+    hdnn.save(build("H1", "RK4", time_invariant=True), tmp_path / "net")
+    about, tensors = contents(tmp_path / "net")
+    arguments(about).update(layers=10**9)
+    arguments(about, "field", "weights").update(layers=10**9)
+    path = write(about, tensors, tmp_path / "deep")
+    with little_memory():
+        assert hdnn.load(path).layers == 10**9
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Neither Python nor numpy nor torch (but on the device meta) takes much memory."""
     given = Largest()
     tracemalloc.start()
     try:
-        with given, pytest.raises(FileFormatError):
-            hdnn.load(path)
+        with given:
+            yield
         _, peak = tracemalloc.get_traced_memory()  # numpy tells it, too
     finally:
         tracemalloc.stop()

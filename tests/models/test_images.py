@@ -9,11 +9,16 @@ import torch
 from torch.nn import functional as F
 
 from hdnn.errors import HdnnError
-from hdnn.models import ImageClassifier, ImageConfig
+from hdnn.models import Model, image_model
+from hdnn.models.images import final_size
 from hdnn.zoo import ARCHITECTURES
 
 BLOCK = {"MS1": 16 + 8, "MS2": 28 + 8, "MS3": 32 + 8, "H1": 64 + 8, "H2": 64 + 8}
 """Parameters of a layer of width 8, last row of Table 1."""
+
+
+def model_of(**options: Any) -> Model:
+    return image_model(**{"channels": 1, "size": (28, 28), "classes": 10} | options)
 
 
 def images(count: int = 3, size: tuple[int, int] = (28, 28), channels: int = 1) -> torch.Tensor:
@@ -28,7 +33,7 @@ def images(count: int = 3, size: tuple[int, int] = (28, 28), channels: int = 1) 
 @pytest.mark.parametrize("name", BLOCK)
 @pytest.mark.parametrize("layers", [0, 2, 16])
 def test_parameters_of_the_papers_network(name: str, layers: int) -> None:
-    model = ImageClassifier(ImageConfig(architecture=name, layers=(layers,)))
+    model = model_of(architecture=name, layers=(layers,))
     opening, output = 8 * 9 + 8, 8 * 28 * 28 * 10 + 10
     count = sum(p.numel() for p in model.parameters())
     assert count == opening + layers * BLOCK[name] + output
@@ -36,9 +41,7 @@ def test_parameters_of_the_papers_network(name: str, layers: int) -> None:
 
 def test_H2_longhand() -> None:
     mean, std, h = 0.13, 0.31, 0.05
-    model = ImageClassifier(
-        ImageConfig(architecture="H2", layers=(3,), step=h, mean=(mean,), std=(std,))
-    )
+    model = model_of(architecture="H2", layers=3, step=h, mean=(mean,), std=(std,))
     x = images()
     opening = model.stem.opening[0]
     y = F.conv2d((x / 255.0 - mean) / std, opening.weight, opening.bias, padding=1)
@@ -55,7 +58,7 @@ def test_H2_longhand() -> None:
 
 
 def test_MS1_longhand() -> None:
-    model = ImageClassifier(ImageConfig(architecture="MS1", layers=(2,), step=0.4))
+    model = model_of(architecture="MS1", layers=(2,), step=0.4)
     x = images()
     opening = model.stem.opening[0]
     state = F.conv2d(x / 255.0, opening.weight, opening.bias, padding=1)
@@ -70,15 +73,14 @@ def test_MS1_longhand() -> None:
 
 
 def test_without_layers_it_is_affine() -> None:
-    model = ImageClassifier(ImageConfig(layers=(0,)))
+    model = model_of(layers=(0,))
     assert model.networks == ()
     a, b = torch.rand(2, 4, 1, 28, 28).unbind(0)
     torch.testing.assert_close(model((a + b) / 2), (model(a) + model(b)) / 2)
 
 
 def test_plain_convolutions_in_place_of_the_block() -> None:
-    config = ImageConfig(block="convolution", kernel=3, layers=(2,))
-    model = ImageClassifier(config)
+    model = model_of(block="convolution", kernel=3, layers=2)
     y = model.preprocess(x := images())
     for k in (0, 2):
         part = model.blocks[0][k]
@@ -87,14 +89,14 @@ def test_plain_convolutions_in_place_of_the_block() -> None:
 
 
 def test_bytes_and_numbers_from_0_to_1_are_the_same_images() -> None:
-    model = ImageClassifier(ImageConfig(mean=(0.2,), std=(0.5,)))
+    model = model_of(mean=(0.2,), std=(0.5,))
     x = images()
     torch.testing.assert_close(model(x), model(x / 255.0), rtol=1e-12, atol=1e-12)
 
 
 def test_the_generator_decides_the_weights() -> None:
     one, two, other = (
-        ImageClassifier(generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        model_of(generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
     for a, b, c in zip(one.parameters(), two.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -117,7 +119,7 @@ DEEP: dict[str, Any] = {
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_every_architecture_classifies(name: str) -> None:
     options = DEEP if ARCHITECTURES[name].scheme.uses_step else {**DEEP, "step": None}
-    model = ImageClassifier(ImageConfig(architecture=name, **options))
+    model = model_of(architecture=name, **options)
     loss = model(images(4, (9, 7), 3)).square().sum()
     loss.backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters())
@@ -129,9 +131,8 @@ def test_every_architecture_classifies(name: str) -> None:
 def test_connectors_halve_the_resolution(
     connector: str, size: tuple[int, int], norm: str, head: str
 ) -> None:
-    config = ImageConfig(**DEEP, connector=connector, norm=norm, head=head)
-    assert config.final_size == size
-    model = ImageClassifier(config)
+    assert final_size((9, 7), 2, connector) == size
+    model = model_of(**DEEP, connector=connector, norm=norm, head=head)
     assert model(images(2, (9, 7), 3)).shape == (2, 5)
     assert [tuple(y.shape) for _, y in model.block_inputs(images(2, (9, 7), 3))] == [
         (2, 4, 9, 7),
@@ -150,7 +151,7 @@ def test_connectors_halve_the_resolution(
         ({"layers": (-1,)}, "layers is an integer of at least 0"),
         ({"kernel": 2}, "kernel is an odd positive integer, got 2"),
         ({"step": 0.1, "T": 1.0}, "not both"),
-        ({"step": -1.0}, "step is a positive number"),
+        ({"step": -1.0}, "step must be positive"),
         ({"block": "convolution", "step": 0.1}, "leave out step and T"),
         ({"norm": "bach"}, "did you mean 'batch'"),
         ({"head": "lin"}, "unknown head"),
@@ -158,19 +159,17 @@ def test_connectors_halve_the_resolution(
         ({"widths": (4,) * 5, "layers": (1,) * 5, "size": (8, 8)}, "halve .* too often"),
         ({"std": (0.0,)}, "std has a number for each of 1 channels"),
         ({"mean": (0.1, 0.2)}, "mean has a number for each of 1 channels"),
-        ({"classes": 1}, "classes is an integer of at least 2"),
+        ({"classes": 0}, "outputs is a positive integer"),
     ],
 )
 def test_what_cannot_be_built(options: dict[str, Any], message: str) -> None:
     with pytest.raises(HdnnError, match=message):
-        ImageConfig(**options)
+        model_of(**options)
 
 
 def test_images_of_another_kind() -> None:
-    model = ImageClassifier()
+    model = model_of()
     with pytest.raises(HdnnError, match=r"expected images \(B, 1, 28, 28\), got \(2, 1, 8, 8\)"):
         model(images(2, (8, 8)))
     with pytest.raises(HdnnError, match=r"uint8 .* or torch\.float64"):
         model(images().float())
-    with pytest.raises(HdnnError, match="3 labels do not fit 10 classes"):
-        ImageClassifier(classes=[1, 2, 3])

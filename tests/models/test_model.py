@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hdnn
-from hdnn import Augmentation, ImageClassifier, ImageConfig, Model, Scaler
+from hdnn import Augmentation, Model, Scaler, image_model
 from hdnn.errors import HdnnError
 from hdnn.models import ImageStem
 
@@ -20,8 +20,8 @@ def table(**options: Any) -> Model:
 
 
 def images() -> Model:
-    config = ImageConfig(size=(4, 4), widths=(2, 4), layers=(1, 1), norm="batch", head="pool")
-    return ImageClassifier(config)
+    given = {"channels": 1, "size": (4, 4), "classes": 10, "widths": (2, 4), "layers": (1, 1)}
+    return image_model(**given, norm="batch", head="pool")
 
 
 @pytest.mark.parametrize(

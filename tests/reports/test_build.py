@@ -201,8 +201,8 @@ def test_the_page_of_a_table_is_about_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"block": "hamiltonian", "kernel": 3}])
 def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
-    config = hdnn.ImageConfig(size=(6, 6), classes=3, layers=2, step=0.1, **options)
-    model = hdnn.ImageClassifier(config, dtype=torch.float64)
+    images = {"channels": 1, "size": (6, 6), "classes": 3}
+    model = hdnn.image_model(**images, layers=2, step=0.1, dtype=torch.float64, **options)
     X = torch.randint(0, 256, (30, 1, 6, 6), dtype=torch.uint8)
     y = torch.arange(30) % 3
     page = Page(hdnn.report(model, X, y).html)

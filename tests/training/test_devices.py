@@ -17,7 +17,6 @@ import hdnn
 from elsewhere import install
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
-from hdnn.models import ImageConfig
 from hdnn.training import Trainer, TrainingConfig, devices
 from hdnn.training.devices import choose_device
 from hdnn.config import Config, DataConfig, ModelConfig
@@ -40,7 +39,7 @@ def table_model(architecture: str) -> hdnn.Model:
 
 
 def image_model(architecture: str) -> hdnn.Model:
-    config = ImageConfig(
+    return hdnn.image_model(
         architecture=architecture,
         widths=(4, 6),
         layers=(2, 2),
@@ -48,11 +47,11 @@ def image_model(architecture: str) -> hdnn.Model:
         kernel=3,
         connector="stride",
         norm="batch",
+        channels=1,
         size=(8, 8),
         classes=3,
-    )
-    return hdnn.ImageClassifier(
-        config, generator=torch.Generator().manual_seed(3), backend="reference"
+        generator=torch.Generator().manual_seed(3),
+        backend="reference",
     )
 
 

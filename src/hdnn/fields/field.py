@@ -148,6 +148,8 @@ def check_dissipation(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
     R = as_values(dissipation).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
+    if R.is_meta:  # a shape without numbers
+        return R
     if not bool(torch.isfinite(R).all()):
         raise HdnnError("the dissipation R must be finite")
     scale = max(1.0, float(R.abs().max()))

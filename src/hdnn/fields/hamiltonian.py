@@ -316,7 +316,9 @@ def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None
         return None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
-        S = J.support(n) if R is None else J.support(n) | (R != 0).numpy()
+        S = J.support(n)
+        if R is not None:  # on the device meta it has no numbers, so it may be anything
+            S = S | (np.ones_like(S) if R.is_meta else (R != 0).cpu().numpy())
         # Of floats: products of integers take ten times as long.
         gain = (S.astype(np.float32) @ K.T.astype(np.float32)) > 0
     elif K.shape[0] != n:

@@ -228,8 +228,8 @@ class Learned(Interconnection):
         # The first entry of theta number k in reading order carries the + sign.
         _, place = np.unique(np.abs(self.pattern.code.ravel()), return_index=True)
         place = place[-self.pattern.size :] if self.pattern.size else place[:0]
-        sign = torch.from_numpy(self.pattern.sign)
-        theta = start[torch.from_numpy(place)] * sign[torch.from_numpy(place)]
+        first = torch.from_numpy(place)
+        theta = start[first] * torch.from_numpy(self.pattern.sign)[first].to(start.device)
         lead = (layers or 1,) if ensemble is None else (ensemble, layers or 1)
         self.theta = nn.Parameter(torch.empty(*lead, len(theta), dtype=dtype, device=device))
         with torch.no_grad():

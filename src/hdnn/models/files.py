@@ -48,8 +48,8 @@ def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> Non
         path: the file.
 
     Raises:
-        HdnnError: it cannot be described by names and numbers, or not be written there.
-        StorageError: the disk is full or broken; the old file is as it was.
+        HdnnError: it cannot be described by names and numbers.
+        StorageError: it cannot be written there; an old file is as it was.
 
     >>> import hdnn, tempfile
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0)
@@ -80,8 +80,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         A `HamiltonianNetwork` or a `Model`, in evaluation mode.
 
     Raises:
-        HdnnError: there is no such file.
-        FileFormatError: the file is damaged, foreign or too new.
+        FileFormatError: there is no such file, or it is damaged, foreign or too new.
 
     >>> import tempfile, pathlib, hdnn, torch
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.safetensors"
@@ -90,9 +89,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> torch.equal(hdnn.load(path).K, net.K)
     True
     """
-    if not Path(path).is_file():
-        raise HdnnError(f"there is no file {path}")
     try:
+        if not Path(path).is_file():
+            raise HdnnError("there is no such file")
         description, tensors = _read(Path(path))
         _check(description, tensors)
         with torch.random.fork_rng(devices=[]):  # what a user draws next stays the same
@@ -142,7 +141,7 @@ def _kind(tensor: Tensor | None) -> str:
 
 
 SMALL = 2**16
-"""Entries of K and J that a file may always ask for; a network without layers holds no numbers."""
+"""Entries of K, b and J that a file may always ask for; a network without layers has no others."""
 
 
 def _check_widths(description: Any, tensors: Tensors) -> None:
@@ -152,11 +151,13 @@ def _check_widths(description: Any, tensors: Tensors) -> None:
     """
     entries = 0
     for each in _nodes(description):
+        given = each.get("arguments", {})
         if each.get("class") in ("Weights", "Learned"):
-            given = each["arguments"]
-            if isinstance(given.get("structure"), str):
-                width = max(given.get(name, 0) for name in ("width", "features", "channels"))
-                entries += (width * given.get("kernel", 1)) ** 2
+            width = max(given.get(name, 0) for name in ("width", "features", "channels"))
+            named = isinstance(given.get("structure"), str)
+            entries += (width * given.get("kernel", 1)) ** 2 if named else width
+        if each.get("class") == "HamiltonianField" and isinstance(given.get("J"), str):
+            raise FileFormatError("J is given by its name instead of its matrix")
     if entries > 4 * sum(tensor.numel() for tensor in tensors.values()) + SMALL:
         raise FileFormatError("its widths do not fit its tensors, which are too few")
 

@@ -4,161 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.layout import is_count
 from hdnn.models.model import Blocks, Label, Model
 from hdnn.models.stems import Stem
-from hdnn.zoo import architecture, network
+from hdnn.zoo import architecture as named_architecture
+from hdnn.zoo import network
 
 BLOCKS = ("hamiltonian", "convolution")
 CONNECTORS = ("pool", "stride")
 NORMS = ("none", "batch", "group")
 HEADS = ("linear", "pool")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageConfig:
-    """The architecture of an image classifier; the defaults are section 4.2 of the paper.
-
-    Args:
-        architecture: of the Hamiltonian blocks: MS1, MS2, MS3, H1, H2, HS (or a baseline).
-        widths, layers: channels and depth of every stage; depth 0 is a stage without a block.
-        step, T: the step h, or the final time of every block (h = T / layers): one of the two;
-            neither: h = 0.4 for MS1 and 0.05 for the others.
-        kernel: of K: 1 mixes the channels at every pixel, 3 (5, ...) is a convolution.
-        block: "hamiltonian", or "convolution": plain layers y = relu(conv(y)) in its place.
-        connector: from one stage to the next, half the resolution: "pool" (convolution, then
-            2x2 maxima) or "stride" (a strided convolution).
-        norm: after the opening convolution, in the connectors and before pooling: "none" (then the
-            opening is linear, as the paper's), "batch" or "group".
-        head: "linear" on all values (the paper's) or "pool": average over pixels, then linear.
-        scale: of the initial K and b.
-        time_invariant: the layers of a stage share their weights.
-        channels, size: of the images: C, and (H, W).
-        classes: how many.
-        mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
-
-    Raises:
-        HdnnError: a name is unknown, or sizes do not fit.
-
-    >>> ImageConfig(architecture="MS1", widths=(16, 32), layers=(2, 2), kernel=3).step
-    0.4
-    """
-
-    architecture: str = "H2"
-    widths: tuple[int, ...] = (8,)
-    layers: tuple[int, ...] = (4,)
-    step: float | None = None
-    T: float | None = None
-    kernel: int = 1
-    block: str = "hamiltonian"
-    connector: str = "pool"
-    norm: str = "none"
-    head: str = "linear"
-    scale: float = 1.0
-    time_invariant: bool = False
-    channels: int = 1
-    size: tuple[int, int] = (28, 28)
-    classes: int = 10
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        put("architecture", architecture(self.architecture).name)
-        for name, known in (
-            ("block", BLOCKS),
-            ("connector", CONNECTORS),
-            ("norm", NORMS),
-            ("head", HEADS),
-        ):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
-        for name, low in (("widths", 1), ("layers", 0), ("size", 1)):
-            put(name, _integers(name, getattr(self, name), low))
-        for name, low in (("kernel", 1), ("channels", 1), ("classes", 2)):
-            _integers(name, getattr(self, name), low)
-        for name in ("step", "T", "scale"):
-            value = getattr(self, name)
-            if value is not None and not _is_positive(value):
-                raise HdnnError(f"{name} is a positive number, got {value!r}")
-        put("step", self._checked_step())
-        self._check_stages()
-        for name in ("mean", "std"):
-            put(name, self._statistics(name))
-
-    def _checked_step(self) -> float | None:
-        if self.block == "convolution" or not architecture(self.architecture).scheme.uses_step:
-            if self.step is not None or self.T is not None:
-                raise HdnnError("these blocks have no step size: leave out step and T")
-        elif self.step is not None and self.T is not None:
-            raise HdnnError("give step (h) or T (h = T / layers), not both")
-        elif self.T is None and self.step is None:
-            # The paper's h; other networks are as sensitive as H2.
-            return 0.4 if self.architecture == "MS1" else 0.05
-        return self.step
-
-    def _check_stages(self) -> None:
-        if len(self.widths) != len(self.layers):
-            raise HdnnError(
-                f"every stage has a width and a depth, got {len(self.widths)} widths "
-                f"{self.widths} and {len(self.layers)} depths {self.layers}"
-            )
-        if self.kernel % 2 == 0:
-            raise HdnnError(f"kernel is an odd positive integer, got {self.kernel!r}")
-        if len(self.size) != 2:
-            raise HdnnError(f"size is (height, width) in pixels, got {self.size!r}")
-        if min(self.final_size) < 1:
-            raise HdnnError(
-                f"{len(self.widths)} stages halve {self.size} pixels too often; use fewer stages"
-            )
-
-    def _statistics(self, name: str) -> tuple[float, ...]:
-        values = tuple(getattr(self, name))
-        good = _is_positive if name == "std" else _is_number
-        if len(values) not in (0, self.channels) or not all(good(value) for value in values):
-            raise HdnnError(
-                f"{name} has a number for each of {self.channels} channels, got {values!r}"
-            )
-        return values
-
-    @property
-    def final_size(self) -> tuple[int, int]:
-        """(H, W) of the last stage; every connector halves, an odd rest is dropped by pooling."""
-        height, width = self.size
-        for _ in self.widths[1:]:
-            up = self.connector == "stride"
-            height, width = (height + up) // 2, (width + up) // 2
-        return height, width
-
-    @property
-    def features(self) -> int:
-        """How many values the head takes."""
-        last = self.widths[-1]
-        return last if self.head == "pool" else last * math.prod(self.final_size)
-
-
-def _integers(name: str, given: object, low: int) -> tuple[int, ...]:
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not values or any(isinstance(v, bool) or not isinstance(v, int) or v < low for v in values):
-        raise HdnnError(f"{name} is an integer of at least {low}, or several, got {given!r}")
-    return values
-
-
-def _is_number(value: object) -> bool:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return good and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _is_positive(value: object) -> bool:
-    return _is_number(value) and value > 0  # type: ignore[operator]
 
 
 class ImageStem(Stem):
@@ -196,6 +57,11 @@ class ImageStem(Stem):
         channels_last: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
+        for name, given in (("mean", mean), ("std", std)):
+            if len(given) not in (0, channels) or (name == "std" and not all(v > 0 for v in given)):
+                raise HdnnError(
+                    f"{name} has a number for each of {channels} channels, got {given!r:.100}"
+                )
         super().__init__((channels, *size))
         self.expansion = self.width = width
         self.mean, self.std, self.norm, self.channels_last = mean, std, norm, channels_last
@@ -249,12 +115,27 @@ class PixelMean(nn.Module):
         return y.mean((-2, -1))
 
 
-def ImageClassifier(  # noqa: N802 (a constructor of Model)
-    config: ImageConfig | None = None,
+def image_model(
     *,
-    classes: Sequence[Label] | None = None,
-    generator: torch.Generator | None = None,
+    channels: int,
+    size: tuple[int, int],
+    classes: int | Sequence[Label],
+    architecture: str = "H2",
+    widths: int | Sequence[int] = 8,
+    layers: int | Sequence[int] = 4,
+    step: float | None = None,
+    T: float | None = None,
+    kernel: int = 1,
+    block: str = "hamiltonian",
+    connector: str = "pool",
+    norm: str = "none",
+    head: str = "linear",
+    scale: float = 1.0,
+    mean: Sequence[float] = (),
+    std: Sequence[float] = (),
+    time_invariant: bool = False,
     dtype: torch.dtype | None = None,
+    generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Model:
     """A model for images: opening convolution, stages of Hamiltonian blocks, linear head.
@@ -266,49 +147,168 @@ def ImageClassifier(  # noqa: N802 (a constructor of Model)
     8 x 28 x 28 values. Convolutions and head start as torch starts them.
 
     Args:
-        config: the architecture, and what the images are like.
-        classes: the labels, in the order of the outputs.
+        channels, size: of the images: C, and (H, W).
+        classes: how many, or the labels in the order of the outputs.
+        architecture: of the Hamiltonian blocks: MS1, MS2, MS3, H1, H2, HS (or a baseline).
+        widths, layers: channels and depth of every stage; depth 0 is a stage without a block.
+        step, T: the step h, or the final time of every block (h = T / layers): one of the two;
+            neither: h = 0.4 for MS1 and 0.05 for the others.
+        kernel: of K: 1 mixes the channels at every pixel, 3 (5, ...) is a convolution.
+        block: "hamiltonian", or "convolution": plain layers y = relu(conv(y)) in its place.
+        connector: from one stage to the next, half the resolution: "pool" (convolution, then
+            2x2 maxima) or "stride" (a strided convolution).
+        norm: after the opening convolution, in the connectors and before pooling: "none" (then the
+            opening is linear, as the paper's), "batch" or "group".
+        head: "linear" on all values (the paper's) or "pool": average over pixels, then linear.
+        scale: of the initial K and b.
+        mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
+        time_invariant: the layers of a stage share their weights.
+        dtype: of the weights; None is torch's default.
         generator: draws the initial weights; None is torch's default generator.
-        dtype: of the weights.
         backend: of the Hamiltonian blocks, see `hdnn.HamiltonianNetwork`.
 
     Returns:
         A `Model` that takes images ``(B, C, H, W)``, uint8 (0 to 255) or of its dtype (0 to 1).
 
     Raises:
-        HdnnError: the labels do not fit the config.
+        HdnnError: a name is unknown, or sizes do not fit.
 
-    >>> model = ImageClassifier(ImageConfig(architecture="H2", layers=4, step=0.05))
+    >>> model = image_model(channels=1, size=(28, 28), classes=10, layers=4, step=0.05)
     >>> model(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)).shape
     torch.Size([5, 10])
     >>> sum(p.numel() for p in model.parameters()) == 80 + 4 * (64 + 8) + 62730
     True
     """
-    config = ImageConfig() if config is None else config
+    for name, given, known in (
+        ("block", block, BLOCKS),
+        ("connector", connector, CONNECTORS),
+        ("norm", norm, NORMS),
+        ("head", head, HEADS),
+    ):
+        if given not in known:
+            raise unknown_name(name, given, known)
+    widths, layers = _integers("widths", widths), _integers("layers", layers, least=0)
+    if len(widths) != len(layers):
+        raise HdnnError(
+            f"every stage has a width and a depth, got {len(widths)} widths {widths} and "
+            f"{len(layers)} depths {layers}"
+        )
+    if kernel % 2 == 0:
+        raise HdnnError(f"kernel is an odd positive integer, got {kernel!r}")
+    labels = None if isinstance(classes, int) else list(classes)
+    outputs = classes if isinstance(classes, int) else len(classes)
+    step = block_step(architecture, step, T, block)
     dtype = torch.get_default_dtype() if dtype is None else dtype
-    widths = config.widths
+
+    def make_block(width: int, depth: int) -> nn.Module:
+        if depth == 0:
+            return nn.Identity()
+        if block == "convolution":
+            parts: list[nn.Module] = []
+            for _ in range(depth):
+                conv = nn.Conv2d(width, width, kernel, padding=kernel // 2, dtype=dtype)
+                parts += [conv, nn.ReLU()]
+            return nn.Sequential(*parts)
+        return network(
+            architecture,
+            channels=width,
+            layers=depth,
+            step=step,
+            T=T,
+            time_invariant=time_invariant,
+            backend=backend,
+            generator=generator,
+            scale=scale,
+            dtype=dtype,
+            kernel=kernel,
+        )
+
     stem = ImageStem(
-        config.channels,
-        config.size,
+        channels,
+        size,
         widths[0],
-        mean=config.mean,
-        std=config.std,
-        norm=config.norm,
-        channels_last=config.kernel > 1,
+        mean=mean,
+        std=std,
+        norm=norm,
+        channels_last=kernel > 1,
         dtype=dtype,
     )
-    blocks = [_block(config, stage, generator, dtype, backend) for stage in range(len(widths))]
-    connectors = [_connector(config, *pair, dtype) for pair in pairwise(widths)]
+    blocks = [make_block(*stage) for stage in zip(widths, layers, strict=True)]
+    connectors = [_connector(connector, norm, *pair, dtype) for pair in pairwise(widths)]
     closing: list[nn.Module] = [nn.Flatten()]
-    if config.head == "pool":
-        closing = [*_normalization(config.norm, widths[-1], dtype), PixelMean()]
+    features = widths[-1] * math.prod(final_size(size, len(widths), connector))
+    if head == "pool":
+        closing = [*_normalization(norm, widths[-1], dtype), PixelMean()]
+        features = widths[-1]
     joined = [part for pair in zip(blocks, connectors, strict=False) for part in pair]
-    body = Blocks(*joined, blocks[-1], *closing, features=config.features)
-    model = Model(body, config.classes, classes=classes, stem=stem)
+    body = Blocks(*joined, blocks[-1], *closing, features=features)
+    model = Model(body, outputs, classes=labels, stem=stem)
     # Blocks before connectors: the order of the draws, not that of the layers.
     for part in (stem, *blocks, *connectors, model.head):
         _initialize(part, generator)
     return model
+
+
+def block_step(
+    architecture: str, step: float | None, T: float | None, block: str = "hamiltonian"
+) -> float | None:
+    """The step h of the blocks of an image model: the paper's, where neither step nor T is given.
+
+    Args:
+        architecture, step, T, block: as `image_model` takes them.
+
+    Returns:
+        h; None where T is given, or where layers have no step size.
+
+    Raises:
+        HdnnError: both are given, or one where layers have no step size.
+
+    >>> block_step("MS1", None, None), block_step("H2", None, None)
+    (0.4, 0.05)
+    """
+    row = named_architecture(architecture)
+    if block == "convolution" or not row.scheme.uses_step:
+        if step is not None or T is not None:
+            raise HdnnError("these blocks have no step size: leave out step and T")
+        return None
+    if step is not None and T is not None:
+        raise HdnnError("give step (h) or T (h = T / layers), not both")
+    if step is None and T is None:
+        return 0.4 if row.name == "MS1" else 0.05  # other networks are as sensitive as H2
+    return step
+
+
+def final_size(size: tuple[int, int], stages: int, connector: str) -> tuple[int, int]:
+    """(H, W) of the last stage: every connector halves; pooling drops an odd rest.
+
+    Args:
+        size: of the images.
+        stages: how many.
+        connector: "pool" or "stride".
+
+    Returns:
+        (H, W) in pixels.
+
+    Raises:
+        HdnnError: no pixel is left.
+
+    >>> final_size((9, 7), 2, "pool"), final_size((9, 7), 2, "stride")
+    ((4, 3), (5, 4))
+    """
+    height, width = size
+    for _ in range(stages - 1):
+        up = connector == "stride"
+        height, width = (height + up) // 2, (width + up) // 2
+    if min(height, width) < 1:
+        raise HdnnError(f"{stages} stages halve {size} pixels too often; use fewer stages")
+    return height, width
+
+
+def _integers(name: str, given: int | Sequence[int], least: int = 1) -> tuple[int, ...]:
+    values = (given,) if isinstance(given, int) else tuple(given)
+    if not values or not all(is_count(value, least) for value in values):
+        raise HdnnError(f"{name} is an integer of at least {least}, or several, got {given!r}")
+    return values
 
 
 @torch.no_grad()
@@ -322,44 +322,13 @@ def _initialize(module: nn.Module, generator: torch.Generator | None) -> None:
             nn.init.uniform_(part.bias, -bound, bound, generator=generator)
 
 
-def _block(
-    config: ImageConfig,
-    stage: int,
-    generator: torch.Generator | None,
-    dtype: torch.dtype,
-    backend: str,
-) -> nn.Module:
-    width, layers = config.widths[stage], config.layers[stage]
-    if layers == 0:
-        return nn.Identity()
-    if config.block == "convolution":
-        parts: list[nn.Module] = []
-        for _ in range(layers):
-            conv = nn.Conv2d(width, width, config.kernel, padding=config.kernel // 2, dtype=dtype)
-            parts += [conv, nn.ReLU()]
-        return nn.Sequential(*parts)
-    return network(
-        config.architecture,
-        channels=width,
-        layers=layers,
-        step=config.step,
-        T=config.T,
-        time_invariant=config.time_invariant,
-        backend=backend,
-        generator=generator,
-        scale=config.scale,
-        dtype=dtype,
-        kernel=config.kernel,
-    )
-
-
-def _connector(config: ImageConfig, width: int, wider: int, dtype: torch.dtype) -> nn.Module:
-    stride = 2 if config.connector == "stride" else 1
+def _connector(connector: str, norm: str, width: int, wider: int, dtype: torch.dtype) -> nn.Module:
+    stride = 2 if connector == "stride" else 1
     parts: list[nn.Module] = [
         nn.Conv2d(width, wider, 3, stride=stride, padding=1, dtype=dtype),
-        *(_normalization(config.norm, wider, dtype) or (nn.ReLU(),)),
+        *(_normalization(norm, wider, dtype) or (nn.ReLU(),)),
     ]
-    if config.connector == "pool":
+    if connector == "pool":
         parts.append(nn.MaxPool2d(2))
     return nn.Sequential(*parts)
 

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.fields.layout import is_count
 
 MODES = ("append", "spread")
+PROJECTIONS = ("auto", "on", "off")
+MOST_PADDED = 64
+"""The most features that a network takes as they are, unless its width is given."""
 
 
 class Augmentation(nn.Module):
@@ -196,6 +200,33 @@ class Projection(nn.Linear):
         return super().forward(x)
 
 
+def default_width(features: int, choice: str = "auto") -> int:
+    """The width of a network that is not given one: the features and as many zeros, at most 32.
+
+    Above 64 features, unless there is to be no projection, it stays at 64.
+
+    >>> default_width(2), default_width(50), default_width(20_000)
+    (4, 82, 64)
+    """
+    if features > MOST_PADDED and choice != "off":
+        return MOST_PADDED
+    return features + min(features, 32)
+
+
+def needs_projection(choice: str, features: int, width: int) -> bool:
+    """Whether a table of so many features enters a network through a projection.
+
+    Args:
+        choice: "auto" (where the features exceed the width), "on" or "off".
+        features: width of the data.
+        width: width of the network.
+
+    >>> needs_projection("auto", 50, 16), needs_projection("auto", 2, 4)
+    (True, False)
+    """
+    return choice == "on" or (choice == "auto" and features > width)
+
+
 class Stem(nn.Module, ABC):
     """Raw data to y_0, in two parts: what is computed once, and what every iteration computes.
 
@@ -314,7 +345,7 @@ class TableStem(Stem):
 
 def _check_counts(**counts: object) -> None:
     for name, value in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not is_count(value):
             raise HdnnError(f"{name} is a positive integer, got {value!r}")
 
 

@@ -13,8 +13,8 @@ from hdnn.config import ModelConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, ImageClassifier, ImageConfig, Model, Projection, Scaler
-from hdnn.models.projection import needs_projection
+from hdnn.models import Augmentation, Model, Projection, Scaler, image_model
+from hdnn.models.stems import needs_projection
 
 MOST_WEIGHTS = 10**9
 """More weights than this are a typing error."""
@@ -112,10 +112,10 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
     if data.classes is None:
         raise HdnnError("images are classified: give task='classification'")
     channels, height, width = data.X.shape[1:]
-    described = ImageConfig(
+    return image_model(
         channels=channels,
         size=(height, width),
-        classes=len(data.classes),
+        classes=list(data.classes),
         architecture=config.architecture,
         widths=widths,
         layers=layers,
@@ -130,9 +130,9 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
         time_invariant=config.time_invariant,
         mean=mean,
         std=std,
+        dtype=getattr(torch, config.dtype),
+        generator=generator,
     )
-    dtype = getattr(torch, config.dtype)
-    return ImageClassifier(described, classes=list(data.classes), dtype=dtype, generator=generator)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

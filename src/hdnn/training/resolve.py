@@ -15,7 +15,7 @@ from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig
 from hdnn.data import Dataset, problem
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
-from hdnn.models.projection import MOST_PADDED, default_width
+from hdnn.models.stems import MOST_PADDED, default_width
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import hdnn
-from catalogue import PAIRS, build, every_pair, skew
+from catalogue import build, skew
 from hdnn.cli import app
 from hdnn.data import ColumnEncoder
 from hdnn.data.columns import ColumnType
@@ -25,21 +27,12 @@ from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, Activation, EnergyField, HamiltonianField, Learned, Weights
 from hdnn.models import Projection
 from hdnn.schemes import RK4
+from hdnn.zoo import ARCHITECTURES
 
 onnx = pytest.importorskip("onnx", reason="export needs onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported")
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "features": {"features": 4},
-    "channels": {"channels": 4},
-    "convolution": {"channels": 4, "kernel": 3},
-    "ensemble": {"features": 4, "ensemble": 2},
-    "ensemble over channels": {"channels": 4, "ensemble": 2},
-    "time-invariant": {"features": 4, "time_invariant": True},
-    "no layers": {"features": 4, "layers": 0},
-    "one layer": {"features": 4, "layers": 1},
-}
-EXPLICIT = [pair for pair in PAIRS if pair[1] != "ImplicitMidpoint"]
+torch_onnx = pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
 
 
 def run(path: Path, x: Tensor) -> Tensor:
@@ -57,62 +50,60 @@ def states(net: hdnn.HamiltonianNetwork, batch: int) -> Tensor:
     return torch.randn(*lead, batch, net.field.layout.width, *space, dtype=dtype)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@every_pair(EXPLICIT)
-def test_every_explicit_network_is_exported(
-    name: str, scheme: str, layout: str, tmp_path: Path
-) -> None:
-    dtype = torch.float32 if layout == "convolution" else torch.float64  # all that ORT convolves
-    net = build(name, scheme, dtype=dtype, **LAYOUTS[layout])
+def hamiltonian(J: Any, structure: Any = "dense", **options: Any) -> hdnn.HamiltonianNetwork:
+    dissipation = options.pop("dissipation", None)
+    weights = Weights(structure, **{"features": 4, "layers": 3} | options)
+    return hdnn.HamiltonianNetwork(HamiltonianField(J, weights, dissipation=dissipation), step=0.1)
+
+
+FLOAT: dict[str, Any] = {"dtype": torch.float32}  # onnxruntime convolves nothing else
+NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
+    **{name: lambda name=name: build(name) for name in ARCHITECTURES},
+    "MS1, channels": lambda: build("MS1", channels=4),
+    "H2, channels": lambda: build("H2", channels=4),
+    "MS3, convolution": lambda: build("MS3", channels=4, kernel=3, **FLOAT),
+    "H1, convolution": lambda: build("H1", channels=4, kernel=3, **FLOAT),
+    "MS1, ensemble": lambda: build("MS1", ensemble=2),
+    "H1, ensemble over channels": lambda: build("H1", channels=4, ensemble=2),
+    "MS2, time-invariant": lambda: build("MS2", time_invariant=True),
+    "MS3, time-invariant ensemble": lambda: build("MS3", time_invariant=True, ensemble=2),
+    "H1, no layers": lambda: build("H1", layers=0),
+    "HS, one layer": lambda: build("HS", layers=1),
+    "Yoshida4": lambda: build("MS3", "Yoshida4", time_invariant=True),
+    "Leapfrog": lambda: build("HS", "Leapfrog"),
+    "RK4": lambda: build("MS1", "RK4"),
+    "RK4, convolution": lambda: build("H1", "RK4", channels=4, kernel=3, **FLOAT),
+    "RK4, steps": lambda: build("H1", "RK4", step=torch.rand(2, 3), ensemble=2, channels=4),
+    "J(t)": lambda: hamiltonian(skew(4, 3)),
+    "J(t), weights shared": lambda: hamiltonian(skew(4, 3), time_invariant=True),
+    "learned J": lambda: hamiltonian(Learned(4, ensemble=2), ensemble=2),
+    "damped": lambda: hamiltonian("J2", dissipation=torch.eye(4)),
+    "graph": lambda: hamiltonian("J1", (torch.rand(4, 4) < 0.6).tolist()),
+    "steps": lambda: build("MS1", step=[0.1, 0.2, 0.3]),
+    "steps of an ensemble": lambda: build("MS3", step=torch.rand(2, 3), ensemble=2, channels=4),
+    "learned steps": lambda: build("H2", T=1.0, learn_steps=True, time_invariant=True),
+    **{a: lambda a=a: build("H1", activation=a, **FLOAT) for a in ACTIVATIONS},
+    "own activation": lambda: build(
+        "H1", activation=Activation("mine", F.elu, torch.cosh), **FLOAT
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> None:
+    net = NETWORKS[name]()
     export = hdnn.export_onnx(net, tmp_path / "net.onnx")
-    tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    assert export.deviation is not None
-    assert export.deviation <= tolerance
+    tolerance = 1e-5 if next(net.parameters()).dtype == torch.float32 else 1e-12
     for batch in (1, 6):
         y = states(net, batch)
         found = run(export.path, y)
         torch.testing.assert_close(found, net(y).detach(), rtol=tolerance, atol=tolerance)
-
-
-def special() -> dict[str, hdnn.HamiltonianNetwork]:
-    def weights(**options: Any) -> Weights:
-        return Weights(options.pop("structure", "dense"), **{"features": 4, "layers": 3} | options)
-
-    net, graph = hdnn.HamiltonianNetwork, torch.rand(4, 4) < 0.6
-    field = HamiltonianField
-    return {
-        "J(t)": net(field(skew(4, 3), weights()), step=0.1),
-        "J(t), weights shared": net(field(skew(4, 3), weights(time_invariant=True)), step=0.1),
-        "learned J": net(field(Learned(4, ensemble=2), weights(ensemble=2)), step=0.1),
-        "damped": net(field("J2", weights(), dissipation=torch.eye(4)), step=0.1),
-        "graph": net(field("J1", weights(structure=graph.tolist())), step=0.1),
-        "steps": build("MS1", step=[0.1, 0.2, 0.3]),
-        "steps of an ensemble": build("MS1", step=torch.rand(2, 3), ensemble=2),
-        "steps of RK4": build("H1", "RK4", step=torch.rand(2, 3), ensemble=2, channels=4),
-        "learned steps": build("H2", T=1.0, learn_steps=True, time_invariant=True),
-        "steps over channels": build("MS3", step=torch.rand(2, 3), ensemble=2, channels=4),
-    }
-
-
-@pytest.mark.parametrize("kind", special())
-def test_interconnections_graphs_and_steps_are_exported(kind: str, tmp_path: Path) -> None:
-    net = special()[kind]
-    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
-    y = states(net, 3)
-    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_of_the_catalogue_is_exported(activation: str, tmp_path: Path) -> None:
-    net = build("H1", activation=activation, dtype=torch.float32)
-    export = hdnn.export_onnx(net, tmp_path / "net.onnx")
-    y = 3 * states(net, 20)
-    torch.testing.assert_close(run(export.path, y), net(y).detach(), rtol=1e-5, atol=1e-5)
+    assert 0 <= (export.deviation or 0) <= tolerance
 
 
 def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     def nodes_and_size(layers: int, shared: bool) -> tuple[int, int]:
-        net = build("MS3", "Yoshida4", layers=layers, time_invariant=shared)
+        net = build("MS3", layers=layers, time_invariant=shared)
         export = hdnn.export_onnx(net, tmp_path / "net.onnx")
         return len(onnx.load(export.path).graph.node), export.size
 
@@ -120,6 +111,12 @@ def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     shallow, deep = nodes_and_size(2, True), nodes_and_size(256, True)
     assert shallow[0] == deep[0]
     assert deep[1] - shallow[1] < 256 * 8 + 100  # the array that counts, no weights
+
+
+def test_a_file_says_nothing_of_where_it_was_made(tmp_path: Path) -> None:
+    content = hdnn.export_onnx(build("H1"), tmp_path / "net.onnx").path.read_bytes()
+    assert b".py" not in content
+    assert str(Path.home()).encode() not in content
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -145,10 +142,13 @@ def table_model(task: str, outputs: int, mode: str, features: int) -> hdnn.Model
     return model
 
 
-@pytest.mark.parametrize("mode", ["append", "spread"])
 @pytest.mark.parametrize(
-    ("task", "outputs", "features"),
-    [("classification", 1, 1), ("classification", 3, 5), ("regression", 2, 4)],
+    ("task", "outputs", "features", "mode"),
+    [
+        ("classification", 1, 1, "append"),
+        ("classification", 3, 5, "spread"),
+        ("regression", 2, 4, "append"),
+    ],
 )
 def test_a_table_model_goes_from_raw_columns_to_predictions(
     task: str, outputs: int, features: int, mode: str, tmp_path: Path
@@ -175,9 +175,9 @@ IMAGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", IMAGES)
 def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Path) -> None:
-    config = hdnn.ImageConfig(**{"size": (9, 7)} | IMAGES[kind])
-    model = hdnn.ImageClassifier(config, dtype=torch.float32)
-    images = torch.randint(256, (6, config.channels, 9, 7), dtype=torch.uint8)
+    given = {"size": (9, 7), "channels": 1, "classes": 10} | IMAGES[kind]
+    model = hdnn.image_model(**given, dtype=torch.float32)
+    images = torch.randint(256, (6, given["channels"], 9, 7), dtype=torch.uint8)
     with torch.no_grad():
         model(images)  # in training mode, so that batch norm has statistics of its own
     path = hdnn.export_onnx(model, tmp_path / "model.onnx").path
@@ -217,7 +217,7 @@ def alone(model: Path, data: Path) -> tuple[list[Any], Tensor]:
 
 
 def test_images_of_uint8_go_to_a_process_without_torch(tmp_path: Path) -> None:
-    model = hdnn.ImageClassifier(hdnn.ImageConfig(size=(9, 7), layers=3), dtype=torch.float32)
+    model = hdnn.image_model(channels=1, size=(9, 7), classes=10, dtype=torch.float32)
     images = torch.randint(256, (6, 1, 9, 7), dtype=torch.uint8)
     np.save(tmp_path / "x.npy", images.numpy())
     export = hdnn.export_onnx(model, tmp_path / "model.onnx")
@@ -306,16 +306,9 @@ def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
 # --- what has no ONNX form ------------------------------------------------------------------------
 
 
-def strange_stem() -> hdnn.Model:
-    model = table_model("regression", 1, "append", 2)
-    model.stem.another = torch.nn.Tanh()
-    return model
-
-
 def refused() -> dict[str, tuple[Any, str]]:
     pendulum = EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
-    own = Activation("mine", torch.tanh, torch.cosh)
     return {
         "implicit": (build("H1", "ImplicitMidpoint"), "solves an equation"),
         "energy": (hdnn.HamiltonianNetwork(pendulum, layers=2, T=1.0), "function of yours"),
@@ -324,9 +317,7 @@ def refused() -> dict[str, tuple[Any, str]]:
             "function of yours",
         ),
         "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
-        "activation": (build("H1", activation=own), "'mine'"),
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
-        "unknown part": (strange_stem(), r"Tanh\(\)"),
         "module": (torch.nn.Linear(2, 2), "network or a model"),
         "double convolution": (build("H1", channels=2, kernel=3), "float32"),
     }
@@ -343,9 +334,10 @@ def test_what_has_no_form_raises_with_the_reason(kind: str, tmp_path: Path) -> N
 def test_a_file_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hdnn.models.onnx import layers
+    from hdnn.models import export
 
-    monkeypatch.setitem(layers.ACTIVATIONS, "tanh", "Sigmoid")
+    change = export._change
+    monkeypatch.setattr(export, "_change", lambda *given: 1.01 * change(*given))
     net = build("H1")
     with pytest.raises(HdnnError, match="differ"):
         hdnn.export_onnx(net, tmp_path / "net.onnx")
@@ -364,7 +356,6 @@ def test_a_network_that_magnifies_rounding_is_exported(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(HdnnError, match=r"hdnn\[onnx\]"):
         hdnn.export_onnx(build("H1"), tmp_path / "net.onnx")

@@ -13,10 +13,8 @@ from torch import Tensor
 from hdnn.analysis.jacobians import (
     batch_jacobian,
     check_no_convolution,
-    layer_factors,
-    products,
-    sensitivities,
-    states_and_factors,
+    factors_of,
+    jacobians_at,
     velocity_jacobians,
 )
 from hdnn.analysis.norms import singular_values
@@ -119,17 +117,17 @@ class Context:
         with torch.no_grad():
             states = self.net.trajectory(self.y)
         axis = 2 if self.field.layout.channels else -1
-        return states.movedim(axis, -1).reshape(len(states), -1, self.n)
+        return states.movedim(axis, -1).flatten(1, -2)
 
     @cached_property
     def M(self) -> Tensor:
         """``(layers + 1, samples, n, n)``: d y_N / d y_l."""
-        return sensitivities(self.net, self.y).reshape(self.layers + 1, -1, self.n, self.n)
+        return jacobians_at(self.net, self.y, range(self.layers + 1))[0]
 
     @cached_property
     def factors(self) -> Tensor:
         """``(layers, samples, n, n)``: d y_{l+1} / d y_l."""
-        return layer_factors(self.net, self.y).reshape(self.layers, -1, self.n, self.n)
+        return factors_of(self.net, self.y)
 
     @cached_property
     def svd(self) -> Tensor:
@@ -168,11 +166,10 @@ class Context:
         assert field is not None
         if isinstance(field, EnergyField):
             t, axis = times(self.net.h, self.layers), field.layout.axis
-            gradients = (partial(field.gradient, layer=j, t=t[j]) for j in range(self.layers))
             P = torch.stack(
                 [
-                    batch_jacobian(gradient, y, axis)
-                    for gradient, y in zip(gradients, self.states, strict=False)
+                    batch_jacobian(partial(field.gradient, layer=j, t=t[j]), x, axis)
+                    for j, x in enumerate(self.states[:-1])
                 ]
             )
         else:
@@ -213,8 +210,11 @@ class Context:
 
     def sensitivities_with(self, program: Program) -> Tensor:
         """``(layers + 1, samples, n, n)`` of `few`, by another program over the same parameters."""
-        x, _ = self.field.layout.flatten(self.few)
-        return products(states_and_factors(self.net, x, program)[1])
+        factors = factors_of(self.net, self.few, program)
+        matrices = [torch.eye(self.n).to(factors).expand_as(factors[0])]
+        for factor in factors.flip(0):
+            matrices.append(matrices[-1] @ factor)
+        return torch.stack(matrices[::-1])
 
     @cached_property
     def ode_sensitivities(self) -> Tensor | None:

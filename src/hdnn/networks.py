@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
-from hdnn.fields.field import listed
+from hdnn.fields import Field, HamiltonianField, LayerField
+from hdnn.fields.field import InterconnectedField, listed
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.layout import is_count
 from hdnn.fields.weights import finite_number
@@ -193,8 +193,8 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(f"{self._title()} has an energy of its own and so no {what}")
         return self.field
 
-    def _hamiltonian(self) -> HamiltonianField | EnergyField:
-        if not isinstance(self.field, HamiltonianField | EnergyField):
+    def _hamiltonian(self) -> InterconnectedField:
+        if not isinstance(self.field, InterconnectedField):
             raise HdnnError(f"{self._title()} is a baseline, not a Hamiltonian network: no J")
         return self.field
 
@@ -220,7 +220,7 @@ class HamiltonianNetwork(nn.Module):
             layer: its number; negative counts from the end.
 
         Returns:
-            J ``(n, n)``, K ``(m, n)``, b ``(m,)`` and the activation.
+            J ``(n, n)``, K ``(m, n)`` and b ``(m,)``.
 
         Raises:
             HdnnError: a baseline, an energy of one's own, a convolution, an ensemble, or no such
@@ -243,7 +243,6 @@ class HamiltonianNetwork(nn.Module):
             J if field.interconnection.constant else J[layer],
             weights.K[layer],
             weights.b[layer],
-            field.activation,
         )
 
     @property
@@ -252,7 +251,7 @@ class HamiltonianNetwork(nn.Module):
         if not self.scheme.structure_preserving:
             return False
         field = self.field
-        if not isinstance(field, HamiltonianField | EnergyField):
+        if not isinstance(field, InterconnectedField):
             return False
         return field.interconnection.constant and field.R is None
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hdnn.analysis.context import Context
 from hdnn.analysis.norms import unit_eigenvalues
-from hdnn.fields import EnergyField, HamiltonianField
-from hdnn.fields.field import effective_interconnection
+from hdnn.fields import HamiltonianField
 from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps
@@ -183,7 +182,7 @@ def interconnection(context: Context) -> Measured:
         J = [field.J_at(context.states[j], j, t[j]) for j in range(context.layers)]
         S = torch.stack(J) if field.R is None else torch.stack(J) - field.R
     else:
-        S = effective_interconnection(field.interconnection, field.R)
+        S = field.effective()
     return Measured(float((_norm(S + S.mT) / _norm(S).clamp_min(1e-300)).max()), allowed)
 
 
@@ -201,7 +200,7 @@ def full_rank(context: Context) -> Measured | None:
     field, allowed = context.hamiltonian, context.n * EPS
     if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
         return None
-    if isinstance(field, EnergyField):
+    if not isinstance(field, HamiltonianField):
         values = context.hessian_eigenvalues
         ratio = values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)
         return Measured(float(ratio.min()), allowed)

@@ -19,7 +19,8 @@ from hdnn.analysis.jacobians import (
 )
 from hdnn.analysis.norms import singular_values
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, StateDependent
+from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
+from hdnn.fields.field import InterconnectedField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Stage, times
@@ -57,8 +58,6 @@ class Context:
         if not layout.channels:
             self.y = self.y.reshape(-1, layout.width)
         self.field = self.net.field
-        if self.state_dependent:  # what J is, a certificate reports rather than raises
-            self.hamiltonian.interconnection.checked = True  # type: ignore[union-attr]
         self.n, self.layers = layout.width, net.layers
 
     def allowed(self, rounding: Any) -> Any:
@@ -68,9 +67,9 @@ class Context:
     # --- what kind of network ---------------------------------------------------------------------
 
     @property
-    def hamiltonian(self) -> HamiltonianField | EnergyField | None:
+    def hamiltonian(self) -> InterconnectedField | None:
         """The field, unless it is a baseline."""
-        return self.field if isinstance(self.field, HamiltonianField | EnergyField) else None
+        return self.field if isinstance(self.field, InterconnectedField) else None
 
     @property
     def weighted(self) -> WeightedField | None:
@@ -164,7 +163,11 @@ class Context:
         """Ascending eigenvalues of the Hessian P of H, ``(layers, samples, n)``: P = K' D K."""
         field = self.hamiltonian
         assert field is not None
-        if isinstance(field, EnergyField):
+        if isinstance(field, HamiltonianField):
+            assert self.D is not None
+            K = field.weights.K.unsqueeze(1)
+            P = K.mT @ (self.D.unsqueeze(-1) * K)
+        else:  # an energy of one's own
             t, axis = times(self.net.h, self.layers), field.layout.axis
             P = torch.stack(
                 [
@@ -172,10 +175,6 @@ class Context:
                     for j, x in enumerate(self.states[:-1])
                 ]
             )
-        else:
-            assert self.D is not None
-            K = field.weights.K.unsqueeze(1)
-            P = K.mT @ (self.D.unsqueeze(-1) * K)
         return torch.linalg.eigvalsh(P)
 
     @cached_property

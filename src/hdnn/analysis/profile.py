@@ -14,7 +14,8 @@ from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean, sp
 from hdnn.analysis.watch import watch
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField
+from hdnn.fields import HamiltonianField
+from hdnn.fields.field import InterconnectedField
 from hdnn.fields.maps import matrices
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Values, times
@@ -87,9 +88,9 @@ def _energy(
         values: numbers of the parameters.
     """
     field, layers = net.field, [min(l, net.layers - 1) for l in depths]
-    if not isinstance(field, HamiltonianField | EnergyField) or not net.layers:
+    if not isinstance(field, InterconnectedField) or not net.layers:
         return None
-    if isinstance(field, EnergyField) or states is None:
+    if not isinstance(field, HamiltonianField) or states is None:
         path, t = net.trajectory(y), times(net.h, net.layers)
         H = [field.energy(path[l], j, t[j]).mean() for l, j in zip(depths, layers, strict=True)]
         return torch.stack(H).double().cpu()

@@ -106,7 +106,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
     path = net.trajectory(y)
     return torch.stack(
-        [net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)]
+        [net.field.energy(path[l], min(l, net.layers - 1)).mean() for l in range(net.layers + 1)]
     ).detach()
 
 

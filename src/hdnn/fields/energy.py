@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, IncompatibleError
 from hdnn.fields.field import InterconnectedField
-from hdnn.fields.interconnection import GivenJ, Interconnection, InverseTranspose
+from hdnn.fields.interconnection import GivenJ, InverseTranspose
 from hdnn.fields.layout import layout_of
 from hdnn.program import Time, Velocity
 
@@ -58,7 +58,9 @@ class EnergyField(InterconnectedField):
         self.layers = self.interconnection.layers
         self.function = energy
         self.separable = separable
-        if separable and not _couples_halves_only(self.interconnection, self.R, layout.width):
+        half = layout.width // 2
+        inside = self.support[:half, :half].any() or self.support[half:, half:].any()
+        if separable and (layout.width % 2 or inside):
             raise IncompatibleError(
                 "a separable field needs J = [0 X; -X' 0] and no dissipation inside the halves"
             )
@@ -75,10 +77,3 @@ class EnergyField(InterconnectedField):
 
     def velocity_fn(self) -> Velocity:
         return self.interconnected_fn()
-
-
-def _couples_halves_only(J: Interconnection, R: Tensor | None, n: int) -> bool:
-    if n % 2:
-        return False
-    S = J.support(n) if R is None else J.support(n) | (R != 0).cpu().numpy()
-    return not (S[: n // 2, : n // 2].any() or S[n // 2 :, n // 2 :].any())

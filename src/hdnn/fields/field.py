@@ -125,6 +125,7 @@ class InterconnectedField(Field):
     Attributes:
         interconnection: J of every layer.
         R: the dissipation, or None.
+        support: ``(n, n)``, where J - R can be other than zero.
     """
 
     R: Tensor | None
@@ -139,8 +140,11 @@ class InterconnectedField(Field):
             size = 2 * layout.width
             some = torch.linspace(-1, 1, size).reshape(2, -1).to(like)
             self.interconnection.check(some.expand(*layout.lead, 2, -1))
-        R = None if dissipation is None else check_dissipation(dissipation, layout.width).to(like)
-        self.register_buffer("R", R)
+        R = None if dissipation is None else check_dissipation(dissipation, layout.width)
+        self.support = self.interconnection.support(layout.width)
+        if R is not None:
+            self.support = self.support | (R != 0).cpu().numpy()
+        self.register_buffer("R", None if R is None else R.to(like))
 
     @property
     @abstractmethod

@@ -222,15 +222,14 @@ class LayerField(NamedTuple):
 
 def _halves(field: HamiltonianField) -> dict[str, Half] | None:
     """The two halves of a field in which y' depends on z only and z' on y only, or None."""
-    J, R = field.interconnection, field.R
+    J = field.interconnection
     weights, n, K = field.weights, field.layout.width, field.weights.map.support
     if n % 2 or isinstance(J, StateDependent):
         return None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
-        S = J.support(n) if R is None else J.support(n) | (R != 0).cpu().numpy()
         # Of floats: products of integers take ten times as long.
-        gain = (S.astype(np.float32) @ K.T.astype(np.float32)) > 0
+        gain = (field.support.astype(np.float32) @ K.T.astype(np.float32)) > 0
     elif K.shape[0] != n:
         return None
     y, z = (0, n // 2), (n // 2, n)

@@ -140,7 +140,7 @@ def test_every_layer_is_a_special_case_of_the_general_field(name: str) -> None:
         general = (J @ K.mT @ torch.tanh(K @ Y.mT + b[:, None])).mT
         expected = net.field.velocity(Y, layer=j)
         torch.testing.assert_close(general, expected, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(net.field_at(j).velocity(Y), expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(net.field.velocity(Y, j), expected, rtol=1e-10, atol=1e-10)
         # The first order of a layer in h is that velocity, whatever the scheme.
         short = build(name, layers=4, step=1e-7)
         short.load_state_dict(net.state_dict())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import reprlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Field, HamiltonianField, LayerField
-from hdnn.fields.field import listed
+from hdnn.fields import Field, HamiltonianField, LayerField
+from hdnn.fields.field import InterconnectedField, listed
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.layout import is_count
-from hdnn.fields.weights import finite_number
-from hdnn.notebook import table
+from hdnn.fields.weights import Generators, finite_number
 from hdnn.ode import ODE
 from hdnn.program import Program, Values
 from hdnn.schemes import ForwardEuler, Scheme
@@ -94,45 +92,33 @@ class HamiltonianNetwork(nn.Module):
         self.lower()
 
     def _set_steps(self, T: float | None, step: StepSize | None) -> None:
+        """One step for all layers is a number; one for each is a buffer, or a parameter."""
+        self.register_buffer("steps", None)
         if not self.scheme.uses_step:
             if T is not None or step is not None or self.learn_steps:
                 raise HdnnError(f"{self._title()} takes neither T nor step: it has no step size")
             self._step = 1.0
-            self.register_buffer("steps", None)
             return
         if (T is None) == (step is None):
             raise HdnnError(
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
+        dtype = self.field.dtype or torch.get_default_dtype()
         if T is not None:
             step = finite_number("T", T, positive=True) / max(self.layers, 1)
         elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
             step = finite_number("step", step, positive=True)
-        dtype = self.field.dtype or torch.get_default_dtype()
         if isinstance(step, float):
             _check_range("step" if T is None else "T", step, dtype)
-            self._step = step
             if not self.learn_steps:
-                self.register_buffer("steps", None)
+                self._step = step
                 return
-        shape = (*self.field.layout.lead, self.layers)
-        try:
-            h = torch.as_tensor(step, dtype=dtype)
-        except (TypeError, ValueError, OverflowError, RuntimeError):
-            raise HdnnError(f"steps are positive numbers, got {reprlib.repr(step)}") from None
-        try:
-            h = h.expand(shape).clone()
-        except RuntimeError:
-            raise HdnnError(
-                f"steps must have shape {shape} (one for every layer), got {tuple(h.shape)}"
-            ) from None
-        _check_steps(h)
-        self._step = None
+        assert step is not None
+        h = _steps_of_layers(step, (*self.field.layout.lead, self.layers), dtype)
         if self.learn_steps:
             self.log_steps = nn.Parameter(h.log())
-            self.register_buffer("steps", None)
         else:
-            self.register_buffer("steps", h)
+            self.steps = h
 
     def lower(self) -> None:
         """Make the program: once, and again after layers or layout of the field were changed."""
@@ -143,9 +129,8 @@ class HamiltonianNetwork(nn.Module):
         """The step size: one number, or ``([E,] L)`` where every layer has its own."""
         if self._step is not None:
             return self._step
-        return self.log_steps.exp() if self.learn_steps else self._given_steps()
-
-    def _given_steps(self) -> Tensor:
+        if self.learn_steps:
+            return self.log_steps.exp()
         assert self.steps is not None
         return self.steps
 
@@ -195,8 +180,8 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(f"{self._title()} has an energy of its own and so no {what}")
         return self.field
 
-    def _hamiltonian(self) -> HamiltonianField | EnergyField:
-        if not isinstance(self.field, HamiltonianField | EnergyField):
+    def _hamiltonian(self) -> InterconnectedField:
+        if not isinstance(self.field, InterconnectedField):
             raise HdnnError(f"{self._title()} is a baseline, not a Hamiltonian network: no J")
         return self.field
 
@@ -222,7 +207,7 @@ class HamiltonianNetwork(nn.Module):
             layer: its number; negative counts from the end.
 
         Returns:
-            J ``(n, n)``, K ``(m, n)``, b ``(m,)`` and the activation.
+            J ``(n, n)``, K ``(m, n)`` and b ``(m,)``.
 
         Raises:
             HdnnError: a baseline, an energy of one's own, a convolution, an ensemble, or no such
@@ -245,7 +230,6 @@ class HamiltonianNetwork(nn.Module):
             J if field.interconnection.constant else J[layer],
             weights.K[layer],
             weights.b[layer],
-            field.activation,
         )
 
     @property
@@ -254,7 +238,7 @@ class HamiltonianNetwork(nn.Module):
         if not self.scheme.structure_preserving:
             return False
         field = self.field
-        if not isinstance(field, HamiltonianField | EnergyField):
+        if not isinstance(field, InterconnectedField):
             return False
         return field.interconnection.constant and field.R is None
 
@@ -464,17 +448,17 @@ class HamiltonianNetwork(nn.Module):
             reference.run(shapes.program, shapes.values(), y)
         return counter.get_total_flops()
 
-    def reset_parameters(self, generator: Any = None, **options: Any) -> None:
+    def reset_parameters(self, generator: Generators = None, *, scale: float = 1.0) -> None:
         """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`.
 
         Args:
             generator: source of random numbers; None is torch's default.
-            **options: ``scale`` and ``init``.
+            scale: factor on every parameter.
 
         Raises:
             HdnnError: the field has no weights.
         """
-        self._weighted("weights to draw").weights.reset_parameters(generator, **options)
+        self._weighted("weights to draw").weights.reset_parameters(generator, scale=scale)
 
     def _title(self) -> str:
         return self.name or type(self).__name__
@@ -490,20 +474,6 @@ class HamiltonianNetwork(nn.Module):
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
         state = f"{self.field.layout}{kernel}, layers={self.layers}"
         return f"{title}{state}{step}, {self.scheme}{shared}"
-
-    def _repr_html_(self) -> str:
-        count = sum(parameter.numel() for parameter in self.parameters())
-        step = [("T", f"{self.T:.6g}")] if self.scheme.uses_step else []
-        rows = [
-            ("state", self.field.layout),
-            ("layers", self.layers),
-            *step,
-            ("scheme", self.scheme),
-            ("field", type(self.field).__name__),
-            ("M J M' = J", "yes" if self.structure_preserving else "not in general"),
-            ("parameters", f"{count:,}"),
-        ]
-        return table(self._title(), rows)
 
 
 def _autocasts(y: Tensor) -> bool:
@@ -532,6 +502,20 @@ def _check_range(name: str, h: float, dtype: torch.dtype) -> None:
         )
 
 
-def _check_steps(h: Tensor) -> None:
+def _steps_of_layers(
+    step: float | Sequence[float] | Tensor, shape: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    """``([E,] L)``: positive steps, one for every layer."""
+    try:
+        h = torch.as_tensor(step, dtype=dtype)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise HdnnError(f"steps are positive numbers, got {reprlib.repr(step)}") from None
+    try:
+        h = h.expand(shape).clone()
+    except RuntimeError:
+        raise HdnnError(
+            f"steps must have shape {shape} (one for every layer), got {tuple(h.shape)}"
+        ) from None
     if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
         raise HdnnError(f"steps must be positive and finite, got {reprlib.repr(h.tolist())}")
+    return h

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 import hdnn
-from catalogue import build, every_pair
+from catalogue import build, each
 from hdnn.analysis import (
-    forward_sensitivities,
     layer_factors,
     sensitivities,
     velocity_jacobians,
@@ -31,18 +30,16 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
-@every_pair()
-def test_factors_multiply_to_both_sensitivities(name: str, scheme: str) -> None:
+@each
+def test_factors_multiply_to_sensitivities(name: str, scheme: str) -> None:
     net, y = build(name, scheme, layers=4, scale=0.5), torch.randn(3, 4)
-    factors, forward = layer_factors(net, y), forward_sensitivities(net, y)
+    factors = layer_factors(net, y)
     backward = sensitivities(net, y)
     assert not backward.requires_grad
     assert torch.equal(backward[-1], torch.eye(4).expand(3, 4, 4))
     close(backward[0], vmap(jacrev(net))(y).detach())
-    close(forward[3], vmap(jacrev(lambda x: net.trajectory(x)[3]))(y).detach())
     for l in range(4):
         close(backward[l + 1] @ factors[l], backward[l])
-        close(backward[l] @ forward[l], backward[0])  # d y_N / d y_l  d y_l / d y_0
 
 
 @needs_kernels
@@ -85,7 +82,7 @@ def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) ->
     rows = y.movedim(1, -1)
     together = build(name, layers=3, ensemble=2, backend=backend)
     own = torch.randn(2, 5, 4)
-    for function in (sensitivities, layer_factors, forward_sensitivities):
+    for function in (sensitivities, layer_factors):
         close(function(images, y), function(net, rows))
     with torch.no_grad():
         for mine, theirs in zip(net.parameters(), together.parameters(), strict=True):
@@ -158,8 +155,7 @@ def test_flows_and_networks_without_work() -> None:
     empty = build("H1", layers=0)
     assert sensitivities(build("H1"), torch.randn(0, 4)).shape == (4, 0, 4, 4)
     assert layer_factors(empty, y).shape == (0, 3, 4, 4)
-    for function in (sensitivities, forward_sensitivities):
-        assert torch.equal(function(empty, y), torch.eye(4).expand(1, 3, 4, 4))
+    assert torch.equal(sensitivities(empty, y), torch.eye(4).expand(1, 3, 4, 4))
 
 
 @pytest.mark.parametrize("backend", ["auto", FUSED, "reference"])

@@ -23,10 +23,10 @@ def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
 def test_two_classes_and_a_hyperplane(features: int) -> None:
     w, b = torch.randn(1, features), torch.randn(1)
     X = torch.randn(40, features)
-    found = margins(linear(w, b), X, reach=20.0)
+    distance, point = margins(linear(w, b), X, reach=20.0)
     right = (X @ w[0] + b).abs() / w.norm()
-    torch.testing.assert_close(found.distance, right, rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close((found.point - X).norm(dim=1), right, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(distance, right, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close((point - X).norm(dim=1), right, rtol=1e-7, atol=1e-9)
 
 
 def test_three_classes_in_the_plane() -> None:
@@ -37,9 +37,9 @@ def test_three_classes_in_the_plane() -> None:
     gaps = values.gather(1, own[:, None]) - values
     sizes = (W[own][:, None] - W[None]).norm(dim=2)
     faces = torch.where(sizes > 0, gaps / sizes.clamp_min(1e-9), torch.inf)
-    found = margins(linear(W, b), X, reach=100.0)
+    distance, _ = margins(linear(W, b), X, reach=100.0)
     # Where the nearest face is met outside the other class, the boundary is elsewhere: not nearer.
-    assert bool((found.distance >= faces.amin(1) - 1e-8).all())
+    assert bool((distance >= faces.amin(1) - 1e-8).all())
     nearest = faces.argmin(1)
     foot = X - (faces.amin(1) / sizes.gather(1, nearest[:, None])[:, 0])[:, None] * (
         W[own] - W[nearest]
@@ -47,7 +47,7 @@ def test_three_classes_in_the_plane() -> None:
     beyond = foot + (foot - X) * 1e-9
     honest = (beyond @ W.T + b).argmax(1) == nearest
     assert int(honest.sum()) > 20
-    torch.testing.assert_close(found.distance[honest], faces.amin(1)[honest], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(distance[honest], faces.amin(1)[honest], rtol=1e-6, atol=1e-9)
 
 
 class Circles(nn.Module):
@@ -60,10 +60,10 @@ class Circles(nn.Module):
 
 def test_curved_boundaries_of_several_pieces() -> None:
     X = torch.tensor([[0.3, 0.4], [2.0, 0.0], [2.5, 0.0], [1.89, 0.1], [3.0, 0.01], [0.0, -7.0]])
-    found = margins(Circles(), X)
+    distance, _ = margins(Circles(), X)
     first = (X.norm(dim=1) - 1).abs()
     second = ((X - torch.tensor([3.0, 0.0])).norm(dim=1) - 0.2).abs()
-    torch.testing.assert_close(found.distance, torch.minimum(first, second), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(distance, torch.minimum(first, second), rtol=1e-6, atol=1e-8)
 
 
 def test_the_perturbation_changes_the_class_of_a_network_and_a_shorter_one_does_not() -> None:
@@ -72,16 +72,16 @@ def test_the_perturbation_changes_the_class_of_a_network_and_a_shorter_one_does_
     with torch.no_grad():
         model.head.weight.normal_()
     X = torch.randn(60, 2, dtype=torch.float32)
-    found = margins(model, X, reach=3.0)
+    distance, point = margins(model, X, reach=3.0)
     wide = model.double()
     here = wide.predict(X.double())
-    some = found.distance.isfinite()
+    some = distance.isfinite()
     assert int(some.sum()) > 30
-    assert bool((wide.predict(found.point)[some] != here[some]).all())
+    assert bool((wide.predict(point)[some] != here[some]).all())
     angles = torch.linspace(0, 2 * torch.pi, 721)
     circle = torch.stack([angles.cos(), angles.sin()], 1)
     for share in (0.5, 0.9, 0.999):
-        ring = X[:, None].double() + share * found.distance.clamp_max(3.0)[:, None, None] * circle
+        ring = X[:, None].double() + share * distance.clamp_max(3.0)[:, None, None] * circle
         assert bool((wide.predict(ring) == here[:, None]).all())
 
 
@@ -105,7 +105,7 @@ def test_accuracy_under_perturbation_of_points_beside_a_line() -> None:
 
 def test_no_boundary_within_reach_is_infinite() -> None:
     model = linear(torch.zeros(1, 2), torch.ones(1))
-    assert bool(margins(model, torch.randn(3, 2), reach=2.0).distance.isinf().all())
+    assert bool(margins(model, torch.randn(3, 2), reach=2.0)[0].isinf().all())
     gap = torch.full((3, 2), torch.nan)
     for X, reach in ((gap[0], 1.0), (gap[:0], 1.0), (torch.zeros(3, 2), 0.0), (gap, 1.0)):
         with pytest.raises(HdnnError):

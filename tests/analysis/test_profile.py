@@ -23,7 +23,7 @@ def same(found: Norms, right: Norms, tolerance: float = 1e-12) -> None:
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
     path, last = net.trajectory(y), net.layers - 1
-    H = [net.field_at(min(l, last)).energy(path[l]).mean() for l in range(last + 2)]
+    H = [net.field.energy(path[l], min(l, last)).mean() for l in range(last + 2)]
     return torch.stack(H).detach()
 
 

@@ -179,64 +179,22 @@ def turning(y: Tensor, t: Any) -> Tensor:
     return torch.cos(y[..., :1, None]) * S.to(y)
 
 
-@pytest.mark.parametrize(
-    ("J", "words"),
-    [
-        (lambda y, t: turning(y, t) + torch.eye(4), r"skew.*\(J - J'\) / 2"),
-        (lambda y, t: turning(y, t) * math.nan, "finite"),
-        (lambda y, t: turning(y, t)[..., :3, :3], r"shape \(5, 4, 4\)"),
-        (lambda y, t: 1.0, "tensor"),
-    ],
-    ids=["symmetric", "nan", "shape", "number"],
-)
-def test_a_wrong_J_of_the_state_is_an_error_on_the_first_states(J: Any, words: str) -> None:
-    y = torch.randn(5, 4)
-    for look in (lambda net: net(y), lambda net: net.field.J_at(y), lambda net: net.trajectory(y)):
-        with pytest.raises(HdnnError, match=words):
-            look(state_dependent(J))
-
-
-def test_J_of_the_state_is_checked_once() -> None:
-    net, y, calls = state_dependent(turning), torch.randn(5, 4), []
-    J = net.field.interconnection
-    check = J._check
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(J, "_check", lambda *given: calls.append(1) or check(*given))
-        broken = torch.full((2, 4), math.nan)
-        assert bool(
-            net(broken).isnan().any()
-        )  # says nothing about J: the next states are looked at
-        first = len(calls)
-        net(y)
-        net(y)
-    assert (first, len(calls)) == (3, 4)
-
-
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
-@pytest.mark.parametrize("skewed", [True, False])
-def test_tracers_see_no_check(skewed: bool) -> None:
-    """Where numbers cannot be seen nothing is looked at; the first plain call looks."""
-    J = turning if skewed else (lambda y, t: turning(y, t) + torch.eye(4).to(y))
-    net, y = state_dependent(J), torch.randn(5, 4)
+def test_tracers_follow_J_of_the_state() -> None:
+    net, y = state_dependent(turning), torch.randn(5, 4)
     expected = torch.func.vmap(net)(y)
-    if skewed:  # else these, which see numbers, raise
-        assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
-        assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
+    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
     assert torch.equal(torch.compile(net, backend="eager", fullgraph=True)(y), expected)
     assert net.to("meta")(y.to("meta")).shape == y.shape
-    plain = state_dependent(J)
-    if not skewed:
-        with pytest.raises(HdnnError, match="skew"):
-            plain(y)
-        return
-    plain(y.requires_grad_()).sum().backward()
+    state_dependent(turning)(y.requires_grad_()).sum().backward()
     assert y.grad is not None
 
 
 # --- advice ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("T", [1e308, 1.7e308, 1e200, 1e40, 1e-40, 1e-310])
+@pytest.mark.parametrize("T", [1e100, 1e40, 1e-40, 1e-100])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])
 def test_advice_for_any_step_that_there_is(name: str, T: float) -> None:
     net, y = build(name, layers=16, T=T), torch.randn(20, 4)

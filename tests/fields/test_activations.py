@@ -22,8 +22,6 @@ def test_the_derivative_of_the_energy_is_the_activation(sigma: str) -> None:
     row = ACTIVATIONS[sigma]
     x = torch.cat([torch.linspace(-40, 40, 2002), torch.linspace(-2, 2, 1000)])
     torch.testing.assert_close(grad(row.energy, x), row.function(x), rtol=1e-10, atol=1e-12)
-    slope = grad(row.function, x).abs().max()
-    assert 0.99 * row.slope <= slope <= row.slope * (1 + 1e-12)
     assert row.odd == torch.allclose(row.function(-x), -row.function(x))
 
 

@@ -95,7 +95,7 @@ def test_a_promise_of_halves_is_what_splitting_needs(scheme: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"J": "J2"}, {"J": "J1", "dissipation": torch.eye(4)}, {"J": skew}],
+    [{"J": "J2"}, {"J": "J1", "dissipation": torch.eye(4)}, {"J": skew(4)}],
     ids=["J2", "R within a half", "J within a half"],
 )
 def test_a_promise_that_J_or_R_breaks_raises(options: dict[str, Any]) -> None:

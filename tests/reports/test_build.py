@@ -327,12 +327,7 @@ def test_what_a_notebook_shows_is_escaped_and_complete() -> None:
     net = hdnn.network("H1", features=4, layers=5, T=1.0)
     y = torch.randn(9, 4)
     model = hdnn.Model(net, 3, classes=["<i>", "b", LONG])
-    shown = [
-        net,
-        model,
-        hdnn.analysis.certify(net, y),
-    ]
-    for thing in shown:
+    for thing in (model, hdnn.analysis.certify(net, y)):
         text = thing._repr_html_()
         assert text.endswith("</table>")
         assert "<script" not in text

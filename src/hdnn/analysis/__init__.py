@@ -4,28 +4,23 @@ from hdnn.analysis.advice import Advice, advise
 from hdnn.analysis.certificate import Certificate, certify
 from hdnn.analysis.checks import Check
 from hdnn.analysis.jacobians import (
-    forward_sensitivities,
     layer_factors,
     sensitivities,
     velocity_jacobians,
 )
-from hdnn.analysis.margins import Margins, Robustness, margins, robustness
+from hdnn.analysis.margins import Robustness, margins, robustness
 from hdnn.analysis.norms import Norms, norms
 from hdnn.analysis.profile import profile
-from hdnn.analysis.watch import Monitor, Watch, monitor, watch
+from hdnn.analysis.watch import monitor, watch
 
 __all__ = [
     "Advice",
     "Certificate",
     "Check",
-    "Margins",
-    "Monitor",
     "Norms",
     "Robustness",
-    "Watch",
     "advise",
     "certify",
-    "forward_sensitivities",
     "layer_factors",
     "margins",
     "monitor",

@@ -26,8 +26,7 @@ from torch import Tensor
 from hdnn.analysis.jacobians import (
     batch_jacobian,
     check_no_convolution,
-    forward_sensitivities,
-    layer_factors,
+    factors_of,
     velocity_jacobians_at,
 )
 from hdnn.analysis.norms import singular_values, unit_eigenvalues
@@ -44,8 +43,6 @@ TURN = 2.0
 """Radians by which a step may turn the fastest mode: the limit of semi-implicit Euler."""
 EXPLODES, VANISHES = 1e3, 1e-3
 """Beyond these norms of d y_l / d y_0 a layer counts as broken."""
-SHORTEST, LONGEST = 1e-100, 1e100
-"""T is clamped to this range to avoid overflow."""
 LARGEST = 1e200
 """A mode that would turn by more has no frequency that numbers can hold."""
 MOST_LAYERS = 10**15
@@ -199,9 +196,12 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     with torch.no_grad():
         states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
     try:
+        factors = factors_of(net, y)
+        from_input = [torch.eye(net.field.layout.width).to(factors).expand_as(factors[0])]
+        for factor in factors:
+            from_input.append(factor @ from_input[-1])  # d y_l / d y_0
         layer_norms, forward_norms = (
-            singular_values(M)[..., 0].reshape(len(M), -1).amax(1)
-            for M in (layer_factors(net, y), forward_sensitivities(net, y))
+            singular_values(M)[..., 0].amax(1) for M in (factors, torch.stack(from_input))
         )
         limits = _limits(net, states)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
@@ -251,8 +251,7 @@ def _limits(net: HamiltonianNetwork, states: Tensor) -> dict[str, Any]:
     """The limits of the step, as `Advice` has them."""
     if not net.scheme.uses_step:
         return {}
-    T = min(max(net.T, SHORTEST), LONGEST)
-    turns = _turns(net, states, T / net.T)
+    turns = _turns(net, states)
     if not bool(turns.any()):
         return {}
     added, turn = _added(net.scheme, turns), float(turns.max())
@@ -262,12 +261,12 @@ def _limits(net: HamiltonianNetwork, states: Tensor) -> dict[str, Any]:
     low = min(1.0 / float(turns.sum(0).median().clamp_min(1e-300)), high)
     layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)
     factor = math.exp(min(added(1.0, 1.0), 700.0))
-    T_range = (low * T, high * T)
+    T_range = (low * net.T, high * net.T)
     return {"turns": turns.amax(1), "added": factor, "T_range": T_range, "layers": layers}
 
 
-def _turns(net: HamiltonianNetwork, states: Tensor, share: float) -> Tensor:
-    """``(layers, samples)``: h w of the fastest mode with that share of h, 0 if there is none."""
+def _turns(net: HamiltonianNetwork, states: Tensor) -> Tensor:
+    """``(layers, samples)``: h w of the fastest mode, 0 if there is none."""
     wide = copy.deepcopy(net).to(torch.float64)
     finite = torch.nan_to_num(states[:-1].to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0)
     with torch.no_grad():
@@ -276,7 +275,7 @@ def _turns(net: HamiltonianNetwork, states: Tensor, share: float) -> Tensor:
     good = torch.isfinite(A).flatten(2).all(2)
     A = torch.where(good[..., None, None], A, 0.0)
     values, size = unit_eigenvalues(A)
-    turns = share * h[:, None] * values.abs().amax(-1) * size
+    turns = h[:, None] * values.abs().amax(-1) * size
     return torch.where(turns < LARGEST, turns, 0.0)
 
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hdnn.analysis.context import Context, with_substeps
+from hdnn.analysis.context import Context
 from hdnn.analysis.norms import unit_eigenvalues
-from hdnn.fields import EnergyField, HamiltonianField
-from hdnn.fields.field import effective_interconnection
+from hdnn.fields import HamiltonianField
 from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps
@@ -184,7 +182,7 @@ def interconnection(context: Context) -> Measured:
         J = [field.J_at(context.states[j], j, t[j]) for j in range(context.layers)]
         S = torch.stack(J) if field.R is None else torch.stack(J) - field.R
     else:
-        S = effective_interconnection(field.interconnection, field.R)
+        S = field.effective()
     return Measured(float((_norm(S + S.mT) / _norm(S).clamp_min(1e-300)).max()), allowed)
 
 
@@ -202,7 +200,7 @@ def full_rank(context: Context) -> Measured | None:
     field, allowed = context.hamiltonian, context.n * EPS
     if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
         return None
-    if isinstance(field, EnergyField):
+    if not isinstance(field, HamiltonianField):
         values = context.hessian_eigenvalues
         ratio = values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)
         return Measured(float(ratio.min()), allowed)
@@ -421,31 +419,14 @@ def bounded_states(context: Context) -> Measured | None:
 )
 @torch.no_grad()
 def scheme_drift(context: Context) -> Measured | None:
-    """Norms of the network's gradients against those of its ODE, at h, h/2 and h/4."""
+    """Norms of the network's gradients against those of its ODE, for some samples."""
     if not context.stepped:
         return None
-    exact = context.ode_sensitivities
+    detail, exact = {"step": float(context.h.max())}, context.ode_sensitivities
     if exact is None:  # a step turns modes by several full turns
-        return Measured(math.inf, DRIFT, {"step": float(context.h.max())})
-    factors, deviations = {}, []
-    # With explicit time the substeps of a layer would begin at other times.
-    finer = (2, 4) if context.weighted and not context.state_dependent else ()
-    for k in (1, *finer):
-        M = context.sensitivities_with(with_substeps(context.net.program, k))
-        ratio = _norm(M) / _norm(exact)
-        factors["h" if k == 1 else f"h/{k}"] = float(torch.maximum(ratio, 1 / ratio).max())
-        deviations.append(float((_norm(M - exact) / _norm(exact)).max()))
-    detail = {"step": float(context.h.max()), **factors, "deviation": deviations[0]}
-    order = observed_order(deviations)
-    return Measured(factors["h"], DRIFT, detail if order is None else {**detail, "order": order})
-
-
-def observed_order(deviations: list[float]) -> float | None:
-    """log2 of the ratio of errors at h and h/2; None where the step is too large to tell.
-
-    That is where the errors at h/4 do not confirm it, or are rounding.
-    """
-    if len(deviations) < 3 or not deviations[-1] > 1e-12:
-        return None
-    first, second = (math.log2(a / b) for a, b in pairwise(deviations))
-    return first if first > 0 and abs(first - second) < 0.5 else None
+        return Measured(math.inf, DRIFT, detail)
+    M = context.sensitivities_with(context.net.program)
+    ratio = _norm(M) / _norm(exact)
+    deviation = float((_norm(M - exact) / _norm(exact)).max())
+    value = float(torch.maximum(ratio, 1 / ratio).max())
+    return Measured(value, DRIFT, {**detail, "deviation": deviation})

@@ -13,15 +13,14 @@ from torch import Tensor
 from hdnn.analysis.jacobians import (
     batch_jacobian,
     check_no_convolution,
-    layer_factors,
-    products,
-    sensitivities,
-    states_and_factors,
+    factors_of,
+    jacobians_at,
     velocity_jacobians,
 )
 from hdnn.analysis.norms import singular_values
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, StateDependent
+from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
+from hdnn.fields.field import InterconnectedField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Stage, times
@@ -59,8 +58,6 @@ class Context:
         if not layout.channels:
             self.y = self.y.reshape(-1, layout.width)
         self.field = self.net.field
-        if self.state_dependent:  # what J is, a certificate reports rather than raises
-            self.hamiltonian.interconnection.checked = True  # type: ignore[union-attr]
         self.n, self.layers = layout.width, net.layers
 
     def allowed(self, rounding: Any) -> Any:
@@ -70,9 +67,9 @@ class Context:
     # --- what kind of network ---------------------------------------------------------------------
 
     @property
-    def hamiltonian(self) -> HamiltonianField | EnergyField | None:
+    def hamiltonian(self) -> InterconnectedField | None:
         """The field, unless it is a baseline."""
-        return self.field if isinstance(self.field, HamiltonianField | EnergyField) else None
+        return self.field if isinstance(self.field, InterconnectedField) else None
 
     @property
     def weighted(self) -> WeightedField | None:
@@ -119,17 +116,17 @@ class Context:
         with torch.no_grad():
             states = self.net.trajectory(self.y)
         axis = 2 if self.field.layout.channels else -1
-        return states.movedim(axis, -1).reshape(len(states), -1, self.n)
+        return states.movedim(axis, -1).flatten(1, -2)
 
     @cached_property
     def M(self) -> Tensor:
         """``(layers + 1, samples, n, n)``: d y_N / d y_l."""
-        return sensitivities(self.net, self.y).reshape(self.layers + 1, -1, self.n, self.n)
+        return jacobians_at(self.net, self.y, range(self.layers + 1))[0]
 
     @cached_property
     def factors(self) -> Tensor:
         """``(layers, samples, n, n)``: d y_{l+1} / d y_l."""
-        return layer_factors(self.net, self.y).reshape(self.layers, -1, self.n, self.n)
+        return factors_of(self.net, self.y)
 
     @cached_property
     def svd(self) -> Tensor:
@@ -166,19 +163,18 @@ class Context:
         """Ascending eigenvalues of the Hessian P of H, ``(layers, samples, n)``: P = K' D K."""
         field = self.hamiltonian
         assert field is not None
-        if isinstance(field, EnergyField):
-            t, axis = times(self.net.h, self.layers), field.layout.axis
-            gradients = (partial(field.gradient, layer=j, t=t[j]) for j in range(self.layers))
-            P = torch.stack(
-                [
-                    batch_jacobian(gradient, y, axis)
-                    for gradient, y in zip(gradients, self.states, strict=False)
-                ]
-            )
-        else:
+        if isinstance(field, HamiltonianField):
             assert self.D is not None
             K = field.weights.K.unsqueeze(1)
             P = K.mT @ (self.D.unsqueeze(-1) * K)
+        else:  # an energy of one's own
+            t, axis = times(self.net.h, self.layers), field.layout.axis
+            P = torch.stack(
+                [
+                    batch_jacobian(partial(field.gradient, layer=j, t=t[j]), x, axis)
+                    for j, x in enumerate(self.states[:-1])
+                ]
+            )
         return torch.linalg.eigvalsh(P)
 
     @cached_property
@@ -213,8 +209,11 @@ class Context:
 
     def sensitivities_with(self, program: Program) -> Tensor:
         """``(layers + 1, samples, n, n)`` of `few`, by another program over the same parameters."""
-        x, _ = self.field.layout.flatten(self.few)
-        return products(states_and_factors(self.net, x, program)[1])
+        factors = factors_of(self.net, self.few, program)
+        matrices = [torch.eye(self.n).to(factors).expand_as(factors[0])]
+        for factor in factors.flip(0):
+            matrices.append(matrices[-1] @ factor)
+        return torch.stack(matrices[::-1])
 
     @cached_property
     def ode_sensitivities(self) -> Tensor | None:

@@ -7,7 +7,6 @@ Jacobian, M_l[i, k] = d y_N[i] / d y_l[k].
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
-from hdnn.fields import Matrix
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Program, Values, times
 
@@ -43,10 +41,23 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([9, 5, 4, 4])
     """
     _check(net, y)
-    program, values = net.program, net.values()
-    compiled = choose(program, values, y, net.backend).backend == "fused"
-    compute = fused.sensitivities if compiled else reference.sensitivities
-    return _shaped(net, y, compute(program, values, y))
+    return _shaped(net, y, jacobians_at(net, y, range(net.layers + 1))[0])
+
+
+def jacobians_at(
+    net: HamiltonianNetwork, y: Tensor, depths: Sequence[int], values: Values | None = None
+) -> tuple[Tensor, Tensor]:
+    """d y_N / d y_l and y_l at depths l: ``(D, [E,] samples, n, n)``, ``(D, [E,] samples, n)``.
+
+    Args:
+        net: the network.
+        y: states; every pixel counts as a sample.
+        depths: l, increasing.
+        values: other numbers than the network's own.
+    """
+    values = net.values() if values is None else values
+    compiled = choose(net.program, values, y, net.backend).backend == "fused"
+    return (fused if compiled else reference).jacobians(net.program, values, y, depths)
 
 
 def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
@@ -68,34 +79,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     torch.Size([8, 5, 4, 4])
     """
     _check(net, y)
-    x, _ = net.field.layout.flatten(y.detach())
-    return _shaped(net, y, states_and_factors(net, x)[1])
-
-
-def forward_sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
-    """d y_l / d y_0 for every layer l and every sample: how a change of the input travels on.
-
-    Args:
-        net: the network.
-        y: states ``(..., n)`` or ``(B, n, *spatial)``.
-
-    Returns:
-        ``(layers + 1, ..., n, n)``; the first is the identity, the last is
-        ``sensitivities(net, y)[0]``.
-
-    Raises:
-        HdnnError: y does not fit the network, or K is a convolution.
-
-    >>> import hdnn, torch
-    >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> forward_sensitivities(net, torch.zeros(5, 4)).shape
-    torch.Size([9, 5, 4, 4])
-    """
-    factors = layer_factors(net, y)
-    matrices = [_identity(factors)]
-    for factor in factors:
-        matrices.append(factor @ matrices[-1])
-    return torch.stack(matrices)
+    return _shaped(net, y, factors_of(net, y))
 
 
 @torch.no_grad()
@@ -128,13 +112,7 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
 
 def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> Tensor:
     """The same at given canonical states, one for every layer."""
-    axis, layers = net.field.layout.axis, layers_as_ensemble(net, net.program, states[0].ndim)
-    if layers is not None:
-        velocity_of_all = layers[1].velocity
-        assert velocity_of_all is not None
-        stacked = torch.stack(tuple(states))
-        return batch_jacobian(partial(velocity_of_all, 0, 0.0), stacked, axis + 1)
-    velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
+    axis, velocity, t = net.field.layout.axis, net.field.velocity_fn(), times(net.h, net.layers)
     return torch.stack(
         [batch_jacobian(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]
     )
@@ -174,75 +152,24 @@ def _batch_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) 
 
 
 @torch.no_grad()
-def states_and_factors(
-    net: HamiltonianNetwork, x: Tensor, program: Program | None = None
-) -> tuple[Tensor, Tensor]:
-    """Canonical states y_0 ... y_N of a network, and d y_{l+1} / d y_l.
+def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = None) -> Tensor:
+    """``(layers, [E,] samples, n, n)``: d y_{l+1} / d y_l.
 
     Args:
         net: the network.
-        x: canonical states.
+        y: states.
         program: another program over the same parameters; None is the network's own.
     """
+    x, _ = net.field.layout.flatten(y.detach())
     program = net.program if program is None else program
-    values, axis, states = net.values(), net.field.layout.axis, [x]
-    values = values._replace(velocity=net.field.velocity_fn() if program.has_flows else None)
-    advance = reference.layer_map(program, values, x.ndim)
+    values = net.values()
+    if program.has_flows:
+        values = values._replace(velocity=net.field.velocity_fn())
+    advance, factors = reference.layer_map(program, values, x.ndim), []
     for layer in range(net.layers):
-        states.append(advance(layer, states[-1]))
-    path = torch.stack(states)
-    if not net.layers:
-        return path, x.new_empty(0)
-    layers = layers_as_ensemble(net, program, x.ndim)
-    if layers is not None:
-        advance_all = reference.layer_map(*layers, x.ndim + 1)
-        return path, batch_jacobian(partial(advance_all, 0), path[:-1], axis + 1)
-    factors = [batch_jacobian(partial(advance, j), y, axis) for j, y in enumerate(states[:-1])]
-    return path, torch.stack(factors)
-
-
-def layers_as_ensemble(
-    net: HamiltonianNetwork, program: Program, ndim: int
-) -> tuple[Program, Values] | None:
-    """The layers of a network as an ensemble of networks of one layer; None where that cannot be.
-
-    What is asked of every layer at known states is then asked of all at once, so that deep networks
-    do not pay Python's overhead for each layer.
-
-    Args:
-        net: a single network.
-        program: its own, or another over its parameters.
-        ndim: axes of its canonical states; those of the ensemble have one more.
-    """
-    stage, values = net.field.stage(carry=0), net.values()
-    if stage is None or not isinstance(stage.W, Matrix) or net.ensemble is not None:
-        return None
-    assert values.theta is not None
-    assert values.beta is not None
-    theta, beta = (
-        t.detach().expand(net.layers, -1).unsqueeze(1) for t in (values.theta, values.beta)
-    )
-    S, h = values.S, values.h
-    S = S.detach().unsqueeze(1) if S is not None and S.ndim == 3 else S
-    h = h.detach().unsqueeze(-1) if isinstance(h, Tensor) else h
-    layout = replace(program.layout, ensemble=net.layers)
-    # f(x) = A sigma(W x + b) is what a stage gives that carries nothing over, with a step of 1.
-    once = reference.layer_map(Program(1, (stage,), layout), Values(1.0, theta, beta, S), ndim + 1)
-    values = Values(h, theta, beta, S, lambda layer, t, x: once(0, x))
-    return replace(program, layers=1, layout=layout), values
-
-
-def products(factors: Tensor) -> Tensor:
-    """d y_N / d y_l for every l, from the factors of the layers."""
-    matrices = [_identity(factors)]
-    for factor in factors.flip(0):
-        matrices.append(matrices[-1] @ factor)
-    return torch.stack(matrices[::-1])
-
-
-def _identity(factors: Tensor) -> Tensor:
-    eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
-    return eye.expand(factors.shape[1:])
+        factors.append(batch_jacobian(partial(advance, layer), x, net.field.layout.axis))
+        x = advance(layer, x)
+    return torch.stack(factors) if factors else x.new_empty(0)
 
 
 def check_no_convolution(net: HamiltonianNetwork) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from hdnn.kernels import native
 
 SHOWN = 17
 """Rows that a printed record has at most."""
+COLUMNS = ("mean", "minimum", "maximum", "of mean", "energy")
+"""What a printed record shows of each layer."""
 SMALL = 24
 """Up to which width the kernel for small matrices is faster than LAPACK: for n = 4 ten times."""
 
@@ -94,10 +97,8 @@ class Norms:
             Numbers, strings and lists only.
         """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: value.tolist() if isinstance(value, Tensor) else value
-            for name, value in (plain | {"layers": list(self.layers)}).items()
-        }
+        plain["layers"] = list(self.layers)
+        return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in plain.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Norms:
@@ -109,11 +110,12 @@ class Norms:
         Returns:
             The record.
         """
-        given = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        for name, value in given.items():
-            if name not in ("layers", "samples", "exact") and value is not None:
-                given[name] = torch.tensor(_numbers(value), dtype=torch.float64)
-        return cls(**{**given, "layers": tuple(given["layers"])})
+        plain = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        for name, value in plain.items():
+            if isinstance(value, list) and name != "layers":
+                # numpy reads None as NaN, in lists of lists too
+                plain[name] = torch.from_numpy(np.array(value, dtype=np.float64))
+        return cls(**{**plain, "layers": tuple(plain["layers"])})
 
     def metrics(self) -> dict[str, float]:
         """Numbers by name, for loggers; all layers but the last, whose norm is 1.
@@ -128,42 +130,22 @@ class Norms:
             for place, layer in enumerate(self.layers[:-1])
         }
 
-    def _columns(self) -> dict[str, Tensor]:
-        columns = {
-            "mean": self.mean,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "of mean": self.of_mean,
-            **({} if self.energy is None else {"energy": self.energy}),
-        }
-        return {name: column.reshape(-1, len(self.layers))[0] for name, column in columns.items()}
-
-    def _title(self) -> str:
-        how = "" if self.exact else ", estimated"
-        networks = "" if self.mean.ndim == 1 else f", first of {len(self.mean)} networks"
-        return (
-            f"reaction of the output to a change at each layer, {self.samples} samples"
-            f"{networks}{how}"
-        )
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        columns = self._columns().values()
-        shown = spaced_depths(len(self.layers) - 1, SHOWN)
-        return [(str(self.layers[k]), *(f"{float(c[k]):.4g}" for c in columns)) for k in shown]
-
     def __repr__(self) -> str:
-        rows, header = self._rows(), ("layer", *self._columns())
-        first = max(len(row[0]) for row in [header, *rows])
-        lines = [
-            f"{row[0]:{first}}" + "".join(f"{c:>11}" for c in row[1:]) for row in [header, *rows]
-        ]
-        return "\n".join([self._title(), *lines])
-
-
-def _numbers(values: Any) -> Any:
-    if isinstance(values, list):
-        return [_numbers(value) for value in values]
-    return torch.nan if values is None else values
+        columns = {name: getattr(self, name.replace(" ", "_")) for name in COLUMNS}
+        columns = {name: column for name, column in columns.items() if column is not None}
+        table = [("layer", *columns)]
+        for k in spaced_depths(len(self.layers) - 1, SHOWN):
+            numbers = [column.reshape(-1, len(self.layers))[0, k] for column in columns.values()]
+            table.append((str(self.layers[k]), *(f"{float(x):.4g}" for x in numbers)))
+        width = max(len(row[0]) for row in table)
+        networks = "" if self.mean.ndim == 1 else f", first of {len(self.mean)} networks"
+        title = f"reaction of the output to a change at each layer, {self.samples} samples"
+        return "\n".join(
+            [
+                title + networks + ("" if self.exact else ", estimated"),
+                *(f"{row[0]:{width}}" + "".join(f"{c:>11}" for c in row[1:]) for row in table),
+            ]
+        )
 
 
 def norms(M: Tensor) -> Norms:

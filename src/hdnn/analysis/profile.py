@@ -9,11 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from hdnn.analysis.jacobians import jacobians_at
 from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean, spaced_depths
 from hdnn.analysis.watch import watch
-from hdnn.backends import choose, fused, reference
+from hdnn.backends import reference
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField
+from hdnn.fields import HamiltonianField
+from hdnn.fields.field import InterconnectedField
+from hdnn.fields.maps import matrices
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Values, times
 
@@ -56,8 +59,10 @@ def profile(
     if net.kernel > 1:
         return _estimated(net, y, chosen)
     values = net.values() if values is None else values
-    M, states = _jacobians(net, y, chosen, values)
-    energy = _energy(net, states, chosen, values)
+    M, states = jacobians_at(net, y, chosen, values)
+    if net.ensemble is not None:
+        M, states = M.movedim(1, 0), states.movedim(1, 0)
+    energy = _energy(net, y, states, chosen, values)
     return Norms.of_samples(chosen, *extreme_singular_values(M), norm_of_mean(M), energy=energy)
 
 
@@ -71,40 +76,33 @@ def _depths(layers: int, depths: int | Sequence[int] | None) -> list[int]:
     return wanted
 
 
-def _jacobians(
-    net: HamiltonianNetwork, y: Tensor, depths: list[int], values: Values
-) -> tuple[Tensor, Tensor]:
-    """d y_N / d y_l and y_l: ``([E,] D, samples, n, n)`` and ``([E,] D, samples, n)``."""
-    x, _ = net.field.layout.flatten(y)
-    compiled = choose(net.program, values, y, net.backend).backend == "fused"
-    if compiled and not net.field.layout.channels:
-        M, states = fused.jacobians(net.program, values, x, depths)
-    else:
-        M = reference.sensitivities(net.program, values, x)[depths]
-        states = reference.trajectory(net.program, values, x)[depths]
-    return (M, states) if net.ensemble is None else (M.movedim(1, 0), states.movedim(1, 0))
-
-
 def _energy(
-    net: HamiltonianNetwork, states: Tensor, depths: list[int], values: Values
+    net: HamiltonianNetwork, y: Tensor, states: Tensor | None, depths: list[int], values: Values
 ) -> Tensor | None:
-    """Mean over the samples of H of layer l at y_l ``([E,] D, ...)``; None where there is no H."""
+    """Mean over the samples of H of layer l at y_l, ``([E,] D)``; None where there is no H.
+
+    Args:
+        net, y: the network and y_0.
+        states: ``([E,] D, samples, n)``, where K is a matrix.
+        depths: l.
+        values: numbers of the parameters.
+    """
     field, layers = net.field, [min(l, net.layers - 1) for l in depths]
-    if not isinstance(field, HamiltonianField | EnergyField) or not net.layers:
+    if not isinstance(field, InterconnectedField) or not net.layers:
         return None
-    if isinstance(field, EnergyField) or field.layout.channels:
-        t = times(net.h, net.layers)
-        H = [field.energy(x, j, t[j]).mean() for j, x in zip(layers, states, strict=True)]
+    if not isinstance(field, HamiltonianField) or states is None:
+        path, t = net.trajectory(y), times(net.h, net.layers)
+        H = [field.energy(path[l], j, t[j]).mean() for l, j in zip(depths, layers, strict=True)]
         return torch.stack(H).double().cpu()
     # All depths at once, with the given parameters: H = 1' E(K_l y_l + b_l).
     assert values.theta is not None
     assert values.beta is not None
-    shared = values.theta.shape[-2] == 1
-    index = torch.tensor([0] * len(layers) if shared else layers, device=values.theta.device)
-    K = field.weights.map.assemble(values.theta.index_select(-2, index))
+    index = torch.tensor(layers, device=states.device).clamp(max=values.theta.shape[-2] - 1)
+    K = matrices(field.weights.map, values.theta.index_select(-2, index))
     b = field.weights.bias.assemble(values.beta.index_select(-2, index))
-    u = states @ K.mT + b.unsqueeze(-2)
-    return field.activation.energy(u).sum(-1).double().mean(-1).cpu()
+    mean = field.activation.energy(states @ K.mT + b.unsqueeze(-2)).sum(-1).double().mean(-1)
+    pixels = y.shape[net.field.layout.axis + 1 :].numel() if field.layout.channels else 1
+    return (mean * pixels).cpu()  # of an image, the energy of all its pixels
 
 
 # --- convolutions ---------------------------------------------------------------------------------
@@ -127,7 +125,7 @@ def _estimated(net: HamiltonianNetwork, y: Tensor, depths: list[int]) -> Norms:
     """By power iteration between the depths: a Jacobian that couples all pixels is too large."""
     advance = reference.layer_map(net.program, net.values(), y.ndim)
     parts = [_Layers(advance, first, last) for first, last in pairwise(depths)]
-    energy = _energy(net, net.trajectory(y)[depths], depths, net.values())
+    energy = _energy(net, y, None, depths, net.values())
     with torch.enable_grad():
         found = watch(nn.Sequential(*parts), iterations=12, tolerance=0.02)(y)
     return replace(found, layers=tuple(depths), energy=energy)

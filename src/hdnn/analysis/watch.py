@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,70 +25,6 @@ Log = Callable[[dict[str, float], int], object]
 """Takes numbers by name and the training step that they belong to."""
 
 
-@dataclass(frozen=True)
-class Watch:
-    """Measures a model when it is called with the model's input; made by `watch`.
-
-    Args:
-        module, layers, batch_axis, limit, per_sample, iterations, tolerance: as in `watch`; the
-            layers by name.
-
-    >>> import hdnn, torch
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> hdnn.analysis.watch(model)(torch.randn(5, 3)).layers
-    ('input', '0', '1', '2')
-    """
-
-    module: nn.Module
-    layers: Mapping[str, nn.Module]
-    batch_axis: int
-    limit: int
-    per_sample: bool
-    iterations: int
-    tolerance: float
-
-    def __call__(self, *inputs: Any, **options: Any) -> Norms:
-        """Run the model once, and measure.
-
-        Args:
-            *inputs, **options: of the model.
-
-        Returns:
-            Norms of d h_N / d h_l for "input" (what the first watched layer is given) and for the
-            layers in the order in which they ran; one that ran twice is numbered, "name:2".
-
-        Raises:
-            HdnnError: fewer than two states were seen, or samples mix.
-        """
-        with torch.enable_grad(), _kept_states(self.layers) as seen:
-            self.module(*inputs, **options)
-        if len(seen) < 2:
-            raise HdnnError(f"no watched layer ran: {', '.join(self.layers)[:200]}; name others")
-        axis = self.batch_axis if self.per_sample else None
-        names, states = [name for name, _ in seen], [_State(state, axis) for _, state in seen]
-        self._check(names, states)
-        if states[-1].size <= self.limit:
-            values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(states)]
-            return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
-        last = states[-1]
-        largest, of_mean = (
-            torch.stack([_power(self, state, last, shared) for state in states])
-            for shared in (False, True)
-        )
-        unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
-        return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
-
-    def _check(self, names: list[str], states: list[_State]) -> None:
-        if len({state.samples for state in states}) > 1:
-            raise HdnnError(
-                f"the watched states have {[state.samples for state in states]} samples along axis "
-                f"{self.batch_axis}; say which axis is the batch with batch_axis=..."
-            )
-        if self.per_sample and states[0].samples > 1:
-            _check_mixing(names, states)
-
-
 def watch(
     module: nn.Module,
     layers: Sequence[str | nn.Module] | None = None,
@@ -99,7 +34,7 @@ def watch(
     per_sample: bool = True,
     iterations: int = 50,
     tolerance: float = 1e-3,
-) -> Watch:
+) -> Callable[..., Norms]:
     """Norms of d h_N / d h_l between layers of any torch model, sample by sample.
 
         M_l = d h_N / d h_l,    h_l the output of layer l, h_N that of the last watched layer
@@ -124,18 +59,40 @@ def watch(
         iterations, tolerance: of the power iteration.
 
     Returns:
-        A callable: give it the arguments of the model, and it returns `Norms`.
+        A callable: give it the arguments of the model, and it returns the `Norms` of "input" (what
+        the first watched layer is given) and of the layers in the order in which they ran; one that
+        ran twice is numbered, "name:2".
 
     Raises:
-        HdnnError: no such layers; on measuring, samples mix.
+        HdnnError: no such layers; on measuring, none of them ran, or samples mix.
 
     >>> model = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)))
     >>> norms = watch(model)(torch.randn(10, 6))
     >>> norms.layers, norms.exact, float(norms.mean[-1])
     (('input', '0', '1', '2', '3'), True, 1.0)
     """
-    submodules = _submodules(module, layers)
-    return Watch(module, submodules, batch_axis, limit, per_sample, iterations, tolerance)
+    watched = _submodules(module, layers)
+
+    def measure(*inputs: Any, **options: Any) -> Norms:
+        with torch.enable_grad(), _kept_states(watched) as seen:
+            module(*inputs, **options)
+        if len(seen) < 2:
+            raise HdnnError(f"no watched layer ran: {', '.join(watched)[:200]}; name others")
+        names = [name for name, _ in seen]
+        states = [_State(state, batch_axis if per_sample else None) for _, state in seen]
+        _check_samples(names, states)
+        if states[-1].size <= limit:
+            values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(states)]
+            return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
+        estimates = [
+            [_power(state, states[-1], shared, iterations, tolerance) for state in states]
+            for shared in (False, True)
+        ]
+        largest, of_mean = map(torch.stack, estimates)
+        unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
+        return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
+
+    return measure
 
 
 def _submodules(
@@ -226,9 +183,14 @@ class _State:
         return rows.reshape(*lead, self.samples, *rest).movedim(len(lead), len(lead) + axis)
 
 
-def _check_mixing(names: list[str], states: list[_State]) -> None:
-    """The vjp of one direction of the first sample must be zero for all other samples."""
+def _check_samples(names: list[str], states: list[_State]) -> None:
+    """Equally many in every state, and not mixed: one sample's vjp is zero for all others."""
     last = states[-1]
+    if len({state.samples for state in states}) > 1:
+        raise HdnnError(
+            f"the watched states have {[state.samples for state in states]} samples along axis "
+            f"{last.axis}; say which axis is the batch with batch_axis=..."
+        )
     direction = torch.zeros(last.samples, last.size).to(last.tensor)
     direction[0] = torch.linspace(0.5, 1.5, last.size)
     cotangents = _vjp(states[:-1], last.tensor, last.from_rows(direction))
@@ -288,7 +250,7 @@ def _batched_vjp(states: list[_State], out: Tensor, directions: Tensor) -> list[
         return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
-def _power(options: Watch, state: _State, last: _State, shared: bool) -> Tensor:
+def _power(state: _State, last: _State, shared: bool, iterations: int, tolerance: float) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
     u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm. M v is the derivative of
@@ -302,7 +264,7 @@ def _power(options: Watch, state: _State, last: _State, shared: bool) -> Tensor:
     u = u / u.norm(dim=1, keepdim=True)
     tiny = torch.finfo(u.dtype).tiny
     norms = u.new_zeros(count)
-    for _ in range(options.iterations):
+    for _ in range(iterations):
         slack = last.from_rows(u.expand(last.samples, -1)).requires_grad_()
         (g,) = torch.autograd.grad(
             last.tensor, state.tensor, slack, create_graph=True, allow_unused=True
@@ -319,7 +281,7 @@ def _power(options: Watch, state: _State, last: _State, shared: bool) -> Tensor:
         u = image.mean(0, keepdim=True) if shared else image
         before, norms = norms, u.norm(dim=1)
         u = u / norms[:, None].clamp_min(tiny)
-        if bool((norms <= before * (1 + options.tolerance)).all()):
+        if bool((norms <= before * (1 + tolerance)).all()):
             break
     return norms.detach().double().cpu()
 
@@ -327,74 +289,7 @@ def _power(options: Watch, state: _State, last: _State, shared: bool) -> Tensor:
 # --- during a training ----------------------------------------------------------------------------
 
 
-class Monitor:
-    """Measures a module every so many training steps, while it is a context; see `monitor`.
-
-    Args:
-        watch: what measures.
-        every, samples, log: as in `monitor`.
-
-    Attributes:
-        measurements: norms by training step, so far.
-
-    >>> import hdnn, torch
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> with hdnn.analysis.monitor(model, every=2) as monitor:
-    ...     for _ in range(4):
-    ...         model(torch.randn(5, 3)).sum().backward()
-    >>> list(monitor.measurements), monitor.measurements[2].layers
-    ([0, 2], ('input', '0', '1', '2'))
-    """
-
-    def __init__(self, watch: Watch, every: int, samples: int, log: Log | None) -> None:
-        self.watch, self.every, self.samples, self.log = watch, every, samples, log
-        self.measurements: dict[int, Norms] = {}
-        self._step, self._measuring = 0, False
-        self._handle: RemovableHandle | None = None
-
-    def __enter__(self) -> Monitor:
-        hook = self.watch.module.register_forward_pre_hook
-        self._handle = hook(self._before, with_kwargs=True)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-
-    def _before(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        if self._measuring or not module.training or not torch.is_grad_enabled():
-            return
-        step, self._step = self._step, self._step + 1
-        if step % self.every == 0:
-            self.measurements[step] = self._measure(module, inputs, options)
-            if self.log is not None:
-                self.log(self.measurements[step].metrics(), step)
-
-    def _measure(
-        self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> Norms:
-        """A pass of its own, in evaluation mode, so that the training goes on as without it."""
-        modes = [(part, part.training) for part in module.modules()]
-        self._measuring = True
-        try:
-            module.eval()
-            with torch.random.fork_rng(devices=[]):
-                few = {name: self._first_samples(value) for name, value in options.items()}
-                return self.watch(*map(self._first_samples, inputs), **few)
-        finally:
-            self._measuring = False
-            for part, mode in modes:
-                part.training = mode
-
-    def _first_samples(self, value: Any) -> Any:
-        axis = self.watch.batch_axis
-        if not isinstance(value, Tensor) or value.ndim <= axis:
-            return value
-        return value.detach().narrow(axis, 0, min(self.samples, value.shape[axis]))
-
-
+@contextmanager
 def monitor(
     module: nn.Module,
     layers: Sequence[str | nn.Module] | None = None,
@@ -402,8 +297,9 @@ def monitor(
     every: int = 100,
     samples: int = 16,
     log: Log | None = None,
+    batch_axis: int = 0,
     **options: Any,
-) -> Monitor:
+) -> Iterator[dict[int, Norms]]:
     """Measure gradient norms by layer while a module is trained, in any loop.
 
     A hook counts the forward passes in training mode. At every ``every``-th, before it, `watch`
@@ -419,10 +315,11 @@ def monitor(
         log: called with the numbers by name (`Norms.metrics`) and the step; it has the signature of
             ``logger.log_metrics`` of Lightning. For Weights & Biases
             ``lambda metrics, step: run.log(metrics, step=step)``.
-        **options: of `watch`: ``batch_axis``, ``limit``, ``iterations``, ``tolerance``.
+        batch_axis: of the inputs and the states.
+        **options: of `watch`: ``limit``, ``per_sample``, ``iterations``, ``tolerance``.
 
-    Returns:
-        A context; its ``measurements`` stay after it.
+    Yields:
+        Norms by training step; they stay when the context has ended.
 
     Raises:
         HdnnError: there are no such layers, or ``every`` or ``samples`` is not a positive integer.
@@ -435,12 +332,53 @@ def monitor(
     ...         optimizer.zero_grad()
     ...         loss.backward()
     ...         optimizer.step()
-    >>> list(seen.measurements)
+    >>> list(seen)
     [0, 10, 20]
-    >>> sorted(seen.measurements[0].metrics())[:3]
+    >>> sorted(seen[0].metrics())[:3]
     ['gradient_norm/0', 'gradient_norm/1', 'gradient_norm/input']
     """
     for name, value in (("every", every), ("samples", samples)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise HdnnError(f"{name} is a positive integer, got {value!r:.100}")
-    return Monitor(watch(module, layers, **options), every, samples, log)
+    measure, measurements = watch(module, layers, batch_axis=batch_axis, **options), {}
+    step, measuring = 0, False
+
+    def first_samples(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.ndim <= batch_axis:
+            return value
+        return value.detach().narrow(batch_axis, 0, min(samples, value.shape[batch_axis]))
+
+    def before(module: nn.Module, inputs: tuple[Any, ...], given: dict[str, Any]) -> None:
+        nonlocal step, measuring
+        if measuring or not module.training or not torch.is_grad_enabled():
+            return
+        if step % every == 0:
+            few = {name: first_samples(value) for name, value in given.items()}
+            measuring = True
+            try:
+                with _undisturbed(module):
+                    measurements[step] = measure(*map(first_samples, inputs), **few)
+            finally:
+                measuring = False
+            if log is not None:
+                log(measurements[step].metrics(), step)
+        step += 1
+
+    handle = module.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield measurements
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _undisturbed(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode and random numbers of its own, so that a training goes on as without it."""
+    modes = [(part, part.training) for part in module.modules()]
+    try:
+        module.eval()
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -67,11 +67,6 @@ def backward(
     return gx, gtheta, gbeta
 
 
-def sensitivities(program: Program, values: Values, x: Tensor) -> Tensor:
-    """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep."""
-    return jacobians(program, values, x, range(program.layers + 1))[0]
-
-
 def jacobians(
     program: Program, values: Values, x: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import fused
-from hdnn.backends.selection import WIDEST, obstacle_of_form
+from hdnn.backends.selection import WIDEST, obstacle_of_form, obstacle_of_values
 from hdnn.program import Program, Values
 
 _programs: list[Program] = []  # what compiled graphs refer to, so for good
@@ -34,10 +34,7 @@ def serves(program: Program, values: Values, x: Tensor, requested: str) -> bool:
     """Whether a traced call may be this operator: `choose`, without a look at any number."""
     if requested == "reference" or torch.compiler.is_exporting() or not _has_kernels(program):
         return False
-    S, h = values.S, values.h
-    if (S is not None and (S.requires_grad or S.ndim > 2)) or x.numel() == 0:
-        return False
-    if isinstance(h, Tensor) and h.requires_grad:
+    if obstacle_of_values(values) is not None or x.numel() == 0:
         return False
     narrow = requested == "fused" or program.layout.width <= WIDEST["many"][1]
     return narrow and x.is_cpu and x.dtype in (torch.float32, torch.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 
 import torch
@@ -105,29 +105,40 @@ def layer_map(program: Program, values: Values, ndim: int) -> Callable[[int, Ten
     return lambda layer, x: interpreter.advance(layer, layer + 1, x)
 
 
-def sensitivities(program: Program, values: Values, x: Tensor) -> Tensor:
-    """``(layers + 1, [E,] samples, n, n)``: d y_N / d y_l for every l, one backward sweep.
+@torch.no_grad()
+def jacobians(
+    program: Program, values: Values, x: Tensor, depths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """d y_N / d y_l and y_l at depths l, in one backward sweep.
 
     The n rows of M_l = M_{l+1} (d y_{l+1} / d y_l) are computed side by side, layer by layer, as
     vector-Jacobian products.
+
+    Args:
+        program, values: what is computed.
+        x: y_0, ``(..., n)`` or ``(B, n, *spatial)``, whose pixels count as samples.
+        depths: l, increasing.
+
+    Returns:
+        ``(depths, [E,] samples, n, n)`` and ``(depths, [E,] samples, n)``.
     """
     x, _ = program.layout.flatten(x.detach())
     axis, n = program.layout.axis, program.layout.width
     advance = layer_map(program, values, x.ndim)
-    with torch.no_grad():
-        states = [x]
-        for layer in range(program.layers):
-            states.append(advance(layer, states[-1]))
-        rows = torch.eye(n, dtype=x.dtype, device=x.device)
-        shape = [n, *(1,) * x.ndim]
-        shape[1 + axis] = n
-        vjps = [rows.reshape(shape).expand(n, *x.shape)]
-        for layer in reversed(range(program.layers)):
-            back = torch.func.vjp(partial(advance, layer), states[layer])[1]
-            vjps.append(torch.func.vmap(lambda g, vjp=back: vjp(g)[0])(vjps[-1]))
-    # (L + 1, n, [E,] B, n, *spatial): rows to the last but one axis, columns to the last.
-    stacked = torch.stack(vjps[::-1]).movedim(2 + axis, -1).movedim(1, -2)
-    return stacked.flatten(axis, -3)
+    states = [x]
+    for layer in range(program.layers):
+        states.append(advance(layer, states[-1]))
+    shape = [n, *(1,) * x.ndim]
+    shape[1 + axis] = n
+    rows = torch.eye(n, dtype=x.dtype, device=x.device).reshape(shape).expand(n, *x.shape)
+    vjps = {program.layers: rows}
+    for layer in reversed(range(depths[0], program.layers)):
+        back = torch.func.vjp(partial(advance, layer), states[layer])[1]
+        rows = vjps[layer] = torch.func.vmap(lambda g, vjp=back: vjp(g)[0])(rows)
+    # (depths, n, [E,] B, n, *spatial): rows to the last but one axis, columns to the last.
+    M = torch.stack([vjps[l] for l in depths]).movedim(2 + axis, -1).movedim(1, -2)
+    path = torch.stack([states[l] for l in depths]).movedim(1 + axis, -1)
+    return M.flatten(axis, -3), path.flatten(axis, -2)
 
 
 class _Ready:

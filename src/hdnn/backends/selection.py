@@ -51,11 +51,6 @@ class BackendChoice:
         return f"{self.backend}: {self.reason}"
 
 
-def obstacle(program: Program, values: Values, x: Tensor) -> str | None:
-    """Why the kernels cannot compute a program on a state, or None."""
-    return obstacle_of_form(program) or _obstacle_of_values(values) or _obstacle_of_state(x)
-
-
 def obstacle_of_form(program: Program) -> str | None:
     """Why no kernel knows a program, whatever the numbers, or None."""
     if program.has_flows:
@@ -74,7 +69,8 @@ def obstacle_of_form(program: Program) -> str | None:
     return native.obstacle()
 
 
-def _obstacle_of_values(values: Values) -> str | None:
+def obstacle_of_values(values: Values) -> str | None:
+    """Why the kernels cannot take such numbers, or None."""
     S, h = values.S, values.h
     if S is not None and (S.requires_grad or S.ndim > 2):
         return "it needs one constant J, and this one is learned or differs from layer to layer"
@@ -128,7 +124,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
 def _choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
         return BackendChoice("reference", "asked for")
-    reason = obstacle(program, values, x)
+    reason = obstacle_of_form(program) or obstacle_of_values(values) or _obstacle_of_state(x)
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(

@@ -17,11 +17,10 @@ from hdnn.fields.interconnection import (
 from hdnn.fields.layout import Layout
 from hdnn.fields.maps import BlockDiagonal, Convolution, LinearMap, Matrix
 from hdnn.fields.patterns import STRUCTURES, Pattern
-from hdnn.fields.weights import INITIALIZERS, Weights
+from hdnn.fields.weights import Weights
 
 __all__ = [
     "ACTIVATIONS",
-    "INITIALIZERS",
     "MATRICES",
     "STRUCTURES",
     "Activation",

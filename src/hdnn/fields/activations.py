@@ -24,7 +24,6 @@ class Activation:
         name: its name in the catalogue.
         function: sigma.
         energy: a function whose derivative is sigma.
-        slope: the supremum of |sigma'|, for bounds on gradients.
         odd: whether sigma(-x) = -sigma(x).
 
     >>> import torch
@@ -37,7 +36,6 @@ class Activation:
     name: str
     function: Callable[[Tensor], Tensor]
     energy: Callable[[Tensor], Tensor]
-    slope: float = 1.0
     odd: bool = True
 
 
@@ -87,13 +85,13 @@ ACTIVATIONS: dict[str, Activation] = {
     activation.name: activation
     for activation in (
         Activation("tanh", torch.tanh, _log_cosh),
-        Activation("sigmoid", torch.sigmoid, _softplus, slope=0.25, odd=False),
+        Activation("sigmoid", torch.sigmoid, _softplus, odd=False),
         Activation("relu", torch.relu, _relu_energy, odd=False),
         Activation("identity", _identity, _half_square),
         Activation("arctan", torch.atan, _arctan_energy),
         Activation("softsign", _softsign, _softsign_energy),
         Activation("sin", torch.sin, _versine),
-        Activation("erf", torch.erf, _erf_energy, slope=2 / math.sqrt(math.pi)),
+        Activation("erf", torch.erf, _erf_energy),
     )
 }
 """The catalogue; a new activation is one more line."""

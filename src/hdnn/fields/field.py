@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError
-from hdnn.fields.interconnection import Interconnection, StateDependent, as_values
+from hdnn.fields.interconnection import GivenJ, StateDependent, as_values, interconnection
 from hdnn.fields.layout import Layout
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Stage, Step, Time, Values, Velocity
@@ -113,21 +113,134 @@ class Field(nn.Module, ABC):
         return restore(self.velocity_fn()(layer, t, x))
 
 
-def interconnect(
-    J: Interconnection, R: Tensor | None, layout: Layout
-) -> Callable[[int, Time, Tensor, Tensor], Tensor]:
-    """The map (layer, t, state, dH/dy) -> (J - R) dH/dy."""
-    axis = layout.axis
-    if isinstance(J, StateDependent):
+class InterconnectedField(Field):
+    """y' = (J - R) dH/dy: what fields with an energy H share, whatever H is.
 
-        def apply(j: int, t: Time, x: Tensor, g: Tensor) -> Tensor:
-            x, g = x.movedim(axis, -1), g.movedim(axis, -1)
-            S = J.at(x, t) if R is None else J.at(x, t) - R
-            return (S @ g.unsqueeze(-1)).squeeze(-1).movedim(-1, axis)
+    Args:
+        layout: of the states.
+        J: as `interconnection` takes it.
+        dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+        like: a tensor of the dtype and device that J and R get.
 
-        return apply
-    S = effective_interconnection(J, R)
-    return lambda j, t, x, g: matrix_product(of_layer(S, j, layout), g)
+    Attributes:
+        interconnection: J of every layer.
+        R: the dissipation, or None.
+        support: ``(n, n)``, where J - R can be other than zero.
+    """
+
+    R: Tensor | None
+
+    def __init__(
+        self, layout: Layout, J: GivenJ, dissipation: Tensor | npt.ArrayLike | None, like: Tensor
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        self.interconnection = interconnection(J, layout.width).to(like)
+        if isinstance(self.interconnection, StateDependent) and not like.is_meta:
+            size = 2 * layout.width
+            some = torch.linspace(-1, 1, size).reshape(2, -1).to(like)
+            self.interconnection.check(some.expand(*layout.lead, 2, -1))
+        R = None if dissipation is None else check_dissipation(dissipation, layout.width)
+        self.support = self.interconnection.support(layout.width)
+        if R is not None:
+            self.support = self.support | (R != 0).cpu().numpy()
+        self.register_buffer("R", None if R is None else R.to(like))
+
+    @property
+    @abstractmethod
+    def J(self) -> Tensor:
+        """``(n, n)`` where constant, ``([E,] L, n, n)`` where every layer has its own."""
+
+    @abstractmethod
+    def energy_fn(self) -> Callable[[int, Time, Tensor], Tensor]:
+        """H ``([E,] B)`` of canonical states, with the weights assembled once.
+
+        Returns:
+            A function of layer, time and canonical state.
+        """
+
+    @abstractmethod
+    def gradient_fn(self) -> Velocity:
+        """dH/dy of canonical states, with the weights assembled once.
+
+        Returns:
+            A function of layer, time and canonical state.
+        """
+
+    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The matrix J.
+        """
+        if isinstance(self.interconnection, StateDependent):
+            return self.interconnection.at(y, t)
+        return self.J if self.interconnection.constant else self.J[..., layer, :, :]
+
+    def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """H(y): one number for every sample.
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            ``(...)``, the batch shape of y.
+        """
+        x, _ = self.layout.flatten(y)
+        return self.layout.of_samples(self.energy_fn()(layer, t, x), y)
+
+    def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        """dH/dy, equation (9).
+
+        Args:
+            y: states ``(..., n)`` or ``(B, n, *spatial)``.
+            layer: j, from 0.
+            t: the time.
+
+        Returns:
+            The shape of y.
+        """
+        x, restore = self.layout.flatten(y)
+        return restore(self.gradient_fn()(layer, t, x))
+
+    def interconnected_fn(self) -> Velocity:
+        """(J - R) dH/dy of canonical states.
+
+        Returns:
+            A function of layer, time and canonical state.
+        """
+        J, R, layout, gradient = self.interconnection, self.R, self.layout, self.gradient_fn()
+        if isinstance(J, StateDependent):
+            axis = layout.axis
+
+            def velocity(j: int, t: Time, x: Tensor) -> Tensor:
+                g = gradient(j, t, x).movedim(axis, -1).unsqueeze(-1)
+                S = J.at(x.movedim(axis, -1), t)
+                return ((S if R is None else S - R) @ g).squeeze(-1).movedim(-1, axis)
+
+            return velocity
+        S = self.effective()
+        return lambda j, t, x: matrix_product(of_layer(S, j, layout), gradient(j, t, x))
+
+    def effective(self) -> Tensor:
+        """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``.
+
+        Returns:
+            What multiplies dH/dy.
+
+        Raises:
+            HdnnError: J depends on the state, or is the inverse of K'.
+        """
+        J = self.interconnection
+        S = J.matrix() if self.R is None else J.matrix() - self.R
+        return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
 
 
 def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:
@@ -135,12 +248,6 @@ def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:
     if S.ndim > 2:
         S = S[..., layer if S.shape[-3] > 1 else 0, :, :]
     return S if S.ndim == 2 + len(layout.lead) else S.expand(*layout.lead, *S.shape)
-
-
-def effective_interconnection(J: Interconnection, R: Tensor | None) -> Tensor:
-    """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``."""
-    S = J.matrix() if R is None else J.matrix() - R
-    return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
 
 
 def check_dissipation(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:

@@ -8,8 +8,7 @@ stages; with J(y, t) it is just a velocity. No step size in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +17,11 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
-from hdnn.fields.field import (
-    Field,
-    check_dissipation,
-    effective_interconnection,
-    interconnect,
-)
+from hdnn.fields.field import Field, InterconnectedField
 from hdnn.fields.interconnection import (
-    Interconnection,
+    GivenJ,
     InverseTranspose,
     StateDependent,
-    StateFunction,
-    interconnection,
     inverse_transpose,
 )
 from hdnn.fields.maps import Assembly, LinearMap, Matrix, affine
@@ -49,8 +41,10 @@ class Half(NamedTuple):
 class WeightedField(Field):
     """A field whose parameters are `Weights`: Hamiltonian or a baseline."""
 
-    def __init__(self, weights: Weights, sigma: str | Activation) -> None:
-        super().__init__()
+    weights: Weights
+    activation: Activation
+
+    def _set_weights(self, weights: Weights, sigma: str | Activation) -> None:
         self.weights = weights
         self.activation = activation(sigma)
         self.layout, self.layers = weights.layout, weights.layers
@@ -59,15 +53,24 @@ class WeightedField(Field):
     def extra_repr(self) -> str:
         return self.activation.name
 
-    def _layers(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What the map takes as K, and b, of every layer."""
-        axis = self.layout.axis - 1
-        return self.weights.assembled.unbind(axis), self.weights.b.unbind(axis)
+    def units_fn(self) -> Callable[[int, Tensor], Tensor]:
+        """K_j x + b_j of canonical states, with the weights assembled once.
 
-    def _hidden_fn(self) -> Callable[[int, Tensor], Tensor]:
-        """sigma(K_j x + b_j) of canonical states, with the weights assembled once."""
-        (K, b), sigma = self._layers(), self.activation.function
-        return lambda j, x: sigma(affine(self.weights.map, K[j], b[j], x))
+        Returns:
+            A function of layer and canonical state.
+        """
+        axis = self.layout.axis - 1
+        K, b = self.weights.assembled.unbind(axis), self.weights.b.unbind(axis)
+        return lambda j, x: affine(self.weights.map, K[j], b[j], x)
+
+    def hidden_fn(self) -> Callable[[int, Tensor], Tensor]:
+        """sigma(K_j x + b_j) of canonical states.
+
+        Returns:
+            A function of layer and canonical state.
+        """
+        units, sigma = self.units_fn(), self.activation.function
+        return lambda j, x: sigma(units(j, x))
 
 
 class ActivationField(WeightedField):
@@ -85,7 +88,8 @@ class ActivationField(WeightedField):
     """
 
     def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
-        super().__init__(weights, activation)
+        super().__init__()
+        self._set_weights(weights, activation)
 
     def values(self, h: Step) -> Values:
         return Values(h, self.weights.theta, self.weights.beta)
@@ -98,11 +102,11 @@ class ActivationField(WeightedField):
         return Stage(*ends, self.activation, False, factor, carry)
 
     def velocity_fn(self) -> Velocity:
-        hidden = self._hidden_fn()
+        hidden = self.hidden_fn()
         return lambda j, t, x: hidden(j, x)
 
 
-class HamiltonianField(WeightedField):
+class HamiltonianField(WeightedField, InterconnectedField):
     """y' = (J - R) dH/dy with H(y) = 1' E(K y + b): equations (7) to (10) of the paper.
 
     Args:
@@ -121,28 +125,24 @@ class HamiltonianField(WeightedField):
     torch.Size([3, 4])
     """
 
-    R: Tensor | None
-
     def __init__(
         self,
-        J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection,
+        J: GivenJ,
         weights: Weights,
         *,
         activation: str | Activation = "tanh",
         dissipation: Tensor | npt.ArrayLike | None = None,
     ) -> None:
-        super().__init__(weights, activation)
-        self.interconnection = interconnection(J, self.layout.width).to(weights.theta)
+        super().__init__(weights.layout, J, dissipation, weights.theta)
+        self._set_weights(weights, activation)
         self._check_interconnection()
-        R = None if dissipation is None else check_dissipation(dissipation, self.layout.width)
-        if R is not None and isinstance(self.interconnection, InverseTranspose):
-            raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
-        self.register_buffer("R", None if R is None else R.to(weights.theta))
-        self._halves = _halves(self, R)
+        self._halves = _halves(self)
         self.separable = self._halves is not None
 
     def _check_interconnection(self) -> None:
         J = self.interconnection
+        if isinstance(J, InverseTranspose) and self.R is not None:
+            raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
         if isinstance(J, InverseTranspose) and not self.weights.pattern.is_skew:
             raise HdnnError(
                 f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
@@ -171,66 +171,19 @@ class HamiltonianField(WeightedField):
             return inverse_transpose(self.weights.K)
         return self.interconnection.matrix()
 
-    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+    def energy_fn(self) -> Callable[[int, Time, Tensor], Tensor]:
+        units, E, axis = self.units_fn(), self.activation.energy, self.layout.axis
+        return lambda j, t, x: E(units(j, x)).flatten(axis).sum(-1)
 
-        Args:
-            y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
-            t: the time.
-
-        Returns:
-            The matrix J.
-        """
-        if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.at(y, t)
-        return self.J if self.interconnection.constant else self.J[..., layer, :, :]
-
-    def _S(self) -> Tensor | None:
-        """J - R where it is a matrix or a stack; None where J K' = I, and for J(y, t)."""
-        J = self.interconnection
-        if isinstance(J, (InverseTranspose, StateDependent)):  # a tuple is three times as fast as |
-            return None
-        return effective_interconnection(J, self.R)
-
-    def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """H(y) = 1' E(K y + b): one number for every sample.
-
-        Args:
-            y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
-            t: the time; a layer's energy does not depend on it.
-
-        Returns:
-            ``(...)``, the batch shape of y.
-        """
-        x, _ = self.layout.flatten(y)
-        K, b = self._layers()
-        H = self.activation.energy(affine(self.weights.map, K[layer], b[layer], x))
-        return self.layout.of_samples(H.flatten(self.layout.axis).sum(-1), y)
-
-    def gradient(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """dH/dy = K' sigma(K y + b), equation (9).
-
-        Args:
-            y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
-            t: the time; a layer's energy does not depend on it.
-
-        Returns:
-            The shape of y.
-        """
-        x, restore = self.layout.flatten(y)
-        return restore(self._gradient_fn()(layer, x))
-
-    def _gradient_fn(self) -> Callable[[int, Tensor], Tensor]:
-        """dH/dy of canonical states, with the weights assembled once."""
-        K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self._hidden_fn()
-        return lambda j, x: self.weights.map.adjoint(K[j], hidden(j, x))
+    def gradient_fn(self) -> Velocity:
+        K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self.hidden_fn()
+        return lambda j, t, x: self.weights.map.adjoint(K[j], hidden(j, x))
 
     def values(self, h: Step) -> Values:
-        weights = self.weights
-        return Values(h, weights.theta, weights.beta, self._S())
+        weights, J = self.weights, self.interconnection
+        # A tuple is three times as fast as | in isinstance, and this is read at every call.
+        no_matrix = isinstance(J, (InverseTranspose, StateDependent))
+        return Values(h, weights.theta, weights.beta, None if no_matrix else self.effective())
 
     def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
         J, weights, everything = self.interconnection, self.weights, (0, self.layout.width)
@@ -242,23 +195,19 @@ class HamiltonianField(WeightedField):
         return Stage(*half, self.activation, adjoint, factor, carry)
 
     def velocity_fn(self) -> Velocity:
-        if isinstance(self.interconnection, InverseTranspose):
-            hidden = self._hidden_fn()
-            return lambda j, t, x: hidden(j, x)
-        gradient = self._gradient_fn()
-        apply = interconnect(self.interconnection, self.R, self.layout)
-        return lambda j, t, x: apply(j, t, x, gradient(j, x))
+        if not isinstance(self.interconnection, InverseTranspose):
+            return self.interconnected_fn()
+        hidden = self.hidden_fn()
+        return lambda j, t, x: hidden(j, x)
 
 
-@dataclass(frozen=True)
-class LayerField:
-    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b). Unpacks as ``J, K, b``.
+class LayerField(NamedTuple):
+    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b).
 
     Args:
         J: ``(n, n)``.
         K: ``(m, n)``.
         b: ``(m,)``.
-        activation: sigma, with its antiderivative E.
 
     >>> import hdnn
     >>> J, K, b = hdnn.network("MS1", features=4, layers=3, T=1.0).field_at(0)
@@ -269,58 +218,24 @@ class LayerField:
     J: Tensor
     K: Tensor
     b: Tensor
-    activation: Activation
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.J, self.K, self.b))
-
-    def energy(self, y: Tensor) -> Tensor:
-        """H(y) = 1' E(K y + b) for states ``(..., n)``.
-
-        Args:
-            y: ``(..., n)``.
-
-        Returns:
-            ``(...)``.
-        """
-        return self.activation.energy(y @ self.K.mT + self.b).sum(-1)
-
-    def gradient(self, y: Tensor) -> Tensor:
-        """dH/dy = K' sigma(K y + b) for states ``(..., n)``.
-
-        Args:
-            y: ``(..., n)``.
-
-        Returns:
-            ``(..., n)``.
-        """
-        return self.activation.function(y @ self.K.mT + self.b) @ self.K
-
-    def velocity(self, y: Tensor) -> Tensor:
-        """J dH/dy for states ``(..., n)``.
-
-        Args:
-            y: ``(..., n)``.
-
-        Returns:
-            ``(..., n)``.
-        """
-        return self.gradient(y) @ self.J.mT
 
 
-def _halves(field: HamiltonianField, R: Tensor | None) -> dict[str, Half] | None:
+def _halves(field: HamiltonianField) -> dict[str, Half] | None:
     """The two halves of a field in which y' depends on z only and z' on y only, or None."""
-    J, weights, n = field.interconnection, field.weights, field.layout.width
-    K = weights.map.support
+    J = field.interconnection
+    weights, n, K = field.weights, field.layout.width, field.weights.map.support
     if n % 2 or isinstance(J, StateDependent):
         return None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
+<<<<<<< HEAD
         S = J.support(n)
         if R is not None:  # on the device meta it has no numbers, so it may be anything
             S = S | (np.ones_like(S) if R.is_meta else (R != 0).cpu().numpy())
+=======
+>>>>>>> analysis
         # Of floats: products of integers take ten times as long.
-        gain = (S.astype(np.float32) @ K.T.astype(np.float32)) > 0
+        gain = (field.support.astype(np.float32) @ K.T.astype(np.float32)) > 0
     elif K.shape[0] != n:
         return None
     y, z = (0, n // 2), (n // 2, n)

@@ -114,6 +114,10 @@ class Interconnection(nn.Module, ABC):
         """
 
 
+GivenJ = str | Tensor | npt.ArrayLike | StateFunction | Interconnection
+"""What J may be given as: a name, a matrix, a stack for J(t), J(y, t), or an interconnection."""
+
+
 def check_skew(name: str, J: Tensor, tolerance: float) -> None:
     """Raise for matrices ``(..., n, n)`` that are not finite or not skew-symmetric."""
     if J.is_meta:  # a shape without numbers
@@ -254,13 +258,11 @@ def _default_start(width: int) -> Tensor:
 class StateDependent(Interconnection):
     """J(y, t) as a callable: ``(..., n), t -> (..., n, n)``, skew for every y and t.
 
-    Whether it is skew is checked on the first states that come by, and then no more.
+    Whether it is skew is checked on a few states when a field is built; `hdnn.analysis.certify`
+    checks it on given ones.
 
     Args:
         function: J(y, t), of states ``(..., n)`` and a time.
-
-    Attributes:
-        checked: whether that has been done.
 
     >>> import torch
     >>> from hdnn.fields import StateDependent
@@ -272,7 +274,6 @@ class StateDependent(Interconnection):
     def __init__(self, function: StateFunction) -> None:
         super().__init__()
         self.function = function
-        self.checked = False
 
     def at(self, y: Tensor, t: Tensor | float) -> Tensor:
         """J at states ``(..., n)`` and time t: ``(..., n, n)``.
@@ -283,34 +284,26 @@ class StateDependent(Interconnection):
 
         Returns:
             One skew matrix for every state.
+        """
+        return self.function(y, t)
+
+    def check(self, y: Tensor) -> None:
+        """Raise unless J is a finite skew matrix at states ``(..., n)``.
+
+        Args:
+            y: states ``(..., n)``.
 
         Raises:
-            HdnnError: at the first states it has another shape, is not finite, or not skew.
+            HdnnError: it has another shape, is not finite, or not skew.
         """
-        J = self.function(y, t)
-        if not self.checked and not torch.compiler.is_compiling() and not y.is_meta:
-            try:
-                self._check(y.detach(), J)
-            except RuntimeError:  # inside a transform of torch.func there are no values to look at
-                return J
-        return J
-
-    def _check(self, y: Tensor, J: object) -> None:
-        n, finite = y.shape[-1], y.isfinite().all(-1)
-        try:
-            if not isinstance(J, Tensor) or J.shape[-2:] != (n, n):
-                raise TypeError
-            values = J.detach().expand(*finite.shape, n, n)
-        except (TypeError, RuntimeError):
+        J, n = self.at(y, 0.0), y.shape[-1]
+        if not isinstance(J, Tensor) or J.shape not in ((n, n), (*y.shape, n)):
             shape = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
             raise HdnnError(
-                f"J(y, t) must be a tensor of shape {(*finite.shape, n, n)} for states "
-                f"{tuple(y.shape)}, got {shape}"
-            ) from None
-        if not bool(finite.any()):  # of other states nothing can be said
-            return
-        check_skew("J(y, t)", values[finite], max(1e-6, 8 * n * torch.finfo(values.dtype).eps))
-        self.checked = True
+                f"J(y, t) must be a tensor of shape {(*y.shape, n)} for states {tuple(y.shape)}, "
+                f"got {shape}"
+            )
+        check_skew("J(y, t)", J.detach(), max(1e-6, 8 * n * torch.finfo(J.dtype).eps))
 
     def matrix(self) -> Tensor:
         raise HdnnError(
@@ -360,9 +353,7 @@ def inverse_transpose(K: Tensor) -> Tensor:
     return torch.linalg.inv(K.mT)
 
 
-def interconnection(
-    J: str | Tensor | npt.ArrayLike | StateFunction | Interconnection, width: int
-) -> Interconnection:
+def interconnection(J: GivenJ, width: int) -> Interconnection:
     """The interconnection that a name, a matrix, a stack, a callable or a module stands for."""
     if isinstance(J, Interconnection):
         if J.width not in (None, width):

@@ -166,7 +166,30 @@ class Assembly(nn.Module):
         return flat.unflatten(-1, shape)
 
 
-class Matrix(LinearMap):
+class Patterned(LinearMap):
+    """A map whose entries are parameters by a pattern: a matrix or a convolution.
+
+    Args:
+        pattern: which parameter every entry is, ``(units, width, ...)``.
+    """
+
+    def __init__(self, pattern: Pattern) -> None:
+        units, width = pattern.shape[:2]
+        super().__init__(width, units, pattern.size)
+        self.pattern, self.entries = pattern, Assembly(pattern)
+
+    @property
+    def support(self) -> npt.NDArray[np.bool_]:
+        return self.pattern.support
+
+    def assemble(self, theta: Tensor) -> Tensor:
+        return self.entries.assemble(theta)
+
+    def block(self, units: Codes, columns: Codes) -> LinearMap:
+        return type(self)(self.pattern.block(units, columns))
+
+
+class Matrix(Patterned):
     """A matrix of a given structure; over channels, the same matrix at every pixel.
 
     Args:
@@ -178,18 +201,6 @@ class Matrix(LinearMap):
     (4, 4, 6)
     """
 
-    def __init__(self, pattern: Pattern) -> None:
-        units, width = pattern.shape
-        super().__init__(width, units, pattern.size)
-        self.pattern, self.entries = pattern, Assembly(pattern)
-
-    @property
-    def support(self) -> npt.NDArray[np.bool_]:
-        return self.pattern.support
-
-    def assemble(self, theta: Tensor) -> Tensor:
-        return self.entries.assemble(theta)
-
     def multiply(self, K: Tensor, x: Tensor) -> Tensor:
         return matrix_product(K, x)
 
@@ -198,9 +209,6 @@ class Matrix(LinearMap):
 
     def mixed(self, S: Tensor, K: Tensor) -> Tensor:
         return S @ K.mT
-
-    def block(self, units: Codes, columns: Codes) -> Matrix:
-        return Matrix(self.pattern.block(units, columns))
 
 
 def matrix_product(M: Tensor, x: Tensor) -> Tensor:
@@ -224,7 +232,7 @@ def matrices(linear_map: LinearMap, theta: Tensor) -> Tensor:
     Of a convolution these are its kernels, ``(..., units, width, k, k)``.
     """
     K = linear_map.assemble(theta)
-    if isinstance(linear_map, Matrix | Convolution):
+    if isinstance(linear_map, Patterned):
         return K
     lead = theta.shape[:-1]
     identity = torch.eye(linear_map.width, dtype=theta.dtype, device=theta.device)
@@ -232,7 +240,7 @@ def matrices(linear_map: LinearMap, theta: Tensor) -> Tensor:
     return torch.stack(rows).unflatten(0, lead)
 
 
-class Convolution(LinearMap):
+class Convolution(Patterned):
     """A convolution over images: stride 1, zeros beyond the edges.
 
         (K x)[o, p, q] = sum_{i, u, v} K[o, i, u, v] x[i, p + u, q + v],   u, v = -k//2 .. k//2
@@ -249,19 +257,15 @@ class Convolution(LinearMap):
     (4, 3)
     """
 
-    def __init__(self, pattern: Pattern) -> None:
-        units, width, self.kernel = pattern.shape[:3]
-        super().__init__(width, units, pattern.size)
-        self.pattern, self.entries = pattern, Assembly(pattern)
-
     @property
-    def support(self) -> npt.NDArray[np.bool_]:
-        return self.pattern.support
+    def kernel(self) -> int:
+        """k, the side of a kernel."""
+        return self.pattern.shape[2]
 
     def assemble(self, theta: Tensor) -> Tensor:
         # The channels of a pixel side by side in memory: oneDNN then computes convolutions faster,
         # above all their gradients, and above all with few channels.
-        return self.entries.assemble(theta).movedim(-3, -1).contiguous().movedim(-1, -3)
+        return super().assemble(theta).movedim(-3, -1).contiguous().movedim(-1, -3)
 
     def multiply(self, K: Tensor, x: Tensor) -> Tensor:
         return F.conv2d(x, K, padding=self.kernel // 2)
@@ -272,9 +276,6 @@ class Convolution(LinearMap):
     def mixed(self, S: Tensor, K: Tensor) -> Tensor:
         turned = _turned(K)
         return (S @ turned.flatten(-3)).unflatten(-1, turned.shape[-3:])
-
-    def block(self, units: Codes, columns: Codes) -> Convolution:
-        return Convolution(self.pattern.block(units, columns))
 
 
 def _turned(K: Tensor) -> Tensor:

@@ -14,19 +14,11 @@ from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.layout import is_count, layout_of
-from hdnn.fields.maps import Assembly, Convolution, LinearMap, Matrix, matrices
+from hdnn.fields.maps import Assembly, Convolution, LinearMap, Matrix, Patterned, matrices
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
 Structure = str | LinearMap | Pattern | Callable[..., Pattern] | npt.ArrayLike
-Draw = Callable[[Tensor, torch.Generator | None], Tensor]
-
-INITIALIZERS: dict[str, Draw] = {
-    "normal": lambda t, g: t.normal_(generator=g),
-    "uniform": lambda t, g: t.uniform_(-1.0, 1.0, generator=g),
-    "zeros": lambda t, g: t.zero_(),
-}
-"""Ways to draw parameters, all of scale 1; `reset_parameters(scale=...)` multiplies."""
 
 
 class Weights(nn.Module):
@@ -42,7 +34,7 @@ class Weights(nn.Module):
         ensemble: E networks side by side: every array gets a leading axis E.
         bias: pattern of b in the general form, over the biases of the layer equations
             (None: the same); MS1 needs it.
-        generator, scale, init: see `reset_parameters`.
+        generator, scale: see `reset_parameters`.
         dtype: of the parameters; None is torch's default.
         device: of the parameters.
 
@@ -72,7 +64,6 @@ class Weights(nn.Module):
         bias: Pattern | Callable[[int], Pattern] | None = None,
         generator: Generators = None,
         scale: float = 1.0,
-        init: str = "normal",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -98,12 +89,12 @@ class Weights(nn.Module):
         self.theta = nn.Parameter(empty)
         self.beta = nn.Parameter(empty.new_empty(*lead, self.bias_pattern.size))
         self.to(empty)
-        self.reset_parameters(generator, scale=scale, init=init)
+        self.reset_parameters(generator, scale=scale)
 
     @property
     def pattern(self) -> Pattern:
         """The structure of K, where K is a patterned matrix or convolution."""
-        if not isinstance(self.map, Matrix | Convolution):
+        if not isinstance(self.map, Patterned):
             raise HdnnError(f"{type(self.map).__name__} is a map of its own and has no pattern")
         return self.map.pattern
 
@@ -113,10 +104,8 @@ class Weights(nn.Module):
         return self.map.size + self.bias_pattern.size
 
     @torch.no_grad()
-    def reset_parameters(
-        self, generator: Generators = None, *, scale: float = 1.0, init: str = "normal"
-    ) -> None:
-        """Draw K and b anew; standard normal by default, as in the paper's own code.
+    def reset_parameters(self, generator: Generators = None, *, scale: float = 1.0) -> None:
+        """Draw K and b anew, standard normal times a scale; 1 is that of the paper's own code.
 
         A convolution sums n k^2 numbers, so that its parameters are drawn 1 / sqrt(n k^2) times
         as large.
@@ -125,13 +114,10 @@ class Weights(nn.Module):
             generator: source of random numbers (None: torch's default); for an ensemble possibly
                 one for every member, which is then drawn as that member alone would be.
             scale: factor on every parameter, beside that one.
-            init: "normal", "uniform" (on [-1, 1]) or "zeros".
 
         Raises:
-            HdnnError: the initializer is unknown.
+            HdnnError: scale is no number, or an ensemble has another number of members.
         """
-        if init not in INITIALIZERS:
-            raise unknown_name("initializer", init, INITIALIZERS)
         scale = finite_number("scale", scale)
         if self.theta.is_meta:
             return
@@ -142,7 +128,7 @@ class Weights(nn.Module):
                 target = parameter if member is None else parameter[member]
                 device = "cpu" if source is None else source.device
                 fresh = torch.empty_like(target, device=device).contiguous()
-                target.copy_(INITIALIZERS[init](fresh, source).mul_(scale))
+                target.copy_(fresh.normal_(generator=source).mul_(scale))
 
     def _members(self, generator: Generators) -> list[tuple[int | None, torch.Generator | None]]:
         if generator is None or isinstance(generator, torch.Generator):

@@ -297,7 +297,7 @@ def _weights(weights: fields.Weights) -> Arguments:
         "channels" if layout.channels else "features": layout.width,
         "bias": None if plain else weights.bias_pattern,
         "ensemble": layout.ensemble,
-        "init": "zeros",
+        "scale": 0.0,
         **_attributes("kernel layers time_invariant dtype")(weights),
     }
 

@@ -37,7 +37,7 @@ function control(name, setting, changed) {
     // The position of the slider is the number of the value in its list.
     Object.assign(input, { type: "range", min: 0, max: setting.values.length - 1, step: 1 });
     label.className = "slider";
-    label.append(document.createElement("output"));
+    label.append(document.createElement("b")); // not an output, which the label would name instead
     input.addEventListener("input", () => showValue(input, setting, setting.values[input.value]));
   } else {
     input.append(...setting.values.map((value) => new Option(setting.title(value), value)));

@@ -273,7 +273,10 @@ class App {
     addEventListener("hashchange", () => this.open(location.hash));
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.views.forEach((v) => v.dirty()));
-    if (matchMedia("(max-width: 760px)").matches) $("settings").open = false;
+    const narrow = matchMedia("(max-width: 760px)");
+    const fold = () => ($("settings").open = !narrow.matches);
+    narrow.addEventListener("change", fold);
+    fold();
   }
 
   endTour() {

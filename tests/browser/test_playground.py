@@ -1,4 +1,4 @@
-"""The playground in chromium: every control, file, link and size that a visitor can meet."""
+"""The playground in chromium: every control, link and size that a visitor can meet."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def browser() -> Iterator[Any]:
 def context(browser: Any, url: str) -> Iterator[Any]:
     """A context whose pages must not complain, nor ask anybody else for anything."""
     found: list[str] = []
-    opened = browser.new_context(
-        viewport={"width": 1280, "height": 720}, accept_downloads=True, reduced_motion="reduce"
-    )
+    opened = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     opened.grant_permissions(["clipboard-read", "clipboard-write"])
     opened.set_default_timeout(SLOWEST)
     opened.on("console", lambda message: found.append(f"{message.type}: {message.text}"))
@@ -136,27 +134,49 @@ def test_train_pause_step_reset(page: Any) -> None:
     assert page.inner_text("#play b") == "Pause"
     page.click("#play")
     until(page, "document.getElementById('status').textContent.includes('accuracy')")
-    page.evaluate("Promise.all(playground.app.views.map((v) => v.request('export', 'export')))")
-    stopped = iteration(page)
-    page.click("#step")
-    until(page, f"playground.app.views[0].snapshot.iteration === {stopped + 1}")
     assert re.fullmatch(r"\d+\.\d %", page.inner_text(".accuracy >> nth=0"))
     page.click("#reset")
     until(page, "playground.app.views[0].snapshot?.iteration === 0")
+    page.click("#step")
+    until(page, "playground.app.views[0].snapshot?.iteration === 1")
 
 
-def test_a_deep_hamiltonian_network_learns_where_a_plain_one_does_not(
-    context: Any, url: str
-) -> None:
+@pytest.mark.slow
+def test_the_default_learns_and_keeps_it_for_a_minute(context: Any, url: str) -> None:
+    """At least 95 % at every moment from 3 s to 60 s after Play, in real time."""
     page = visit(context, url)
-    assert state(page)["layers"] == 64
+    assert (state(page)["first"], state(page)["second"], state(page)["layers"]) == (
+        "H1",
+        "ResNet",
+        64,
+    )
     page.click("#play")
-    until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.98")
+    lowest = page.evaluate(
+        """(async () => {
+            const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+            await wait(3000);
+            let lowest = 1;
+            for (const end = performance.now() + 57000; performance.now() < end; await wait(20))
+                lowest = Math.min(lowest, playground.app.views[0].snapshot.test.accuracy);
+            return lowest;
+        })()"""
+    )
+    assert lowest >= 0.95
+    assert iteration(page) > 1000
+
+
+def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) -> None:
+    page = visit(context, f"{url}#v=1&b=FCNN")
+    page.click("#play")
+    until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.95")
     norms = "Math.min(...playground.app.views[{}].snapshot.norms)"
-    assert page.evaluate(norms.format(0)) > 0.5
+    assert page.evaluate(norms.format(0)) > 1 - 1e-9
     assert page.evaluate(norms.format(1)) < 1e-6
     assert page.evaluate("playground.app.views[1].snapshot.test.accuracy") < 0.7
-    assert "vanishes" in page.inner_text(".verdict >> nth=1")
+    words = page.inner_text(".verdict >> nth=1")
+    assert "The gradient vanishes" in words
+    assert "All points end in one place" in words
+    assert "Plain network" in page.locator(".architecture").nth(1).inner_text()
 
 
 def test_the_flow_is_scrubbed_and_plays_by_itself(page: Any) -> None:
@@ -170,7 +190,7 @@ def test_the_flow_is_scrubbed_and_plays_by_itself(page: Any) -> None:
 
 
 def test_other_networks_are_compared(page: Any) -> None:
-    for name in ("MS1", "MS2", "MS3", "H2", "HS", "ResNet"):
+    for name in ("MS1", "MS2", "MS3", "H2", "HS", "FCNN"):
         page.select_option(".architecture >> nth=1", name)
         until(
             page,
@@ -227,9 +247,9 @@ def test_a_dropped_table_is_trained_on(page: Any) -> None:
     assert page.evaluate("playground.app.data.names") == ["long", "short"]
     page.click("#play")
     reach(page, 20)
-    page.select_option("[name=column-x]", "pca")
+    page.select_option("[name=column-x]", "1")
+    assert page.evaluate("playground.app.table.x") == 1
     until(page, "playground.app.views[0].snapshot")
-    assert page.evaluate("playground.app.table.x") == "pca"
 
 
 HOSTILE = '<img src=x onerror="window.hacked=1">,b,"=cmd|\' /C calc\'!A0"\n' + "\n".join(
@@ -244,9 +264,8 @@ HOSTILE = '<img src=x onerror="window.hacked=1">,b,"=cmd|\' /C calc\'!A0"\n' + "
         ("quote.csv", 'a,b,c\n1,2,"x\n', "never closed"),
         ("one.csv", "a\n1\n2\n", "two columns"),
         ("words.csv", "a,b\nx,y\nz,w\nx,w\nz,y\n", "two numeric columns"),
-        ("binary.csv", "\0\0\0", "no text file"),
+        ("binary.csv", "\0\0\0", "not a text file"),
         ("empty.csv", "", "is empty"),
-        ("net.safetensors", "no network at all", "safetensors"),
     ],
 )
 def test_bad_files_are_explained(page: Any, name: str, content: str, expected: str) -> None:
@@ -277,63 +296,10 @@ def test_a_hostile_table_is_only_text(page: Any) -> None:
     compile(code, "playground", "exec")
 
 
-def save(page: Any, index: int, path: Path) -> Any:
-    page.click("#file-menu summary")
-    with page.expect_download() as waiting:
-        page.click(f"#download-{index}")
-    waiting.value.save_as(path)
-    page.keyboard.press("Escape")
-    page.evaluate("document.getElementById('file-menu').open = false")
-    return hdnn.load(path)
-
-
-@pytest.mark.parametrize("name", ["H1", "MS1", "HS", "FCNN"])
-def test_networks_go_to_hdnn_and_come_back(page: Any, tmp_path: Path, name: str) -> None:
-    page.select_option(".architecture >> nth=0", name)
-    page.click("#play")
-    reach(page, 10)
-    page.click("#play")
-    path = tmp_path / "net.safetensors"
-    model = save(page, 0, path)
-    assert (model.network.name, model.network.layers) == (name, 4)
-    points = page.evaluate("Array.from(playground.app.data.test.points)")
-    labels = torch.tensor(page.evaluate("Array.from(playground.app.data.test.labels)"))
-    X = torch.tensor(points, dtype=torch.float32).reshape(-1, 2)
-    until(page, "playground.app.views[0].request('export', 'export').then(() => true)")
-    accuracy = float((model.predict(X) == labels).double().mean())
-    shown = page.evaluate("playground.app.views[0].snapshot.test.accuracy")
-    assert accuracy == pytest.approx(shown, abs=2e-3)
-
-    with torch.no_grad():
-        model.network.field.weights.theta.mul_(0.5)
-    hdnn.save(model, path)
-    page.set_input_files("#file", path)
-    assert f"Loaded: {name}, 4 layers" in message(page)
-    until(page, "playground.app.views[0].snapshot")
-    again = save(page, 0, tmp_path / "again.safetensors")
-    for key, tensor in model.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[key], tensor)
-
-
-def test_a_network_of_a_run_is_loaded(page: Any, tmp_path: Path) -> None:
-    net = hdnn.network("MS3", features=6, layers=5, T=1.0, dtype=torch.float64)
-    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 6, "spread"))
-    hdnn.save(model, tmp_path / "model.safetensors")
-    page.set_input_files("#file", tmp_path / "model.safetensors")
-    assert "MS3, 5 layers, width 6" in message(page)
-    assert state(page)["augmentation"] == "spread"
-    hdnn.save(
-        hdnn.network("H1", features=4, layers=2, T=1.0, scheme=hdnn.schemes.RK4()),
-        tmp_path / "rk4.safetensors",
-    )
-    page.set_input_files("#file", tmp_path / "rk4.safetensors")
-    until(page, "document.getElementById('message').textContent.includes('RK4')")
-
-
 def test_links_carry_the_settings(context: Any, url: str) -> None:
-    page = visit(context, f"{url}#v=1&d=spirals&k=5&a=MS3&b=none&l=7&s=Leapfrog&f=sin&r=3")
+    page = visit(context, f"{url}#v=1&d=spirals&k=5&a=MS3&b=none&l=6&s=Leapfrog&f=sin&r=3")
     found = state(page)
-    expected = {"data": "spirals", "arms": 5, "first": "MS3", "second": "none", "layers": 7}
+    expected = {"data": "spirals", "arms": 5, "first": "MS3", "second": "none", "layers": 6}
     assert {key: found[key] for key in expected} == expected
     page.click("#link")
     assert "copied" in message(page)
@@ -344,11 +310,11 @@ def test_links_carry_the_settings(context: Any, url: str) -> None:
 @pytest.mark.parametrize(
     ("link", "expected"),
     [
-        ("#v=2&l=8", "later version"),
-        ("#v=1&l=100000", "does not exist"),
+        ("#v=2&l=8", "another version"),
+        ("#v=1&l=5", "does not exist"),
         ("#v=1&nonsense=1", "does not exist"),
         ("#v=1&d=%E0%A4%A", "damaged"),
-        ("#v=x", "damaged"),
+        ("#v=x", "another version"),
         ("#v=1&tour=9", "five steps"),
         ("#v=1&d=drawn&p=abc", "damaged"),
         ("#v=1&d=table", "drop it here"),
@@ -384,6 +350,7 @@ def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     codes = [page.evaluate("navigator.clipboard.readText()")]
     page.select_option("#setting-data", "spirals")
     page.select_option(".architecture >> nth=0", "MS1")
+    page.click("#controls summary")
     page.select_option("#setting-scheme", "Leapfrog")
     until(page, "playground.app.views[0].snapshot")
     codes.append(page.evaluate("playground.app.python()"))
@@ -400,19 +367,6 @@ def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     assert len(re.findall(r"test accuracy \d", run.stdout)) == 4
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_every_panel_is_saved_as_an_image(page: Any, tmp_path: Path, kind: str) -> None:
-    page.click("#step")
-    for name in ("regions", "flow", "heat", "curves", "weights", "spectrum", "energy"):
-        page.click(f".{name} .save summary >> nth=0")
-        with page.expect_download() as waiting:
-            page.click(f".{name} [data-kind={kind}] >> nth=0")
-        waiting.value.save_as(tmp_path / name)
-        content = (tmp_path / name).read_bytes()
-        assert content.startswith(b"\x89PNG" if kind == "png" else b"<svg ")
-        assert len(content) > 500
-
-
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844), (760, 600), (1920, 1080)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_every_window(page: Any, size: tuple[int, int], scheme: str) -> None:
@@ -427,6 +381,10 @@ def test_it_fits_every_window(page: Any, size: tuple[int, int], scheme: str) -> 
     )
     if size == (1280, 720):
         assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+    # Both networks with their accuracy, regions and flow are on the first screen, phones included.
+    for part in (".score", ".regions canvas", ".flow canvas") if size != (760, 600) else ():
+        for box in (page.locator(part).nth(k).bounding_box() for k in (0, 1)):
+            assert box["y"] + box["height"] <= size[1]
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -441,9 +399,10 @@ def test_the_keyboard_alone_is_enough(page: Any) -> None:
         names.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert {"play", "step", "reset", "setting-layers", "architecture", "why"} <= set(names)
     page.focus("#setting-layers")
-    page.keyboard.press("ArrowUp")
-    until(page, "playground.app.state.layers === 5")
-    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("ArrowRight")
+    until(page, "playground.app.state.layers === 6")
+    assert page.get_attribute("#setting-layers", "aria-valuetext") == "6"
+    assert page.inner_text("[data-name=layers] b") == "6"
     page.keyboard.press("Space")
     reach(page, 5)
     page.keyboard.press("Space")
@@ -467,15 +426,6 @@ def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
     page.hover(".why >> nth=0")
     page.wait_for_selector("#tip:not([hidden])")
     assert "test points" in page.inner_text("#tip")
-
-
-def test_settings_out_of_range_are_refused(page: Any) -> None:
-    for value in ("0", "5000", "2.5", ""):
-        page.fill("#setting-layers", value)
-        page.dispatch_event("#setting-layers", "change")
-        assert "Layers takes an integer from 1 to 1000" in message(page)
-        assert state(page)["layers"] == 4
-        assert page.input_value("#setting-layers") == "4"
 
 
 def test_it_goes_on_offline_and_in_two_tabs(page: Any, context: Any, url: str) -> None:

@@ -228,12 +228,6 @@ def _halves(field: HamiltonianField) -> dict[str, Half] | None:
         return None
     gain = np.eye(n, dtype=bool)
     if not isinstance(J, InverseTranspose):
-<<<<<<< HEAD
-        S = J.support(n)
-        if R is not None:  # on the device meta it has no numbers, so it may be anything
-            S = S | (np.ones_like(S) if R.is_meta else (R != 0).cpu().numpy())
-=======
->>>>>>> analysis
         # Of floats: products of integers take ten times as long.
         gain = (field.support.astype(np.float32) @ K.T.astype(np.float32)) > 0
     elif K.shape[0] != n:

@@ -56,41 +56,7 @@ export function norm2(M, start, n) {
       S[i * n + k] = sum;
     }
   }
-  return most * Math.sqrt(Math.max(...symmetricEigenvalues(S, n)));
-}
-
-/** Eigenvalues of a symmetric matrix, which is overwritten, by Jacobi's rotations. */
-export function symmetricEigenvalues(S, n, vectors = null) {
-  for (let sweep = 0; sweep < 30; sweep++) {
-    let off = 0;
-    let diagonal = 0;
-    for (let i = 0; i < n; i++) {
-      diagonal += S[i * n + i] ** 2;
-      for (let k = i + 1; k < n; k++) off += S[i * n + k] ** 2;
-    }
-    if (!(off > 1e-24 * diagonal)) break;
-    for (let i = 0; i < n; i++) {
-      for (let k = i + 1; k < n; k++) rotate(S, n, i, k, vectors);
-    }
-  }
-  return Array.from({ length: n }, (_, i) => S[i * n + i]);
-}
-
-function rotate(S, n, i, k, vectors) {
-  const apart = S[i * n + k];
-  if (apart === 0) return;
-  const theta = (S[k * n + k] - S[i * n + i]) / (2 * apart);
-  const t = (theta >= 0 ? 1 : -1) / (Math.abs(theta) + Math.sqrt(theta * theta + 1));
-  const c = 1 / Math.sqrt(t * t + 1);
-  const s = t * c;
-  const turn = (A, p, q) => {
-    const [a, b] = [A[p], A[q]];
-    A[p] = c * a - s * b;
-    A[q] = s * a + c * b;
-  };
-  for (let m = 0; m < n; m++) turn(S, m * n + i, m * n + k);
-  for (let m = 0; m < n; m++) turn(S, i * n + m, k * n + m);
-  for (let m = 0; vectors && m < n; m++) turn(vectors, m * n + i, m * n + k);
+  return most * Math.sqrt(Math.max(...eigenvalues(S, n).map(([real]) => real)));
 }
 
 /**

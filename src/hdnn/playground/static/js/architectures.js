@@ -69,25 +69,50 @@ export const SCHEMES = {
   DirectMap: null,
 };
 
-/** name -> structure of K, J (null: a baseline; "inverse": J K' = I), its own scheme. */
+const GUARANTEE = "Hamiltonian: its gradient cannot fall below 1, whatever the weights.";
+
+/**
+ * name -> structure of K, J (null: a baseline; "inverse": J K' = I), its own scheme; what the page
+ * calls it and says about it. A step of a Hamiltonian network has a determinant of at least 1
+ * (eigenvalues 1 + i h lambda in pairs, or a splitting, which preserves volume), and so has the
+ * product of all steps: its norm, the largest singular value, is at least 1.
+ */
 export const ARCHITECTURES = {
-  H1: { structure: "dense", J: "J1", scheme: "ForwardEuler", equation: "y ← y + h J₁ Kᵀ σ(K y + b)" },
-  H2: { structure: "dense", J: "J2", scheme: "ForwardEuler", equation: "y ← y + h J₂ Kᵀ σ(K y + b)" },
+  H1: {
+    title: "H1 (Hamiltonian)", about: GUARANTEE, structure: "dense", J: "J1", scheme: "ForwardEuler",
+    equation: "y ← y + h J₁ Kᵀ σ(K y + b)",
+  },
+  H2: {
+    title: "H2 (Hamiltonian)", about: GUARANTEE, structure: "dense", J: "J2", scheme: "ForwardEuler",
+    equation: "y ← y + h J₂ Kᵀ σ(K y + b)",
+  },
   MS1: {
+    title: "MS1 (Hamiltonian)", about: GUARANTEE,
     structure: "off-diagonal-skew", J: "inverse", scheme: "Verlet", first: "z", bias: "ms1",
     equation: "z ← z − h σ(K₀ᵀ y + b₁);  y ← y + h σ(K₀ z + b₂)",
   },
-  MS2: { structure: "skew", J: "inverse", scheme: "ForwardEuler", equation: "y ← y + h σ(K y + b),  K = −Kᵀ" },
+  MS2: {
+    title: "MS2 (Hamiltonian)", about: GUARANTEE, structure: "skew", J: "inverse", scheme: "ForwardEuler",
+    equation: "y ← y + h σ(K y + b),  K = −Kᵀ",
+  },
   MS3: {
+    title: "MS3 (Hamiltonian)", about: GUARANTEE,
     structure: "off-diagonal", J: "J1", scheme: "Verlet", first: "y",
     equation: "y ← y + h K₁ᵀ σ(K₁ z + b₁);  z ← z − h K₂ᵀ σ(K₂ y + b₂)",
   },
   HS: {
+    title: "HS (Hamiltonian)", about: GUARANTEE,
     structure: "block-diagonal", J: "J1", scheme: "SemiImplicitEuler", first: "y",
     equation: "y ← y + h K₂ᵀ σ(K₂ z + b₂);  z ← z − h K₁ᵀ σ(K₁ y + b₁)",
   },
-  ResNet: { structure: "dense", J: null, scheme: "ForwardEuler", equation: "y ← y + h σ(K y + b)" },
-  FCNN: { structure: "dense", J: null, scheme: "DirectMap", equation: "y ← σ(K y + b)" },
+  ResNet: {
+    title: "ResNet (skip connections)", about: "No Hamiltonian structure: often learns as well, without a guarantee.",
+    structure: "dense", J: null, scheme: "ForwardEuler", equation: "y ← y + h σ(K y + b)",
+  },
+  FCNN: {
+    title: "Plain network (no skip connections)", about: "Layers in sequence, nothing else: its gradient vanishes with depth.",
+    structure: "dense", J: null, scheme: "DirectMap", equation: "y ← σ(K y + b)",
+  },
 };
 
 /** The schemes that a network of the catalogue can be discretized with. */
@@ -108,7 +133,7 @@ const largest = (codes) => codes.reduce((most, c) => Math.max(most, Math.abs(c))
 /**
  * What a network is: its architecture, sizes and tables.
  * @param {object} given architecture, width, layers, T or step, scheme, first, activation,
- *   timeInvariant, and optionally J (a matrix that stands for the named one).
+ *   timeInvariant.
  */
 export function describe(given) {
   const row = own(ARCHITECTURES, given.architecture);
@@ -126,14 +151,14 @@ export function describe(given) {
   }
   const codes = STRUCTURES[row.structure](n);
   const bias = biasCodes(row, n);
-  const J = row.J && row.J !== "inverse" ? (given.J ?? INTERCONNECTIONS[row.J](n)) : null;
+  const J = row.J && row.J !== "inverse" ? INTERCONNECTIONS[row.J](n) : null;
   const usesStep = scheme !== "DirectMap";
   const h = usesStep ? (given.step ?? given.T / layers) : 1;
   const first = given.first ?? row.first ?? "y";
   const spec = {
     architecture: given.architecture, n, layers, h, usesStep, scheme, first, activation,
     timeInvariant: Boolean(given.timeInvariant), row, codes, bias, J,
-    coefficients: given.coefficients ?? SCHEMES[scheme],
+    coefficients: SCHEMES[scheme],
     parameters: largest(codes), biases: n,
   };
   return { ...spec, stages: lower(spec) };

@@ -1,62 +1,69 @@
 // The form of settings, made from their one definition; tooltips.
 
-import { SETTINGS, checked } from "./state.js";
+import { SETTINGS } from "./state.js";
 
 /** Fill the form; `changed(name, value)` is called with what the user chooses. */
-export function makeControls(form, changed, refused) {
+export function makeControls(form, changed) {
   const groups = new Map();
   for (const [name, setting] of Object.entries(SETTINGS)) {
     if (setting.group === "hidden") continue;
-    if (!groups.has(setting.group)) {
-      const fieldset = document.createElement("fieldset");
-      const legend = document.createElement("legend");
-      legend.textContent = setting.group;
-      fieldset.append(legend);
-      form.append(fieldset);
-      groups.set(setting.group, fieldset);
-    }
-    groups.get(setting.group).append(control(name, setting, changed, refused));
+    if (!groups.has(setting.group)) groups.set(setting.group, makeGroup(form, setting.group));
+    groups.get(setting.group).append(control(name, setting, changed));
   }
 }
 
-function control(name, setting, changed, refused) {
+/** A titled group; what few people change is folded away. */
+function makeGroup(form, title) {
+  const folded = title === "More settings";
+  const group = document.createElement(folded ? "details" : "fieldset");
+  const heading = document.createElement(folded ? "summary" : "legend");
+  heading.textContent = title;
+  group.append(heading);
+  form.append(group);
+  return group;
+}
+
+function control(name, setting, changed) {
   const label = document.createElement("label");
   label.dataset.tip = setting.help;
   label.dataset.name = name;
   const words = document.createElement("span");
   words.textContent = setting.label;
-  const input = document.createElement(setting.kind === "choice" ? "select" : "input");
+  const input = document.createElement(setting.slider ? "input" : "select");
   input.name = name;
   input.id = `setting-${name}`;
-  if (setting.kind === "choice") input.append(...setting.options.map(({ value, title }) => new Option(title, value)));
-  else Object.assign(input, { type: "number", min: setting.low, max: setting.high, step: "any", inputMode: "decimal" });
-  if (setting.value === null) input.placeholder = "own";
-  input.addEventListener("change", () => {
-    const value = checked(setting, input.value);
-    if (value === undefined) refused(name, setting, input);
-    else changed(name, value);
-  });
-  // The arrows of a number move by a sensible step, from any value.
-  input.addEventListener("keydown", (event) => {
-    const up = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (!up || setting.kind === "choice") return;
-    event.preventDefault();
-    const next = Number(input.value || 0) + up * setting.step;
-    input.value = String(Number(Math.max(setting.low, Math.min(setting.high, next)).toPrecision(6)));
-    input.dispatchEvent(new Event("change"));
-  });
-  label.append(words, input);
+  label.append(words);
+  if (setting.slider) {
+    // The position of the slider is the number of the value in its list.
+    Object.assign(input, { type: "range", min: 0, max: setting.values.length - 1, step: 1 });
+    label.className = "slider";
+    label.append(document.createElement("b")); // not an output, which the label would name instead
+    input.addEventListener("input", () => showValue(input, setting, setting.values[input.value]));
+  } else {
+    input.append(...setting.values.map((value) => new Option(setting.title(value), value)));
+  }
+  input.addEventListener("change", () => changed(name, setting.slider ? setting.values[input.value] : input.value));
+  label.append(input);
   return label;
+}
+
+function showValue(input, setting, value) {
+  if (!setting.slider) {
+    input.value = value;
+    return;
+  }
+  input.value = setting.values.indexOf(value);
+  input.setAttribute("aria-valuetext", setting.title(value));
+  input.previousElementSibling.textContent = setting.title(value);
 }
 
 /** Write the state into the form. */
 export function showState(form, state) {
-  for (const name of Object.keys(SETTINGS)) {
-    const input = form.elements[name];
-    if (input && document.activeElement !== input) input.value = state[name] ?? "";
+  for (const [name, setting] of Object.entries(SETTINGS)) {
+    if (form.elements[name]) showValue(form.elements[name], setting, state[name]);
   }
-  form.querySelector("[data-name=arms]").hidden = state.data !== "spirals";
   const made = state.data === "drawn" || state.data === "table";
+  form.querySelector("[data-name=arms]").hidden = state.data !== "spirals";
   form.querySelector("[data-name=noise]").hidden = made;
   form.querySelector("[data-name=test]").hidden = state.data === "drawn"; // too few to keep some
 }

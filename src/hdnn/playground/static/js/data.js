@@ -2,7 +2,6 @@
 
 import { PlaygroundError } from "./architectures.js";
 import { Random } from "./random.js";
-import { symmetricEigenvalues } from "./analysis.js";
 
 export const SIZE = 4000;
 const MOST_CLASSES = 6;
@@ -135,21 +134,22 @@ function fields(text, separator) {
 const isNumber = (text) => text.trim() !== "" && Number.isFinite(Number(text));
 
 /** A CSV file: its columns with their names, numeric or not. */
-export function parseTable(text, name = "the file") {
-  if (text.length > MOST_BYTES) {
-    throw new PlaygroundError(`${name.slice(0, 60)} has ${Math.round(text.length / 1e6)} MB; the playground takes up to 20`);
-  }
-  if (text.includes("\u0000")) throw new PlaygroundError(`${name.slice(0, 60)} is no text file`);
+export async function parseTable(file) {
+  const name = file.name.slice(0, 60);
+  if (file.size > MOST_BYTES) throw new PlaygroundError(`${name} has ${Math.round(file.size / 1e6)} MB; the playground takes up to 20`);
+  if (file.size === 0) throw new PlaygroundError(`${name} is empty`);
+  const text = await file.text();
+  if (text.includes("\u0000")) throw new PlaygroundError(`${name} is not a text file`);
   const first = text.slice(0, 5000).split("\n", 1)[0];
   const separator = [",", ";", "\t"].reduce((a, b) => (first.split(b).length > first.split(a).length ? b : a));
   const rows = fields(text.replace(/^\ufeff/, ""), separator);
   const width = rows[0]?.length ?? 0;
-  if (width < 2 || width > 2000) throw new PlaygroundError(`a CSV needs two columns or more, ${name.slice(0, 60)} has ${width}`);
+  if (width < 2 || width > 2000) throw new PlaygroundError(`a CSV needs two columns or more, ${name} has ${width}`);
   const header = rows[0].some((cell) => !isNumber(cell)) && rows.length > 1;
   const names = header ? rows.shift() : rows[0].map((_, k) => `column ${k + 1}`);
   const bad = rows.findIndex((row) => row.length !== width);
   if (bad >= 0) throw new PlaygroundError(`line ${bad + 1 + (header ? 1 : 0)} has ${rows[bad].length} fields, the first has ${width}`);
-  if (rows.length < 4) throw new PlaygroundError(`${name.slice(0, 60)} has ${rows.length} rows; at least 4 are needed`);
+  if (rows.length < 4) throw new PlaygroundError(`${name} has ${rows.length} rows; at least 4 are needed`);
   const columns = names.map((title, k) => {
     const cells = rows.map((row) => row[k]);
     return { title: title.slice(0, 40) || `column ${k + 1}`, cells, numeric: cells.every(isNumber), kinds: new Set(cells).size };
@@ -163,30 +163,42 @@ export function parseTable(text, name = "the file") {
   return { name, columns, numeric, labels, label, x: inputs[0], y: inputs[1], rows: rows.length, cut: rows.length >= MOST_ROWS };
 }
 
+/** Call `take(file)` for a file that is dropped on the page or chosen. */
+export function acceptFiles(take) {
+  const veil = document.getElementById("drop");
+  const input = document.getElementById("file");
+  const carries = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragover", (event) => {
+    if (!carries(event)) return;
+    event.preventDefault();
+    veil.hidden = false;
+  });
+  addEventListener("dragleave", (event) => event.relatedTarget === null && (veil.hidden = true));
+  addEventListener("drop", (event) => {
+    veil.hidden = true;
+    if (!carries(event)) return;
+    event.preventDefault();
+    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
+  input.addEventListener("change", () => {
+    if (input.files[0]) take(input.files[0]);
+    input.value = "";
+  });
+}
+
 const standardized = (values) => {
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
   const spread = Math.sqrt(values.reduce((a, b) => a + (b - mean) ** 2, 0) / values.length) || 1;
   return values.map((v) => (v - mean) / spread);
 };
 
-/** Points of two columns, or of the two principal components of all numeric ones, standardized. */
+/** Points of two columns, standardized. */
 export function tableSample(table) {
   const { columns, label } = table;
   const numbers = (k) => standardized(columns[k].cells.map(Number));
   const kinds = [...new Set(columns[label].cells)].sort((a, b) => (isNumber(a) && isNumber(b) ? a - b : a < b ? -1 : 1));
-  const inputs = table.numeric.filter((k) => k !== label).slice(0, 32);
-  const [x, y] = table.x === "pca" ? principal(inputs.map(numbers)) : [numbers(table.x), numbers(table.y)];
+  const [x, y] = [numbers(table.x), numbers(table.y)];
   const points = Float32Array.from({ length: 2 * x.length }, (_, i) => (i & 1 ? y : x)[i >> 1]);
   const place = new Map(kinds.map((kind, k) => [kind, k]));
   return { points, labels: Int32Array.from(columns[label].cells, (c) => place.get(c)), classes: kinds.length, names: kinds };
-}
-
-function principal(columns) {
-  const d = columns.length;
-  const S = new Float64Array(d * d);
-  columns.forEach((a, i) => columns.forEach((b, k) => (S[i * d + k] = a.reduce((sum, v, t) => sum + v * b[t], 0))));
-  const vectors = Float64Array.from(S, (_, p) => (p % (d + 1) === 0 ? 1 : 0));
-  const values = symmetricEigenvalues(S, d, vectors);
-  const order = values.map((_, k) => k).sort((a, b) => values[b] - values[a]);
-  return [0, 1].map((c) => standardized(columns[0].map((_, t) => columns.reduce((sum, col, i) => sum + col[t] * vectors[i * d + order[c]], 0))));
 }

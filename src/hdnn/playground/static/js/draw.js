@@ -1,4 +1,4 @@
-// The panels. Each draws itself on a context (a canvas or SVG) of given size, from what a network's
+// The panels. Each draws itself on a canvas of given size, from what a network's
 // view holds: the last snapshot, the history, the data, and where the flow stands.
 
 export const CLASS_COLORS = ["#0072b2", "#e07b00", "#009e73", "#b5589c", "#56b4e9", "#8c6d1f"];
@@ -7,8 +7,13 @@ const CLASS_RGB = CLASS_COLORS.map(rgb);
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
 export const themes = {
-  light: { ink: "#1d2733", soft: "#66727f", line: "#d9dee4", paper: "#ffffff", point: "#ffffff" },
-  dark: { ink: "#e8edf2", soft: "#96a3b0", line: "#36414d", paper: "#1b222a", point: "#11161b" },
+  light: {
+    ink: "#1d2733", soft: "#66727f", line: "#d9dee4", paper: "#ffffff", classes: CLASS_COLORS, networks: ["#0072b2", "#c96a00"],
+  },
+  dark: {
+    ink: "#e8edf2", soft: "#96a3b0", line: "#36414d", paper: "#1b222a", networks: ["#56b4e9", "#f09a3a"],
+    classes: ["#56b4e9", "#f5a742", "#3fc79a", "#d98cc6", "#c3e6fb", "#cdb35c"],
+  },
 };
 
 const clamp = (v, a, b) => Math.max(a, Math.min(b, v));
@@ -85,7 +90,7 @@ function dots(ctx, theme, list, radius) {
       ctx.moveTo(x + radius, y);
       ctx.arc(x, y, radius, 0, 2 * Math.PI);
     }
-    ctx.fillStyle = CLASS_COLORS[label % CLASS_COLORS.length];
+    ctx.fillStyle = theme.classes[label % theme.classes.length];
     ctx.fill();
   }
 }
@@ -197,10 +202,10 @@ function principal(states, start, n, count, taken) {
  * What the flow is looked at from: at first the plane of the data, in the end one with the direction
  * in which the output layer decides, so that what was learned can be seen; between them a turn.
  */
-function projection(snapshot, augmentation) {
+function projection(snapshot) {
   const { n, V, outputs, flow, depths, shown } = snapshot;
   const axis = (i) => Array.from({ length: n }, (_, k) => (k === i ? 1 : 0));
-  const from = [axis(0), axis(augmentation === "spread" ? n - 1 : 1)];
+  const from = [axis(0), axis(1)];
   const start = (depths.length - 1) * n * shown;
   const head = Array.from(V.subarray(0, n));
   const first = outputs === 1 && dot(head, head) > 1e-12 ? unit(head) : principal(flow, start, n, shown, []);
@@ -210,6 +215,22 @@ function projection(snapshot, augmentation) {
   return (t) => orthonormal([0, 1].map((k) => from[k].map((c, i) => (1 - t) * c + t * to[k][i])));
 }
 
+/** How far the points are apart at a shown depth: the largest standard deviation of a coordinate. */
+function spreadAt({ n, shown, flow: states }, d) {
+  let most = 0;
+  for (let k = 0, at = d * n * shown; k < n; k++, at += shown) {
+    let [sum, squares] = [0, 0];
+    for (let s = at; s < at + shown; s++) sum += states[s] / shown;
+    for (let s = at; s < at + shown; s++) squares += (states[s] - sum) ** 2 / shown;
+    most = Math.max(most, Math.sqrt(squares));
+  }
+  return most;
+}
+
+/** Whether all points are in one place, as far as an eye can tell. */
+const isOnePlace = (snapshot, d) => spreadAt(snapshot, d) < 0.01 * spreadAt(snapshot, 0);
+export const isCollapsed = (snapshot) => isOnePlace(snapshot, snapshot.depths.length - 1);
+
 /** The data carried through the layers, at the depth where the slider stands. */
 export function flow(ctx, w, h, view, theme) {
   const { snapshot, data, depth } = view;
@@ -218,7 +239,7 @@ export function flow(ctx, w, h, view, theme) {
   const at = clamp(depth, 0, 1) * (depths.length - 1);
   const [low, part] = [Math.min(Math.floor(at), depths.length - 2), at - Math.min(Math.floor(at), depths.length - 2)];
   const smooth = depth * depth * (3 - 2 * depth);
-  const turn = (snapshot.turn ??= projection(snapshot, view.augmentation));
+  const turn = (snapshot.turn ??= projection(snapshot));
   const [u, v] = turn(smooth);
   const size = n * shown;
   const along = (d, s, b) => {
@@ -241,12 +262,12 @@ export function flow(ctx, w, h, view, theme) {
   const scale = Math.max(snapshot.extent, extent(Math.round(at), [u, v]), 1e-6) * 1.12;
   const half = Math.min(w, h) / 2;
   const place = ([x, y]) => [w / 2 + (x / scale) * half, h / 2 - (y / scale) * half];
-  if (outputs === 1 && smooth > 0.6) decision(ctx, w, h, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
+  if (outputs === 1 && smooth > 0.6) decision(ctx, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
   ctx.lineWidth = 0.7;
   // A network without a step jumps: its points leave no trails.
   for (let s = 0; s < (snapshot.usesStep ? Math.min(shown, 36) : 0); s++) {
     ctx.globalAlpha = 0.3;
-    ctx.strokeStyle = CLASS_COLORS[data.test.labels[s] % CLASS_COLORS.length];
+    ctx.strokeStyle = theme.classes[data.test.labels[s] % theme.classes.length];
     const path = [];
     for (let d = Math.max(0, low - 8); d <= low; d++) path.push(place(project(d, s)));
     path.push(place(between(s)));
@@ -255,11 +276,18 @@ export function flow(ctx, w, h, view, theme) {
   ctx.globalAlpha = 0.9;
   dots(ctx, theme, byClass(shown, data.test.labels, (s) => place(between(s))), half < 100 ? 1.5 : 2);
   ctx.globalAlpha = 1;
+  if (isOnePlace(snapshot, Math.round(at))) {
+    const [x, y] = place(between(0));
+    const words = depth === 1 ? "all points end in one place" : "all points are in one place";
+    ctx.font = `600 11px ${FONT}`;
+    const room = ctx.measureText(words).width / 2 + 4; // the dot may be near an edge
+    text(ctx, theme, words, clamp(x, room, w - room), y + (y > h / 2 ? -12 : 20), { align: "center", size: 11, weight: 600, color: theme.ink });
+  }
   text(ctx, theme, `layer ${Math.round(depth * snapshot.layers)} of ${snapshot.layers}`, w - 6, h - 7, { align: "right" });
 }
 
 /** The plane where the output layer changes its mind; in the last view it is a line across. */
-function decision(ctx, w, h, theme, V, n, place, [u, v], alpha) {
+function decision(ctx, theme, V, n, place, [u, v], alpha) {
   const head = Array.from(V.subarray(0, n));
   const [a, b] = [dot(head, u), dot(head, v)];
   const square = a * a + b * b;
@@ -271,15 +299,10 @@ function decision(ctx, w, h, theme, V, n, place, [u, v], alpha) {
   ctx.lineWidth = 1;
   ctx.setLineDash([4, 4]);
   const [p, q] = [place([foot[0] - b * away, foot[1] + a * away]), place([foot[0] + b * away, foot[1] - a * away])];
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(0, 0, w, h);
-  ctx.clip();
   ctx.beginPath();
   ctx.moveTo(...p);
   ctx.lineTo(...q);
   ctx.stroke();
-  ctx.restore();
   ctx.setLineDash([]);
   ctx.globalAlpha = 1;
 }
@@ -362,11 +385,11 @@ export function weights(ctx, w, h, view, theme) {
     ctx.globalAlpha = lines.length > 20 ? 0.35 : 0.6;
     for (const line of lines) polyline(ctx, xs, Array.from(line, f.y));
   };
-  draw(found.lines, CLASS_COLORS[0]);
-  draw(found.biases, CLASS_COLORS[1]);
+  draw(found.lines, theme.classes[0]);
+  draw(found.biases, theme.classes[1]);
   ctx.globalAlpha = 1;
-  text(ctx, theme, "K", f.left + 2, h - 4, { color: CLASS_COLORS[0], weight: 600 });
-  text(ctx, theme, "b", f.left + 14, h - 4, { color: CLASS_COLORS[1], weight: 600 });
+  text(ctx, theme, "K", f.left + 2, h - 4, { color: theme.classes[0], weight: 600 });
+  text(ctx, theme, "b", f.left + 14, h - 4, { color: theme.classes[1], weight: 600 });
   text(ctx, theme, "depth →", f.left + f.width, h - 4, { align: "right" });
 }
 
@@ -422,7 +445,7 @@ export function energy(ctx, w, h, view, theme) {
   ctx.lineWidth = 1.2;
   ctx.globalAlpha = 0.65;
   for (let s = 0; s < few; s++) {
-    ctx.strokeStyle = CLASS_COLORS[data.test.labels[s] % CLASS_COLORS.length];
+    ctx.strokeStyle = theme.classes[data.test.labels[s] % theme.classes.length];
     polyline(ctx, xs, depths.map((_, d) => f.y(found[d * few + s])));
   }
   ctx.globalAlpha = 1;

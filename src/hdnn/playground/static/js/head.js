@@ -71,15 +71,6 @@ function hessian(outputs, n, Y, y0, B, R, labels, ridge, H) {
   const p = new Float64Array(outputs);
   for (let i = 0; i < B; i++) {
     for (let k = 0; k < n; k++) z[k] = Y[y0 + k * B + i];
-    if (outputs === 1) {
-      const q1 = R[i] * B + labels[i];
-      const curvature = (q1 * (1 - q1)) / B;
-      for (let a = 0, row = 0; a < q; a++, row += q) {
-        const scaled = curvature * z[a];
-        for (let c = 0; c <= a; c++) H[row + c] += scaled * z[c];
-      }
-      continue;
-    }
     for (let o = 0; o < outputs; o++) {
       p[o] = R[i * outputs + o] * B + (outputs === 1 ? labels[i] : labels[i] === o ? 1 : 0);
     }

@@ -1,14 +1,12 @@
-// The page: settings, two networks, playing, files, links.
+// The page: settings, two networks, playing, data, links.
 
 import { PlaygroundError } from "./architectures.js";
 import { makeControls, makeTips, showState } from "./controls.js";
-import { boundsOf, sample, split, tableSample } from "./data.js";
+import { acceptFiles, boundsOf, parseTable, sample, split, tableSample } from "./data.js";
 import { makeDrawing } from "./drawing.js";
-import { acceptFiles, readFile, saveNetwork } from "./files.js";
 import { makeFlowControls } from "./flow.js";
-import { measure } from "./measure.js";
 import { pythonCode } from "./python.js";
-import { SETTINGS, fromHash, networkOf, toHash } from "./state.js";
+import { SETTINGS, fromHash, networkOf, toHash, trainingOf } from "./state.js";
 import { TOUR } from "./tour.js";
 import { View } from "./views.js";
 
@@ -18,11 +16,11 @@ const LEAD = 150; // iterations that the faster network may be ahead
 
 class App {
   constructor() {
-    Object.assign(this, { playing: false, drawn: [], table: null, loaded: null, tour: null, frames: 0 });
+    Object.assign(this, { playing: false, drawn: [], table: null, tour: null, frames: 0 });
     this.views = [0, 1].map((index) => new View(index, this));
     $("main").append(...this.views.map((view) => view.element));
     this.flow = makeFlowControls(this.views);
-    makeControls($("controls"), (name, value) => this.set({ [name]: value }), (name, setting, input) => this.refuse(setting, input));
+    makeControls($("controls"), (name, value) => this.set({ [name]: value }));
     makeTips();
     this.tableForm = this.makeTableForm();
     const active = () => this.state.data === "drawn";
@@ -38,7 +36,6 @@ class App {
     const { state, tour, drawn, message } = fromHash(hash);
     this.state = state;
     this.drawn = drawn;
-    this.loaded = null;
     this.say(message);
     if (tour !== null) this.showTour(tour);
     else {
@@ -53,18 +50,10 @@ class App {
       $("file").click();
       this.say("Choose a CSV file, or drop one anywhere on the page.");
       showState($("controls"), this.state);
-      $("controls").elements.data.value = this.state.data;
       return;
     }
-    this.loaded = null;
     this.state = { ...this.state, ...changes };
     this.restart();
-  }
-
-  refuse(setting, input) {
-    const even = setting.key === "w" ? " even" : "";
-    this.say(`${setting.label} takes ${setting.integer ? `an${even} integer` : "a number"} from ${setting.low} to ${setting.high}, got “${input.value.slice(0, 20)}”.`);
-    input.value = this.state[input.name] ?? "";
   }
 
   makeData() {
@@ -82,22 +71,13 @@ class App {
   /** New data and new networks from the settings. */
   restart() {
     const { state } = this;
-    let data = this.makeData();
-    const scaler = this.loaded?.scaler;
-    if (scaler) data = { ...data, points: data.points.map((v, i) => (v - scaler.mean[i & 1]) / scaler.scale[i & 1]) };
+    const data = this.makeData();
     this.data = split(data, Number(state.test), state.seed);
     if (state.data === "drawn") this.data.test = this.data.train = split(data, 0, state.seed).train;
     const bounds = state.data === "drawn" ? { x: -1, y: -1, side: 2 } : boundsOf(data.points);
-    const config = {
-      learningRate: state.learningRate, batch: state.batch, alpha: state.alpha, alphaC: state.alphaC,
-      method: state.method, augmentation: state.augmentation, seed: state.seed,
-    };
     this.shown().forEach((view) => {
-      const name = view.index ? state.second : state.first;
-      const loaded = view.index === 0 ? this.loaded : null;
-      const network = loaded ? loaded.network : networkOf(state, name);
-      const fits = loaded?.V && loaded.classes === data.classes;
-      view.start({ network, config, data: this.data, bounds, V: fits ? loaded.V : null });
+      const network = networkOf(state, view.index ? state.second : state.first);
+      view.start({ network, config: trainingOf(state), data: this.data, bounds });
       view.post("limit", { value: LEAD });
     });
     this.show();
@@ -112,12 +92,11 @@ class App {
   show() {
     const { state, views } = this;
     showState($("controls"), state);
-    views[0].choices(SETTINGS.first.options, state.first);
-    views[1].choices(SETTINGS.second.options, state.second);
+    views[0].choices(SETTINGS.first, state.first);
+    views[1].choices(SETTINGS.second, state.second);
     const alone = state.second === "none";
     views[1].element.classList.toggle("off", alone);
     $("main").classList.toggle("alone", alone);
-    $("download-1").disabled = alone;
     views[0].other = alone ? null : views[1];
     views[1].other = views[0];
     for (const update of this.drawings) update();
@@ -144,29 +123,15 @@ class App {
 
   reset() {
     if (this.playing) this.play(false);
-    this.loaded = null;
     this.restart();
   }
 
   /** A snapshot has come: the slower network says how far the other may go. */
   progressed(view) {
-    const iterations = this.shown().map((v) => v.snapshot?.iteration ?? 0);
     const slowest = Math.min(...this.shown().filter((v) => !v.snapshot?.diverged).map((v) => v.snapshot?.iteration ?? 0));
     for (const other of this.shown()) other.post("limit", { value: slowest + LEAD });
-    if (view.index === 0) this.count(iterations[0], view.snapshot.milliseconds);
+    if (view.index === 0) $("iteration").textContent = `iteration ${view.snapshot.iteration}`;
     view.other?.dirty(["curves"]);
-  }
-
-  count(iteration) {
-    const time = performance.now();
-    const before = this.counted ?? { time, iteration };
-    if (time - before.time > 700 || iteration < before.iteration) {
-      const rate = this.playing ? Math.round((1000 * (iteration - before.iteration)) / (time - before.time)) : 0;
-      this.rate = rate > 0 ? ` · ${rate}/s` : "";
-      this.counted = { time, iteration };
-    } else this.counted = before;
-    $("iteration").firstElementChild.textContent = `iteration ${iteration}`;
-    $("iteration").lastElementChild.textContent = this.playing ? (this.rate ?? "") : "";
   }
 
   redraw() {
@@ -177,7 +142,6 @@ class App {
       this.turn = !this.turn; // the views take turns in being first
       const views = this.turn ? this.shown() : this.shown().reverse();
       const done = views.map((view) => view.render(began + DRAWING));
-      this.drawing = performance.now() - began;
       if (!done.every(Boolean)) this.redraw();
     });
   }
@@ -228,7 +192,7 @@ class App {
       const { table } = this;
       const option = (k) => new Option(table.columns[k].title, k);
       const lists = {
-        x: ["Across", [...table.numeric.map(option), new Option("first principal component", "pca")]],
+        x: ["Across", table.numeric.map(option)],
         y: ["Up", table.numeric.map(option)],
         label: ["Class", table.labels.map(option)],
       };
@@ -240,9 +204,8 @@ class App {
         select.name = `column-${name}`;
         select.append(...options);
         select.value = table[name];
-        select.disabled = name === "y" && table.x === "pca";
         select.addEventListener("change", () => {
-          table[name] = select.value === "pca" ? "pca" : Number(select.value);
+          table[name] = Number(select.value);
           this.restart();
         });
         label.append(words, select);
@@ -251,34 +214,16 @@ class App {
     };
   }
 
+  /** Use a CSV file, or say why it cannot be used. */
   async take(file) {
-    $("file-menu").open = false;
     try {
-      const { table, network } = await readFile(file);
-      if (table) {
-        this.table = table;
-        this.set({ data: "table" });
-        this.say(table.cut ? `The first ${table.rows} rows are used.` : null);
-      } else this.takeNetwork(network);
+      this.table = await parseTable(file);
+      this.set({ data: "table" });
+      this.say(this.table.cut ? `The first ${this.table.rows} rows are used.` : null);
     } catch (error) {
       if (!(error instanceof PlaygroundError)) throw error;
       this.say(`That file cannot be used: ${error.message}.`);
     }
-  }
-
-  takeNetwork(loaded) {
-    const { network } = loaded;
-    if (this.playing) this.play(false);
-    this.loaded = loaded;
-    const known = SETTINGS.scheme.options.some((o) => o.value === network.scheme);
-    this.state = {
-      ...this.state, first: network.architecture, width: network.width, layers: network.layers,
-      T: network.step ? Number((network.step * network.layers).toPrecision(6)) : this.state.T,
-      scheme: known && network.scheme !== "ForwardEuler" ? network.scheme : "own", activation: network.activation,
-      timeInvariant: network.timeInvariant ? "yes" : "no", augmentation: loaded.augmentation,
-    };
-    this.restart();
-    this.say(`Loaded: ${network.architecture}, ${network.layers} layers, width ${network.width}.`);
   }
 
   // --- tour ---------------------------------------------------------------------------------------
@@ -294,9 +239,7 @@ class App {
     tour.querySelector(".back").disabled = step === 0;
     tour.querySelector(".next").textContent = step === TOUR.length - 1 ? "Finish" : "Next";
     document.body.dataset.focus = focus;
-    this.loaded = null;
-    const fresh = fromHash("").state;
-    this.state = { ...fresh, ...state };
+    this.state = { ...fromHash("").state, ...state };
     this.restart();
     tour.querySelector("h2").focus({ preventScroll: true });
   }
@@ -317,9 +260,6 @@ class App {
     click("tour-open", () => this.showTour(this.tour ?? 0));
     click("link", () => this.copy(location.href, "The link to these settings is copied."));
     click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
-    click("download-0", () => saveNetwork(this.views[0], this.data.names));
-    click("download-1", () => saveNetwork(this.views[1], this.data.names));
-    click("measure", () => this.measure());
     click("theme", () => this.switchTheme());
     $("message").querySelector("button").addEventListener("click", () => this.say(null));
     $("speed").addEventListener("change", ({ target }) => this.views.forEach((v) => v.post("speed", { value: Number(target.value) })));
@@ -333,8 +273,10 @@ class App {
     addEventListener("hashchange", () => this.open(location.hash));
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.views.forEach((v) => v.dirty()));
-    document.addEventListener("click", ({ target }) => document.querySelectorAll("details.menu[open]").forEach((menu) => menu.contains(target) || (menu.open = false)));
-    if (matchMedia("(max-width: 760px)").matches) $("settings").open = false;
+    const narrow = matchMedia("(max-width: 760px)");
+    const fold = () => ($("settings").open = !narrow.matches);
+    narrow.addEventListener("change", fold);
+    fold();
   }
 
   endTour() {
@@ -344,7 +286,7 @@ class App {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select")) return;
     const held = event.target.matches("button, summary");
     const actions = { s: () => this.step(), r: () => this.reset(), t: () => this.showTour(this.tour ?? 0) };
     if (event.key === " " && !held) {
@@ -360,16 +302,6 @@ class App {
     this.views.forEach((v) => v.dirty());
   }
 
-  async measure() {
-    $("file-menu").open = false;
-    this.say("Measuring, for about 15 seconds…");
-    const { steps, pages } = await measure(this);
-    const words = steps.map(({ layers, stepsInFrame }, i) =>
-      `${layers} layers: ${stepsInFrame.toFixed(1)} training steps in a frame’s 16.7 ms, ` +
-      `${pages[i].updatesPerSecond.toFixed(0)} images a second, input blocked for at most ${pages[i].longestBlock.toFixed(0)} ms`);
-    this.say(`${words.join("; ")}.`);
-  }
-
   python() {
     const steps = Math.ceil(this.data.train.labels.length / this.state.batch);
     const epochs = Math.max(50, Math.ceil((this.views[0].snapshot?.iteration ?? 0) / steps));
@@ -379,16 +311,12 @@ class App {
   async copy(text, message) {
     try {
       await navigator.clipboard.writeText(text);
+      this.say(message);
     } catch {
-      const area = Object.assign(document.createElement("textarea"), { value: text });
-      document.body.append(area);
-      area.select();
-      document.execCommand("copy");
-      area.remove();
+      this.say("This browser does not let the page copy.");
     }
-    this.say(message);
   }
 }
 
 const app = new App();
-globalThis.playground = { app, measure: () => measure(app) };
+globalThis.playground = { app };

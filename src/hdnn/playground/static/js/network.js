@@ -1,15 +1,14 @@
-// A network in typed arrays: parameters in float32, as files hold them, everything else in double.
+// A network in typed arrays: parameters in float32, as PyTorch holds them, everything else in double.
 
 import { activate } from "./activations.js";
 import { describe } from "./architectures.js";
 import { multiply, outer } from "./products.js";
 import { Random } from "./random.js";
-import { backwardTile, forwardTile, isTile } from "./tile.js";
 
 export class Network {
   /**
-   * @param {object} given see `describe`; also seed and scale of the initial weights, or theta and
-   *   beta themselves, (layers or 1) x parameters.
+   * @param {object} given see `describe`; also the seed of the initial weights, or theta and beta
+   *   themselves, (layers or 1) x parameters.
    */
   constructor(given) {
     Object.assign(this, describe(given));
@@ -21,11 +20,7 @@ export class Network {
       this.theta.set(given.theta);
       this.beta.set(given.beta);
     } else {
-      const random = new Random(given.seed ?? 0);
-      const scale = given.scale ?? 1;
-      for (const array of [this.theta, this.beta]) {
-        for (let p = 0; p < array.length; p++) array[p] = scale * random.normal();
-      }
+      this.initialize(new Random(given.seed ?? 0));
     }
     // How often a parameter stands in K: the smoothness penalty counts entries.
     this.multiplicity = new Float64Array(P);
@@ -35,7 +30,6 @@ export class Network {
       b: new Float64Array(this.layers * m),
       A: S ? new Float64Array(this.layers * w * m) : null,
     }));
-    this.tile = this.stages.map((stage) => isTile(stage, this.activation));
     this.spaces = new Map();
     const most = (size) => new Float64Array(Math.max(...this.stages.map(size)));
     this.scratch = { dW: most((s) => s.m * s.r), dA: most((s) => s.m * s.w), db: most((s) => s.m) };
@@ -43,6 +37,14 @@ export class Network {
       theta: new Float64Array(this.theta.length),
       beta: new Float64Array(this.beta.length),
     };
+  }
+
+  /** Hamiltonian networks as in the paper, K and b standard normal; baselines as Glorot does it. */
+  initialize(random) {
+    const baseline = this.row.J === null;
+    const scale = baseline ? 1 / Math.sqrt(this.n) : 1;
+    for (let p = 0; p < this.theta.length; p++) this.theta[p] = scale * random.normal();
+    for (let p = 0; p < this.beta.length; p++) this.beta[p] = baseline ? 0 : random.normal();
   }
 
   /** Write the parameters into the matrices of every stage. */
@@ -104,10 +106,6 @@ export class Network {
         const { read, r, write, w, m, S, c, carry } = stages[t];
         const { W, b, A } = weights[t];
         const [from, to, z] = [q * size, (q + 1) * size, q * units * B];
-        if (this.tile[t]) {
-          forwardTile(W, A, j * 16, b, j * 4, X, from, to, Z, D, z, B);
-          continue;
-        }
         for (let i = 0; i < m; i++) Z.fill(b[j * m + i], z + i * B, z + (i + 1) * B);
         multiply(W, j * m * r, r, 1, m, r, X, from + read * B, Z, z, B);
         activate(activation, Z, D, z, m * B);
@@ -135,14 +133,12 @@ export class Network {
       for (let t = stages.length - 1; t >= 0; t--, q--) {
         const stage = stages[t];
         const { read, r, write, w, m, S } = stage;
-        const { W, A } = weights[t];
         const [x, z, g] = [(q * n + read) * B, q * units * B, write * B];
         if (S && parameters) {
           dA.fill(0);
           outer(G, g, w, Z, z, m, dA, 0, B);
         }
-        if (this.tile[t]) backwardTile(W, A, j * 16, G, D, z, E, db, B);
-        else this.backwardStage(stage, weights[t], j, ws, z);
+        this.backwardStage(stage, weights[t], j, ws, z);
         if (parameters) {
           dW.fill(0);
           outer(E, 0, m, X, x, r, dW, 0, B);

@@ -21,15 +21,14 @@ function data(state, { drawn, table }) {
   }
   if (state.data === "table") {
     const title = (k) => quoted(table.columns[k].title);
-    const lines = ["import pandas", `table = pandas.read_csv(${quoted(table.name)}, sep=None, engine="python")`];
-    if (table.x === "pca") {
-      lines.push(
-        `numbers = table.select_dtypes("number").drop(columns=[${title(table.label)}], errors="ignore")`,
-        "numbers = torch.tensor(((numbers - numbers.mean()) / numbers.std(ddof=0)).values)",
-        "X = numbers @ torch.linalg.svd(numbers, full_matrices=False).Vh[:2].T",
-      );
-    } else lines.push(`X = torch.tensor(table[[${title(table.x)}, ${title(table.y)}]].values)`);
-    return [...lines, "X = ((X - X.mean(0)) / X.std(0, correction=0)).float()", `y = torch.tensor(table[${title(table.label)}].astype("category").cat.codes.values).long()`, ...shuffle, ...cut];
+    return [
+      "import pandas",
+      `table = pandas.read_csv(${quoted(table.name)}, sep=None, engine="python")`,
+      `X = torch.tensor(table[[${title(table.x)}, ${title(table.y)}]].values)`,
+      "X = ((X - X.mean(0)) / X.std(0, correction=0)).float()",
+      `y = torch.tensor(table[${title(table.label)}].astype("category").cat.codes.values).long()`,
+      ...shuffle, ...cut,
+    ];
   }
   const noise = state.noise ?? PROBLEMS[state.data].noise;
   if (state.data === "spirals") {
@@ -63,9 +62,9 @@ function network(state, architecture) {
 export function pythonCode(state, { drawn = [], table = null, classes = 2, epochs = 50 } = {}) {
   const names = [state.first, state.second].filter((name) => name !== "none");
   const outputs = classes > 2 ? classes : 1;
-  const spread = state.augmentation === "append" ? "" : `, ${quoted(state.augmentation)}`;
+  const baseline = names.some((name) => ARCHITECTURES[name].J === null);
   return `${[
-    "# The settings of the hdnn playground. Random numbers differ from those of the page.",
+    "# The settings of the hdnn playground. Random numbers and the decay of the learning rate differ.",
     "import torch",
     "import hdnn",
     "from hdnn.training import Trainer, TrainingConfig",
@@ -75,13 +74,19 @@ export function pythonCode(state, { drawn = [], table = null, classes = 2, epoch
     "",
     "config = TrainingConfig(",
     `    method=${quoted(state.method)}, epochs=${epochs}, batch_size=${state.batch}, learning_rate=${state.learningRate},`,
-    `    alpha=${state.alpha}, alpha_c=${state.alphaC}, seed=${state.seed},`,
+    `    alpha=${state.alpha}, alpha_c=${state.alphaC}, schedule="cosine", seed=${state.seed},`,
     ")",
     "networks = [",
     ...names.map((name) => `    ${network(state, name)},`),
     "]",
     "for network in networks:",
-    `    model = hdnn.Model(network, ${outputs}, hdnn.Augmentation(2, ${state.width}${spread}))`,
+    ...(baseline ? [
+      '    if network.name in ("ResNet", "FCNN"):  # initialized as Glorot does it, not as the paper',
+      "        with torch.no_grad():",
+      "            network.field.weights.theta.div_(network.features**0.5)",
+      "            network.field.weights.beta.zero_()",
+    ] : []),
+    `    model = hdnn.Model(network, ${outputs}, hdnn.Augmentation(2, ${state.width}))`,
     "    Trainer(model, config).fit(X_train, y_train)",
     "    accuracy = (model.predict(X_test) == y_test).double().mean()",
     "    with torch.no_grad():",

@@ -1,55 +1,52 @@
-// The settings: each defined once, with its range, its label, its help and its key in a link.
+// The settings: each defined once, with its values, its label, its help and its key in a link.
 
 import { ACTIVATIONS } from "./activations.js";
-import { ARCHITECTURES, SCHEMES, schemesOf } from "./architectures.js";
+import { ARCHITECTURES, schemesOf } from "./architectures.js";
 import { PROBLEMS } from "./data.js";
 
 const VERSION = 1;
 
-const choice = (key, value, options, label, help, group) => ({ key, value, options, label, help, group, kind: "choice" });
-const number = (key, value, low, high, step, label, help, group, integer = false) =>
-  ({ key, value, low, high, step, label, help, group, integer, kind: "number" });
-
-const titles = (entries) => entries.map(([value, title]) => ({ value, title }));
-const plain = (names) => names.map((name) => ({ value: name, title: name }));
-const SCHEME_TITLES = {
-  own: "its own", ForwardEuler: "forward Euler", Leapfrog: "leapfrog", Yoshida4: "Yoshida, order 4",
+/** A list to choose from; `titles` has [value, what the page shows] pairs. */
+const choice = (key, value, titles, label, help, group) => {
+  const shown = new Map(titles);
+  return { key, value, values: [...shown.keys()], title: (v) => shown.get(v), label, help, group };
 };
 
+/** A slider over an ordered list of values. */
+const slider = (key, value, values, label, help, group, title = String) =>
+  ({ key, value, values, title, label, help, group, slider: true });
+
+const plain = (names) => names.map((name) => [name, name]);
+const upTo = (last, step = 1) => Array.from({ length: Math.floor(last / step) + 1 }, (_, i) => i * step);
+const networks = Object.entries(ARCHITECTURES).map(([name, row]) => [name, row.title]);
+
 export const SETTINGS = {
-  data: choice("d", "swiss-roll", titles([
-    ...Object.entries(PROBLEMS).map(([name, p]) => [name, p.title]), ["drawn", "Drawn"], ["table", "CSV file"],
-  ]), "Data set", "What the networks learn to separate. Draw your own points, or drop a CSV file anywhere on the page.", "Data"),
-  arms: number("k", 3, 2, 6, 1, "Arms", "How many spirals, each a class of its own.", "Data", true),
-  noise: number("z", null, 0, 2, 0.01, "Noise", "Uniform noise on each coordinate; empty: the data set's own.", "Data"),
-  test: choice("te", "0.5", titles([["0.2", "20 %"], ["0.5", "50 %"], ["0.8", "80 %"]]), "Test share", "Share of the points that is kept for testing.", "Data"),
-  width: number("w", 4, 2, 16, 2, "Width", "n: numbers in a state. The points have two; the others start at 0 and give the flow room.", "Network", true),
-  layers: number("l", 64, 1, 1000, 1, "Layers", "N: depth. A flow of time T in N steps of h = T / N.", "Network", true),
-  T: number("T", 2.5, 0.01, 100, 0.1, "Time T", "How long the flow lasts. A long flow in few layers has large steps h = T / N, which are unstable.", "Network"),
-  scheme: choice("s", "own", titles(Object.entries(SCHEME_TITLES)), "Scheme", "How time is discretized. Splittings need a separable network (MS1, MS3, HS); the others keep forward Euler.", "Network"),
-  activation: choice("f", "tanh", plain(Object.keys(ACTIVATIONS)), "Activation", "σ. Its integral is the energy: log cosh for tanh.", "Network"),
-  timeInvariant: choice("ti", "no", plain(["no", "yes"]), "Tied weights", "All layers share their weights: an autonomous flow, whose energy is conserved up to the scheme's error.", "Network"),
-  augmentation: choice("au", "append", plain(["append", "spread"]), "Zeros", "Where the added zeros go: (x, y, 0, 0), or (x, 0, 0, y).", "Network"),
-  learningRate: number("lr", 0.02, 0.0001, 1, 0.005, "Learning rate", "Step size of Adam.", "Training"),
-  batch: number("n", 125, 1, 1000, 1, "Batch", "Points in a training step.", "Training", true),
-  alpha: number("al", 0.0005, 0, 1, 0.0005, "Smoothness α", "Weight of the penalty on the change of the weights from layer to layer.", "Training"),
-  alphaC: number("ac", 0.0001, 0, 1, 0.0001, "Output α", "Weight of the penalty on the output layer.", "Training"),
-  method: choice("m", "coordinate", titles([["coordinate", "Newton"], ["joint", "joint"]]), "Output layer", "Newton: solved exactly in every step. Joint: trained along with the others.", "Training"),
-  seed: number("r", 0, 0, 999999, 1, "Seed", "Of the points, the initial weights and the batches.", "Training", true),
-  first: choice("a", "H1", plain(Object.keys(ARCHITECTURES)), "First network", "", "hidden"),
-  second: choice("b", "FCNN", [...plain(Object.keys(ARCHITECTURES)), { value: "none", title: "none" }], "Second network", "", "hidden"),
+  data: choice("d", "swiss-roll", [
+    ...Object.entries(PROBLEMS).map(([name, p]) => [name, p.title]), ["drawn", "Draw your own"], ["table", "CSV file…"],
+  ], "Data set", "What the networks learn to separate. Draw your own points, or drop a CSV file anywhere on the page.", "Data"),
+  arms: slider("k", 3, [2, 3, 4, 5, 6], "Arms", "How many spirals, each a class of its own.", "Data"),
+  noise: slider("z", null, [null, 0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1], "Noise", "Uniform noise on each coordinate.", "Data", (v) => (v === null ? "usual" : String(v))),
+  layers: slider("l", 64, [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 200, 256, 400, 512, 700, 1000], "Layers", "Depth N. The network is a flow of time T in N steps of size h = T / N.", "Network"),
+  T: slider("T", 2.5, [0.1, 0.2, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30, 40, 60, 100], "Time T", "How long the flow lasts. A long flow in few layers has large steps h = T / N, which can be unstable. The plain network has no steps and ignores it.", "Network"),
+  width: slider("w", 4, [2, 4, 6, 8, 10, 12, 14, 16], "Extra dimensions", "A point has two coordinates. The extra ones start at 0 and give the flow room to pull the classes apart.", "Network", (v) => String(v - 2)),
+  timeInvariant: choice("ti", "no", plain(["no", "yes"]), "Shared weights", "All layers have the same weights. The energy of a Hamiltonian network is then conserved, up to the error of its steps.", "Network"),
+  learningRate: slider("lr", 0.02, [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5], "Learning rate", "Step size of the optimizer (Adam) at the start. It falls while the training goes on, so that the network settles.", "Training"),
+  seed: slider("r", 0, upTo(99), "Random seed", "Of the points, the initial weights and the batches.", "Training"),
+  batch: slider("n", 125, [1, 5, 10, 25, 50, 125, 250, 500, 1000], "Batch size", "Points in one training step.", "More settings"),
+  alpha: slider("al", 0.0005, [0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.1, 1], "Smoothness", "Regularization of the layers: how strongly the weights of neighboring layers are kept alike.", "More settings"),
+  alphaC: slider("ac", 0.0001, [0, 0.00001, 0.0001, 0.001, 0.01, 0.1, 1], "Regularization", "Of the output layer: how strongly its weights are kept small.", "More settings"),
+  method: choice("m", "coordinate", [["coordinate", "solved exactly"], ["joint", "gradient steps"]], "Output layer", "Solved exactly in every step (Newton's method), or trained by gradient steps like the other layers.", "More settings"),
+  scheme: choice("s", "own", [["own", "usual"], ["ForwardEuler", "forward Euler"], ["Leapfrog", "leapfrog"], ["Yoshida4", "Yoshida, order 4"]], "Time steps", "How a step in time is computed. Leapfrog and Yoshida need a separable network (MS1, MS3, HS); the others keep forward Euler.", "More settings"),
+  activation: choice("f", "tanh", plain(Object.keys(ACTIVATIONS)), "Activation", "The nonlinear function σ of every layer. Its integral is the energy: log cosh for tanh. The guarantee of Hamiltonian networks needs an increasing one (all but sin).", "More settings"),
+  test: choice("te", "0.5", [["0.2", "20 %"], ["0.5", "50 %"], ["0.8", "80 %"]], "Test share", "Share of the points that is kept for testing.", "More settings"),
+  first: choice("a", "H1", networks, "First network", "", "hidden"),
+  second: choice("b", "ResNet", [...networks, ["none", "none"]], "Second network", "", "hidden"),
 };
 
 export const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, s]) => [name, s.value]));
 
-/** A value as the setting wants it, or undefined. */
-export function checked(setting, text) {
-  if (setting.kind === "choice") return setting.options.some((o) => o.value === text) ? text : undefined;
-  if (String(text).trim() === "") return setting.value === null ? null : undefined;
-  const value = Number(text);
-  const fits = value >= setting.low && value <= setting.high && (!setting.integer || Number.isInteger(value));
-  return fits && !(setting.key === "w" && value % 2) ? value : undefined;
-}
+/** The value that a text stands for, or undefined. */
+const parse = (setting, text) => setting.values.find((value) => String(value ?? "") === text);
 
 /** The part of a link after #: what differs from the defaults; drawn points as numbers. */
 export function toHash(state, { tour = null, drawn = [] } = {}) {
@@ -76,17 +73,15 @@ export function fromHash(hash) {
   } catch {
     return bad("The link is damaged");
   }
-  const version = Number(given.get("v") ?? VERSION);
-  if (version > VERSION) return bad("The link comes from a later version of the playground");
-  if (version !== VERSION) return bad("The link is damaged");
-  const state = defaults();
+  if (given.has("v") && given.get("v") !== String(VERSION)) return bad("The link comes from another version of the playground");
   const tour = given.has("tour") ? Number(given.get("tour")) - 1 : null;
   if (tour !== null && ![0, 1, 2, 3, 4].includes(tour)) return bad("The tour has five steps");
+  const state = defaults();
   const keys = new Map(Object.entries(SETTINGS).map(([name, s]) => [s.key, name]));
   for (const [key, text] of given) {
     if (["v", "tour", "p"].includes(key)) continue;
     const name = keys.get(key);
-    const value = name && checked(SETTINGS[name], text);
+    const value = name && parse(SETTINGS[name], text);
     if (value === undefined) return bad(`The link has a setting that does not exist (${key.slice(0, 20)})`);
     state[name] = value;
   }
@@ -130,4 +125,11 @@ export function networkOf(state, architecture) {
   };
 }
 
-export const schemeCoefficients = SCHEMES;
+// The learning rate after t steps is learningRate / (1 + t / DECAY). At a constant rate the Swiss
+// roll is learned in a second and lost again later: once the loss is tiny Adam's steps are noise.
+const DECAY = 300;
+
+/** How settings train a network. */
+export function trainingOf({ learningRate, batch, alpha, alphaC, method, seed }) {
+  return { learningRate, decay: DECAY, batch, alpha, alphaC, method, seed };
+}

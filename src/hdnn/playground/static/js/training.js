@@ -26,14 +26,13 @@ export class Adam {
   }
 }
 
-/** (x, y) to y_0 of width n: append gives (x, y, 0, ...), spread (x, 0, ..., y). */
-export function augment(points, indices, n, mode, X, B) {
+/** (x, y) to y_0 = (x, y, 0, ...) of width n. */
+export function augment(points, indices, n, X, B) {
   X.fill(0, 0, n * B);
-  const second = mode === "spread" ? n - 1 : 1;
   for (let i = 0; i < B; i++) {
     const p = indices ? indices[i] : i;
     X[i] = points[2 * p];
-    X[second * B + i] = points[2 * p + 1];
+    X[B + i] = points[2 * p + 1];
   }
 }
 
@@ -41,7 +40,7 @@ export class Trainer {
   /**
    * @param {Network} network trained in place.
    * @param {{points: Float32Array, labels: Int32Array, classes: number}} data the training part.
-   * @param {object} config learningRate, batch, alpha, alphaC, method, augmentation, seed.
+   * @param {object} config learningRate, decay, batch, alpha, alphaC, method, seed.
    */
   constructor(network, data, config) {
     Object.assign(this, { network, data, config });
@@ -85,7 +84,7 @@ export class Trainer {
     const B = chosen.length;
     const n = network.n;
     const { ws, R, labels } = this.space(B);
-    augment(data.points, chosen, n, config.augmentation, ws.X, B);
+    augment(data.points, chosen, n, ws.X, B);
     for (let i = 0; i < B; i++) labels[i] = data.labels[chosen[i]];
     const y = network.forward(ws);
     let result;
@@ -95,7 +94,7 @@ export class Trainer {
       gradient(V, outputs, n, ws.X, y, B, R, config.alphaC, this.headGrads);
     } else {
       result = newton(V, outputs, n, ws.X, y, B, labels, config.alphaC, R);
-      for (let k = 0; k < V.length; k++) V[k] = Math.fround(V[k]); // as files hold it
+      for (let k = 0; k < V.length; k++) V[k] = Math.fround(V[k]); // as PyTorch holds it
       logits(V, outputs, n, ws.X, y, B, R);
       result = residuals(R, labels, outputs, B);
     }
@@ -120,7 +119,7 @@ export class Trainer {
   solveOutput() {
     const { network, data, config, batch: B } = this;
     const { ws, R, labels } = this.space(B);
-    augment(data.points, null, network.n, config.augmentation, ws.X, B);
+    augment(data.points, null, network.n, ws.X, B);
     labels.set(data.labels.subarray(0, B));
     const y = network.forward(ws);
     newton(this.V, this.outputs, network.n, ws.X, y, B, labels, Math.max(config.alphaC, 1e-4), R);
@@ -128,22 +127,13 @@ export class Trainer {
 
   update() {
     const { network, config } = this;
+    const { learningRate, decay } = config;
+    const rate = decay ? learningRate / (1 + this.iteration / decay) : learningRate;
     const [theta, beta, head] = this.optimizers;
-    theta.step(network.theta, network.grads.theta, config.learningRate);
-    beta.step(network.beta, network.grads.beta, config.learningRate);
-    if (config.method === "joint") head.step(this.V, this.headGrads, config.learningRate);
+    theta.step(network.theta, network.grads.theta, rate);
+    beta.step(network.beta, network.grads.beta, rate);
+    if (config.method === "joint") head.step(this.V, this.headGrads, rate);
     network.assemble();
-  }
-
-  /** Norms of the gradient of the last step by layer. */
-  layerGradients() {
-    const { rows, parameters: P, biases: Q, grads } = this.network;
-    return Float64Array.from({ length: rows }, (_, j) => {
-      let sum = 0;
-      for (let p = j * P; p < (j + 1) * P; p++) sum += grads.theta[p] ** 2;
-      for (let p = j * Q; p < (j + 1) * Q; p++) sum += grads.beta[p] ** 2;
-      return Math.sqrt(sum);
-    });
   }
 
   /** Logits of any points, (count, outputs). */
@@ -153,7 +143,7 @@ export class Trainer {
     for (let start = 0; start < count; start += B) {
       const size = Math.min(B, count - start);
       const { ws, R } = this.space(size);
-      augment(points.subarray(2 * start), null, this.network.n, this.config.augmentation, ws.X, size);
+      augment(points.subarray(2 * start), null, this.network.n, ws.X, size);
       const y = this.network.forward(ws);
       logits(this.V, this.outputs, this.network.n, ws.X, y, size, R);
       out.set(R, start * this.outputs);

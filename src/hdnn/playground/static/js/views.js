@@ -1,8 +1,7 @@
 // A network on the page: its worker, its history, its panels.
 
 import { ARCHITECTURES } from "./architectures.js";
-import { CLASS_COLORS, PANELS, format, themes } from "./draw.js";
-import { SvgContext } from "./svg.js";
+import { PANELS, format, isCollapsed, themes } from "./draw.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
 
@@ -11,14 +10,6 @@ export const theme = () => {
   const dark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   return themes[dark ? "dark" : "light"];
 };
-
-export function download(name, blob) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
 
 /** The iterations and what was seen at them, thinned out so that it never grows. */
 class History {
@@ -48,7 +39,7 @@ export class View {
   /** @param {number} index 0 or 1. @param {object} app asked for data, told of snapshots. */
   constructor(index, app) {
     Object.assign(this, { index, app, snapshot: null, history: new History(), depth: 1, panels: {} });
-    this.color = () => CLASS_COLORS[index ? 1 : 0];
+    this.color = (colors) => colors.networks[index];
     this.element = document.getElementById("network").content.firstElementChild.cloneNode(true);
     this.element.dataset.index = index;
     this.element.setAttribute("aria-label", index ? "Second network" : "First network");
@@ -67,11 +58,6 @@ export class View {
     help.setAttribute("aria-label", `What is “${title}”?`);
     const canvas = figure.querySelector("canvas");
     canvas.setAttribute("aria-label", title);
-    figure.addEventListener("click", ({ target }) => {
-      if (!target.dataset.kind) return;
-      this.export(name, target.dataset.kind);
-      figure.querySelector(".save").open = false;
-    });
     this.element.querySelector(".panels").append(figure);
     this.panels[name] = { canvas, figure, dirty: true };
     new ResizeObserver(() => {
@@ -81,10 +67,10 @@ export class View {
   }
 
   /** Begin anew with a network, data and settings. */
-  start({ network, config, data, bounds, V = null }) {
-    Object.assign(this, { data, bounds, given: network, augmentation: config.augmentation, snapshot: null, history: new History() });
+  start({ network, config, data, bounds }) {
+    Object.assign(this, { data, bounds, given: network, snapshot: null, history: new History() });
     this.number = (this.number ?? 0) + 1;
-    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds, V });
+    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
     this.dirty();
   }
 
@@ -92,22 +78,12 @@ export class View {
     this.worker.postMessage({ type, ...more });
   }
 
-  /** The answer of the worker to a request. */
-  request(type, answer) {
-    return new Promise((resolve) => {
-      (this.waiting ??= {})[answer] = resolve;
-      this.post(type);
-    });
-  }
-
   receive(message) {
     if (message.type === "error") this.app.say(message.message);
-    else if (message.type !== "snapshot") this.waiting?.[message.type]?.(message);
     else if (message.number === this.number) { // else of what was there before
       if (message.flow) Object.assign(message, { turn: null, extent: null }); // derived from it
       this.snapshot = { ...this.snapshot, ...message };
       this.history.add(this.snapshot);
-      this.updates = (this.updates ?? 0) + 1;
       this.dirty();
       this.app.progressed(this);
     }
@@ -171,39 +147,17 @@ export class View {
     if (snapshot.diverged) return ["bad", "Diverged: the loss is not a number. Lower the learning rate or T."];
     const norms = Array.from(snapshot.norms);
     const [low, high] = [Math.min(...norms), Math.max(...norms)];
-    if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} on its way to the first layers.`];
+    if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} at the first layers${isCollapsed(snapshot) ? ". All points end in one place" : ""}.`];
     if (!(high < 1e3)) return ["bad", `The gradient explodes: up to ${format(high)}.`];
     return ["good", `The gradient stays between ${format(low)} and ${format(high)}.`];
   }
 
-  /** A panel as an image file. */
-  async export(name, kind) {
-    const { canvas } = this.panels[name];
-    const [w, h] = [canvas.clientWidth, canvas.clientHeight];
-    const colors = theme();
-    const file = `hdnn-${this.given.architecture}-${name}.${kind}`;
-    if (kind === "svg") {
-      const ctx = new SvgContext(w, h);
-      ctx.fillStyle = colors.paper;
-      ctx.fillRect(0, 0, w, h);
-      PANELS[name].draw(ctx, w, h, this, colors);
-      download(file, new Blob([ctx.toString()], { type: "image/svg+xml" }));
-      return;
-    }
-    const image = Object.assign(document.createElement("canvas"), { width: 3 * w, height: 3 * h });
-    const ctx = image.getContext("2d");
-    ctx.scale(3, 3);
-    ctx.fillStyle = colors.paper;
-    ctx.fillRect(0, 0, w, h);
-    PANELS[name].draw(ctx, w, h, this, colors);
-    image.toBlob((blob) => download(file, blob), "image/png");
-  }
-
-  /** Fill the list of architectures. */
-  choices(options, value) {
+  /** Fill the list of architectures, and say what the chosen one is. */
+  choices({ values, title }, value) {
     const select = this.element.querySelector(".architecture");
-    select.replaceChildren(...options.map(({ value: v, title }) => new Option(title, v, false, v === value)));
+    select.replaceChildren(...values.map((v) => new Option(title(v), v, false, v === value)));
     select.dataset.tip = ARCHITECTURES[value]?.equation ?? "";
+    this.element.querySelector(".about").textContent = ARCHITECTURES[value]?.about ?? "";
     select.setAttribute("aria-label", `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`);
   }
 }

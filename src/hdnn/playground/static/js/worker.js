@@ -25,20 +25,19 @@ const now = () => performance.now();
 const spread = (last, count) =>
   [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
 
-function start({ number, network: given, config, train, test, bounds, V }) {
+function start({ number, network: given, config, train, test, bounds }) {
   const network = new Network(given);
   const trainer = new Trainer(network, train, config);
-  if (V) trainer.V.set(V);
   const shown = Math.min(network.layers > 256 ? CARRIED / 2 : CARRIED, test.labels.length);
   const y0 = new Float32Array(network.n * shown);
-  augment(test.points, null, network.n, config.augmentation, y0, shown);
+  augment(test.points, null, network.n, y0, shown);
   run = {
     network, trainer, test, y0, shown, bounds,
     depths: spread(network.layers, SHOWN),
-    number, parts: {}, last: null, snapped: 0, times: [], trained: Boolean(V), diverged: false,
+    number, parts: {}, last: null, snapped: 0, trained: false, diverged: false,
   };
   // So that there are regions to show before the first step.
-  if (!V && config.method !== "joint") trainer.solveOutput();
+  if (config.method !== "joint") trainer.solveOutput();
   snapshot(true);
 }
 
@@ -48,12 +47,7 @@ function tick() {
   const begin = now();
   const allowed = started.iteration + (rate * (begin - started.time)) / 1000;
   const goal = Math.min(limit, allowed);
-  let steps = 0;
-  while (run.trainer.iteration < goal && now() - begin < SLICE && !run.diverged) {
-    oneStep();
-    steps += 1;
-  }
-  if (steps) run.times.push([(now() - begin) / steps, steps]);
+  while (run.trainer.iteration < goal && now() - begin < SLICE && !run.diverged) oneStep();
   if (now() - run.snapped > INTERVAL) snapshot(false);
   if (run.trainer.iteration < goal) channel.port2.postMessage(null);
   else setTimeout(tick, 4);
@@ -140,13 +134,10 @@ function weightLines() {
 function snapshot(whole) {
   const { network, trainer, test, depths, shown } = run;
   run.snapped = now();
-  const times = run.times.map(([ms]) => ms).sort((a, b) => a - b);
-  run.times = [];
   const tested = network.layers > 256 ? 125 : 500;
   postMessage({
     type: "snapshot", number: run.number, iteration: trainer.iteration, trained: run.trained, diverged: run.diverged,
     loss: run.last?.loss ?? null, accuracy: run.last?.accuracy ?? null,
-    milliseconds: times[times.length >> 1] ?? null,
     outputs: trainer.outputs, n: network.n, layers: network.layers, h: network.h, J: network.row.J,
     usesStep: network.usesStep, V: Float64Array.from(trainer.V), depths, shown,
     ...part("test", whole, () => ({ test: trainer.evaluate(test, whole ? Infinity : tested) })),
@@ -183,21 +174,6 @@ const handlers = {
   },
   limit({ value }) {
     limit = value;
-  },
-  export() {
-    const { network, trainer } = run;
-    postMessage({ type: "export", theta: network.theta.slice(), beta: network.beta.slice(), V: trainer.V.slice() });
-  },
-  /** Training steps in a frame's 16.7 ms, the median over a second. */
-  measure() {
-    const times = [];
-    for (const end = now() + 1500; now() < end; ) {
-      const begin = now();
-      for (let i = 0; i < 5; i++) oneStep();
-      times.push((now() - begin) / 5);
-    }
-    times.sort((a, b) => a - b);
-    postMessage({ type: "measured", milliseconds: times[times.length >> 1], best: times[0] });
   },
 };
 

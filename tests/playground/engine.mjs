@@ -1,4 +1,4 @@
-// Runs the playground's engine on cases from standard input; tests/test_playground.py compares.
+// Runs the playground's engine on cases from standard input; test_engine.py compares.
 import { readFileSync } from "node:fs";
 
 const folder = process.argv[2];
@@ -8,7 +8,8 @@ const { Trainer } = await load("training");
 const analysis = await load("analysis");
 const { schemesOf, ARCHITECTURES } = await load("architectures");
 const { ACTIVATIONS } = await load("activations");
-const files = await load("safetensors");
+const { sample, split } = await load("data");
+const { defaults, networkOf, trainingOf } = await load("state");
 
 const list = (array) => Array.from(array);
 
@@ -60,15 +61,17 @@ const tasks = {
   eigenvalues: ({ matrices, n }) =>
     matrices.map((A) => analysis.eigenvalues(Float64Array.from(A), n)),
 
-  /** Read a safetensors file, give its outputs on points, and write it again. */
-  async file({ bytes, points, labels }) {
-    const file = files.read(Uint8Array.from(Buffer.from(bytes, "base64")).buffer);
-    const network = new Network(file.network);
-    const data = { points: Float32Array.from(points), labels: Int32Array.from(labels), classes: file.classes };
-    const trainer = new Trainer(network, data, { batch: 10, augmentation: file.augmentation });
-    if (file.V) trainer.V.set(file.V);
-    const written = files.write(network, trainer.V, { ...file, feature_names: null });
-    return { logits: list(trainer.predict(data.points)), bytes: Buffer.from(written).toString("base64") };
+  /** Test accuracies of a training with the page's default settings. */
+  defaults({ architecture, seed, iterations, every }) {
+    const state = { ...defaults(), seed };
+    const { train, test } = split(sample(state.data, state), Number(state.test), seed);
+    const trainer = new Trainer(new Network(networkOf(state, architecture)), train, trainingOf(state));
+    const accuracy = [];
+    for (let i = 1; i <= iterations; i++) {
+      trainer.step();
+      if (i % every === 0) accuracy.push(trainer.evaluate(test).accuracy);
+    }
+    return { accuracy };
   },
 };
 
@@ -76,7 +79,7 @@ const cases = JSON.parse(readFileSync(0, "utf8"));
 const results = [];
 for (const { task, ...given } of cases) {
   try {
-    results.push(await tasks[task](given));
+    results.push(tasks[task](given));
   } catch (error) {
     results.push({ error: String(error.message), kind: error.constructor.name });
   }

@@ -1,19 +1,11 @@
-"""The playground: its engine is hdnn (compared by Node), its server serves one folder."""
+"""The playground's engine, run by Node: it computes what hdnn computes, and its defaults learn."""
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import os
-import re
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,16 +19,14 @@ import hdnn
 from hdnn import schemes
 from hdnn.analysis import sensitivities
 from hdnn.data import split
-from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
-from hdnn.playground import FOLDER, make_server
-from hdnn.playground.server import HEADERS
+from hdnn.playground import FOLDER
 from hdnn.config import TrainingConfig
 from hdnn.training.loops import AutogradLoop, Batches
 from hdnn.zoo import ARCHITECTURES
 
-RUNNER = Path(__file__).with_name("playground_engine.mjs")
+RUNNER = Path(__file__).with_name("engine.mjs")
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(
     NODE is None and "HDNN_CI" not in os.environ, reason="Node 20 or later runs the engine"
@@ -241,7 +231,6 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
             "alpha": config.alpha,
             "alphaC": config.alpha_c,
             "batch": 125,
-            "augmentation": "append",
         },
     }
     found = run([case])[0]
@@ -253,168 +242,41 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
         assert not np.allclose(curve[1:], curve[:-1], rtol=1e-4)
 
 
-@needs_node
-@pytest.mark.parametrize(("name", "scheme"), PAIRS)
-def test_files_go_through_the_engine_and_back(
-    name: str, scheme: str | None, tmp_path: Path
-) -> None:
-    net = build(name, scheme, layers=3, time_invariant=name == "H2")
-    classes = 3 if name == "HS" else 2
-    outputs = classes if classes > 2 else 1
-    mode = "spread" if name == "H1" else "append"
-    labels = ["a", "\N{GREEK SMALL LETTER BETA}", 'c"'][:classes]
-    model = Model(net, outputs, hdnn.Augmentation(2, 4, mode), classes=labels)
-    torch.nn.init.normal_(model.head.weight)
-    path = tmp_path / "model.safetensors"
-    hdnn.save(model, path)
-    X = torch.randn(9, 2, dtype=torch.float32)
-    case = {
-        "task": "file",
-        "bytes": base64.b64encode(path.read_bytes()).decode(),
-        "points": X.flatten().tolist(),
-        "labels": [0] * 9,
-    }
-    found = run([case])[0]
-    assert "error" not in found, found
-    close(found["logits"], model(X), "logits")
-    path.write_bytes(base64.b64decode(found["bytes"]))
-    again = hdnn.load(path)
-    assert again.classes == labels
-    assert repr(again.network) == repr(net)
-    for key, tensor in model.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[key], tensor, rtol=0, atol=0)
+def accuracies(architecture: str, iterations: int, seeds: range) -> np.ndarray:
+    """Test accuracies with the page's default settings, every 50 iterations, (seeds, times)."""
+    case = {"task": "defaults", "architecture": architecture, "iterations": iterations, "every": 50}
+    return np.array([found["accuracy"] for found in run([{**case, "seed": s} for s in seeds])])
 
 
 @needs_node
-def test_hostile_files_are_errors_for_people(tmp_path: Path) -> None:
-    path = tmp_path / "net.safetensors"
-    hdnn.save(build("H1", layers=3), path)
-    good = path.read_bytes()
-    header = int.from_bytes(good[:8], "little")
-
-    def edited(old: bytes, new: bytes) -> bytes:
-        changed = good[8 : 8 + header].replace(old, new)
-        return len(changed).to_bytes(8, "little") + changed + good[8 + header :]
-
-    bad = [
-        good[:40],
-        good[:-9],
-        b"",
-        b"\xff" * 64,
-        edited(b"H1", b"H9"),
-        edited(b"layers", b"layer5"),
-        edited(b"tanh", b"__proto__"),
-        edited(b'\\"features\\": 4', b'\\"features\\": 4000000'),
-        edited(b"F32", b"I32"),
-        edited(b'\\"format\\": 1', b'\\"format\\": 7'),
-        edited(b"hdnn", b"hddn"),
-        good[: 8 + header] + b"\xff" * (len(good) - 8 - header),
-    ]
-    cases = [{"task": "file", "bytes": base64.b64encode(b).decode()} for b in bad]
-    for number, found in enumerate(run(cases)):
-        assert found.get("kind") == "PlaygroundError", (number, found)
-        assert len(found["error"]) < 200
+def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
+    """What the first screen and the tour say of H1, the ResNet and the plain network."""
+    seeds = range(3)
+    assert accuracies("H1", 750, seeds)[:, -1].min() >= 0.95
+    assert accuracies("ResNet", 1500, seeds)[:, -1].min() >= 0.95
+    assert accuracies("FCNN", 750, seeds)[:, -1].max() <= 0.6
 
 
-@pytest.fixture
-def server() -> Iterator[Any]:
-    with make_server() as bound:
-        thread = threading.Thread(target=bound.serve_forever)
-        thread.start()
-        yield bound
-        bound.shutdown()
-        thread.join()
+@needs_node
+@pytest.mark.slow
+def test_what_the_default_has_learned_it_keeps() -> None:
+    """From 3 s to 60 s after Play, at the page's 250 iterations a second, for five seeds."""
+    found = accuracies("H1", 60 * 250, range(5))
+    assert found.shape == (5, 300)
+    assert found[:, 15 - 1 :].min() >= 0.95
 
 
-def get(server: Any, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
-    connection.putrequest(method, path)  # as it is: no client tidies the address
-    connection.endheaders()
-    answer = connection.getresponse()
-    found = answer.status, dict(answer.getheaders()), answer.read()
-    connection.close()
-    return found
-
-
-def test_the_server_serves_the_page_with_a_strict_policy(server: Any) -> None:
-    status, headers, body = get(server, "/")
-    assert (status, body) == (200, (FOLDER / "index.html").read_bytes())
-    assert headers.items() >= HEADERS.items()
-    policy = headers["Content-Security-Policy"]
-    assert "unsafe" not in policy
-    assert policy.split(";")[0] == "default-src 'none'"
-    # Other hosts send no header, so the page says the same itself.
-    meta = re.search(rb'Content-Security-Policy" content="([^"]*)"', body)
-    assert meta is not None
-    assert meta[1].decode() == policy.removesuffix("; frame-ancestors 'none'")
-    status, headers, body = get(server, "/js/main.js?v=1")
-    assert (status, headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
-    status, headers, body = get(server, "/", "HEAD")
-    assert (status, body) == (200, b"")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../server.py",
-        "/js/../../server.py",
-        "/%2e%2e/server.py",
-        "/..%2fserver.py",
-        "/%2e%2e%2f%2e%2e%2ferrors.py",
-        "/..\\server.py",
-        "//etc/passwd",
-        "/js",
-        "/js/",
-        "/index.html/",
-        "/%00",
-        "/missing.js",
-    ],
-)
-def test_nothing_outside_the_folder_is_served(server: Any, path: str) -> None:
-    assert get(server, path)[0] == 404
-
-
-def test_other_methods_are_not_served(server: Any) -> None:
-    assert get(server, "/", "POST")[0] == 501
-
-
-def test_the_server_binds_to_loopback_and_explains_a_taken_port(server: Any) -> None:
-    assert server.server_address[0] == "127.0.0.1"
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        held.listen()
-        with pytest.raises(HdnnError, match="--port 0"):
-            make_server(held.getsockname()[1])
-
-
-def test_the_page_is_small_and_asks_nobody() -> None:
-    files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 300_000
-    for path in files:
-        links = re.findall(r"https?://[\w./]+", path.read_text())
-        assert set(links) <= {"http://www.w3.org/2000/svg"}, path
-
-
-def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c() -> None:
-    command = [sys.executable, "-m", "hdnn", "play", "--no-open", "--port", "0", "--json"]
-    # A shell's background processes ignore SIGINT, and so would this one's children.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:
-        assert process.stdout is not None
-        text = b""
-        while not text.rstrip().endswith(b"}"):
-            line = process.stdout.readline()
-            assert line, "it ended early"
-            text += line
-        found = json.loads(text)
-        assert found["url"] == f"http://127.0.0.1:{found['port']}/"
-        connection = http.client.HTTPConnection("127.0.0.1", found["port"], timeout=30)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 200
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+@needs_node
+@pytest.mark.parametrize("name", ["H1", "H2", "MS1", "MS2", "MS3", "HS"])
+def test_the_gradient_of_a_hamiltonian_network_cannot_fall_below_one(name: str) -> None:
+    """For any weights and any step: what the page says under the name of the network."""
+    random = np.random.default_rng(1)
+    cases = []
+    for step in (0.05, 1.0, 4.0):
+        given = spec(build(name, layers=20))
+        weights = {key: random.normal(scale=2, size=len(given[key])) for key in ("theta", "beta")}
+        given |= {"step": step, **{key: list(array) for key, array in weights.items()}}
+        states = random.normal(size=28).tolist()
+        cases.append({"task": "network", "network": given, "states": states, "cotangents": states})
+    for found in run(cases):
+        assert min(found["norms"]) >= 1 - 1e-9

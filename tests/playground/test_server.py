@@ -1,0 +1,125 @@
+"""The playground's server serves one folder, on the loopback interface."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hdnn.errors import HdnnError
+from hdnn.playground import FOLDER, make_server
+from hdnn.playground.server import HEADERS
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with make_server() as bound:
+        thread = threading.Thread(target=bound.serve_forever)
+        thread.start()
+        yield bound
+        bound.shutdown()
+        thread.join()
+
+
+def get(server: Any, path: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.putrequest(method, path)  # as it is: no client tidies the address
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def test_the_server_serves_the_page_with_a_strict_policy(server: Any) -> None:
+    status, headers, body = get(server, "/")
+    assert (status, body) == (200, (FOLDER / "index.html").read_bytes())
+    assert headers.items() >= HEADERS.items()
+    policy = headers["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert policy.split(";")[0] == "default-src 'none'"
+    # Other hosts send no header, so the page says the same itself.
+    meta = re.search(rb'Content-Security-Policy" content="([^"]*)"', body)
+    assert meta is not None
+    assert meta[1].decode() == policy.removesuffix("; frame-ancestors 'none'")
+    status, headers, body = get(server, "/js/main.js?v=1")
+    assert (status, headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
+    status, headers, body = get(server, "/", "HEAD")
+    assert (status, body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../server.py",
+        "/js/../../server.py",
+        "/%2e%2e/server.py",
+        "/..%2fserver.py",
+        "/%2e%2e%2f%2e%2e%2ferrors.py",
+        "/..\\server.py",
+        "//etc/passwd",
+        "/js",
+        "/js/",
+        "/index.html/",
+        "/%00",
+        "/missing.js",
+    ],
+)
+def test_nothing_outside_the_folder_is_served(server: Any, path: str) -> None:
+    assert get(server, path)[0] == 404
+
+
+def test_other_methods_are_not_served(server: Any) -> None:
+    assert get(server, "/", "POST")[0] == 501
+
+
+def test_the_server_binds_to_loopback_and_explains_a_taken_port(server: Any) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        with pytest.raises(HdnnError, match="--port 0"):
+            make_server(held.getsockname()[1])
+
+
+def test_the_page_is_small_and_asks_nobody() -> None:
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 300_000
+    for path in files:
+        links = re.findall(r"https?://[\w./]+", path.read_text())
+        assert set(links) <= {"http://www.w3.org/2000/svg"}, path
+
+
+def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c() -> None:
+    command = [sys.executable, "-m", "hdnn", "play", "--no-open", "--port", "0", "--json"]
+    # A shell's background processes ignore SIGINT, and so would this one's children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        assert process.stdout is not None
+        text = b""
+        while not text.rstrip().endswith(b"}"):
+            line = process.stdout.readline()
+            assert line, "it ended early"
+            text += line
+        found = json.loads(text)
+        assert found["url"] == f"http://127.0.0.1:{found['port']}/"
+        connection = http.client.HTTPConnection("127.0.0.1", found["port"], timeout=30)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0

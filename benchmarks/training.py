@@ -69,11 +69,12 @@ def train_eager(data: Split, epochs: int) -> float:
     return time.perf_counter() - start
 
 
-def train_one(data: Split, epochs: int) -> float:
+def train_one(data: Split, epochs: int, **settings: Any) -> float:
     """Seconds of a training by hdnn, final output layer included."""
     model = Model(CASE.network(), 1, hdnn.Augmentation(2, CASE.width))
+    config = TrainingConfig(epochs=epochs, **settings)
     start = time.perf_counter()
-    Trainer(model, TrainingConfig(epochs=epochs)).fit(data.X_train.float(), data.y_train)
+    Trainer(model, config).fit(data.X_train.float(), data.y_train)
     return time.perf_counter() - start
 
 

@@ -70,12 +70,13 @@ def train_eager(data: Split, epochs: int) -> float:
     return time.perf_counter() - start
 
 
-def train_one(data: Split, epochs: int) -> float:
+def train_one(data: Split, epochs: int, **settings: Any) -> float:
     """Seconds of a training by hdnn, final output layer included."""
     model = Model(CASE.network(), 1, hdnn.Augmentation(2, CASE.width))
     training = Dataset.from_arrays(data.X_train, data.y_train)
+    config = TrainingConfig(epochs=epochs, **settings)
     start = time.perf_counter()
-    Trainer(model, TrainingConfig(epochs=epochs)).fit(training)
+    Trainer(model, config).fit(training)
     return time.perf_counter() - start
 
 

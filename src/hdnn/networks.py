@@ -320,9 +320,9 @@ class HamiltonianNetwork(nn.Module):
         >>> grad_y.shape, [name for name in grads]
         (torch.Size([3, 4]), ['field.weights.theta', 'field.weights.beta'])
         """
-        values = self._values_for(y)
+        values, ensemble = self._values_for(y), self.program.layout.ensemble
         # One batch for all networks of an ensemble has an end for each.
-        shape = y.shape if self.ensemble is None else (self.ensemble, *y.shape[1:])
+        shape = y.shape if ensemble is None else (ensemble, *y.shape[1:])
         if grad_out.shape != shape or grad_out.dtype != y.dtype:
             raise HdnnError(
                 f"grad_out is the gradient with respect to y_N, {tuple(shape)} in {y.dtype}, got "

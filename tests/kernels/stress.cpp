@@ -68,8 +68,8 @@ class Network {
     if (points == B) {
       const int64_t depths[] = {0, L / 2, L};
       std::vector<T> states(3 * x.size()), matrices(3 * n * x.size());
-      hdnn_jacobians(plan, theta.data(), beta.data(), J, h, nullptr, x.data(), 0, depths, 3,
-                     states.data(), matrices.data(), nullptr, nullptr, nullptr, threads);
+      hdnn_jacobians(plan, theta.data(), beta.data(), J, h, nullptr, x.data(), depths, 3,
+                     states.data(), matrices.data(), threads);
       bits.add(states), bits.add(matrices);
     }
     return bits;

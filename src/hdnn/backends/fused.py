@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hdnn.backends import reference
 from hdnn.kernels import native
-from hdnn.program import Program, Step, Values
+from hdnn.program import Program, Values
 
 _SHAPES = 64  # plans that are kept for a program
 
@@ -32,38 +32,35 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor | None:
     if not _has_memory(x, values.theta, values.beta):
         return None
     x, restore = program.layout.flatten(x)
-    return restore(_apply(x, values.theta, values.beta, program, values))
+    return restore(_apply(x, values.theta, values.beta, Numbers(program, values)))
 
 
 def vjp(program: Program, values: Values, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of <gout, y_N>: of the state, of theta and of beta; no graph."""
     flat, restore = program.layout.flatten(x)
-    gx, gtheta, gbeta = backward(program, values, flat, program.layout.flatten(gout)[0])
+    gout, _ = program.layout.flatten(gout)
+    gx, gtheta, gbeta = backward(Numbers(program, values), flat, gout)
     gx = restore(gx)
     # One batch for all networks of an ensemble gets a gradient from each.
     return gx if gx.shape == x.shape else gx.sum(0, keepdim=True), gtheta, gbeta
 
 
-def forward(program: Program, values: Values, x: Tensor) -> Tensor:
+def forward(numbers: Numbers, x: Tensor) -> Tensor:
     """y_N of canonical states."""
-    numbers, x = Numbers(program, values), x.contiguous()
-    out = torch.empty_like(x)
-    plan, threads = plan_of(program, x, numbers.theta), torch.get_num_threads()
+    x = x.contiguous()
+    out, plan = torch.empty_like(x), plan_of(numbers.program, x, numbers.theta)
     where = (*numbers.addresses, x.data_ptr(), out.data_ptr())
-    native.check(native.library().hdnn_forward(plan.handle, *where, threads))
+    native.check(native.library().hdnn_forward(plan.handle, *where, torch.get_num_threads()))
     return out
 
 
-def backward(
-    program: Program, values: Values, x: Tensor, gout: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def backward(numbers: Numbers, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta."""
-    numbers, x, gout = Numbers(program, values), x.contiguous(), gout.contiguous()
-    gx, gtheta, gbeta = (torch.empty_like(t) for t in (x, numbers.theta, numbers.beta))
-    plan, threads = plan_of(program, x, numbers.theta), torch.get_num_threads()
-    where = (*numbers.addresses, x.data_ptr(), gout.data_ptr())
-    grads = (gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
-    native.check(native.library().hdnn_backward(plan.handle, *where, *grads, threads))
+    x, gout, theta, beta = x.contiguous(), gout.contiguous(), numbers.theta, numbers.beta
+    gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
+    plan, where = plan_of(numbers.program, x, theta), (x.data_ptr(), gout.data_ptr())
+    grads = (gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr(), torch.get_num_threads())
+    native.check(native.library().hdnn_backward(plan.handle, *numbers.addresses, *where, *grads))
     return gx, gtheta, gbeta
 
 
@@ -100,9 +97,10 @@ class Numbers:
         program, values: what is computed.
     """
 
-    __slots__ = ("S", "addresses", "beta", "steps", "theta")
+    __slots__ = ("S", "addresses", "beta", "program", "steps", "theta", "values")
 
     def __init__(self, program: Program, values: Values) -> None:
+        self.program, self.values = program, values
         h, theta, beta, S, _ = values
         assert theta is not None
         assert beta is not None
@@ -152,34 +150,32 @@ class _Fused(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, theta: Tensor, beta: Tensor, program: Program, values: Values
-    ) -> Tensor:
-        ctx.program, ctx.values = program, values
-        ctx.save_for_backward(x, theta, beta, values.S, _tensor(values.h))
+    def forward(ctx: Any, x: Tensor, theta: Tensor, beta: Tensor, numbers: Numbers) -> Tensor:
+        ctx.numbers, (h, _, _, S, _) = numbers, numbers.values
+        ctx.save_for_backward(x, theta, beta, S, h if isinstance(h, Tensor) else None)
         ctx.save_for_forward(x, theta, beta)
-        return forward(program, values, x)
+        return forward(numbers, x)
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, _, _ = ctx.saved_tensors  # which raises where one was changed in place
-        x, plain = inputs[0], partial(_plain, ctx.program, ctx.values)
+        numbers, (*inputs, _, _) = ctx.numbers, ctx.saved_tensors  # raises if changed in place
         if torch.is_grad_enabled():  # the gradients themselves will be differentiated
             # Views: theta may depend on x, and that way is not ours.
             inputs = [t.view_as(t) for t in inputs]
             wanted = [t for t, need in zip(inputs, ctx.needs_input_grad, strict=False) if need]
-            grads = iter(torch.autograd.grad(plain(*inputs), wanted, gout, create_graph=True))
-            return (*(next(grads) if need else None for need in ctx.needs_input_grad[:3]), *_NONE)
+            out = _plain(numbers, *inputs)
+            grads = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
+            return (*(next(grads) if need else None for need in ctx.needs_input_grad[:3]), None)
         if not _has_memory(gout):  # many at once, by vmap
-            return (*torch.func.vjp(plain, *inputs)[1](gout), *_NONE)
-        return (*backward(ctx.program, ctx.values, x, gout), *_NONE)
+            return (*torch.func.vjp(partial(_plain, numbers), *inputs)[1](gout), None)
+        return (*backward(numbers, inputs[0], gout), None)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
         # Forward mode by differentiating a gradient, which is linear in v, with respect to v.
         with torch.enable_grad():
             inputs = [t.detach().requires_grad_() for t in ctx.saved_tensors]
-            out = _plain(ctx.program, ctx.values, *inputs)
+            out = _plain(ctx.numbers, *inputs)
             v = torch.zeros_like(out, requires_grad=True)
             grads = torch.autograd.grad(out, inputs, v, create_graph=True)
             known = [(g, t) for g, t in zip(grads, tangents, strict=False) if t is not None]
@@ -187,16 +183,9 @@ class _Fused(torch.autograd.Function):
         return change
 
 
-_NONE = (None, None)  # gradients of what is no tensor
-
-
-def _tensor(h: Step) -> Tensor | None:
-    return h if isinstance(h, Tensor) else None
-
-
-def _plain(program: Program, values: Values, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:
+def _plain(numbers: Numbers, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:
     """The same in plain torch, which can be differentiated again."""
-    return reference.run(program, values._replace(theta=theta, beta=beta), x)
+    return reference.run(numbers.program, numbers.values._replace(theta=theta, beta=beta), x)
 
 
 # `Function.apply` itself would look for transforms of torch.func, as `run` has done.

@@ -52,10 +52,10 @@ def _place(program: Program) -> int:
     return _programs.index(program)
 
 
-def _values(
-    theta: Tensor, beta: Tensor, S: Tensor | None, steps: Tensor | None, h: float
-) -> Values:
-    return Values(h if steps is None else steps, theta, beta, S)
+def _numbers(
+    theta: Tensor, beta: Tensor, S: Tensor | None, steps: Tensor | None, h: float, program: int
+) -> fused.Numbers:
+    return fused.Numbers(_programs[program], Values(h if steps is None else steps, theta, beta, S))
 
 
 @torch.library.custom_op("hdnn::forward", mutates_args=())
@@ -68,7 +68,7 @@ def _forward(
     h: float,
     program: int,
 ) -> Tensor:
-    return fused.forward(_programs[program], _values(theta, beta, S, steps, h), x)
+    return fused.forward(_numbers(theta, beta, S, steps, h, program), x)
 
 
 @torch.library.custom_op("hdnn::backward", mutates_args=())
@@ -82,7 +82,7 @@ def _backward(
     h: float,
     program: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return fused.backward(_programs[program], _values(theta, beta, S, steps, h), x, gout)
+    return fused.backward(_numbers(theta, beta, S, steps, h, program), x, gout)
 
 
 @_forward.register_fake

@@ -58,11 +58,9 @@ HDNN_API int hdnn_backward(const hdnn_plan *, const void *theta, const void *bet
 
 // d y_N / d y_l at `count` increasing depths l, and y_l; every pixel counts as a sample:
 //   states (E, count, B, n);      matrices (E, B, count, n, n)
-// `unused` is 0 or null: it is ignored.
 HDNN_API int hdnn_jacobians(const hdnn_plan *, const void *theta, const void *beta, const void *S,
-                            double h, const double *steps, const void *x, int64_t unused,
-                            const int64_t *depths, int64_t count, void *states, void *matrices,
-                            double *unused_2, double *unused_3, double *unused_4, int64_t threads);
+                            double h, const double *steps, const void *x, const int64_t *depths,
+                            int64_t count, void *states, void *matrices, int64_t threads);
 
 // Largest and smallest singular values of `count` matrices, double (count, n, n); NaN where one is
 // not finite.

@@ -288,9 +288,8 @@ int hdnn_backward(const hdnn_plan *p, const void *theta, const void *beta, const
 }
 
 int hdnn_jacobians(const hdnn_plan *plan, const void *theta, const void *beta, const void *S,
-                   double h, const double *steps, const void *x, int64_t, const int64_t *depths,
-                   int64_t count, void *states, void *matrices, double *, double *, double *,
-                   int64_t threads) {
+                   double h, const double *steps, const void *x, const int64_t *depths,
+                   int64_t count, void *states, void *matrices, int64_t threads) {
   const Program p = tile_jacobians(*plan);
   Call c = {&p, {theta, beta, S, h, steps}, x};
   c.depths = depths, c.count = count, c.states = states, c.matrices = matrices;

@@ -71,7 +71,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hdnn_backward": (c_int, [c_void_p, *_VALUES, *(c_void_p,) * 5, c_int64]),
     "hdnn_jacobians": (
         c_int,
-        [c_void_p, *_VALUES, c_void_p, c_int64, c_void_p, c_int64, *(c_void_p,) * 5, c_int64],
+        [c_void_p, *_VALUES, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64],
     ),
     "hdnn_singular_values": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
     "hdnn_output_layer": (
@@ -208,9 +208,8 @@ def jacobians(
     matrices = np.empty((networks, samples, D, n, n), x.dtype)
     states = np.empty((networks, D, samples, n), x.dtype)
     places = np.array(depths, np.int64)
-    where = (x.ctypes.data, 0, places.ctypes.data, D, states.ctypes.data, matrices.ctypes.data)
-    unused = (None, None, None)
-    check(library().hdnn_jacobians(plan.handle, *values, *where, *unused, threads))
+    where = (x.ctypes.data, places.ctypes.data, D, states.ctypes.data, matrices.ctypes.data)
+    check(library().hdnn_jacobians(plan.handle, *values, *where, threads))
     return matrices, states
 
 

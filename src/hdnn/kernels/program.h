@@ -28,9 +28,8 @@ struct Stage {
 
 // How S[write, read] of a stage acts on n features, found at every call:
 //   SCALAR    not at all: the stage is not adjoint
-//   MONOMIAL  one entry in every row and column, as of J1: n operations; column k goes to row
-//   to[k],
-//             times gain[k]
+//   MONOMIAL  one entry in every row and column, as of J1: n operations;
+//             column k goes to row to[k], times gain[k]
 //   SIGNS     J2 itself: n operations, by running sums
 //   GENERAL   anything else: n^2 operations
 enum Kind { SCALAR, MONOMIAL, SIGNS, GENERAL };

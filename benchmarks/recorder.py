@@ -11,10 +11,10 @@ import time
 import torch
 
 import hdnn
+from hdnn.config import DataConfig
 from hdnn.data import load
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.recorder import Recorder
-from hdnn.config import DataConfig
 
 DATA = load(DataConfig("double-moons"))
 LOOPS = (("compiled", "coordinate", 30), ("autograd", "coordinate", 3), ("auto", "joint", 3))

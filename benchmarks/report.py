@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import training
-
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL
 

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hdnn.training.schema import settings_of
 
 from hdnn.errors import HdnnError
-from hdnn.training.schema import settings_of
 
 PUBLIC = (
     "hdnn",

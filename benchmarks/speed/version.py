@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import training
 
 import hdnn
+import training
 from speed.cases import Case
 from speed.peers import PEERS
 from speed.timing import Work

@@ -10,10 +10,10 @@ import torch
 import hdnn
 from catalogue import build
 from hdnn.analysis import advise
+from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
-from hdnn.config import TrainingConfig
 from hdnn.training.trainer import DivergenceError, Trainer
 
 

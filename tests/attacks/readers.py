@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from hdnn.training.prepare import PreparedRun
+
 import hdnn
 from attacks import mutate, samples
 from attacks.children import judged
 from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
-from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import read_recordings
 from hdnn.training.runs import Run, read_history
 
@@ -52,8 +53,6 @@ class Reader:
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
 
 
 def _config(path: Path) -> None:

@@ -14,12 +14,11 @@ import torch
 
 import hdnn
 from hdnn.cli import app
+from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.data import ColumnEncoder, ColumnType
 from hdnn.fields import STRUCTURES
 from hdnn.models import Projection
 from hdnn.training import TrainingConfig
-from hdnn.config import Config
-from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import ARCHITECTURES
 
 
@@ -116,16 +115,16 @@ def configs() -> list[bytes]:
     """Run configs, of data that need no file."""
     training = TrainingConfig(epochs=1, validation=0.2, early_stopping=3, class_weight=(1.0, 2.0))
     recipes = [
-        RunConfig(DataConfig(size=40), ModelConfig(layers=2)),
-        RunConfig(
+        Config(DataConfig(size=40), ModelConfig(layers=2)),
+        Config(
             DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
         ),
-        RunConfig(
+        Config(
             DataConfig(size=40),
             ModelConfig(layers=2, projection="on"),
             TrainingConfig("joint", epochs=1),
         ),
-        RunConfig(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
+        Config(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
     ]
     return [recipe.to_toml().encode() for recipe in recipes]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from hdnn.training.prepare import prepare, statistics
+from hdnn.training.presets import PRESETS
+from hdnn.training.run_config import RunConfig
 from typer.testing import CliRunner
 
 from hdnn.cli import app
 from hdnn.data.images import load
-from hdnn.training.prepare import prepare, statistics
-from hdnn.training.presets import PRESETS
-from hdnn.training.run_config import RunConfig
 from hdnn.training.runs import Run
 
 

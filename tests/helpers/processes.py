@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 
-
-
 def forked(work: Callable[[], object]) -> int:
     """A process that does some work and exits as a program would; its id."""
     child = os.fork()

@@ -18,11 +18,11 @@ from torch import Tensor
 import hdnn
 from hdnn import schemes
 from hdnn.analysis import sensitivities
+from hdnn.config import TrainingConfig
 from hdnn.data import split
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
 from hdnn.playground import FOLDER
-from hdnn.config import TrainingConfig
 from hdnn.training.loops import AutogradLoop, Batches
 from hdnn.zoo import ARCHITECTURES
 

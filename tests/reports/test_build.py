@@ -20,21 +20,20 @@ from typer.testing import CliRunner
 
 import hdnn
 from hdnn.cli import app
+from hdnn.config import Config, DataConfig, ModelConfig, RecordConfig
 from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import animation, report_of_run, slider, words
 from hdnn.reports.build import material_of_run
 from hdnn.training import DivergenceError, TrainingConfig
-from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.config import DataConfig, ModelConfig, RecordConfig
 from hdnn.training.trainer import EpochRecord, Trainer
 
 SECTIONS = ["results", "learning", "flow", "gradients", "theory", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
-ROLL = RunConfig(
+ROLL = Config(
     DataConfig("swiss-roll", size=200),
     ModelConfig("H1", 6, T=1.0, dtype="float64"),
     TrainingConfig(epochs=2, batch_size=50),
@@ -74,7 +73,7 @@ class Page(HTMLParser):
         return [str(attributes["id"]) for tag, attributes in self.tags if tag == "section"]
 
 
-def trained(folder: Path, config: RunConfig) -> Path:
+def trained(folder: Path, config: Config) -> Path:
     Run.create(folder, config).train()
     return folder
 
@@ -158,7 +157,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     names = [EVIL, LONG, *(f"c{k}" for k in range(28)), "label"]
     path = table(tmp_path / "<b>'&.csv", names, [*X.tolist(), labels])
     data = DataConfig(str(path), target="label")
-    config = RunConfig(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
+    config = Config(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
     assert "During training" not in page.words  # nothing was recorded
     assert "alert('1')" in page.words
@@ -176,7 +175,7 @@ def test_a_regression_shows_its_residuals(tmp_path: Path) -> None:
     columns = rng.normal(size=(2, 60))
     path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, columns[0] * 2])
     data = DataConfig(str(path), target="y", task="regression")
-    config = RunConfig(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
+    config = Config(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
     page = page_of(trained(tmp_path / "run", config))
     assert "R²" in page.words
     assert "principal components" in page.words
@@ -190,7 +189,7 @@ def test_the_page_of_a_table_is_about_the_table(tmp_path: Path) -> None:
     color, noise = rng.choice(["red", "green", "blue"], 200), rng.normal(size=200)
     label = np.where(color == "red", "stop", "go")
     path = table(tmp_path / "t.csv", ["noise", "color", "label"], [noise, color, label])
-    config = RunConfig(DataConfig(str(path), target="label"), ModelConfig("H1", 3, T=1.0))
+    config = Config(DataConfig(str(path), target="label"), ModelConfig("H1", 3, T=1.0))
     page = page_of(trained(tmp_path / "run", config))
     assert {"this network", "linear model", "most frequent class, or mean"} <= set(page.cells)
     assert {"stop", "go"} <= set(page.cells)
@@ -244,7 +243,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
     path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, 1000 + 50 * columns[0]])
     data = DataConfig(str(path), target="y", task="regression")
     model = ModelConfig("MS3", 3, T=0.5, dtype="float64")
-    run = Run.create(tmp_path / "run", RunConfig(data, model, TrainingConfig(epochs=2)))
+    run = Run.create(tmp_path / "run", Config(data, model, TrainingConfig(epochs=2)))
 
     X, seen = torch.randn(20, 2), []
 

@@ -19,8 +19,6 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig, devices
 from hdnn.training.devices import choose_device
-from hdnn.config import Config, DataConfig, ModelConfig
-from hdnn.training.runs import Run
 from tasks import moons
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hdnn.training.prepare import statistics
 from torch import nn
 
 from hdnn.data import Dataset, holdout
@@ -15,7 +16,6 @@ from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.distortion import distort
-from hdnn.training.prepare import statistics
 from tasks import dataset, same
 
 JOINT = TrainingConfig(

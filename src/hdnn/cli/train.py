@@ -108,9 +108,9 @@ def train(
         run.update(data, **settings["training"])
     else:
         prepared = prepare(_config(config, settings))
+        run = Run.create(out or _default_folder(prepared.config), prepared.config, overwrite)
         for note in prepared.data.notes:
             warn(f"note: {note}")
-        run = Run.create(out or _default_folder(prepared.config), prepared.config, overwrite)
     if run.finished:
         _say_finished(run, as_json)
         return

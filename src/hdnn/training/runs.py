@@ -346,8 +346,10 @@ class Run:
         try:
             trainer.fit(data, resume=state)
             log.save(trainer)  # more epochs can continue from it
+        except FileFormatError as error:
+            raise self._unusable(error) from error
         except (KeyboardInterrupt, HdnnError) as error:
-            if not isinstance(error, StorageError | FileFormatError):
+            if not isinstance(error, StorageError):
                 log.save(trainer)
             raise
         metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}

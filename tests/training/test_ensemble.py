@@ -116,8 +116,8 @@ def test_a_member_may_diverge_where_that_is_said(loop: str) -> None:
     [
         ({"method": "joint"}, "method='coordinate'"),
         ({"optimizer": "SGD"}, "optimizer='adam'"),
-        ({"validation": 0.2}, "without class weights"),
-        ({"class_weight": "balanced"}, "without class weights"),
+        ({"validation": 0.2}, "class weights and validation"),
+        ({"class_weight": "balanced"}, "class weights and validation"),
         ({"device": "cuda"}, "on the CPU"),
     ],
 )

@@ -33,8 +33,8 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the solver of the output layer is called with; it sets every weight to 2."""
     calls: list[tuple[Any, ...]] = []
 
-    def scripted(Z: Any, target: Any, weight: Any, V: Any, *rest: Any) -> int:
-        calls.append((Z.copy(), target.copy(), weight.copy(), V.copy(), *rest))
+    def scripted(problem: output_solver.Problem, V: Any, options: Any) -> int:
+        calls.append((*problem[:3], V.copy(), *problem[3:], options))
         V[:] = 2.0
         return 0
 

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
-from hdnn.kernels.native import LOSSES, SolverOptions, obstacle, output_layer
+from hdnn.kernels.native import LOSSES, SolverOptions, obstacle
 from hdnn.training import output_solver
 from hdnn.training.objective import data_loss, output_penalty
 from skips import needs_kernels
@@ -45,19 +45,18 @@ class Problem:
         return np.zeros((self.outputs, self.Z.shape[1]))
 
     @property
-    def given(self) -> tuple[Array, Array, Array]:
-        return self.Z, self.target, self.weight
+    def given(self) -> output_solver.Problem:
+        arrays = self.Z, self.target, self.weight
+        return output_solver.Problem(*arrays, LOSSES[self.loss], self.alpha_c)
 
     def newton(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
         """By the kernel, where there is one."""
         if obstacle() is not None:
             return self.by_matrices(V, iterations, tolerance)
-        options = SolverOptions("newton", iterations, tolerance)
-        return output_layer(*self.given, V, LOSSES[self.loss], self.alpha_c, options)
+        return output_solver.solve(self.given, V, SolverOptions("newton", iterations, tolerance))
 
     def by_matrices(self, V: Array, iterations: int = 100, tolerance: float = TIGHT) -> int:
-        how = LOSSES[self.loss], self.alpha_c, iterations, tolerance
-        return output_solver.newton(*self.given, V, *how)
+        return output_solver.newton(self.given, V, iterations, tolerance)
 
     def solve(self) -> Array:
         V = self.start()
@@ -101,13 +100,11 @@ ALL = pytest.mark.parametrize("loss", range(3), ids=LOSSES)
 
 
 @ALL
-def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
+def test_values_and_gradients(loss: int) -> None:
     problem = random(loss, weight=np.arange(60.0))
     V = np.random.default_rng(1).normal(size=problem.start().shape)
-    value, R, _ = output_solver.EVALUATE[LOSSES[loss]](problem.Z @ V.T, *problem.given[1:])
-    penalty = problem.alpha_c * (V**2).sum()
-    assert value + penalty == pytest.approx(problem.value(V), rel=1e-13)
-    gradient = R.T @ problem.Z + 2 * problem.alpha_c * V
+    value, gradient, _ = problem.given.evaluate(V)
+    assert value == pytest.approx(problem.value(V), rel=1e-13)
     np.testing.assert_allclose(gradient, problem.gradient(V), rtol=1e-11, atol=1e-14)
 
 
@@ -115,7 +112,7 @@ def test_residuals_are_the_gradient_of_the_losses(loss: int) -> None:
 def test_certain_outputs_neither_overflow_nor_lose_the_loss(loss: int) -> None:
     target, weight = np.array([[0.0], [1.0]]), np.array([0.5, 0.5])
     logits = np.array([[800.0]] * 2 if loss == LOGISTIC else [[-800.0, 0.0]] * 2)
-    value, R, _ = output_solver.EVALUATE[LOSSES[loss]](logits, target, weight)
+    value, R, _ = output_solver.DATA_LOSSES[LOSSES[loss]](logits, target, weight)
     assert value == 400.0  # the first sample is wrong by 800, the second right for certain
     assert np.isfinite(R).all()
 
@@ -380,7 +377,7 @@ def test_the_number_of_iterations_is_a_bound_and_is_returned(loss: int) -> None:
 @ALL
 @pytest.mark.parametrize("steps", [1, 10])
 @pytest.mark.parametrize(
-    "solver", [pytest.param(output_layer, marks=needs_kernels), output_solver.adam]
+    "solver", [pytest.param(output_solver.solve, marks=needs_kernels), output_solver.adam]
 )
 def test_adam_is_the_adam_of_torch_from_zero(
     loss: int, steps: int, solver: Callable[..., int]
@@ -388,7 +385,7 @@ def test_adam_is_the_adam_of_torch_from_zero(
     problem = random(loss, weight=np.arange(60.0) + 1)
     V = np.full(problem.start().shape, np.nan)  # what was there does not matter
     options = SolverOptions("adam", steps, TIGHT, 0.05, 0.9, 0.999)
-    taken = solver(*problem.given, V, LOSSES[loss], problem.alpha_c, options)
+    taken = solver(problem.given, V, options)
     assert taken == steps
     twin = torch.zeros(V.shape, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([twin], lr=0.05, betas=(0.9, 0.999))

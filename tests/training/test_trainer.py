@@ -76,9 +76,9 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
     solve = output_solver.solve
 
-    def noted(Z: Any, target: Any, weight: Any, V: Any, loss: str, alpha_c: float, how: Any) -> int:
-        calls.append((len(Z), how.iterations))
-        return solve(Z, target, weight, V, loss, alpha_c, how)
+    def noted(problem: output_solver.Problem, V: np.ndarray, options: Any) -> int:
+        calls.append((len(problem.Z), options.iterations))
+        return solve(problem, V, options)
 
     monkeypatch.setattr(output_solver, "solve", noted)
     return calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.compiled import CompiledTraining
 from hdnn.training.loops import Batches, Observer
-from hdnn.training.output_solver import TOLERANCE, solve, with_ones
+from hdnn.training.output_solver import TOLERANCE, Problem, solve, with_ones
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50
@@ -65,48 +65,47 @@ def train_ensemble(
     (2, 1, 5)
     """
     _check(network, X, target, seeds, config)
-    choice = choose(network.program, network.values(), X[:, : config.batch_size], network.backend)
+    batch = X[:, : config.batch_size]
+    choice = choose(network.program, network.values(), batch, network.backend)
     if config.loop == "compiled" and choice.backend != "fused":
         raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
-    together = config.loop != "autograd" and choice.backend == "fused"
-    train = _train_together if together else _train_one_by_one
-    V = train(network, X, target, seeds, config, observer, may_diverge)
+    if config.loop == "autograd" or choice.backend != "fused":
+        V = np.zeros((len(seeds), 1, X.shape[-1] + 1))
+        for e, seed in enumerate(seeds):
+            own = TrainingConfig(**{**vars(config), "seed": seed})
+            V[e] = _train_alone(network, e, X[e], target[e], own, observer, may_diverge)
+    else:
+        V = _train_together(network, X, target, seeds, config, observer, may_diverge)
     with torch.no_grad():
         Z, options = with_ones(network(X)), SolverOptions("newton", FINAL_ITERATIONS, TOLERANCE)
     weight = np.full(X.shape[1], 1 / X.shape[1])
     for e, classes in enumerate(target.double().unsqueeze(-1).numpy()):
         if np.isfinite(Z[e]).all() and np.isfinite(V[e]).all():  # else it diverged, and V stays
-            solve(Z[e], classes, weight, V[e], "logistic", config.alpha_c, options)
+            problem = Problem(Z[e], classes, weight, "logistic", config.alpha_c)
+            solve(problem, V[e], options)
     return V
 
 
 def _check(
-    network: HamiltonianNetwork,
-    X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
-    config: TrainingConfig,
+    network: HamiltonianNetwork, X: Tensor, y: Tensor, seeds: Sized, config: TrainingConfig
 ) -> None:
     if network.ensemble != len(seeds) or network.features is None:
         raise HdnnError(
             f"an ensemble has one seed for every network, got {len(seeds)} seeds for "
             f"{network.ensemble or 'no'} networks over features"
         )
-    expected = (len(seeds), target.shape[-1], network.features)
-    if tuple(X.shape) != expected or target.shape != X.shape[:2] or not target.numel():
+    if X.shape != (len(seeds), y.shape[-1], network.features) or y.shape != X.shape[:2]:
         raise HdnnError(
             f"an ensemble of {len(seeds)} networks is trained on X (E, samples, n) and classes "
-            f"(E, samples), got {tuple(X.shape)} and {tuple(target.shape)}"
+            f"(E, samples), got {tuple(X.shape)} and {tuple(y.shape)}"
         )
-    if config.method != "coordinate" or config.optimizer.lower() != "adam":
+    if (config.method, config.optimizer.lower()) != ("coordinate", "adam"):
         raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
-    if config.class_weight is not None or config.validation or config.early_stopping is not None:
+    if config.class_weight is not None or config.validation or config.device not in ("cpu", "auto"):
         raise HdnnError(
-            "an ensemble is trained without class weights, validation and early stopping; train "
-            "its networks one by one with Trainer"
+            "an ensemble is trained on the CPU, without class weights and validation; train its "
+            "networks one by one with Trainer"
         )
-    if config.device not in ("cpu", "auto"):
-        raise HdnnError(f"ensembles train on the CPU, not on {config.device!r}")
 
 
 def _weights(network: HamiltonianNetwork) -> list[nn.Parameter]:
@@ -123,10 +122,10 @@ def _train_together(
     observer: Observer | None,
     may_diverge: bool,
 ) -> np.ndarray:
+    """Side by side, in the kernels; returns the output layers of the last batches."""
     data = Batches(X, target.unsqueeze(-1), torch.ones(target.shape))
-    compiled = CompiledTraining(
-        network, _weights(network), data, config, outputs=1, loss="logistic"
-    )
+    weights = _weights(network)
+    compiled = CompiledTraining(network, weights, data, config, outputs=1, loss="logistic")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     for number in range(config.epochs):
         orders = [torch.randperm(X.shape[1], generator=source) for source in generators]
@@ -138,29 +137,27 @@ def _train_together(
     return compiled.V
 
 
-def _train_one_by_one(
+def _train_alone(
     network: HamiltonianNetwork,
+    e: int,
     X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
+    y: Tensor,
     config: TrainingConfig,
     observer: Observer | None,
     may_diverge: bool,
 ) -> np.ndarray:
-    V = np.zeros((len(seeds), 1, X.shape[-1] + 1))
-    for e, seed in enumerate(seeds):
-        model = Model(_member(network, e), 1)
-        data = Dataset(X[e], target[e], X[e][:0], target[e][:0], "classification")
-        own = TrainingConfig(**{**vars(config), "seed": seed})
-        try:
-            Trainer(model, own, recorder=observer).fit(data)
-        except DivergenceError:
-            if not may_diverge:
-                raise
-        with torch.no_grad():
-            for whole, part in zip(_weights(network), _weights(model.network), strict=True):
-                whole[e] = part
-            V[e] = torch.cat([model.head.weight, model.head.bias[:, None]], 1).double().numpy()
+    """Network e of the ensemble, by the ordinary trainer; returns its output layer."""
+    model = Model(_member(network, e), 1)
+    try:
+        trainer = Trainer(model, config, recorder=observer)
+        trainer.fit(Dataset(X, y, X[:0], y[:0], "classification"))
+    except DivergenceError:
+        if not may_diverge:
+            raise
+    with torch.no_grad():
+        for whole, part in zip(_weights(network), _weights(model.network), strict=True):
+            whole[e] = part
+        V: np.ndarray = torch.cat([model.head.weight, model.head.bias[:, None]], 1).numpy()
     return V
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +32,30 @@ ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
 
 
+class Problem(NamedTuple):
+    """sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2, to be minimized over V ``(outputs, q)``.
+
+    Args:
+        Z: ``(samples, q)``, features with a last column of ones.
+        target: ``(samples, 1)`` class numbers or ``(samples, outputs)`` values.
+        weight: ``(samples,)``, with sum 1.
+        loss: "logistic", "softmax" or "squared".
+        alpha_c: weight of ||V||^2.
+    """
+
+    Z: Array
+    target: Array
+    weight: Array
+    loss: str
+    alpha_c: float
+
+    def evaluate(self, V: Array) -> tuple[float, Array, Array]:
+        """The value, its gradient, and what the Hessian is made of (see `DATA_LOSSES`)."""
+        value, R, curvature = DATA_LOSSES[self.loss](self.Z @ V.T, self.target, self.weight)
+        value += self.alpha_c * float((V * V).sum())
+        return value, R.T @ self.Z + 2 * self.alpha_c * V, curvature
+
+
 def solve_output(
     model: Model, out: Tensor, target: Tensor, weight: Tensor, config: TrainingConfig
 ) -> None:
@@ -50,17 +75,13 @@ def solve_output(
     w = weight.cpu().double().numpy()
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy()
     loss = loss_name(model.task, head.out_features)
-    solve(with_ones(out), T, w / w.sum(), V, loss, config.alpha_c, solver_options(config))
+    options = SolverOptions(
+        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
+    )
+    solve(Problem(with_ones(out), T, w / w.sum(), loss, config.alpha_c), V, options)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
         head.bias.copy_(torch.from_numpy(V[:, -1]))
-
-
-def solver_options(config: TrainingConfig) -> SolverOptions:
-    """The solver that a config asks for."""
-    return SolverOptions(
-        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
-    )
 
 
 def with_ones(out: Tensor) -> Array:
@@ -69,48 +90,24 @@ def with_ones(out: Tensor) -> Array:
     return np.concatenate([Z, np.ones((*Z.shape[:-1], 1))], axis=-1)
 
 
-def solve(
-    Z: Array,
-    target: Array,
-    weight: Array,
-    V: Array,
-    loss: str,
-    alpha_c: float,
-    options: SolverOptions,
-) -> int:
-    """Minimize sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2 from V, in place.
-
-    Args:
-        Z, target, weight, V, loss, alpha_c: as in `newton`.
-        options: the solver.
-
-    Returns:
-        How many iterations it took.
-    """
+def solve(problem: Problem, V: Array, options: SolverOptions) -> int:
+    """Minimize from V, in place; returns the number of iterations."""
     if native.obstacle() is None and (V.size <= MOST_UNKNOWNS or options.solver == "adam"):
+        Z, target, weight, loss, alpha_c = problem
         return native.output_layer(Z, target, weight, V, loss, alpha_c, options)
     if options.solver == "adam":
-        return adam(Z, target, weight, V, loss, alpha_c, options)
-    return newton(Z, target, weight, V, loss, alpha_c, options.iterations, options.tolerance)
+        return adam(problem, V, options)
+    return newton(problem, V, options.iterations, options.tolerance)
 
 
 @np.errstate(all="ignore")  # a training that diverges comes here too, and says so itself
-def adam(
-    Z: Array,
-    target: Array,
-    weight: Array,
-    V: Array,
-    loss: str,
-    alpha_c: float,
-    options: SolverOptions,
-) -> int:
+def adam(problem: Problem, V: Array, options: SolverOptions) -> int:
     """A few steps of Adam from zero, as the paper's own code does; arguments as in `solve`."""
     V[:] = 0
     first, second = np.zeros_like(V), np.zeros_like(V)
     beta1, beta2 = options.beta1, options.beta2
     for t in range(1, options.iterations + 1):
-        _, R, _ = EVALUATE[loss](Z @ V.T, target, weight)
-        G = R.T @ Z + 2 * alpha_c * V
+        _, G, _ = problem.evaluate(V)
         first = beta1 * first + (1 - beta1) * G
         second = beta2 * second + (1 - beta2) * G * G
         m, v = first / (1 - beta1**t), second / (1 - beta2**t)
@@ -119,47 +116,26 @@ def adam(
 
 
 @np.errstate(all="ignore")
-def newton(
-    Z: Array,
-    target: Array,
-    weight: Array,
-    V: Array,
-    loss: str,
-    alpha_c: float,
-    iterations: int,
-    tolerance: float,
-) -> int:
+def newton(problem: Problem, V: Array, iterations: int, tolerance: float) -> int:
     """Damped Newton from the given V, in place; returns the number of iterations.
 
     Args:
-        Z: ``(samples, q)``, features with a last column of ones.
-        target: ``(samples, 1)`` class numbers or ``(samples, outputs)`` values.
-        weight: ``(samples,)``, with sum 1.
+        problem: what is minimized.
         V: ``(outputs, q)``.
-        loss: "logistic", "softmax" or "squared".
-        alpha_c: weight of ||V||^2.
         iterations, tolerance: at most so many; stop where no entry of the gradient is larger.
     """
-    evaluate = EVALUATE[loss]
-    value, R, P = evaluate(Z @ V.T, target, weight)
-    value += alpha_c * float((V * V).sum())
+    value, G, curvature = problem.evaluate(V)
     for iteration in range(iterations):
-        G = R.T @ Z + 2 * alpha_c * V
         if not np.abs(G).max() > tolerance:
             return iteration
-        step = (
-            _conjugate_gradients(_softmax_hessian(Z, P, weight, alpha_c), G)
-            if loss == "softmax"
-            else _factorized(Z, P, alpha_c, G)
-        )
+        step = _step(problem, curvature, G)
         descent, length = float((step * G).sum()), 1.0
         if 0 <= descent <= ROUNDING * abs(value):  # nothing that a line search could measure
             V -= step
             return iteration + 1
         for _ in range(LINE_SEARCH):
             tried = V - length * step
-            new, R, P = evaluate(Z @ tried.T, target, weight)
-            new += alpha_c * float((tried * tried).sum())
+            new, G, curvature = problem.evaluate(tried)
             if new <= value - 1e-4 * length * descent + 1e-15 * abs(value):
                 break
             length /= 2
@@ -201,31 +177,36 @@ def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array,
     return float(weight @ (R * R).sum(1)) / 2, R * weight[:, None], weight
 
 
-EVALUATE = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
+DATA_LOSSES = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
 
 
-def _factorized(Z: Array, curvature: Array, alpha_c: float, G: Array) -> Array:
-    """The step S of S (Z' C Z + 2 alpha_c I) = G."""
+def _step(problem: Problem, curvature: Array, G: Array) -> Array:
+    """The Newton step S of H S = G."""
+    Z, ridge = problem.Z, 2 * problem.alpha_c
+    if problem.loss != "softmax":
+        return _factorized(Z.T @ (Z * curvature[:, None]), ridge, G)
+    P, weighted = curvature, curvature * problem.weight[:, None]
+
+    def product(D: Array) -> Array:
+        U = Z @ D.T
+        U -= (P * U).sum(1, keepdims=True)
+        U *= weighted
+        return U.T @ Z + ridge * D
+
+    return _conjugate_gradients(product, G)
+
+
+def _factorized(H: Array, ridge: float, G: Array) -> Array:
+    """S of S (H + ridge I) = G; a larger ridge where that is singular."""
     from scipy.linalg.lapack import dposv  # numpy's own solvers check for longer than they solve
 
-    H = Z.T @ (Z * curvature[:, None])
-    ridge, own = 2 * alpha_c, H.diagonal().copy()
+    own = H.diagonal().copy()
     while True:
         np.fill_diagonal(H, own + ridge)
         _, step, failed = dposv(H, G.T, lower=True)
         if not failed:
             return np.ascontiguousarray(step.T)
         ridge = max(10 * ridge, 1e-10)  # far out, curvatures underflow
-
-
-def _softmax_hessian(Z: Array, P: Array, weight: Array, alpha_c: float) -> Callable[[Array], Array]:
-    def product(D: Array) -> Array:
-        U = Z @ D.T
-        U -= (P * U).sum(1, keepdims=True)
-        U *= P * weight[:, None]
-        return U.T @ Z + 2 * alpha_c * D
-
-    return product
 
 
 def _conjugate_gradients(product: Callable[[Array], Array], G: Array) -> Array:

@@ -15,16 +15,15 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from hdnn.cli import app
+from hdnn.config import Config
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import ImageClassifier, ImageConfig, Model
 from hdnn.training import Trainer, TrainingConfig
+from hdnn.training.build import statistics
 from hdnn.training.distortion import distort
 from hdnn.training.optimizers import Average
-from hdnn.training.prepare import prepare, statistics
-from hdnn.training.presets import PRESETS
-from hdnn.config import Config
-from hdnn.training.runs import Run, read_history
+from hdnn.training.runs import Run, prepare, read_history
 
 JOINT = TrainingConfig(
     method="joint",
@@ -247,24 +246,15 @@ def test_statistics_of_images() -> None:
 # --- recipes and runs -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_come_back_from_a_config_file(preset: str) -> None:
-    recipe = RunConfig.from_tables({"data": {"source": "digits"}, "model": {"preset": preset}})
-    assert RunConfig.from_toml(recipe.to_toml()) == recipe
-    assert recipe.training.method == "joint"
-
-
-def test_the_papers_preset_is_appendix_B2() -> None:
-    training = RunConfig.from_tables({"data": {"source": "mnist"}}).training
+def test_the_papers_protocol_is_appendix_B2() -> None:
+    training = prepare(Config(data={"source": "digits"})).config.training
     assert (training.epochs, training.batch_size, training.optimizer) == (40, 100, "Adam")
     assert [training.learning_rate_at(e) for e in (0, 1)] == pytest.approx([0.04, 0.032])
     assert (training.alpha, training.alpha_c, training.weight_decay) == (1e-3, 2e-4, 0.0)
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    recipe = RunConfig.from_tables(
-        {"data": {"source": "digits"}, "model": {"layers": 2}, "training": {"epochs": 3}}
-    )
+    recipe = Config(data={"source": "digits"}, model={"layers": 2}, training={"epochs": 3})
     Run.create(tmp_path / "whole", recipe).train()
     run = Run.create(tmp_path / "killed", recipe)
 
@@ -296,26 +286,18 @@ def test_train_evaluate_predict(tmp_path: Path) -> None:
     command(
         "train",
         "digits",
-        "--preset",
+        "--protocol",
         "convolutional",
-        "--widths",
+        "--width",
         "4,8",
         "--layers",
         "1,1",
-        "--head",
-        "linear",
         "--epochs",
         3,
-        "--warmup",
-        1,
         "--lr",
         0.02,
-        "--averaging",
-        0.5,
-        "--shift",
-        0,
-        "--rotate",
-        0,
+        *("--set", "training.averaging=0.5", "--set", "training.shift=0"),
+        *("--set", "training.rotate=0"),
         "--out",
         run,
     )
@@ -357,5 +339,4 @@ def test_a_folder_does_not_hide_a_data_set_of_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits" / "checkpoint").mkdir(parents=True)  # as of a run with that name
-    config = RunConfig.from_tables({"data": {"source": "digits"}}, "here")
-    assert len(prepare(config).X_test) == 359
+    assert len(prepare(Config(data={"source": "digits"})).data.X_test) == 359

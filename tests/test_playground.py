@@ -26,6 +26,7 @@ from torch import Tensor
 import hdnn
 from hdnn import schemes
 from hdnn.analysis import sensitivities
+from hdnn.config import TrainingConfig
 from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, HamiltonianField
@@ -33,7 +34,6 @@ from hdnn.models import Model
 from hdnn.playground import FOLDER, make_server
 from hdnn.playground.server import HEADERS
 from hdnn.training.loops import Batches, CoordinateLoop, JointLoop
-from hdnn.config import TrainingConfig
 from hdnn.zoo import ARCHITECTURES
 
 RUNNER = Path(__file__).with_name("playground_engine.mjs")

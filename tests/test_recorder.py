@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 import hdnn
+from hdnn.config import Config, DataConfig, ModelConfig
 from hdnn.data import split
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.kernels.native import singular_values
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.compiled import CompiledLoop
 from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
-from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.config import DataConfig, ModelConfig
 from hdnn.training.trainer import EpochRecord
 from skips import needs_kernels
 
@@ -143,8 +142,8 @@ def test_singular_values_are_those_of_lapack_also_far_from_one() -> None:
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def recipe() -> RunConfig:
-    return RunConfig(
+def recipe() -> Config:
+    return Config(
         DataConfig("double-moons", size=200),
         ModelConfig(layers=4),
         TrainingConfig(epochs=4, batch_size=30),

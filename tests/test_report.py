@@ -6,7 +6,6 @@ import base64
 import csv
 import json
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,20 +19,19 @@ from typer.testing import CliRunner
 
 import hdnn
 from hdnn.cli import app
+from hdnn.config import Config, DataConfig, ModelConfig, RecordConfig
 from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
 from hdnn.training import DivergenceError, TrainingConfig
-from hdnn.config import Config
 from hdnn.training.runs import Run
-from hdnn.config import DataConfig, ModelConfig, RecordConfig
 from hdnn.training.trainer import EpochRecord, Trainer
 
 SECTIONS = ["results", "learning", "flow", "gradients", "certificate", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
-ROLL = RunConfig(
+ROLL = Config(
     DataConfig("swiss-roll", size=200),
     ModelConfig("H1", 6, T=1.0, dtype="float64"),
     TrainingConfig(epochs=2, batch_size=50),
@@ -70,7 +68,7 @@ class Page(HTMLParser):
         return [str(attributes["id"]) for tag, attributes in self.tags if tag == "section"]
 
 
-def trained(folder: Path, config: RunConfig) -> Path:
+def trained(folder: Path, config: Config) -> Path:
     Run.create(folder, config).train()
     return folder
 
@@ -153,7 +151,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     names = [EVIL, LONG, *(f"c{k}" for k in range(28)), "label"]
     path = table(tmp_path / "<b>'&.csv", names, [*X.tolist(), labels])
     data = DataConfig(str(path), target="label")
-    config = RunConfig(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
+    config = Config(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
     assert "During training" not in page.words  # nothing was recorded
     assert "alert('1')" in page.words
@@ -171,7 +169,7 @@ def test_a_regression_shows_its_residuals(tmp_path: Path) -> None:
     columns = rng.normal(size=(2, 60))
     path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, columns[0] * 2])
     data = DataConfig(str(path), target="y", task="regression")
-    config = RunConfig(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
+    config = Config(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
     page = page_of(trained(tmp_path / "run", config))
     assert "R²" in page.words
     assert "principal components" in page.words
@@ -214,7 +212,7 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(run.folder)
     assert "cannot be used" in page.words
     assert page.sections == ["learning", "repeat"]
-    shutil.rmtree(run.checkpoint.parent)
+    run.checkpoint.unlink()
     run.train()
     assert "not finished" not in page_of(run.folder).words
 
@@ -225,7 +223,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
     path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, 1000 + 50 * columns[0]])
     data = DataConfig(str(path), target="y", task="regression")
     model = ModelConfig("MS3", 3, T=0.5, dtype="float64")
-    run = Run.create(tmp_path / "run", RunConfig(data, model, TrainingConfig(epochs=2)))
+    run = Run.create(tmp_path / "run", Config(data, model, TrainingConfig(epochs=2)))
 
     X, seen = torch.randn(20, 2), []
 
@@ -237,7 +235,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         run.train([stop])
     found = collect.of_run(run.folder)
-    target = load(run.read_config().data).y
+    target = load(run.config.data).y
     assert found.model is not None
     expected = seen[0] * target.std(correction=0) + target.mean()
     torch.testing.assert_close(found.model(X).detach(), expected)

@@ -10,9 +10,9 @@ import torch
 import hdnn
 from catalogue import build
 from hdnn.analysis import advise
+from hdnn.config import TrainingConfig
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
-from hdnn.config import TrainingConfig
 from hdnn.training.trainer import DivergenceError, Trainer
 
 

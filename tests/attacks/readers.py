@@ -26,9 +26,8 @@ from attacks.tally import HELD, Tally, tally
 from hdnn.data import ColumnEncoder, iter_rows, read_table
 from hdnn.data import images as image_sets
 from hdnn.data.idx import read_idx
-from hdnn.training.prepare import PreparedRun
 from hdnn.training.recorder import GradientLog
-from hdnn.training.runs import Run, read_history
+from hdnn.training.runs import Run, prepare, read_history
 
 ROOM = 64 * 2**20
 FACTOR = 10
@@ -103,7 +102,7 @@ def _image(path: Path) -> None:
 
 
 def _config(path: Path) -> None:
-    PreparedRun.of(Run.open(path.parent).read_config())
+    prepare(Run.open(path.parent).config)
 
 
 def _resumed(name: str) -> Callable[[Path], None]:
@@ -146,7 +145,7 @@ READERS: dict[str, Reader] = {
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", lambda path: GradientLog(path).read()),
-    "checkpoint": _resume("checkpoint/state.safetensors", mutate.safetensors),
+    "checkpoint": _resume("checkpoint", mutate.bytewise),
     "history, resumed": _resume("history.jsonl", mutate.json_lines),
     "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines),
 }

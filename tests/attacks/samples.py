@@ -19,13 +19,11 @@ from pyarrow import parquet
 
 import hdnn
 from hdnn.cli import app
+from hdnn.config import Config
 from hdnn.data import ColumnEncoder, ColumnType
 from hdnn.data.encoder import SCALINGS
 from hdnn.fields import STRUCTURES
 from hdnn.models import Projection
-from hdnn.training import TrainingConfig
-from hdnn.config import Config
-from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
 from hdnn.zoo import ARCHITECTURES
 
 ZEROS = 160 * 2**20
@@ -231,20 +229,17 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 
 def configs() -> list[bytes]:
     """Run configs, of data that need no file."""
-    training = TrainingConfig(epochs=1, validation=0.2, early_stopping=3, class_weight=(1.0, 2.0))
-    recipes = [
-        RunConfig(DataConfig(size=40), ModelConfig(layers=2)),
-        RunConfig(
-            DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
-        ),
-        RunConfig(
-            DataConfig(size=40),
-            ModelConfig(layers=2, projection="on"),
-            TrainingConfig("joint", epochs=1),
-        ),
-        RunConfig(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
+    stopping = {"epochs": 1, "validation": 0.2, "early_stopping": 3, "class_weight": [1.0, 2.0]}
+    joint = {"method": "joint", "epochs": 1}
+    ms1 = {"architecture": "MS1", "layers": 2, "step": 0.1}
+    images = {"layers": [1, 1], "width": [2, 2], "kernel": 3}
+    configs = [
+        Config(data={"size": 40}, model={"layers": 2}),
+        Config(data={"source": "double-moons", "size": 40}, model=ms1, training=stopping),
+        Config(data={"size": 40}, model={"layers": 2, "projection": "on"}, training=joint),
+        Config(data={"source": "digits"}, model=images),
     ]
-    return [recipe.to_toml().encode() for recipe in recipes]
+    return [config.to_toml().encode() for config in configs]
 
 
 @functools.cache

@@ -181,7 +181,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield
     except KeyboardInterrupt:
-        warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
+        warn(f"interrupted; resume it with: hdnn train --resume {run.folder}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

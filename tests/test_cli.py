@@ -424,7 +424,7 @@ def test_a_flag_completes_a_config() -> None:
         ("[dta]\nsource = 4", ("did you mean 'data'",)),
         ("model = 3", ("my.toml", "table")),
         ("x = [", ("my.toml", "not TOML")),
-        ("[data]\ntest = 'x'", ("my.toml", "test is a share in [0, 1), got 'x'")),
+        ("[data]\ntest = 'x'", ("my.toml", "test should be a valid number, got 'x'")),
         ("[data]\nsource = 5", ("source",)),
         ("[model]\nT = 1.0\nstep = 0.1", ("T", "step")),
     ],
@@ -504,7 +504,16 @@ def test_errors_of_tables(labeled: Trained) -> None:
 
 def test_missing_values_without_a_scaler_are_refused_with_a_reason(labeled: Trained) -> None:
     """There is no mean to put in their place, which is no matter of the step."""
-    words = (labeled.table, "--target", "label", "--drop", "id", *QUICK, "--no-standardize")
+    words = (
+        labeled.table,
+        "--target",
+        "label",
+        "--drop",
+        "id",
+        *QUICK,
+        "--set",
+        "model.standardize=false",
+    )
     result = command("train", *words, "--out", "run")
     assert result.exit_code in (1, 2)
     assert "missing values" in result.stderr.split("error: ")[1]

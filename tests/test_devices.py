@@ -157,7 +157,7 @@ def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
     )
     with pytest.raises(KeyboardInterrupt):
         Run.create(tmp_path / "run", config).train([interrupt])
-    other = replace(config, training=replace(config.training, device="cpu"))
+    other = replace(config, training=TrainingConfig(epochs=2, device="cpu"))
     run = Run.create(tmp_path / "run", other)
     assert run.config.training.device == "cpu"
     run.train()

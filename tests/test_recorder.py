@@ -18,7 +18,7 @@ from hdnn.errors import FileFormatError, HdnnError
 from hdnn.kernels.native import singular_values
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.compiled import CompiledLoop
-from hdnn.training.recorder import GradientLog, RecordConfig, Recorder
+from hdnn.training.recorder import GradientLog, RecordConfig, Recorder, gradient_lines, header_line
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord
 from skips import needs_kernels
@@ -214,10 +214,10 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     recorder = Recorder(1, depths=2, samples=2)
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
     log = GradientLog(path)
-    log.begin(recorder.header(net), 0)
     recorder.start(net, torch.full((3, 4), torch.nan))
     recorder.before_step(0, torch.arange(3))
-    log.append(1, recorder.finish(1))
+    lines = [header_line(recorder.header(net)), *gradient_lines(recorder.finish(1))]
+    path.write_bytes(b"".join(lines))
     _, (entry,) = log.read()
     assert entry["mean"] == [None, 1.0]
     assert entry["gradient_norm"] is None
@@ -228,5 +228,5 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1.5}, {"samples": 0}, {"every": True}])
 def test_counts_are_positive_integers(wrong: dict[str, int]) -> None:
     for kind in (Recorder, RecordConfig):
-        with pytest.raises(HdnnError, match="is an integer of at least 1"):
+        with pytest.raises(HdnnError, match="should be"):
             kind(**wrong)

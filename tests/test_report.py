@@ -24,7 +24,7 @@ from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.report import animation, charts, collect, report_of_run, scene, terminal, words
-from hdnn.training import DivergenceError, TrainingConfig
+from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord, Trainer
 
@@ -255,20 +255,6 @@ def test_a_page_with_a_lead_begins_with_the_slider() -> None:
     assert "So <b> it is." in page.words
     right = 100 * float((model.predict(X) == y).double().mean())
     assert f"{right:.1f} % correct" in page.words
-
-
-def test_a_diverged_run_says_why(tmp_path: Path) -> None:
-    training = TrainingConfig(epochs=3, batch_size=20, schedule="exponential", decay=1e40)
-    model = ModelConfig("H1", 3, T=1.2)
-    run = Run.create(tmp_path / "run", replace(ROLL, model=model, training=training))
-    with pytest.raises(DivergenceError) as caught:
-        run.train()
-    assert run.failure == str(caught.value)
-    words_ = " ".join(page_of(run.folder).words.split())
-    assert re.search(r"The training diverged after [12] of 3 epochs:", words_)
-    assert " ".join(str(caught.value).split())[:80] in words_
-    run.clear()
-    assert list(run.folder.iterdir()) == []
 
 
 def test_many_layers_and_rows_are_sampled_and_the_page_says_so() -> None:

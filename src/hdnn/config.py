@@ -110,7 +110,7 @@ class Settings:
     """What all tables of settings have in common."""
 
     given: frozenset[str]
-    """The settings that were set; None counts as not set."""
+    """The settings that were set; None counts as not set. `dataclasses.replace` sets all."""
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were set, as plain values by name."""
@@ -469,7 +469,14 @@ TABLES: dict[str, Any] = {
 
 
 def _from_dict(kind: Any) -> BeforeValidator:
-    return BeforeValidator(lambda value: kind(**value) if isinstance(value, Mapping) else value)
+    def make(value: Any, info: Info) -> Any:
+        if isinstance(value, Mapping):
+            return kind(**value)
+        if not isinstance(value, kind):
+            raise HdnnError(f"{info.field_name} is a table of settings, got {shown(value)}")
+        return value
+
+    return BeforeValidator(make)
 
 
 @table

@@ -91,9 +91,12 @@ def _settings(app, what, name, obj, options, lines):
     """The arguments of a settings record are described where they are defined."""
     if what != "class" or not hasattr(obj, "__pydantic_fields__"):
         return
-    from hdnn.training.schema import settings_of
-
-    lines += ["", "Args:", *(f"    {s.name}: {s.help}" for s in settings_of(obj)), ""]
+    lines += [
+        "",
+        "Args:",
+        *(f"    {k}: {s.description}" for k, s in obj.__pydantic_fields__.items()),
+        "",
+    ]
 
 
 def _adapt(app, page, source):

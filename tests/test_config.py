@@ -175,7 +175,7 @@ def test_any_text_and_number_come_back(
         ("x = [", "not TOML"),
         ('x = "\udcff"', "not TOML"),
         ("[modell]", "did you mean 'model'"),
-        ("model = 4", "model should be an instance of ModelConfig, got 4"),
+        ("model = 4", "model is a table of settings, got 4"),
         ("[model]\nlayer = 4", "did you mean 'layers'"),
         ("[training]\noptimiser = 'x'", "did you mean 'optimizer'"),
         ("[model]\narchitecture = 'H11'", "unknown architecture 'H11'.*did you mean 'H1'"),

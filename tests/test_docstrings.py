@@ -65,7 +65,7 @@ def _described(value: object) -> set[str]:
         elif inside and (entry := ARGUMENT.match(line)):
             names.update(name.lstrip("*") for name in entry[1].split(", "))
     if hasattr(value, "__pydantic_fields__"):
-        names.update(setting.name for setting in settings_of(value) if setting.help)
+        names.update(k for k, info in value.__pydantic_fields__.items() if info.description)
     return names
 
 

@@ -36,6 +36,7 @@ APPLICATION = [
     "application",
     "progress",
     "data",
+    "config",
     "training",
     "estimators",
     "plots",

@@ -34,6 +34,11 @@ MOST_SHOWN, LONGEST = 80, 400
 """Characters of a value in a message, and of a message about a file."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
+OPTIMIZERS = (
+    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop"),
+)
+"""Those of torch that need neither a closure nor sparse gradients."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),
@@ -105,7 +110,7 @@ class Settings:
     """What all tables of settings have in common."""
 
     given: frozenset[str]
-    """The settings that were set; None counts as not set."""
+    """The settings that were set; None counts as not set. `dataclasses.replace` sets all."""
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were set, as plain values by name."""
@@ -191,8 +196,12 @@ class DataConfig(Settings):
         None, "Tables: override the detected task: classification or regression.", "--task"
     )
     test: Share = setting(0.2, "Tables: fraction of rows held out for testing.", "--test")
-    pixels: Width | None = setting(None, "Folders of images: resize to this many pixels a side.")
-    strict: bool = setting(False, "Folders of images: fail on a file that cannot be read.")
+    pixels: Width | None = setting(
+        None, "Folders of images: resize to this many pixels a side.", "--pixels"
+    )
+    strict: bool = setting(
+        False, "Folders of images: fail on a file that cannot be read.", "--strict"
+    )
     digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
     seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed", group="Run")
 
@@ -355,7 +364,7 @@ class TrainingConfig(Settings):
         "newton", "coordinate: how the output layer is solved: newton or adam."
     )
     solver_iterations: Positive = setting(10, "coordinate: iterations of that solver.")
-    optimizer: str = setting("Adam", "A name in torch.optim.")
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam", "A name in torch.optim.")
     weight_decay: Weight = setting(0.0, "joint: weight decay of the optimizer, on all weights.")
     warmup: Weight = setting(0.0, "Epochs over which the learning rate rises linearly from 0.")
     label_smoothing: Share = setting(
@@ -460,7 +469,14 @@ TABLES: dict[str, Any] = {
 
 
 def _from_dict(kind: Any) -> BeforeValidator:
-    return BeforeValidator(lambda value: kind(**value) if isinstance(value, Mapping) else value)
+    def make(value: Any, info: Info) -> Any:
+        if isinstance(value, Mapping):
+            return kind(**value)
+        if not isinstance(value, kind):
+            raise HdnnError(f"{info.field_name} is a table of settings, got {shown(value)}")
+        return value
+
+    return BeforeValidator(make)
 
 
 @table

@@ -205,7 +205,7 @@ def _timeless(contents: dict[str, bytes]) -> dict[str, bytes]:
     return {
         name: re.sub(rb'"seconds": [^,}]*', b"", data)
         for name, data in contents.items()
-        if not name.endswith(("state.pt", "config.toml"))
+        if not name.endswith(("checkpoint", "config.toml"))
     }
 
 

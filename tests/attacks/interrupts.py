@@ -199,7 +199,7 @@ class Tracer:
         """Train under attack."""
         folder.mkdir()
         run = Run(folder)
-        run.config.write_bytes(samples.run_files(*EPOCHS)["config.toml"])
+        run.config_file.write_bytes(samples.run_files(*EPOCHS)["config.toml"])
         sys.settrace(self)
         try:
             run.train([self._count], checkpoint_seconds=0)

@@ -116,22 +116,22 @@ def settings() -> list[list[str]]:
         "--epochs",
         "12",
     ]
-    image = [str(images()), "--layers", "2", "--widths", "2", "--epochs", "6", "--batch-size", "8"]
+    image = [str(images()), "--layers", "2", "--width", "2", "--epochs", "6", "--batch-size", "8"]
     joint = ["--method", "joint", "--lr", "0.01"]
     stopping = ["--validation", "0.2", "--early-stopping", "4"]
     return [
         planar,
         [*planar, "--record", "3"],
-        [*planar, *joint, "--record", "2", "--schedule", "cosine"],
+        [*planar, *joint, "--record", "2", "--set", "training.schedule=cosine"],
         [*planar, *stopping],
         [*label, *stopping, "--record", "1"],
-        [*label, *joint, "--time-invariant", "--architecture", "MS3"],
-        [*label, "--balanced", "--clip", "0.1", "--solver", "adam", "--dtype", "float64"],
+        [*label, *joint, "--set", "model.time_invariant=true", "--architecture", "MS3"],
+        [*label, "--balanced", "--set", "training.clip=0.1", "--set", "training.solver=adam"],
         [*value, "--record", "5"],
         [*value, *joint, *stopping],
-        [*label, "--width", "4", "--projection", "on"],
+        [*label, "--width", "4", "--set", "model.projection=on"],
         image,
-        [*image, "--kernel", "3", "--shift", "1", "--averaging", "0.9", *stopping],
+        [*image, "--set", "model.kernel=3", "--set", "training.averaging=0.9", *stopping],
     ]
 
 

@@ -56,7 +56,7 @@ class Reader:
 
 
 def _config(path: Path) -> None:
-    PreparedRun.of(Run.open(path.parent).read_config())
+    prepare(Run.open(path.parent).config)
 
 
 def _resumed(name: str) -> Callable[[Path], None]:
@@ -89,7 +89,7 @@ READERS: dict[str, Reader] = {
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", read_recordings),
-    "checkpoint": _resume("checkpoint/state.pt", mutate.bytewise),
+    "checkpoint": _resume("checkpoint", mutate.bytewise),
     "history, resumed": _resume("history.jsonl", mutate.json_lines),
     "gradients, resumed": _resume("gradients.jsonl", mutate.json_lines),
 }

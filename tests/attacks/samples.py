@@ -14,11 +14,10 @@ import torch
 
 import hdnn
 from hdnn.cli import app
-from hdnn.config import DataConfig, ImageModelConfig, ModelConfig
+from hdnn.config import Config
 from hdnn.data import ColumnEncoder, ColumnType
 from hdnn.fields import STRUCTURES
 from hdnn.models import Projection
-from hdnn.training import TrainingConfig
 from hdnn.zoo import ARCHITECTURES
 
 
@@ -113,20 +112,17 @@ def _saved(thing: Any) -> bytes:
 
 def configs() -> list[bytes]:
     """Run configs, of data that need no file."""
-    training = TrainingConfig(epochs=1, validation=0.2, early_stopping=3, class_weight=(1.0, 2.0))
-    recipes = [
-        Config(DataConfig(size=40), ModelConfig(layers=2)),
-        Config(
-            DataConfig("double-moons", size=40), ModelConfig("MS1", layers=2, step=0.1), training
-        ),
-        Config(
-            DataConfig(size=40),
-            ModelConfig(layers=2, projection="on"),
-            TrainingConfig("joint", epochs=1),
-        ),
-        Config(DataConfig("digits"), ImageModelConfig(layers=(1, 1), widths=(2, 2), kernel=3)),
+    stopping = {"epochs": 1, "validation": 0.2, "early_stopping": 3, "class_weight": [1.0, 2.0]}
+    joint = {"method": "joint", "epochs": 1}
+    ms1 = {"architecture": "MS1", "layers": 2, "step": 0.1}
+    images = {"layers": [1, 1], "width": [2, 2], "kernel": 3}
+    configs = [
+        Config(data={"size": 40}, model={"layers": 2}),
+        Config(data={"source": "double-moons", "size": 40}, model=ms1, training=stopping),
+        Config(data={"size": 40}, model={"layers": 2, "projection": "on"}, training=joint),
+        Config(data={"source": "digits"}, model=images),
     ]
-    return [recipe.to_toml().encode() for recipe in recipes]
+    return [config.to_toml().encode() for config in configs]
 
 
 @functools.cache

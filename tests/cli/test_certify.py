@@ -20,7 +20,10 @@ def command(*words: object) -> Any:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("good", ("--time-invariant",)), ("bad", ("--dtype", "float64"))):
+    for name, more in (
+        ("good", ("--set", "model.time_invariant=true")),
+        ("bad", ("--set", "model.dtype=float64")),
+    ):
         architecture = "MS3" if name == "good" else "ResNet"
         result = command(
             "train",

@@ -50,7 +50,7 @@ def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
     assert "random" in command("margins", run)
     refused = CliRunner().invoke(app, ["train", "swiss-roll", "--record", "0"])
     assert refused.exit_code == 2
-    assert "every is an integer of at least 1" in refused.stderr
+    assert "every should be greater than or equal to 1" in refused.stderr
     refused = CliRunner().invoke(
         app, ["train", "digits", "--record", "5", "--out", str(tmp_path / "p")]
     )

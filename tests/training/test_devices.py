@@ -16,10 +16,13 @@ from torch.utils._pytree import tree_leaves
 import hdnn
 from elsewhere import install
 from hdnn.data import Dataset
+from hdnn.config import Config, DataConfig, ModelConfig
+from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig, devices
 from hdnn.training.devices import choose_device
 from tasks import moons
+from hdnn.training.runs import Run
 
 
 def table_model(architecture: str) -> hdnn.Model:
@@ -145,6 +148,24 @@ def test_auto_takes_an_accelerator_for_images_only(
         assert choose_device("auto", images=True, dtype=torch.float64).type == "cpu"
         with pytest.raises(HdnnError, match="no float64"):
             choose_device("mps", images=True, dtype=torch.float64)
+
+
+def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
+    """The device is no part of what a run trains."""
+    config = Config(
+        DataConfig(size=100), ModelConfig(layers=2), TrainingConfig(epochs=2, device="auto")
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Run.create(tmp_path / "run", config).train([interrupt])
+    other = replace(config, training=TrainingConfig(epochs=2, device="cpu"))
+    run = Run.create(tmp_path / "run", other)
+    assert run.config.training.device == "cpu"
+    run.train()
+    assert run.finished
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -143,19 +143,20 @@ def _config(path: Path | None, flags: Tables) -> Config:
     if path is not None:
         if not path.is_file():
             raise HdnnError(f"there is no config file {path}")
-        Config.from_toml(path)  # so that messages about what is in it name the file
         tables = read_toml(path)
     # T and step are two ways to say one thing: a flag replaces either.
     if ("T" in flags["model"]) != ("step" in flags["model"]):
-        tables.get("model", {}).pop("step" if "T" in flags["model"] else "T", None)
+        other = "step" if "T" in flags["model"] else "T"
+        flags = {**flags, "model": {other: None, **flags["model"]}}
     for name, values in flags.items():
-        if isinstance(values, str):  # the protocol
+        own = tables.get(name, {})
+        if isinstance(values, dict) and isinstance(own, dict):
+            values = {**own, **values}
+        if values != {}:
             tables[name] = values
-        elif values or name != "record":
-            tables[name] = {**tables.get(name, {}), **values}
-    if "source" not in tables["data"]:
+    if "source" not in tables.get("data", {}):
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    return Config(**tables)
+    return Config(**tables) if path is None else Config.from_tables(tables, str(path))
 
 
 def _default_folder(config: Config) -> Path:
@@ -182,7 +183,7 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield
     except KeyboardInterrupt:
-        warn(f"interrupted; go on with: hdnn train --resume {run.folder}")
+        warn(f"interrupted; resume it with: hdnn train --resume {run.folder}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -57,7 +57,7 @@ def resolve(config: Config, data: Dataset) -> Config:
         # `replace` sets every field, so that all of them are written to config.toml.
         model=replace(ModelConfig(**model)),
         training=replace(TrainingConfig(**training)),
-        record=config.record,
+        record=None if config.record is None else replace(config.record),
     )
 
 

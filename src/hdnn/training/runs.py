@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from filelock import FileLock, Timeout
 
-from hdnn.config import Config
+from hdnn.config import TABLES, Config
 from hdnn.data import Dataset, load
 from hdnn.data.loading import data_digest
 from hdnn.errors import FileFormatError, HdnnError, StorageError
@@ -141,14 +141,15 @@ class Run:
         return run
 
     def _check_same(self, config: Config) -> None:
-        if _identity(self.config) != _identity(config):
+        if not _agrees(self.config, config):
             raise HdnnError(
                 f"{self.folder} holds a run of another config; choose another folder, or pass "
                 "--overwrite to replace it"
             )
         if self.finished:
             raise HdnnError(f"{self.folder} holds a finished run; pass --overwrite to train again")
-        self.update(device=config.training.device)
+        if "device" in config.training.given:
+            self.update(device=config.training.device)
 
     def _has_content(self) -> bool:
         left = {*self.folder.glob(LOCK), *self.folder.glob(TEMPORARY)}
@@ -329,7 +330,7 @@ class Run:
                 prepared = prepare(config)
                 if prepared.config.to_toml() != config.to_toml():
                     self._write_config(prepared.config)
-            elif _identity(prepared.config) != _identity(config):
+            elif not _agrees(config, prepared.config):
                 raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
             return self._train(prepared, callbacks, checkpoint_seconds)
 
@@ -483,14 +484,21 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     return read_json_lines(path, _with_epoch)
 
 
-def _identity(config: Config) -> Config:
-    """The same without the places where it is trained and where its data are.
+def _agrees(stored: Config, wanted: Config) -> bool:
+    """Whether all settings that are given in one config are those of a run.
 
-    What the data are, their digest says; the device changes no more than rounding.
+    Where the data are and where it is trained does not count: what the data are, their digest
+    says, and the device changes no more than rounding.
     """
-    training = replace(config.training, device="cpu")
-    data = config.data if config.data.digest is None else replace(config.data, source="")
-    return replace(config, data=data, training=training)
+    places = {"device"} | ({"source"} if wanted.data.digest is not None else set())
+    for name in TABLES:
+        mine, other = getattr(stored, name), getattr(wanted, name)
+        if (mine is None) != (other is None):
+            return False
+        given = set() if other is None else other.given - places
+        if any(getattr(mine, key) != getattr(other, key) for key in given):
+            return False
+    return True
 
 
 @contextmanager

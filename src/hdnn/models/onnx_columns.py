@@ -161,8 +161,11 @@ def _example(column: EncodedColumn, numbers: Any) -> Any:
         texts = [*column.levels[: len(numbers) - 2], "a text that no table holds", None]
         return np.array([texts[row % len(texts)] for row in range(len(numbers))], object)
     if column.kind == "date":
-        days = np.where(np.isnan(numbers), 0, numbers) + column.origin
-        return np.where(np.isnan(numbers), "NaT", (86_400 * days).astype("M8[s]")).astype("M8[s]")
+        missing = np.isnan(numbers)
+        seconds = 86_400 * (np.where(missing, 0.0, numbers) + column.origin)
+        dates = seconds.astype(np.int64).astype("M8[s]")
+        dates[missing] = np.datetime64("NaT")
+        return dates
     return numbers
 
 

@@ -358,9 +358,7 @@ def _describe(
     """What a user of the file needs to know, in its metadata as JSON."""
     from onnx import helper
 
-    import hdnn
-
-    proto.producer_name, proto.producer_version = "hdnn", hdnn.__version__
+    proto.producer_name, proto.producer_version = "hdnn", ""
     networks = (thing,) if isinstance(thing, HamiltonianNetwork) else thing.networks
     about = {"network": "; ".join(net.extra_repr() for net in networks)}
     if isinstance(thing, Model):

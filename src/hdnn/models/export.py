@@ -15,20 +15,19 @@ import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from hdnn.backends import reference
 from hdnn.errors import HdnnError, optional
-from hdnn.fields.maps import affine
 from hdnn.files import atomic
 from hdnn.models.model import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Flow, Stage, Values
+from hdnn.program import Program, Stage, Values
 from hdnn.schemes import ImplicitMidpoint
 
 if TYPE_CHECKING:
@@ -153,12 +152,6 @@ class Interface:
     feeds: Mapping[str, Any]
     kinds: list[str] | None = None
 
-    def first_sample(self) -> tuple[Tensor, dict[str, Any]]:
-        """An example of one sample, as hdnn and as the file takes it."""
-        axes = {name: shape.index("batch") for name, shape in self.inputs.items()}
-        example = self.example.narrow(self.output[1].index("batch"), 0, 1)
-        return example, {name: self.feeds[name].take([0], axis) for name, axis in axes.items()}
-
 
 def _interface(thing: HamiltonianNetwork | Model) -> Interface:
     draw, dtype = torch.Generator().manual_seed(0), _dtype(thing)
@@ -194,14 +187,10 @@ def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
 # --- the graph ------------------------------------------------------------------------------------
 
 
-Numbers = tuple[int, int, int]
-"""Of the arrays W, b and A of a stage."""
-
-
 class ScannedNetwork(nn.Module):
-    """A network that computes its layers as the iterations of one `scan`.
+    """A network as one `scan`, whose iteration j is the reference backend on the values of layer j.
 
-    Arrays that differ from layer to layer are what it scans; those that all layers share stay
+    Numbers that differ from layer to layer are what it scans; those that all layers share stay
     outside, so that a file holds them once.
 
     Args:
@@ -213,62 +202,35 @@ class ScannedNetwork(nn.Module):
 
     def __init__(self, net: HamiltonianNetwork) -> None:
         super().__init__()
-        self.layout, self.layers, self.steps = net.field.layout, net.layers, net.program.steps
-        self.scanned: list[int] = []
-        self.stacks: list[Tensor] = []
-        values, velocity = net.values(), _velocity(net)
-        self.arrays = [self._arrays(stage, values) for stage in net.program.stages]
-        if velocity is not None:  # its flow multiplies by the step itself
-            self.velocity = velocity, self._arrays(velocity, values._replace(h=1.0))
-            self.h = self._keep(self._factor(values.h, values))
-        if not self.scanned:  # a scan needs an array to count its iterations by
-            self._keep(torch.zeros(*self.layout.lead, self.layers))
-
-    def _arrays(self, stage: Stage, values: Values) -> Numbers:
-        """The numbers of W, b and A of a stage."""
-        theta, beta, factor = values.theta, values.beta, stage.factor * values.h
-        assert theta is not None
-        assert beta is not None
-        W, b = stage.W.assemble(theta), stage.b.assemble(beta)
-        A: Tensor | None = self._factor(factor, values)
-        if stage.adjoint:
-            assert values.S is not None
-            A = stage.W.mixed(values.S[..., slice(*stage.write), slice(*stage.read)], W)
-            if A is None:
-                raise HdnnError(
-                    f"{stage.W.name} is a map of your own without `mixed`, which has no ONNX form; "
-                    "export networks whose K is a matrix or a convolution"
-                )
-            if isinstance(factor, Tensor):
-                factor = factor[(..., *(None,) * (A.ndim - factor.ndim))]
-            A = A * factor
-        assert A is not None
-        return self._keep(W), self._keep(b), self._keep(A)
-
-    def _factor(self, factor: float | Tensor, values: Values) -> Tensor:
-        """A factor of states for every layer: as a tensor, lest float64 is rounded to float32."""
+        layout, values = net.field.layout, net.values()
+        self.layers, self.field = net.layers, net.field  # the stages use constants of the field
+        self.velocity = _velocity(net)
         assert values.theta is not None
-        stack = torch.as_tensor(factor, dtype=values.theta.dtype)
-        if not stack.ndim:
-            stack = stack.expand(*self.layout.lead, 1)
-        # Of an ensemble, one for every network; states have a batch, a width, and perhaps pixels.
-        axes = 0 if self.layout.ensemble is None else 4 if self.layout.channels else 2
-        return stack.reshape(*stack.shape, *(1,) * axes)
+        # As tensors, since torch.onnx rounds numbers of Python to float32.
+        h = torch.as_tensor(values.h, dtype=values.theta.dtype)
+        steps = [
+            replace(step, factor=h.new_tensor(step.factor))  # type: ignore[arg-type]
+            if isinstance(step, Stage) and step.factor != 1.0
+            else step
+            for step in net.program.steps
+        ]
+        self.program = Program(1, tuple(steps), layout)
+        h = h if h.ndim else h.expand(*layout.lead, net.layers)
+        self.names, self.scanned = ["h", "theta", "beta"], ["h"]
+        self.register_buffer("h", _layers_first(h, len(layout.lead)))
+        for name in ("theta", "beta"):
+            self._keep(name, getattr(values, name), len(layout.lead))
+        if values.S is not None:
+            self.names.append("S")
+            self._keep("S", values.S, values.S.ndim - 3)
 
-    def _keep(self, stack: Tensor) -> int:
-        """The number of an array; a stack ``([E,] L or 1, ...)`` is scanned or shared."""
-        for number, other in enumerate(self.stacks):  # stages of a scheme share their W and b
-            if torch.equal(other, stack):
-                return number
-        axis, number = len(self.layout.lead), len(self.stacks)
-        shared = stack.shape[axis] == 1 and self.layers > 1
-        if not shared:
-            self.scanned.append(number)
-        array = stack.detach().select(axis, 0) if shared else stack.detach().movedim(axis, 0)
-        # A copy: torch.export takes no two arrays of the same memory.
-        self.register_buffer(f"array{number}", array.clone(memory_format=torch.contiguous_format))
-        self.stacks.append(stack)
-        return number
+    def _keep(self, name: str, stack: Tensor, axis: int) -> None:
+        """Scan what has an entry for every layer along an axis; a matrix has no such axis."""
+        scanned = axis >= 0 and stack.shape[axis] == self.layers
+        if scanned:
+            self.scanned.append(name)
+            stack = _layers_first(stack, axis)
+        self.register_buffer(name, stack.detach().clone())
 
     def forward(self, y: Tensor) -> Tensor:
         """y_N of a state ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``."""
@@ -276,56 +238,48 @@ class ScannedNetwork(nn.Module):
 
         if not self.layers:
             return y.clone()
-        arrays = [self.get_buffer(f"array{number}") for number in range(len(self.stacks))]
+        arrays = {name: self.get_buffer(name) for name in self.names}
 
         def layer(x: Tensor, slices: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            entries = dict(zip(self.scanned, slices, strict=True))
             # Copies, since a scan takes no two views of a memory; the file has none of them.
-            shared = {k: array.clone() for k, array in enumerate(arrays) if k not in entries}
-            return self._advance(x, {**shared, **entries}).clone(), []
+            shared = {name: arrays[name].clone() for name in self.names if name not in self.scanned}
+            values = Values(**shared, **dict(zip(self.scanned, slices, strict=True)))  # type: ignore[arg-type]
+            return self._advance(values, x).clone(), []
 
-        final: Tensor = scan(layer, y, [arrays[number] for number in self.scanned])[0]
+        final: Tensor = scan(layer, y, [arrays[name] for name in self.scanned])[0]
         return final
 
-    def _advance(self, x: Tensor, arrays: dict[int, Tensor]) -> Tensor:
-        """One layer."""
-        axis, width, numbers = self.layout.axis, self.layout.width, iter(self.arrays)
-        for step in self.steps:
-            if isinstance(step, Flow):
-                velocity = partial(_change, *self.velocity, arrays)
-                x = step.advance(velocity, x, arrays[self.h], self.layout)
-                continue
-            (r0, r1), (w0, w1) = step.read, step.write
-            new = _change(step, next(numbers), arrays, x.narrow(axis, r0, r1 - r0))
-            if step.carry:
-                new = x.narrow(axis, w0, w1 - w0) + new
-            sides = x.narrow(axis, 0, w0), new, x.narrow(axis, w1, width - w1)
-            x = torch.cat([side for side in sides if side.shape[axis]], axis)
-        return x
+    def _advance(self, values: Values, x: Tensor) -> Tensor:
+        velocity = self.velocity
+        if velocity is not None:
+            assert isinstance(values.h, Tensor)
+            unit = values._replace(h=torch.ones_like(values.h))
+            values = values._replace(velocity=lambda j, t, v: reference.run(velocity, unit, v))
+        return reference.run(self.program, values, x)
 
 
-def _change(stage: Stage, numbers: Numbers, arrays: dict[int, Tensor], x: Tensor) -> Tensor:
-    """A sigma(W x + b)."""
-    W, b, A = (arrays[number] for number in numbers)
-    s = stage.activation.function(affine(stage.W, W, b, x))
-    return stage.W.multiply(A, s) if stage.adjoint else A * s
+def _layers_first(stack: Tensor, axis: int) -> Tensor:
+    """``(L, [E,] 1, ...)`` of a stack: what is scanned keeps an axis of one layer."""
+    return stack.unsqueeze(axis + 1).movedim(axis, 0).contiguous()
 
 
-def _velocity(net: HamiltonianNetwork) -> Stage | None:
-    """The velocity as a stage, where a scheme calls it; None where layers are stages only."""
+def _velocity(net: HamiltonianNetwork) -> Program | None:
+    """The velocity of a layer as a program, where a scheme calls it (RK4)."""
     if isinstance(net.scheme, ImplicitMidpoint):
         raise HdnnError(
             "ImplicitMidpoint() solves an equation in every layer, with as many iterations as it "
             "takes, which ONNX has no operator for; use an explicit scheme, such as RK4()"
         )
-    stage = net.field.stage()
-    if net.program.has_flows and stage is None:
+    if not net.program.has_flows:
+        return None
+    stage = net.field.stage(carry=0)
+    if stage is None:
         raise HdnnError(
             f"{net.scheme} of this {type(net.field).__name__} is a torch function of yours "
             "(J(y, t) or an energy), which has no ONNX form; export networks with weights K, b and "
             "a J that does not depend on the state"
         )
-    return stage if net.program.has_flows else None
+    return Program(1, (stage,), net.field.layout)
 
 
 class _Exported(nn.Module):
@@ -368,7 +322,7 @@ def _translate(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.
                 dynamo=True,
                 input_names=[name],
                 output_names=[interface.output[0]],
-                dynamic_shapes=({**dynamic},),
+                dynamic_shapes=(dynamic,),
                 verbose=False,
             )
     except Exception as error:  # of torch, which has many
@@ -386,15 +340,16 @@ def _translate(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without torch's remarks on packages that it does not find and on its own deprecations."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    levels = {log: log.level for log in map(logging.getLogger, ("torch.onnx", "onnx_ir"))}
+    for log in levels:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 def _describe(
@@ -403,9 +358,7 @@ def _describe(
     """What a user of the file needs to know, in its metadata as JSON."""
     from onnx import helper
 
-    from hdnn import __version__
-
-    proto.producer_name, proto.producer_version = "hdnn", __version__
+    proto.producer_name, proto.producer_version = "hdnn", ""
     networks = (thing,) if isinstance(thing, HamiltonianNetwork) else thing.networks
     about = {"network": "; ".join(net.extra_repr() for net in networks)}
     if isinstance(thing, Model):
@@ -447,25 +400,24 @@ def _session(content: bytes) -> Any:
 
 
 def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, session: Any) -> float:
-    """The largest difference between onnxruntime and hdnn, on the example and on a sample of it."""
-    largest, tolerance, exact = 0.0, 0.0, copy.deepcopy(thing).double()
-    for example, feeds in ((interface.example, dict(interface.feeds)), interface.first_sample()):
-        expected = _output(thing, example)
-        (found,) = session.run(None, feeds)
-        if found.shape != expected.shape:
-            raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
-        largest = max(largest, _difference(torch.from_numpy(found), expected))
-        # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
-        wide = example if example.dtype == torch.uint8 else example.double()
-        rounding = _difference(_output(exact, wide), expected)
-        tolerance = max(tolerance, torch.finfo(expected.dtype).eps ** 0.5, 10 * rounding)
-    if not largest <= tolerance:
+    """The largest difference between onnxruntime and hdnn on the example."""
+    example = interface.example
+    expected = _output(thing, example)
+    (found,) = session.run(None, dict(interface.feeds))
+    if found.shape != expected.shape:
+        raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
+    deviation = _difference(torch.from_numpy(found), expected)
+    # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
+    wide = example if example.dtype == torch.uint8 else example.double()
+    rounding = _difference(_output(copy.deepcopy(thing).double(), wide), expected)
+    tolerance = max(torch.finfo(expected.dtype).eps ** 0.5, 10 * rounding)
+    if not deviation <= tolerance:
         raise HdnnError(
-            f"onnxruntime and hdnn differ by {largest:.2g} on a batch, more than {tolerance:.2g}, "
-            "so that nothing was written; check=False writes it all the same, and a report of "
-            "what was exported helps us to repair it"
+            f"onnxruntime and hdnn differ by {deviation:.2g}, more than {tolerance:.2g}, on a "
+            "batch, so that nothing was written; check=False writes it all the same, and a report "
+            "of what was exported helps us to repair it"
         )
-    return largest
+    return deviation
 
 
 def _difference(found: Tensor, expected: Tensor) -> float:

@@ -35,6 +35,9 @@ class ImageStem(Stem):
         channels_last: how y_0 lies in memory: right where blocks are convolutions.
         dtype: of the weights.
 
+    Raises:
+        HdnnError: mean or std does not fit the channels.
+
     >>> import torch
     >>> stem = ImageStem(1, (8, 8), 4)
     >>> stem(stem.prepare(torch.zeros(5, 1, 8, 8, dtype=torch.uint8))).shape

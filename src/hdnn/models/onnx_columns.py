@@ -49,7 +49,7 @@ def put_columns_before(
     feeds = {column.name: _feed(column, values[column.name]) for column in encoder.columns}
     output = interface.output[0] + "_" * (interface.output[0] in feeds)
 
-    onnx.compose.add_prefix(proto, OURS, inplace=True)
+    _prefix(proto.graph)
     nodes = _Nodes(proto.graph.initializer)
     features = [_column(column, nodes) for column in encoder.columns]
     cast = nodes.add("Concat", *features, axis=1)
@@ -74,6 +74,18 @@ def put_columns_before(
         feeds=feeds,
         kinds=[column.kind for column in encoder.columns],
     )
+
+
+def _prefix(graph: onnx.GraphProto) -> None:
+    """Let all names in a graph, and in the bodies of its loops, begin with `OURS`."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name and OURS + name for name in names]  # "" is an input that is not given
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _prefix(attribute.g)
+    for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        value.name = OURS + value.name
 
 
 class _Nodes:
@@ -153,8 +165,11 @@ def _example(column: EncodedColumn, numbers: Any) -> Any:
         texts = [*column.levels[: len(numbers) - 2], "a text that no table holds", None]
         return np.array([texts[row % len(texts)] for row in range(len(numbers))], object)
     if column.kind == "date":
-        days = np.where(np.isnan(numbers), 0, numbers) + column.origin
-        return np.where(np.isnan(numbers), "NaT", (86_400 * days).astype("M8[s]")).astype("M8[s]")
+        missing = np.isnan(numbers)
+        seconds = 86_400 * (np.where(missing, 0.0, numbers) + column.origin)
+        dates = seconds.astype(np.int64).astype("M8[s]")
+        dates[missing] = np.datetime64("NaT")
+        return dates
     return numbers + column.origin
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import BACKENDS, HAMILTONIAN, build, jacobian
+from catalogue import HAMILTONIAN, build, jacobian
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, Pattern, canonical
 from hdnn.schemes import SCHEMES, Leapfrog
@@ -50,9 +50,8 @@ def test_the_paper_is_in_the_catalogue() -> None:
     assert set(LONGHAND) <= set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("L", [1, 3, 16])
-@pytest.mark.parametrize(("name", "n"), WIDTHS)
+@pytest.mark.parametrize(("L", "backend"), [(1, "auto"), (16, "auto"), (3, "reference")])
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name, n in WIDTHS if n != 2])
 def test_network_equals_the_layer_equations(name: str, n: int, L: int, backend: str) -> None:
     net = build(name, features=n, layers=L, backend=backend)
     assert net.h == (1.0 if name == "FCNN" else 1.0 / L)
@@ -104,15 +103,14 @@ def test_HS_with_an_X_equals_its_layer_equations(X: str) -> None:
     np.testing.assert_allclose(net(Y).detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("time_invariant", [False, True])
-@pytest.mark.parametrize(("name", "n"), WIDTHS)
-def test_parameter_counts_are_the_last_row_of_table_1(
-    name: str, n: int, time_invariant: bool
-) -> None:
-    net = build(name, features=n, layers=5, time_invariant=time_invariant)
-    count = sum(p.numel() for p in net.parameters() if p.requires_grad)
-    assert count == COUNTS[name](n) * (1 if time_invariant else 5)
-    assert net.field.weights.parameters_per_layer == COUNTS[name](n)
+@pytest.mark.parametrize("name", LONGHAND)
+def test_parameter_counts_are_the_last_row_of_table_1(name: str) -> None:
+    for n in (width for known, width in WIDTHS if known == name):
+        for layers, options in ((5, {}), (1, {"time_invariant": True})):
+            net = build(name, features=n, **{"layers": 5, **options})
+            count = sum(p.numel() for p in net.parameters() if p.requires_grad)
+            assert count == COUNTS[name](n) * layers
+            assert net.field.weights.parameters_per_layer == COUNTS[name](n)
 
 
 @pytest.mark.parametrize("n", [2, 4, 6])

@@ -23,14 +23,14 @@ def lean(net: Net) -> Net:
 # --- memory="lean" --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layers", [1, 3, 70])
 @each
-def test_lean_is_the_same_at_any_depth(name: str, scheme: str, layers: int) -> None:
+def test_lean_is_the_same_at_any_depth(name: str, scheme: str) -> None:
     """Also where the last segment is shorter than the others."""
-    layers = min(layers, 10) if scheme == "ImplicitMidpoint" else layers
-    net = build(name, scheme, layers=layers, scale=0.5)
-    y, weight = torch.randn(6, 4), torch.randn(6, 4)
-    agree(derivatives(lean(net), y, weight), derivatives(twin(net, "reference"), y, weight))
+    for layers in (1, 3, 70):
+        layers = min(layers, 10) if scheme == "ImplicitMidpoint" else layers
+        net = build(name, scheme, layers=layers, scale=0.5)
+        y, weight = torch.randn(6, 4), torch.randn(6, 4)
+        agree(derivatives(lean(net), y, weight), derivatives(twin(net, "reference"), y, weight))
 
 
 @settings(max_examples=60)
@@ -147,8 +147,7 @@ def test_a_sample_that_is_not_finite_spoils_no_other(
 # --- precision ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["fast", "lean"])
-@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("lower", "memory"), [(torch.bfloat16, "fast"), (torch.float16, "lean")])
 @every_pair([pair for pair in EACH if pair[1] != "ImplicitMidpoint"])
 def test_a_low_precision_network_computes_in_its_own_dtype(
     name: str, scheme: str, lower: torch.dtype, memory: str
@@ -167,18 +166,16 @@ def test_a_low_precision_network_computes_in_its_own_dtype(
     assert all(p.grad is not None and p.grad.dtype == lower for p in net.parameters())
 
 
-@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=str)
 @each
-def test_autocast_leaves_the_precision_of_a_network(
-    name: str, scheme: str, lower: torch.dtype
-) -> None:
-    net = build(name, scheme, dtype=torch.float32, backend="reference")
-    y = torch.randn(5, 4).to(lower).float()
-    expected = net(y)
-    with torch.autocast("cpu", lower):
-        assert torch.equal(net(y), expected)
-        assert torch.equal(net(y.to(lower)), expected)
-        assert torch.equal(net.trajectory(y)[-1], expected)
+def test_autocast_leaves_the_precision_of_a_network(name: str, scheme: str) -> None:
+    for lower in (torch.bfloat16, torch.float16):
+        net = build(name, scheme, dtype=torch.float32, backend="reference")
+        y = torch.randn(5, 4).to(lower).float()
+        expected = net(y)
+        with torch.autocast("cpu", lower):
+            assert torch.equal(net(y), expected)
+            assert torch.equal(net(y.to(lower)), expected)
+            assert torch.equal(net.trajectory(y)[-1], expected)
 
 
 @pytest.mark.parametrize("name", ["MS1", "MS3", "H1"])

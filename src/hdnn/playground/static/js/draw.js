@@ -31,8 +31,7 @@ function heatColor(value) {
 }
 
 // Images are drawn many times a second: their colors are looked up, as 32-bit pixels.
-const LITTLE = new Uint8Array(new Uint32Array([1]).buffer)[0] === 1;
-const pack = ([r, g, b]) => (LITTLE ? (255 << 24) | (b << 16) | (g << 8) | r : (r << 24) | (g << 16) | (b << 8) | 255);
+const pack = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
 const SHADES = 300;
 const HEAT = Uint32Array.from({ length: SHADES + 1 }, (_, i) => pack(heatColor(-12 + (15 * i) / SHADES)));
 const heatPixel = (norm) => (Number.isNaN(norm) ? pack([128, 128, 128]) : HEAT[Math.round(clamp((Math.log10(norm) + 12) / 15, 0, 1) * SHADES)]);
@@ -433,9 +432,8 @@ export function energy(ctx, w, h, view, theme) {
   if (!snapshot) return;
   const { energy: found, depths } = snapshot;
   if (!found) {
-    text(ctx, theme, "no energy: this", w / 2, h / 2 - 12, { align: "center", size: 11 });
-    text(ctx, theme, "network is not", w / 2, h / 2 + 3, { align: "center", size: 11 });
-    text(ctx, theme, "Hamiltonian", w / 2, h / 2 + 18, { align: "center", size: 11 });
+    text(ctx, theme, "not Hamiltonian:", w / 2, h / 2 - 4, { align: "center", size: 11 });
+    text(ctx, theme, "it has no energy", w / 2, h / 2 + 11, { align: "center", size: 11 });
     return;
   }
   const few = found.length / depths.length;

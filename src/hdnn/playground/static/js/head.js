@@ -112,25 +112,24 @@ export function cholesky(H, x) {
   return true;
 }
 
-/** Improve V in place; R ends as the residuals at V. Returns mean loss and hits. */
+/** Improve V in place; R is room for the residuals. */
 export function newton(V, outputs, n, Y, y0, B, labels, alphaC, R, iterations = 10, tolerance = 1e-9) {
   const G = new Float64Array(V.length);
   const H = new Float64Array(V.length * V.length);
   const tried = new Float64Array(V.length);
   const at = (point) => {
     logits(point, outputs, n, Y, y0, B, R);
-    return residuals(R, labels, outputs, B);
+    return residuals(R, labels, outputs, B).loss + alphaC * squares(point);
   };
-  let now = at(V);
-  let value = now.loss + alphaC * squares(V);
+  let value = at(V);
   for (let iteration = 0; iteration < iterations; iteration++) {
-    if (!(gradient(V, outputs, n, Y, y0, B, R, alphaC, G) > tolerance)) return now;
+    if (!(gradient(V, outputs, n, Y, y0, B, R, alphaC, G) > tolerance)) return;
     let ridge = 2 * alphaC;
     const step = G.slice();
     hessian(outputs, n, Y, y0, B, R, labels, ridge, H);
     while (!cholesky(H, step)) {
       ridge = Math.max(10 * ridge, 1e-10);
-      if (!(ridge < 1e30)) return now;
+      if (!(ridge < 1e30)) return;
       step.set(G);
       hessian(outputs, n, Y, y0, B, R, labels, ridge, H);
     }
@@ -138,15 +137,13 @@ export function newton(V, outputs, n, Y, y0, B, labels, alphaC, R, iterations = 
     let [length, accepted] = [1, false];
     for (let halving = 0; halving < LINE_SEARCH && !accepted; halving++, length /= 2) {
       for (let k = 0; k < V.length; k++) tried[k] = V[k] - length * step[k];
-      const next = at(tried);
-      const reached = next.loss + alphaC * squares(tried);
+      const reached = at(tried);
       // The last steps decrease f by less than its rounding.
       if (reached <= value - 1e-4 * length * slope + 1e-15 * Math.abs(value)) {
         V.set(tried);
-        [value, now, accepted] = [reached, next, true];
+        [value, accepted] = [reached, true];
       }
     }
-    if (!accepted) return at(V);
+    if (!accepted) return;
   }
-  return now;
 }

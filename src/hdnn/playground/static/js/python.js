@@ -4,8 +4,6 @@ import { ARCHITECTURES } from "./architectures.js";
 import { PROBLEMS, SIZE } from "./data.js";
 import { networkOf } from "./state.js";
 
-const SCHEMES = { Leapfrog: "Leapfrog", Yoshida4: "Yoshida4", ForwardEuler: "ForwardEuler" };
-
 const quoted = (text) => JSON.stringify(String(text));
 const rounded = (v) => Number(v.toPrecision(5));
 
@@ -51,7 +49,7 @@ function network(state, architecture) {
   if (row.scheme !== "DirectMap") options.push(`T=${state.T}`);
   if (given.scheme !== row.scheme) {
     const first = given.scheme === "ForwardEuler" ? "" : quoted(row.first);
-    options.push(`scheme=hdnn.schemes.${SCHEMES[given.scheme]}(${first})`);
+    options.push(`scheme=hdnn.schemes.${given.scheme}(${first})`);
   }
   if (given.activation !== "tanh") options.push(`activation=${quoted(given.activation)}`);
   if (given.timeInvariant) options.push("time_invariant=True");

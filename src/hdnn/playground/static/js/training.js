@@ -78,7 +78,7 @@ export class Trainer {
     return chosen;
   }
 
-  /** One iteration; returns loss, penalized loss and accuracy of the batch before the step. */
+  /** One iteration; returns loss and penalized loss of the batch before the step. */
   step(chosen = this.draw()) {
     const { network, data, config, outputs, V } = this;
     const B = chosen.length;
@@ -87,17 +87,13 @@ export class Trainer {
     augment(data.points, chosen, n, ws.X, B);
     for (let i = 0; i < B; i++) labels[i] = data.labels[chosen[i]];
     const y = network.forward(ws);
-    let result;
-    if (config.method === "joint") {
-      logits(V, outputs, n, ws.X, y, B, R);
-      result = residuals(R, labels, outputs, B);
-      gradient(V, outputs, n, ws.X, y, B, R, config.alphaC, this.headGrads);
-    } else {
-      result = newton(V, outputs, n, ws.X, y, B, labels, config.alphaC, R);
+    if (config.method !== "joint") {
+      newton(V, outputs, n, ws.X, y, B, labels, config.alphaC, R);
       for (let k = 0; k < V.length; k++) V[k] = Math.fround(V[k]); // as PyTorch holds it
-      logits(V, outputs, n, ws.X, y, B, R);
-      result = residuals(R, labels, outputs, B);
     }
+    logits(V, outputs, n, ws.X, y, B, R);
+    const result = residuals(R, labels, outputs, B);
+    if (config.method === "joint") gradient(V, outputs, n, ws.X, y, B, R, config.alphaC, this.headGrads);
     ws.G.fill(0);
     for (let o = 0; o < outputs; o++) {
       for (let k = 0; k < n; k++) {
@@ -112,7 +108,7 @@ export class Trainer {
     const penalized = result.loss + smooth + penalty;
     if (Number.isFinite(penalized)) this.update();
     this.iteration += 1;
-    return { loss: result.loss, penalized, accuracy: result.hits / B };
+    return { loss: result.loss, penalized };
   }
 
   /** The best output layer for the first batch, with the hidden layers as they are. */

@@ -17,12 +17,12 @@ class History {
     Object.assign(this, { iterations: [], norms: [], loss: [], accuracy: [], every: 1, seen: 0 });
   }
 
-  add({ iteration, norms, loss, test, trained }) {
+  add({ iteration, norms, loss, test }) {
     if (this.iterations.at(-1) === iteration) this.pop();
     else if (this.seen++ % this.every && iteration - this.iterations.at(-1) > 1) this.pop();
     this.iterations.push(iteration);
     this.norms.push(norms);
-    this.loss.push(trained && loss !== null ? loss : NaN);
+    this.loss.push(loss ?? NaN);
     this.accuracy.push(test.accuracy);
     if (this.iterations.length > COLUMNS) {
       for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key] = this[key].filter((_, i) => i % 2 === 0);
@@ -124,7 +124,7 @@ export class View {
     const { snapshot, element } = this;
     if (!snapshot) return;
     const accuracy = `${(100 * snapshot.test.accuracy).toFixed(1)} %`;
-    element.querySelector(".accuracy").textContent = snapshot.trained ? accuracy : "–";
+    element.querySelector(".accuracy").textContent = snapshot.iteration ? accuracy : "–";
     const verdict = element.querySelector(".verdict");
     const [kind, words] = this.verdict();
     if (verdict.textContent !== words) verdict.textContent = words;

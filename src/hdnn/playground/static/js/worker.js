@@ -26,6 +26,7 @@ const spread = (last, count) =>
   [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
 
 function start({ number, network: given, config, train, test, bounds }) {
+  playing = false;
   const network = new Network(given);
   const trainer = new Trainer(network, train, config);
   const shown = Math.min(network.layers > 256 ? CARRIED / 2 : CARRIED, test.labels.length);
@@ -34,7 +35,7 @@ function start({ number, network: given, config, train, test, bounds }) {
   run = {
     network, trainer, test, y0, shown, bounds,
     depths: spread(network.layers, SHOWN),
-    number, parts: {}, last: null, snapped: 0, trained: false, diverged: false,
+    number, parts: {}, last: null, snapped: 0, diverged: false,
   };
   // So that there are regions to show before the first step.
   if (config.method !== "joint") trainer.solveOutput();
@@ -55,7 +56,6 @@ function tick() {
 
 function oneStep() {
   run.last = run.trainer.step();
-  run.trained = true;
   if (!Number.isFinite(run.last.penalized)) run.diverged = true;
 }
 
@@ -136,9 +136,8 @@ function snapshot(whole) {
   run.snapped = now();
   const tested = network.layers > 256 ? 125 : 500;
   postMessage({
-    type: "snapshot", number: run.number, iteration: trainer.iteration, trained: run.trained, diverged: run.diverged,
-    loss: run.last?.loss ?? null, accuracy: run.last?.accuracy ?? null,
-    outputs: trainer.outputs, n: network.n, layers: network.layers, h: network.h, J: network.row.J,
+    type: "snapshot", number: run.number, iteration: trainer.iteration, diverged: run.diverged, loss: run.last?.loss,
+    outputs: trainer.outputs, n: network.n, layers: network.layers, J: network.row.J,
     usesStep: network.usesStep, V: Float64Array.from(trainer.V), depths, shown,
     ...part("test", whole, () => ({ test: trainer.evaluate(test, whole ? Infinity : tested) })),
     ...part("norms", whole, () => ({ norms: gradientNorms(8) })),
@@ -149,10 +148,7 @@ function snapshot(whole) {
 }
 
 const handlers = {
-  start(message) {
-    playing = false;
-    start(message);
-  },
+  start,
   play() {
     if (playing) return;
     playing = true;

@@ -154,7 +154,7 @@ class CsvFile:
                     sep=self.delimiter,
                     header=0,
                     names=range(len(self.names)),
-                    dtype=str,
+                    dtype=object,
                     na_filter=False,
                     skipinitialspace=True,
                     encoding=self.encoding,

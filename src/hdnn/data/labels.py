@@ -72,8 +72,7 @@ def read_target(
     values = cells[known].tolist()
     if from_texts:
         kind = infer(name, cells[known], None, decimal_comma)
-        plain = kind == ColumnType(name, "number")
-        if kind.kind == "number" and not plain and len(set(values)) > 2:
+        if kind.kind == "number" and not kind.is_plain and len(set(values)) > 2:
             rows = np.flatnonzero(known)
             return kind.parse(cells[known], lambda i: place(rows[i])), known
         values = typed(values)

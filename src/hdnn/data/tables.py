@@ -24,6 +24,7 @@ from hdnn.data.columns import (
     as_values,
     infer,
     is_missing,
+    plain_numbers,
     raise_all,
 )
 from hdnn.data.files import RawTable, column_names, cut, listed, raw_parts, read_raw, short
@@ -161,9 +162,13 @@ def read_table(
         types = []
         for name in names:
             with _collected(problems):
-                values[name] = as_values(name, raw.frame[name], raw.place)
+                column = as_values(name, raw.frame[name], raw.place)
                 said = _declared(raw.frame[name], declared.get(name))
-                types.append(infer(name, values[name], said, raw.has_decimal_comma))
+                if said != "category" and column.dtype.kind == "O":
+                    numbers = plain_numbers(column)
+                    column = column if numbers is None else numbers
+                types.append(infer(name, column, said, raw.has_decimal_comma))
+                values[name] = column
         notes += _unit_notes(types)
         remedy = TRAINING_REMEDY
     else:

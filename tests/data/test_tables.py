@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdnn.data import ColumnType, decode, encode, guess_task, iter_rows, read_table
+from hdnn.data import ColumnType, encode, guess_task, iter_rows, read_table
 from hdnn.data.loading import bundled
 from hdnn.errors import FileFormatError, HdnnError
 
@@ -118,11 +118,8 @@ def test_every_missing_token(write: Write, token: str) -> None:
 def test_columns_can_be_chosen_and_dropped(write: Write) -> None:
     path = write("id,a,b,label\nu1,1,2,x\nu2,3,4,y\n")
     assert list(read_table(path, "label", drop=["id"]).columns) == ["a", "b"]
-    assert list(read_table(path, "label", features=["b", "a"]).columns) == ["b", "a"]
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"features": ["label"]}, "neither the target nor dropped"),
-        ({"features": "ab"}, "list of column names"),
-        ({"features": ["c"]}, "unknown column 'c'"),
+        ({"drop": "id"}, "list of column names"),
         ({"drop": ["c"], "numeric": ["d"]}, r"2 problems:\n.*'c'.*\n.*'d'"),
         ({"numeric": ["a"], "categorical": ["a"]}, "both numeric and categorical"),
     ]
@@ -138,7 +135,7 @@ def test_data_for_a_model_keep_its_classes_and_types(write: Write) -> None:
     assert [values.tolist() for values in table.columns.values()] == [[2.0], ["1"]]
     assert (table.classes, table.targets.tolist()) == (("0", "1", "x"), [1])
     with pytest.raises(HdnnError, match="unknown label 1 in row 1: known are 'a', 'b'"):
-        read_table(path, "label", features=["a"], classes=["a", "b"])
+        read_table(path, "label", types=types, classes=["a", "b"])
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -156,8 +153,8 @@ def test_parquet(tmp_path: Path) -> None:
     table = read_table(path, "kind", drop=["list", "day"])
     assert same(matrix(table.columns), [[1, 1, 1.5], [nan, 0, nan], [3, nan, 2.5]])
     assert table.classes == ("a", "b")
-    assert read_table(path, "flag", features=["whole"]).classes == (False, True)
-    assert read_table(path, "kind", features=["day"]).types[0].kind == "date"
+    assert read_table(path, "flag", drop=["list"]).classes == (False, True)
+    assert read_table(path, "kind", drop=["list"]).types[-1].kind == "date"
     with pytest.raises(HdnnError, match=r"column 'list' holds .* neither a number, a text nor"):
         read_table(path, "kind")
     (_, values), (rest, _) = iter_rows(path, ["whole"], chunk=2)
@@ -431,7 +428,7 @@ def test_several_targets_are_a_regression(write: Write) -> None:
 def test_labels_to_numbers_and_back() -> None:
     for classes in (["a", "b", "c"], [3, 1, 2], [0.5, 1.5, -1.0], [False, True]):
         labels = [*classes, *reversed(classes)]
-        back = decode(encode(labels, classes), classes).tolist()
+        back = np.asarray(classes)[encode(labels, classes)].tolist()
         assert back == labels
         assert [type(label) for label in back] == [type(label) for label in labels]
     assert encode(["1", 2, "3.5"], [1, "2", 3.5]).tolist() == [0, 1, 2]
@@ -439,8 +436,6 @@ def test_labels_to_numbers_and_back() -> None:
         (lambda: encode(["a", "z"], ["a", "b"]), "unknown label 'z' in row 2: known are 'a', 'b'"),
         (lambda: encode([None], ["a", "b"]), "a missing label in row 1"),
         (lambda: encode(["a"], ["a", "a"]), "must differ"),
-        (lambda: decode([2], ["a", "b"]), "class number 2, but there are only 2"),
-        (lambda: decode([0.5], ["a", "b"]), "class numbers are integers"),
     ]
     for call, message in wrong:
         with pytest.raises(HdnnError, match=message):
@@ -497,7 +492,7 @@ def test_what_is_written_is_read(
     else:
         table = read_table(path, names[-1], task="classification")
         assert table.classes is not None
-        assert decode(table.targets, table.classes).tolist() == labels
+        assert [table.classes[k] for k in table.targets] == labels
     assert list(table.columns) == names[:-1]
     assert same(matrix(table.columns), expected)
     blocks = [matrix(values) for _, values in iter_rows(path, names[:-1][::-1], chunk=3)]

@@ -5,7 +5,7 @@ from hdnn.data import images
 from hdnn.data.columns import ColumnType
 from hdnn.data.dataset import Dataset
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.labels import Label, decode, encode, guess_task
+from hdnn.data.labels import Label, encode, guess_task
 from hdnn.data.loading import BUNDLED, bundled, load
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
 from hdnn.data.tables import NamedRows, Table, iter_rows, read_table
@@ -34,7 +34,6 @@ __all__ = [
     "Split",
     "Table",
     "bundled",
-    "decode",
     "double_circles",
     "double_moons",
     "encode",

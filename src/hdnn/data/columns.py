@@ -104,6 +104,12 @@ class ColumnType:
                 f"or , and formats are {', '.join(FORMATS)}"
             )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is of numbers as Python writes them."""
+        style = (self.decimal, self.thousands, self.unit)
+        return self.kind == "number" and style == (".", "", "")
+
     def parse_number(self, text: str) -> float:
         """A text as a float, 1 and 0 for true and false.
 
@@ -151,7 +157,8 @@ class ColumnType:
         if self.kind == "category":
             return as_texts(values)
         parsed = self._numbers(values) if self.kind == "number" else self._dates(values)
-        wrong = np.flatnonzero(pd.isna(parsed) & ~is_missing(values))
+        lost = np.flatnonzero(pd.isna(parsed) & ~pd.isna(values))
+        wrong = lost[~is_missing(values[lost])]
         if len(wrong):
             what = "not numeric"
             if self.kind == "date":
@@ -180,10 +187,8 @@ class ColumnType:
         """A column as float64; NaN also for what is no number."""
         if values.dtype.kind == "f":
             return values
-        if self == ColumnType(self.name, "number"):
-            numbers = _plain_numbers(values)
-            if numbers is not None:
-                return numbers
+        if self.is_plain and (numbers := plain_numbers(values)) is not None:
+            return numbers
 
         def number(value: Any) -> float:
             try:
@@ -216,7 +221,7 @@ def is_missing(values: Any) -> NDArray[np.bool_]:
     return missing
 
 
-def _plain_numbers(values: Values) -> NDArray[np.float64] | None:
+def plain_numbers(values: Values) -> NDArray[np.float64] | None:
     """A column whose every text is a number or missing, quickly; else None."""
     missing = pd.Series(values, dtype=object).isin(MISSING).to_numpy() | pd.isna(values)
     texts = np.where(missing, "nan", values)
@@ -325,7 +330,7 @@ def infer(
     if declared == "category" or values.dtype.kind != "O":
         kind = "date" if values.dtype.kind == "M" and declared is None else "number"
         return ColumnType(name, declared or kind)
-    if _plain_numbers(values) is not None:
+    if plain_numbers(values) is not None:
         return ColumnType(name, "number")
     distinct = [str(cell).strip() for cell in pd.unique(values[~is_missing(values)])]
     if not distinct:

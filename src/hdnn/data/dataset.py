@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -133,18 +132,7 @@ class Dataset:
         """
         if self.kind == "images":
             return self
-        return self.replace(X=self.X.to(dtype), X_test=self.X_test.to(dtype))
-
-    def replace(self, **changes: Any) -> Dataset:
-        """The same with other fields.
-
-        Args:
-            changes: fields by name.
-
-        Returns:
-            A data set that shares the rest.
-        """
-        return dataclasses.replace(self, **changes)
+        return replace(self, X=self.X.to(dtype), X_test=self.X_test.to(dtype))
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.X.shape[1:]))

@@ -154,7 +154,7 @@ class CsvFile:
                     sep=self.delimiter,
                     header=0,
                     names=range(len(self.names)),
-                    dtype=str,
+                    dtype=object,
                     na_filter=False,
                     skipinitialspace=True,
                     encoding=self.encoding,
@@ -237,7 +237,7 @@ class RawTable:
     """Named columns as they are in their source, and how to name a place in it.
 
     Args:
-        frame: the columns; of a CSV file they are texts.
+        frame: the columns, of a CSV file as texts; its index counts the rows of the source.
         where: what the source is called in messages.
         csv: the file, if it is one of CSV.
         own_target: the name of what came as y, beside X.
@@ -259,7 +259,8 @@ class RawTable:
         return self.csv is not None and self.csv.delimiter != ","
 
     def place(self, row: int) -> str:
-        """A row by its line in the file, or its number, from 1."""
+        """A row of the frame by its line in the file, or by its number there, from 1."""
+        row = int(self.frame.index[row])
         if self.csv is None or row >= len(self.csv.lines):
             return f"row {row + 1}"
         return f"line {self.csv.lines[row]}"
@@ -277,7 +278,8 @@ def read_raw(source: Any) -> RawTable:
     if isinstance(source, (str, os.PathLike)):
         return next(raw_parts(Path(source)))
     if isinstance(source, pd.DataFrame):
-        return RawTable(source.set_axis(list(map(str, source.columns)), axis=1), "the data frame")
+        named = source.set_axis(list(map(str, source.columns)), axis=1)
+        return RawTable(named.reset_index(drop=True), "the data frame")
     if isinstance(source, Mapping):
         return _from_columns("the columns", source)
     if isinstance(source, tuple) and len(source) == 2:

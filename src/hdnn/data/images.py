@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -165,10 +165,14 @@ def find(name: str) -> list[Path | None]:
         in the user's cache.
     """
     folder = _folder()
-    places = [folder / name, folder] if os.environ.get("HDNN_DATA") else [folder / name]
+    below = [folder / name]
+    return _idx_paths([*below, folder] if os.environ.get("HDNN_DATA") else below)
+
+
+def _idx_paths(folders: Sequence[Path]) -> list[Path | None]:
     found: list[Path | None] = []
     for file in IDX_FILES:
-        candidates = (place / f"{file}{end}" for place in places for end in ("", ".gz"))
+        candidates = (folder / f"{file}{end}" for folder in folders for end in ("", ".gz"))
         found.append(next((path for path in candidates if path.is_file()), None))
     return found
 
@@ -281,11 +285,7 @@ def _from_folder(
         raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise HdnnError(f"size is (height, width), each at least 1, got {size!r}")
-    ends = ("", ".gz")
-    idx = [
-        next((p for e in ends if (p := folder / f"{name}{e}").is_file()), None)
-        for name in IDX_FILES
-    ]
+    idx = _idx_paths([folder])
     if any(idx):
         missing = [name for name, path in zip(IDX_FILES, idx, strict=True) if path is None]
         if missing:
@@ -296,4 +296,4 @@ def _from_folder(
         data = _held_out(*read.train, read.classes, str(folder), seed)
     else:
         data = _dataset(read.train, read.test, read.classes, str(folder))
-    return data.replace(notes=read.notes)
+    return replace(data, notes=read.notes)

@@ -72,8 +72,7 @@ def read_target(
     values = cells[known].tolist()
     if from_texts:
         kind = infer(name, cells[known], None, decimal_comma)
-        plain = kind == ColumnType(name, "number")
-        if kind.kind == "number" and not plain and len(set(values)) > 2:
+        if kind.kind == "number" and not kind.is_plain and len(set(values)) > 2:
             rows = np.flatnonzero(known)
             return kind.parse(cells[known], lambda i: place(rows[i])), known
         values = typed(values)
@@ -196,27 +195,3 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
             raise HdnnError(f"{what} in row {row + 1}: known are {known}")
         numbers[row] = number
     return numbers
-
-
-def decode(numbers: Any, classes: Sequence[Label]) -> NDArray[Any]:
-    """Class numbers to labels, the inverse of `encode`.
-
-    Args:
-        numbers: ``(rows,)``, positions in ``classes``.
-        classes: the labels, in order.
-
-    Returns:
-        ``(rows,)``, the labels.
-
-    Raises:
-        HdnnError: a number is no class.
-
-    >>> decode([1, 0], ["cat", "dog"]).tolist()
-    ['dog', 'cat']
-    """
-    index = np.asarray(numbers)
-    if index.size and (index.dtype.kind not in "iu" or index.min() < 0):
-        raise HdnnError(f"class numbers are integers, at least 0, got {index.tolist()!r:.60}")
-    if index.size and index.max() >= len(classes):
-        raise HdnnError(f"class number {index.max()}, but there are only {len(classes)} classes")
-    return np.asarray(classes)[index.astype(np.int64)]

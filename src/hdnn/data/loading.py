@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,7 @@ def _load_images(config: DataConfig, name: str) -> Dataset:
     folder = Path(config.source).expanduser().resolve()
     digest = _checked_digest(config, folder)
     found = images.load(folder, size=config.pixels, strict=config.strict, seed=config.seed)
-    return found.replace(digest=digest)
+    return replace(found, digest=digest)
 
 
 def _load_table(config: DataConfig, name: str) -> Dataset:

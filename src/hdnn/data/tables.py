@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from hdnn.data.columns import (
     PREDICTION_REMEDY,
-    TRAINING_REMEDY,
-    WORDS,
     ColumnType,
     Place,
     Values,
     as_values,
     infer,
     is_missing,
+    plain_numbers,
     raise_all,
 )
 from hdnn.data.files import RawTable, column_names, cut, listed, raw_parts, read_raw, short
@@ -32,7 +31,6 @@ from hdnn.data.labels import (
     Label,
     check_labels,
     classes_of,
-    decode,
     encode,
     guess_task,
     read_target,
@@ -100,7 +98,6 @@ def read_table(
     target: str | Sequence[str] | None = None,
     *,
     task: str | None = None,
-    features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
     numeric: Sequence[str] = (),
@@ -121,13 +118,12 @@ def read_table(
             x1, ...), or a pair (X, y).
         target: the column to predict; several for regression. None: y where the source has one.
         task: "classification" or "regression"; None decides by the rule above.
-        features: the columns of X, by name and in this order, and no others; None takes all.
         drop: columns to leave out.
         categorical: columns that are categories, whatever they look like.
         numeric: columns that are numbers; a cell that is none is an error.
         classes: the labels that a model knows, to read data for it: these classes in this order,
             whatever labels occur.
-        types: the columns that a model knows, instead of ``features``: read as they say.
+        types: the columns that a model knows: these are read, as they say.
 
     Returns:
         Features and target, and what was noted about them.
@@ -140,9 +136,8 @@ def read_table(
     """
     if task is not None and task not in TASKS:
         raise unknown_name("task", task, TASKS)
-    for name, given in (("features", features), ("drop", drop)):
-        if isinstance(given, str):
-            raise HdnnError(f"{name} is a list of column names, got one text: {short(given)}")
+    if isinstance(drop, str):
+        raise HdnnError(f"drop is a list of column names, got one text: {short(drop)}")
     if both := sorted({*categorical} & {*numeric}):
         raise HdnnError(f"columns cannot be both numeric and categorical: {short(both)}")
     raw = read_raw(source)
@@ -152,26 +147,12 @@ def read_table(
     notes: list[str] = []
     if raw.csv is not None and raw.csv.encoding == "latin-1":
         notes.append("the file is not UTF-8 and was read as Latin-1; check letters with accents")
-    values: dict[str, Values] = {}
-    problems: list[HdnnError] = []
     if types is None:
-        _check_asked(raw, [*goals, *drop, *(features or ()), *categorical, *numeric])
-        names = _feature_names(raw, goals, features, drop, notes)
-        declared = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
-        types = []
-        for name in names:
-            with _collected(problems):
-                values[name] = as_values(name, raw.frame[name], raw.place)
-                said = _declared(raw.frame[name], declared.get(name))
-                types.append(infer(name, values[name], said, raw.has_decimal_comma))
-        notes += _unit_notes(types)
-        remedy = TRAINING_REMEDY
+        _check_asked(raw, [*goals, *drop, *categorical, *numeric])
+        names = _feature_names(raw, goals, drop, notes)
     else:
         _check_asked(raw, goals, [kind.name for kind in types])
-        for kind in types:
-            with _collected(problems):
-                values[kind.name] = as_values(kind.name, raw.frame[kind.name], raw.place)
-        remedy = PREDICTION_REMEDY
+    problems: list[HdnnError] = []
     found, known = _read_targets(raw, goals, problems)
     rows = np.flatnonzero(known)
     _check_count(raw.where, len(rows), 2 if goals and task is None and classes is None else 1)
@@ -180,28 +161,27 @@ def read_table(
             f"{len(known) - len(rows)} of {len(known)} rows left out: no value in the target "
             f"{', '.join(map(short, goals))}"
         )
-
-    def place(position: int) -> str:
-        return raw.place(int(rows[position]))
-
-    columns = {}
-    for kind in types:
+    raw = replace(raw, frame=raw.frame.iloc[rows])
+    if types is None:
+        declared = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
+        columns, types = _infer_columns(raw, names, declared, problems)
+        notes += _unit_notes(types)
+    else:
+        columns = _parse_columns(raw, types, problems)
+    notes += _gaps(columns)
+    y, goal = None, goals[0] if len(goals) == 1 else goals or None
+    task = "regression" if len(goals) > 1 else task
+    parts = []
+    for name, values in found.items():
         with _collected(problems):
-            if kind.name in values:
-                columns[kind.name] = kind.parse(values[kind.name][rows], place, remedy)
-    parts: list[_Target] = []
-    for name, y in found.items():
-        with _collected(problems):
-            single = task if len(goals) == 1 else "regression"
-            parts.append(_target(name, y[rows], place, single, classes))
+            part, name_task, classes = _target(name, values[rows], raw.place, task, classes, notes)
+            parts.append(part)
     raise_all(raw.where, problems)
-    notes += [*_gaps(columns), *(note for part in parts for note in part.notes)]
     if not parts:
         return Table(columns, tuple(types), notes=tuple(notes))
-    targets = parts[0].y if len(parts) == 1 else np.stack([part.y for part in parts], 1)
-    goal = goals[0] if len(goals) == 1 else goals
-    first = parts[0]
-    return Table(columns, tuple(types), targets, goal, first.task, first.classes, tuple(notes))
+    y = parts[0] if len(parts) == 1 else np.stack(parts, 1)
+    known_classes = None if classes is None else tuple(classes)
+    return Table(columns, tuple(types), y, goal, name_task, known_classes, tuple(notes))
 
 
 @contextmanager
@@ -213,10 +193,36 @@ def _collected(problems: list[HdnnError]) -> Iterator[None]:
         problems.append(error)
 
 
-def _declared(column: pd.Series, declared: str | None) -> str | None:
-    if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
-        return "category"
-    return declared
+def _infer_columns(
+    raw: RawTable, names: Sequence[str], declared: dict[str, str], problems: list[HdnnError]
+) -> tuple[dict[str, Values], list[ColumnType]]:
+    """Columns with their types, for training."""
+    columns, types = {}, []
+    for name in names:
+        with _collected(problems):
+            column = raw.frame[name]
+            values = as_values(name, column, raw.place)
+            kind = declared.get(name)
+            if kind is None and isinstance(column.dtype, pd.CategoricalDtype):
+                kind = "category"
+            if kind != "category" and values.dtype.kind == "O":
+                numbers = plain_numbers(values)
+                values = values if numbers is None else numbers
+            types.append(infer(name, values, kind, raw.has_decimal_comma))
+            columns[name] = types[-1].parse(values, raw.place)
+    return columns, types
+
+
+def _parse_columns(
+    raw: RawTable, types: Sequence[ColumnType], problems: list[HdnnError]
+) -> dict[str, Values]:
+    """Columns as a model knows them."""
+    columns = {}
+    for kind in types:
+        with _collected(problems):
+            values = as_values(kind.name, raw.frame[kind.name], raw.place)
+            columns[kind.name] = kind.parse(values, raw.place, PREDICTION_REMEDY)
+    return columns
 
 
 def _read_targets(
@@ -226,9 +232,9 @@ def _read_targets(
     found, known = {}, np.ones(len(raw.frame), bool)
     for name in goals:
         with _collected(problems):
-            column = raw.frame[name]
             texts = raw.csv is not None
-            values, here = read_target(name, column, raw.place, texts, raw.has_decimal_comma)
+            args = name, raw.frame[name], raw.place, texts, raw.has_decimal_comma
+            values, here = read_target(*args)
             found[name] = np.zeros(len(known), values.dtype)
             found[name][here] = values
             known &= here
@@ -280,47 +286,24 @@ def _check_asked(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ())
 
 def _check_header(raw: RawTable) -> None:
     """Raise an error where the first line holds numbers only, unless 0, 1, 2, ... as of pandas."""
-    if raw.names == list(map(str, range(len(raw.names)))):
+    numbers = plain_numbers(np.array(raw.names, object))
+    if numbers is None or np.isnan(numbers).all() or raw.names[:2] == ["0", "1"]:
         return
-    cells = np.array(raw.names, object)
-    if not all(name.lower() in WORDS or _is_number(name) for name in cells[~is_missing(cells)]):
-        return
-    if not is_missing(cells).all():
-        raise FileFormatError(
-            f"{raw.where} has no header: its first line is {short(','.join(raw.names))}; add a "
-            "line of column names above it"
-        )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    raise FileFormatError(
+        f"{raw.where} has no header: its first line is {short(','.join(raw.names))}; add a line "
+        "of column names above it"
+    )
 
 
 def _feature_names(
-    raw: RawTable,
-    goals: Sequence[str],
-    wanted: Sequence[str] | None,
-    drop: Sequence[str],
-    notes: list[str],
+    raw: RawTable, goals: Sequence[str], drop: Sequence[str], notes: list[str]
 ) -> list[str]:
-    """The columns of X: those wanted, else all but the target and those to drop."""
-    left_out = {*goals, *drop}
-    if wanted is not None:
-        if left_out & {*wanted}:
-            raise HdnnError(
-                f"a feature may be neither the target nor dropped: {short(list(wanted))}"
-            )
-        names = list(wanted)
-    else:
-        if not goals and raw.csv is not None:
-            _check_header(raw)
-        names = [name for name in raw.names if name and name not in left_out]
-        if "" not in left_out:
-            _note_unnamed(raw, notes)
+    """The columns of X: all but the target and those to drop."""
+    if not goals and raw.csv is not None:
+        _check_header(raw)
+    names = [name for name in raw.names if name and name not in {*goals, *drop}]
+    if "" not in drop:
+        _note_unnamed(raw, notes)
     repeated = [name for name in dict.fromkeys(names) if raw.names.count(name) > 1]
     raise_all(raw.where, [_repeated(raw.names, name) for name in repeated])
     if not names:
@@ -344,42 +327,36 @@ def _note_unnamed(raw: RawTable, notes: list[str]) -> None:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Target:
-    y: NDArray[Any]
-    task: str
-    classes: tuple[Label, ...] | None = None
-    notes: tuple[str, ...] = ()
-
-
 def _target(
     name: str,
     y: NDArray[Any],
     place: Place,
     task: str | None,
     classes: Sequence[Label] | None,
-) -> _Target:
+    notes: list[str],
+) -> tuple[NDArray[Any], str, Sequence[Label] | None]:
+    """The values to predict, the task, and the classes."""
     if y.dtype.kind == "f":
         ColumnType(name, "number").parse(y, place)  # which raises where one is infinite
     if task is None and classes is None:
         check_labels(name, y, place)
         task = guess_task(y)
     if task == "regression":
-        return _Target(regression_target(name, y, place), task)
+        return regression_target(name, y, place), task, None
     if classes is not None:
-        y = decode(encode(y, classes), classes)  # of the type that the model knows
-        return _Target(y, "classification", tuple(classes))
+        # of the type that the model knows
+        return np.asarray(classes)[encode(y, classes)], "classification", classes
     labels = classes_of(y)
     if len(labels) < 2:
         raise HdnnError(
-            f"every row has the label {short(labels[0])} in {short(name)}, and a "
-            "classifier needs two classes or more; choose another target or add rows of other "
-            "classes"
+            f"every row has the label {short(labels[0])} in {short(name)}, and a classifier needs "
+            "two classes or more; choose another target or add rows of other classes"
         )
     counts = np.bincount(encode(y, labels), minlength=len(labels))
     single = [short(label) for label, count in zip(labels, counts, strict=True) if count == 1]
-    notes = (f"classes with one row only: {listed(single)}",) if single else ()
-    return _Target(y, "classification", labels, notes)
+    if single:
+        notes.append(f"classes with one row only: {listed(single)}")
+    return y, "classification", labels
 
 
 def _check_count(where: str, rows: int, least: int) -> None:
@@ -425,17 +402,8 @@ class NamedRows:
 
     def __iter__(self) -> Iterator[tuple[list[list[Any]], dict[str, Values]]]:
         for raw in raw_parts(self.path, self.chunk):
-            first = int(raw.frame.index[0]) if len(raw.frame) else 0
-
-            def place(row: int, raw: RawTable = raw, first: int = first) -> str:
-                return raw.place(first + row)
-
-            columns: dict[str, Values] = {}
             problems: list[HdnnError] = []
-            for kind in self.types:
-                with _collected(problems):
-                    values = as_values(kind.name, raw.frame[kind.name], place)
-                    columns[kind.name] = kind.parse(values, place, PREDICTION_REMEDY)
+            columns = _parse_columns(raw, self.types, problems)
             raise_all(raw.where, problems)
             kept = [name in self.header for name in raw.names]
             if len(raw.frame):

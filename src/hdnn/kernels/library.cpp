@@ -147,10 +147,13 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *given) {
   p.stage = p.stage_list.data();
 }
 
-// Blocks of so many samples, segments of so many layers, and `extra` rows of a block beside those
-// of passes.h; returns the bytes of a block.
+// Blocks of about so many vectors of samples, alike, as a short last one would take as long as a
+// full one, and even, as vectors are multiplied in pairs; segments of so many layers; and `extra`
+// rows of a block beside those of passes.h. Returns the bytes of a block.
 static i64 tile(Program &p, i64 vectors, i64 segment, i64 extra) {
-  p.block = std::min(vectors, std::max<i64>(1, divided_up(p.group, p.lanes))) * p.lanes;
+  const i64 all = std::max<i64>(1, divided_up(p.group, p.lanes));
+  const i64 each = divided_up(all, std::max<i64>(1, (all + vectors / 2) / vectors));
+  p.block = (each > 1 ? each + each % 2 : 1) * p.lanes;
   p.segment = segment, p.segments = std::max<i64>(1, divided_up(p.layers, segment));
   const i64 rows = 3 * p.width + p.hidden + p.segments * p.width + segment * p.kept + extra;
   p.scratch = divided_up(rows * p.block * p.itemsize, 64) * 64 / p.itemsize;
@@ -171,7 +174,8 @@ static void tile_passes(Program &p) {
   const i64 cache = p.width < 16 ? 768 << 10 : 3 << 20;
   const i64 narrow = 64 / (p.lanes * p.itemsize);  // as many samples on machines of short vectors
   const i64 all = std::max<i64>(1, p.layers), balanced = balanced_segment(p);
-  const i64 options[][2] = {{8, all}, {4, all}, {4, balanced}, {2, balanced}, {1, balanced}};
+  const i64 options[][2] = {{16, all},     {8, all},      {4, all},
+                            {4, balanced}, {2, balanced}, {1, balanced}};
   for (const auto &[vectors, segment] : options)
     if (tile(p, vectors * narrow, segment, 0) <= cache) break;
   const i64 sums = std::max<i64>(1, p.networks * p.layers * p.row * p.itemsize);

@@ -5,19 +5,15 @@
 
 namespace hdnn::HDNN_ISA {
 
-// v = J2 v: row i is the sum of the v after v_i less the sum of those before it.
+// v = J2 v, as in stages.h.
 template <class T, int K, int STRIDE>
 INLINE void signs_product(Vec<T> *v) {
-  Vec<T> after[K], sum = {};
-  UNROLL for (int i = K - 1; i >= 0; i--) {
-    after[i] = sum;
-    sum += v[i * STRIDE];
-  }
-  sum = Vec<T>{};
+  Vec<T> rest = {};
+  UNROLL for (int i = 0; i < K; i++) rest += v[i * STRIDE];
   UNROLL for (int i = 0; i < K; i++) {
     const Vec<T> own = v[i * STRIDE];
-    v[i * STRIDE] = after[i] - sum;
-    sum += own;
+    v[i * STRIDE] = rest - own;
+    rest -= T(2) * own;
   }
 }
 

@@ -129,20 +129,21 @@ def accuracy_table() -> str:
 def robustness_table() -> str:
     """Share of good settings, of good learning rates, and accuracy lost at 4 T."""
     frame = planar()
-    frame = frame[frame.network != "FCNN"]
-    rows = []
-    measures = (
-        ("T and learning rates, share good, %", lambda f: f.good.mean(), ".0f"),
-        ("learning rates at the chosen T, share good, %", lambda f: f.good_rates.mean(), ".0f"),
-        ("accuracy lost at 4 T, points", lambda f: (f["mean"] - f.mean_4T).mean(), ".1f"),
-        ("trainings failed at the chosen setting, %", lambda f: 5 * f.failed.mean(), ".1f"),
+    depths = sorted(frame.layers.unique())
+    places = [(weights, [layers]) for weights in ("free", "shared") for layers in depths]
+    whole = [(weights, depths) for weights in ("free", "shared")]
+    measures: tuple[tuple[str, Callable[[pd.DataFrame], float], str, Any], ...] = (
+        ("good settings, %", lambda f: f.good.mean(), ".0f", places),
+        ("good learning rates at the chosen T, %", lambda f: f.good_rates.mean(), ".0f", whole),
+        ("points lost at 4 T", lambda f: (f["mean"] - f.mean_4T).mean(), ".1f", places),
     )
-    for what, measure, form in measures:
-        for weights in ("free", "shared"):
-            for layers in sorted(frame.layers.unique()):
-                part = frame[(frame.weights == weights) & (frame.layers == layers)]
-                values = [measure(part[part.network == name]) for name in ORDER]
-                rows.append([f"{what}: {weights}, {layers}", *(f"{v:{form}}" for v in values)])
+    rows = []
+    for what, measure, form, wanted in measures:
+        for weights, layers in wanted:
+            part = frame[(frame.weights == weights) & frame.layers.isin(layers)]
+            values = [measure(part[part.network == name]) for name in ORDER]
+            depth = f"{layers[0]} layers" if len(layers) == 1 else "all depths"
+            rows.append([f"{what}: {weights}, {depth}", *(f"{v:{form}}" for v in values)])
     return markdown(["", *ORDER], rows)
 
 
@@ -201,6 +202,16 @@ def guarantees_table() -> str:
     heads = ["network", "for all weights and steps", "exact inverse", "least norm seen"]
     heads += ["largest norm, T = 50", "accuracy, %", "good settings, %", "lost at 4 T, points"]
     return markdown(heads, rows)
+
+
+def at_time(name: str, T: float, weights: str, layers: int, data: str = "swiss-roll") -> float:
+    """Validation accuracy at T, with the best learning rate and initialization."""
+    own = planar().query(
+        "network == @name and weights == @weights and layers == @layers and data == @data"
+    )
+    tried = np.stack([tried["accuracy"] for tried in own.tried])
+    by_time = tried.reshape(len(own), len(structure.TIMES), -1)
+    return float(100 * by_time[:, structure.TIMES.index(T)].max())
 
 
 def tables_table() -> str:

@@ -55,17 +55,24 @@ def planar() -> pd.DataFrame:
     best = frame.groupby(place).validated.transform("max")
     good = [np.array(t["accuracy"]) >= b - NEAR for t, b in zip(frame.tried, best, strict=True)]
     frame["good"] = [100 * share.mean() for share in good]
-    frame["good_rates"] = [
-        np.nan
+    # By T: the share of learning rates that are good; FCNN has no T.
+    frame["good_by_T"] = [
+        {}
         if name == "FCNN"
-        else 100
-        * share[structure.TIMES.index(T) * len(structure.RATES) :][: len(structure.RATES)].mean()
-        for share, name, T in zip(good, frame.network, frame["T"], strict=True)
+        else dict(zip(structure.TIMES, 100 * by_time(share).mean(1), strict=True))
+        for share, name in zip(good, frame.network, strict=True)
     ]
+    chosen = zip(frame.good_by_T, frame["T"], strict=True)
+    frame["good_rates"] = [shares.get(T, np.nan) for shares, T in chosen]
     for when in ("start", "end"):
         for measure, place_of in (("largest", 1), ("least", 0), ("smallest", 1)):
             frame[f"{when}_{measure}"] = frame[when].map(lambda d, m=measure, p=place_of: d[m][p])
     return frame
+
+
+def by_time(values: np.ndarray) -> np.ndarray:
+    """``(..., times, learning rates)``: what was measured for every setting, by T."""
+    return values.reshape(*values.shape[:-1], len(structure.TIMES), len(structure.RATES))
 
 
 def chosen_init(frame: pd.DataFrame) -> pd.DataFrame:
@@ -209,19 +216,14 @@ def at_time(name: str, T: float, weights: str, layers: int, data: str = "swiss-r
     own = planar().query(
         "network == @name and weights == @weights and layers == @layers and data == @data"
     )
-    tried = np.stack([tried["accuracy"] for tried in own.tried])
-    by_time = tried.reshape(len(own), len(structure.TIMES), -1)
-    return float(100 * by_time[:, structure.TIMES.index(T)].max())
+    tried = by_time(np.stack([tried["accuracy"] for tried in own.tried]))
+    return float(100 * tried[:, structure.TIMES.index(T)].max())
 
 
 def tables_table() -> str:
     """Tables and digits: mean accuracy of 10 seeds, and the mean rank over tables."""
-    frame = pd.DataFrame(structure.load("tables"))
-    for column in ("accuracy", "accuracy_defaults"):
-        frame[column] = 100 * frame[column].map(np.mean)
     names = list(structure.MODELS)
-    chosen = frame.pivot(index="data", columns="network", values="accuracy")[names]
-    default = frame.pivot(index="data", columns="network", values="accuracy_defaults")[names]
+    chosen, default = table_scores("accuracy"), table_scores("accuracy_defaults")
     rows = [[name, *(f"{v:.1f}" for v in chosen.loc[name])] for name in structure.TABLES]
     for what, values in (("chosen settings", chosen), ("default settings", default)):
         ranks = values.round(2).rank(axis=1, ascending=False).mean()
@@ -245,34 +247,228 @@ def memory_table() -> str:
     return markdown(["", *(f"{d} layers" for d in depths)], rows)
 
 
+# --- hypotheses -----------------------------------------------------------------------------------
+
+
+def listed(values: dict[str, float], form: Callable[[float], str]) -> str:
+    """ResNet 99.9, H1 100.0, ..."""
+    return ", ".join(f"{name} {form(value)}" for name, value in values.items())
+
+
+def percent(value: float) -> str:
+    """One decimal."""
+    return f"{value:.1f}"
+
+
+def accuracies(layers: int, weights: str, data: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Mean test accuracy with the chosen initialization."""
+    own = chosen_init(planar()).query("layers == @layers and weights == @weights and data == @data")
+    return dict(own.set_index("network")["mean"].loc[list(names)])
+
+
+def good(weights: str, layers: int, names: tuple[str, ...]) -> dict[str, float]:
+    """Share of good settings in per cent."""
+    own = planar().query("weights == @weights and layers == @layers")
+    return dict(own.groupby("network").good.mean().loc[list(names)])
+
+
+def solved(data: str) -> dict[str, float]:
+    """Of the paper's protocol, 64 layers: how many of the settings reach 99 %."""
+    return {
+        r["network"]: float((np.array(r["tried"]["accuracy"]) >= 0.99).sum())
+        for r in structure.load("protocol")
+        if r["data"] == data and r["layers"] == 64 and r["network"] != "FCNN"
+    }
+
+
+def untrained(
+    column: str, names: tuple[str, ...], weights: str, T: float = 50.0, scale: float = 1.0
+) -> dict[str, float]:
+    """A measure of untrained networks of 256 layers."""
+    own = random().query("weights == @weights and T == @T and scale == @scale")
+    return dict(own.set_index("network")[column].loc[list(names)])
+
+
+def hypotheses_table() -> str:
+    """Where structure would pay by theory: what was measured, and whether it holds."""
+    four, main = ("ResNet", "H1", "MS1", "MS3"), ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
+    twins = good("free", 64, ("MS3", "HS"))
+    drift = untrained("energy_drift_median", ("H1", "MS1", "MS3"), "shared")
+    rows = [
+        [
+            "It is more accurate (free weights, Swiss roll).",
+            f"16 layers: {listed(accuracies(16, 'free', 'swiss-roll', main), percent)}. "
+            f"4 layers: {listed(accuracies(4, 'free', 'swiss-roll', main), percent)}.",
+            "No; H1 and H2 lead with 4 layers, MS1 and MS3 fall behind",
+        ],
+        [
+            "T and learning rate are easier to choose.",
+            f"Good settings, 64 layers: {listed(good('free', 64, main), short)} %. HS is MS3 "
+            f"relabeled: {short(twins['HS'])} against {short(twins['MS3'])} % is what chance does.",
+            "No",
+        ],
+        [
+            "The same, trained as the paper trains (constant learning rate).",
+            "Settings of 35 that reach 99 %, 64 layers, Swiss roll: "
+            f"{listed(solved('swiss-roll'), short)}; double moons: "
+            f"{listed(solved('double-moons'), short)}.",
+            "No: MS3 and HS, the same network, differ as much as any two others",
+        ],
+        [
+            "It pays with shared weights.",
+            f"Good settings, 64 layers: {listed(good('shared', 64, main), short)} %. Swiss roll: "
+            f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %.",
+            "Partly: H1, H2 and MS2 are easier to tune; no network solves the Swiss roll",
+        ],
+        [
+            "It pays for large T.",
+            "Swiss roll, 64 layers, T = 50, best learning rate: "
+            f"{listed({n: at_time(n, 50.0, 'free', 64) for n in main}, percent)}; shared weights: "
+            f"{listed({n: at_time(n, 50.0, 'shared', 64) for n in main}, percent)}.",
+            "Hardly: MS1, MS2, MS3 a little, H1 and H2 the reverse",
+        ],
+        [
+            "The norm of no gradient falls below 1, for any weights.",
+            "Least norm of all samples, layers, weights, trained or not: "
+            f"{listed({n: least_norm(n) for n in (*main, 'FCNN')}, short)}.",
+            "Yes, proved; a ResNet comes close without it",
+        ],
+        [
+            "No direction vanishes.",
+            "Smallest singular value, untrained, 256 layers, T = 50, shared weights: "
+            f"{listed(untrained('smallest_min', main, 'shared'), short)}; free weights: "
+            f"{listed(untrained('smallest_min', main, 'free'), short)}.",
+            "MS1 and MS2: nearly. MS3: as small as the largest is large",
+        ],
+        [
+            "Gradients do not explode.",
+            "Largest norm (median of seeds), 256 layers, T = 50: "
+            f"{listed(untrained('largest_median', main, 'free'), short)}; shared weights: "
+            f"{listed(untrained('largest_median', main, 'shared'), short)}.",
+            "Only MS1 (and MS2) stay below the ResNet; H1, H2, MS3 explode more",
+        ],
+        [
+            "The energy is conserved (shared weights).",
+            "Largest change of H by a factor, 256 layers, T = 50: "
+            f"{listed({n: float(np.exp(d)) for n, d in drift.items()}, lambda v: f'{v:.2f}')}.",
+            "Yes for MS1, MS3, HS; forward Euler lets it grow. No gain in accuracy was seen",
+        ],
+        [
+            "Exact inversion saves memory.",
+            memory_sentence(),
+            "Yes, but checkpoints save as much, for any network",
+        ],
+    ]
+    if structure.load("starts"):
+        rows.insert(7, starts_row(four))
+    return markdown(["By theory", "Measured", "Does it hold?"], rows).replace("---:", "---")
+
+
+def starts_row(names: tuple[str, ...]) -> list[str]:
+    """Trainings from weights that are too small or too large."""
+    frame = pd.DataFrame(structure.load("starts"))
+    frame["mean"] = 100 * frame.accuracy.map(np.mean)
+    parts = []
+    for init in structure.STARTS:
+        own = frame.query("init == @init and data == 'swiss-roll'").set_index("network")["mean"]
+        if set(names) <= set(own.index):
+            parts.append(f"{init} times the paper's: {listed(dict(own.loc[list(names)]), percent)}")
+    return [
+        "It trains from any initial weights.",
+        f"Swiss roll, 64 layers, T and learning rate chosen anew. {'; '.join(parts)}.",
+        "TODO",
+    ]
+
+
+def memory_sentence() -> str:
+    """Inversion against checkpoints at the largest depth."""
+    frame = pd.DataFrame(structure.load("memory")).set_index(["network", "how", "layers"])
+    deep = frame.xs(256, level="layers")
+    words = {"keep": "keeping all states", "checkpoint": "checkpoints", "inverse": "inversion"}
+    parts = [
+        f"{words[how]} {deep.megabytes['MS3', how]:.0f} MB, {deep.seconds['MS3', how]:.1f} s"
+        for how in words
+    ]
+    error = deep.error["MS3", "inverse"]
+    return f"MS3, width 256, 256 layers: {'; '.join(parts)} (error of y_0 {error:.0e})."
+
+
+def conclusion() -> str:
+    """Five sentences, with the numbers of the records."""
+    main = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", main).values()]
+    free, shared = good("free", 64, main), good("shared", 64, main)
+    flat = accuracies(4, "free", "swiss-roll", main)
+    wild = untrained("largest_median", main, "free")
+    thin = untrained("smallest_min", main, "shared")
+    scores = table_scores("accuracy").mean()
+    best = max(list(main)[1:], key=lambda name: free[name])
+    return (
+        "1. **For accuracy, a ResNet will do**: with free weights and 16 or 64 layers, it and all "
+        f"Hamiltonian networks reach {min(deep):.1f} to {max(deep):.1f} % on the Swiss roll, "
+        f"{free['ResNet']:.0f} % of its settings of T and learning rate are good at 64 layers "
+        f"({best}, the best of the others: {free[best]:.0f} %), and on 13 tables it averages "
+        f"{scores['ResNet']:.1f} % (H1 {scores['H1']:.1f}, MS1 {scores['MS1']:.1f}, "
+        f"MS3 {scores['MS3']:.1f}).\n"
+        "2. **What structure adds is a proof**: for all weights, steps and depths, no norm of "
+        "d y_N / d y_l falls below 1 in H1, H2, MS1, MS2, MS3 and HS; a ResNet has no such bound, "
+        f"but the least norm that we saw is {least_norm('ResNet'):.2f}. Vanishing gradients are a "
+        "problem of networks without skip connections.\n"
+        "3. **It is no protection against growth, except in MS1**: untrained, with 256 layers and "
+        f"T = 50, norms reach {short(wild['MS1'])} in MS1, {short(wild['ResNet'])} in a ResNet, "
+        f"{short(wild['MS3'])} in MS3 and {short(wild['H1'])} in H1.\n"
+        "4. **It pays when all layers share their weights**: "
+        f"{shared['H1']:.0f} % of the settings of H1 are good, {shared['ResNet']:.0f} % of a "
+        f"ResNet's, whose smallest singular value falls to {thin['ResNet']:.0e} "
+        f"(MS1: {thin['MS1']:.0e}); still, no network solves the Swiss roll that way.\n"
+        f"5. **So**: take H1 for few layers (Swiss roll, 4 layers: {flat['H1']:.1f} %, ResNet "
+        f"{flat['ResNet']:.1f} %, MS3 {flat['MS3']:.1f} %) or shared weights, MS1 for large T and "
+        "gradients of even size, MS3 or HS where you need M J M' = J, a conserved energy or an "
+        "exact inverse, and otherwise a ResNet, which hdnn computes as fast."
+    )
+
+
+def table_scores(column: str) -> pd.DataFrame:
+    """Mean accuracy in per cent, a row a table, a column a network."""
+    frame = pd.DataFrame(structure.load("tables"))
+    frame["mean"] = 100 * frame[column].map(np.mean)
+    return frame.pivot(index="data", columns="network", values="mean")[list(structure.MODELS)]
+
+
 # --- figures --------------------------------------------------------------------------------------
 
 COLORS = {"ResNet": 1, "H1": 0, "MS1": 2, "MS3": 3, "H2": 5, "MS2": 4, "HS": 7, "FCNN": 6}
 
 
 def over_time() -> Any:
-    """Validation accuracy at the best learning rate against T, 64 layers, and good settings."""
+    """Share of good learning rates against T, and of good settings against depth."""
     figure = new_figure(10.0, 3.2)
-    axes = figure.subplots(1, 3, width_ratios=(1, 1, 1))
+    axes = figure.subplots(1, 3, sharey=True)
+    names = ("ResNet", "H1", "MS1", "MS3")
+
+    def line(axis: Any, name: str, x: Any, y: Any) -> None:
+        color = LIGHT.color(COLORS[name])
+        axis.plot(x, y, "o-", ms=3, linewidth=1.6, color=color, label=name)
+
     for axis, weights in zip(axes, ("free", "shared"), strict=False):
-        for name in ("ResNet", "H1", "MS1", "MS3"):
-            part = planar().query(
-                "data == 'swiss-roll' and layers == 64 and weights == @weights and network == @name"
-            )
-            tried = np.stack([t["accuracy"] for t in part.tried]).max(0)
-            values = 100 * tried.reshape(len(structure.TIMES), -1).max(1)
-            color = LIGHT.color(COLORS[name])
-            axis.semilogx(structure.TIMES, values, "o-", ms=3, lw=1.6, color=color, label=name)
-        axis.set(xlabel="T (64 layers)", ylabel="accuracy, %", ylim=(50, 101.5))
-        axis.set_title(f"Swiss roll, {weights} weights", fontsize=NORMAL, loc="left")
-    for name in ("ResNet", "H1", "MS1", "MS3"):
+        for name in names:
+            part = planar().query("layers == 64 and weights == @weights and network == @name")
+            shares = pd.DataFrame(list(part.good_by_T)).mean()
+            line(axis, name, shares.index, shares)
+        axis.set_xscale("log")
+        axis.set_xlabel("T")
+        axis.set_title(f"64 layers, {weights} weights", fontsize=NORMAL, loc="left")
+    for name in names:
         own = planar().query("network == @name and weights == 'free'")
         shares = own.groupby("layers").good.mean()
-        color = LIGHT.color(COLORS[name])
-        axes[2].semilogx(shares.index, shares, "o-", ms=3, lw=1.6, color=color, label=name, base=2)
-    axes[2].set(xlabel="layers", ylabel="% of T x learning rate", ylim=(0, 75))
-    axes[2].set_xticks(sorted(planar().layers.unique()), sorted(planar().layers.unique()))
-    axes[2].set_title("settings within 1 point of the best", fontsize=NORMAL, loc="left")
+        line(axes[2], name, shares.index, shares)
+    depths = sorted(planar().layers.unique())
+    axes[2].set_xscale("log")
+    axes[2].set_xticks(depths, [str(depth) for depth in depths], minor=False)
+    axes[2].minorticks_off()
+    axes[2].set_xlabel("layers")
+    axes[2].set_title("all T, free weights", fontsize=NORMAL, loc="left")
+    axes[0].set(ylabel="good learning rates, %", ylim=(0, 103))
     for axis in axes:
         clean(axis)
     for axis in axes:
@@ -305,10 +501,16 @@ def norms() -> Any:
         for x, name in enumerate(names):
             color = LIGHT.color(COLORS[name])
             low = max(smallest[name], 1e-12)
-            axis.plot([x, x], [low, largest[name]], color=color, lw=1.2, alpha=0.45)
-            axis.plot([x, x], [max(least[name], 1e-12), largest[name]], color=color, lw=5)
+            axis.plot([x, x], [low, largest[name]], color=color, lw=1.5, alpha=0.6)
+            axis.plot(
+                [x, x],
+                [max(least[name], 1e-12), largest[name]],
+                color=color,
+                lw=5,
+                solid_capstyle="butt",
+            )
         axis.set_yscale("log")
-        axis.set_ylim(3e-13, 1e9)
+        axis.set_ylim(1e-12, 1e10)
         clean(axis)
         axis.set_xticks(range(len(names)), names, fontsize=SMALL)
     left.set_title("untrained, 256 layers, T = 50", fontsize=NORMAL, loc="left")
@@ -320,12 +522,14 @@ def norms() -> Any:
 # --- the page -------------------------------------------------------------------------------------
 
 TABLES: dict[str, Callable[[], str]] = {
+    "conclusion": conclusion,
     "guarantees": guarantees_table,
     "accuracy": accuracy_table,
     "robustness": robustness_table,
     "norms": norms_table,
     "tables": tables_table,
     "memory": memory_table,
+    "hypotheses": hypotheses_table,
 }
 
 

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hdnn.training.schema import settings_of
 
 from hdnn.errors import HdnnError
 

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from hdnn.training.prepare import PreparedRun
-
 import hdnn
 from attacks import mutate, samples
 from attacks.children import judged
 from attacks.mutate import Mutation
 from attacks.tally import HELD, Tally, tally
 from hdnn.training.recorder import read_recordings
-from hdnn.training.runs import Run, read_history
+from hdnn.training.runs import Run, prepare, read_history
 
 ROOM = 64 * 2**20
 FACTOR = 10

@@ -25,7 +25,7 @@ from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import animation, report_of_run, slider, words
 from hdnn.reports.build import material_of_run
-from hdnn.training import DivergenceError, TrainingConfig
+from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord, Trainer
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,13 @@ from torch.utils._pytree import tree_leaves
 
 import hdnn
 from elsewhere import install
-from hdnn.data import Dataset
 from hdnn.config import Config, DataConfig, ModelConfig
-from hdnn.data import split
+from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig, devices
 from hdnn.training.devices import choose_device
-from tasks import moons
 from hdnn.training.runs import Run
+from tasks import moons
 
 
 def table_model(architecture: str) -> hdnn.Model:

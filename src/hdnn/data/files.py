@@ -299,7 +299,7 @@ def _kind(path: Path) -> str:
     if suffix not in SUFFIXES:
         raise HdnnError(
             f"{path}: unknown kind of file {suffix!r}; known are {', '.join(SUFFIXES)}, and CSV "
-            f"compressed ({', '.join(COMPRESSED)})"
+            f"compressed ({', '.join(COMPRESSED)}); save it as CSV"
         )
     return suffix
 
@@ -307,7 +307,9 @@ def _kind(path: Path) -> str:
 def column_names(path: Path) -> list[str]:
     """The names of the columns of a CSV or Parquet file."""
     if _kind(path) == ".npz":
-        raise HdnnError(f"{path}: CSV and Parquet files are read row by row, not .npz")
+        raise HdnnError(
+            f"{path}: CSV and Parquet files are read row by row, not .npz; save it as CSV"
+        )
     if _kind(path) not in (".parquet", ".pq"):
         return list(CsvFile.open(path).names)
     parquet = optional("pyarrow.parquet", "data")

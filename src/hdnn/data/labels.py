@@ -140,7 +140,7 @@ def regression_target(name: str, y: NDArray[Any], place: Place) -> NDArray[np.fl
         if not np.isfinite(values[i]):
             raise HdnnError(
                 f"the target {short(name)} holds {short(value)} ({place(i)}), but regression "
-                "needs finite numbers; correct it, or set the task to classification"
+                "needs finite numbers; correct it, or set the task to classification (--task)"
             )
     return values
 
@@ -157,7 +157,7 @@ def check_labels(name: str, y: NDArray[Any], place: Place) -> None:
         cells = [f"{place(i)}: {short(y[i])}" for i in bad]
         raise HdnnError(
             f"the target {short(name)} holds numbers, except {listed(cells, 3)}; correct it, or, "
-            "if these are labels, set the task to classification"
+            "if these are labels, set the task to classification (--task)"
         )
 
 

@@ -38,6 +38,12 @@ class Recording:
             the weights of layer l, before clipping, at the same depths but N (one entry in all
             where layers share their weights).
         gradient_norm: the same for the weights of all layers together.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=2, T=1.0)
+    >>> norms = hdnn.analysis.profile(net, torch.randn(10, 4))
+    >>> Recording(1, 0, norms, (0.1, 0.2), 0.3).to_dict()["layers"]
+    [0, 1, 2]
     """
 
     epoch: int
@@ -120,6 +126,9 @@ class Recorder:
     Attributes:
         recordings: all so far, those of an epoch that was interrupted included.
 
+    Raises:
+        HdnnError: a count is no positive integer.
+
     >>> import hdnn
     >>> from hdnn.data import Dataset
     >>> from hdnn.training import Trainer, TrainingConfig
@@ -144,7 +153,15 @@ class Recorder:
         self.recordings: list[Recording] = []
 
     def start(self, model: Model, batches: int) -> None:
-        """Watch a model that is trained with so many batches an epoch."""
+        """Watch a model; `Trainer` calls it.
+
+        Args:
+            model: what is trained.
+            batches: of an epoch.
+
+        Raises:
+            HdnnError: it takes images, or is not on the CPU.
+        """
         if model.stem.takes_images or model.network.features is None:
             raise HdnnError("recording serves tables; see hdnn.analysis.watch for images")
         if model.head.weight.device.type != "cpu":
@@ -155,7 +172,14 @@ class Recorder:
     def observe(
         self, iteration: int, network: HamiltonianNetwork, states: Tensor, gradients: np.ndarray
     ) -> None:
-        """Record an iteration; arguments as in `hdnn.training.loops.Observer`."""
+        """Record an iteration.
+
+        Args:
+            iteration: counted from 0 over all epochs.
+            network: with the weights before the step.
+            states: ``(batch, .)``, of the batch, as the model's stem takes them.
+            gradients: ``(layers,)``, norms of the gradient of the objective, before clipping.
+        """
         layers, depths = network.layers, self.depths
         depths = spaced_depths(layers, depths) if isinstance(depths, int) else list(depths)
         norms = profile(network, self._stem(states[: self.samples]), depths)

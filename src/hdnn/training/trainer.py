@@ -338,6 +338,18 @@ def load_state(model: Model, state: State) -> None:
 
     Raises:
         FileFormatError: the state is of another model.
+
+    >>> import hdnn
+    >>> X = torch.randn(50, 4)
+    >>> data = Dataset.from_arrays(X, X[:, 0] > 0)
+    >>> def build():
+    ...     return Model(hdnn.network("H1", features=4, layers=2, T=1.0), 1)
+    >>> trainer = Trainer(build(), TrainingConfig(method="joint", epochs=2))
+    >>> _ = trainer.fit(data)
+    >>> model = build()
+    >>> load_state(model, trainer.state)
+    >>> torch.equal(model(X), trainer.model(X))
+    True
     """
     try:
         model.load_state_dict(state["model"])

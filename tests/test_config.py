@@ -239,7 +239,7 @@ def test_the_flags_of_train() -> None:
     --report --json"""
     found = {name for name in parameters() if name.startswith("--")}
     assert found == flags | set(own.split())
-    assert 20 <= len(flags) <= 28
+    assert 20 <= len(flags) <= 30
     assert {"--balanced", "--protocol", "--lr", "--seed", "--T", "--target"} <= flags
 
 

@@ -8,6 +8,9 @@ that a config made by hand can be used as it is; `given` names the settings that
 
 from __future__ import annotations
 
+import hdnn.application  # noqa: F401 (first: it names the packages that are missing)
+
+# isort: split
 import functools
 import json
 import math
@@ -22,7 +25,6 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-import hdnn.application  # noqa: F401
 from hdnn.errors import HdnnError, unknown_name
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

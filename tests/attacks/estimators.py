@@ -20,11 +20,11 @@ GRID: dict[str, tuple[Any, ...]] = {
     "width": (None, 40),
     "augmentation": ("append", "spread"),
     "time_invariant": (False, True),
-    "method": ("auto", "coordinate", "joint"),
-    "batch_size": ("auto", 10_000),
-    "schedule": ("auto", "cosine"),
+    "method": (None, "coordinate", "joint"),
+    "batch_size": (None, 10_000),
+    "schedule": (None, "cosine"),
     "standardize": (True, False),
-    "dtype": ("auto", "float64"),
+    "dtype": (None, "float64"),
 }
 
 

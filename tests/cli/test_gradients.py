@@ -55,5 +55,5 @@ def test_gradients_and_margins_of_a_run(tmp_path: Path) -> None:
         app, ["train", "digits", "--record", "5", "--out", str(tmp_path / "p")]
     )
     assert refused.exit_code == 2
-    assert "--record serves tables" in refused.stderr
+    assert "gradients are recorded for tables" in refused.stderr
     assert not (tmp_path / "p").exists()

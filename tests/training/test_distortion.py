@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hdnn.training.prepare import statistics
 from torch import nn
 
 from hdnn.data import Dataset, holdout
 from hdnn.data.images import load
 from hdnn.errors import HdnnError
-from hdnn.models import ImageClassifier, ImageConfig, Model
+from hdnn.models import Model, image_model
 from hdnn.training import Trainer, TrainingConfig
+from hdnn.training.build import statistics
 from hdnn.training.distortion import distort
 from tasks import dataset, same
 
@@ -58,12 +58,13 @@ STAGES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
     found = load("digits")
-    return Dataset.from_arrays(found.train[:400], found.train_labels[:400])
+    return Dataset.from_arrays(found.X[:400], found.y[:400])
 
 
 def classifier(**options: Any) -> Model:
-    config = ImageConfig(**({"size": (8, 8), "layers": (2,)} | options))
-    return ImageClassifier(config, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    draw = torch.Generator().manual_seed(0)
+    given = {"channels": 1, "size": (8, 8), "classes": 10, "layers": (2,)} | options
+    return image_model(**given, generator=draw, dtype=torch.float32)
 
 
 # --- the trainer ----------------------------------------------------------------------------------

@@ -103,9 +103,8 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
 
 def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
     path = net.trajectory(y)
-    return torch.stack(
-        [net.field_at(min(l, net.layers - 1)).energy(path[l]).mean() for l in range(net.layers + 1)]
-    ).detach()
+    layers = [min(l, net.layers - 1) for l in range(net.layers + 1)]
+    return torch.stack([net.field.energy(path[l], j).mean() for l, j in enumerate(layers)]).detach()
 
 
 def objective(trained: hdnn.Model, config: TrainingConfig, states: Tensor, y: Tensor) -> Tensor:
@@ -173,6 +172,6 @@ def test_counts_are_positive_integers(wrong: dict[str, int]) -> None:
 
 
 def test_images_are_not_recorded() -> None:
-    digits = hdnn.ImageClassifier(hdnn.models.ImageConfig(size=(8, 8), layers=(2,)))
+    digits = hdnn.image_model(channels=1, size=(8, 8), classes=10, layers=(2,))
     with pytest.raises(HdnnError, match="watch for images"):
         Recorder().start(digits, 4)

@@ -154,9 +154,10 @@ def _config(path: Path | None, flags: Tables) -> Config:
             values = {**own, **values}
         if values != {}:
             tables[name] = values
-    if "source" not in tables.get("data", {}):
+    config = Config(**tables) if path is None else Config.from_tables(tables, str(path))
+    if "source" not in config.data.given:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
-    return Config(**tables) if path is None else Config.from_tables(tables, str(path))
+    return config
 
 
 def _default_folder(config: Config) -> Path:

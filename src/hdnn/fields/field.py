@@ -143,7 +143,9 @@ class InterconnectedField(Field):
         R = None if dissipation is None else check_dissipation(dissipation, layout.width)
         self.support = self.interconnection.support(layout.width)
         if R is not None:
-            self.support = self.support | (R != 0).cpu().numpy()
+            # On the device meta it has no numbers, so it may be anything.
+            own = np.ones_like(self.support) if R.is_meta else (R != 0).cpu().numpy()
+            self.support = self.support | own
         self.register_buffer("R", None if R is None else R.to(like))
 
     @property

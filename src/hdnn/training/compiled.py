@@ -32,8 +32,8 @@ STATE = ("first", "second", "taken", "V")
 def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
-    known = ("adam", "adamw") if joint else ("adam",)
-    if config.optimizer.lower() not in known:
+    known = ("Adam", "AdamW") if joint else ("Adam",)
+    if config.optimizer not in known:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging or config.label_smoothing:
         return "the kernels know no averaging and no label smoothing"
@@ -117,7 +117,7 @@ class CompiledTraining:
             "batch": self.batch,
             "count": X.shape[1],
             "shared_data": int(len(X) == 1),
-            "decoupled": int(config.optimizer.lower() == "adamw"),
+            "decoupled": int(config.optimizer == "AdamW"),
             "solver": native.SOLVERS.index(config.solver),
             "solver_iterations": config.solver_iterations,
             "alpha": config.alpha,

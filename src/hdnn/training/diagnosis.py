@@ -17,8 +17,8 @@ from hdnn.training.evaluation import evaluate
 
 ADVISED = 32
 """Samples that the step advisor looks at."""
-SLACK = 1.01
-"""A loss that is above the baseline by less than this may still be on its way down."""
+SLACK = 1.05
+"""A training that has hardly begun may be a little above the baseline."""
 GAP, ERRORS = 0.1, 3.0
 """Accuracies of training and test data that differ by more, and by so many standard errors, ..."""
 RATIO = 1.5

@@ -72,7 +72,7 @@ def train_ensemble(
     if config.loop == "autograd" or choice.backend != "fused":
         V = np.zeros((len(seeds), 1, X.shape[-1] + 1))
         for e, seed in enumerate(seeds):
-            own = TrainingConfig(**{**vars(config), "seed": seed})
+            own = replace(config, seed=seed)
             V[e] = _train_alone(network, e, X[e], target[e], own, observer, may_diverge)
     else:
         V = _train_together(network, X, target, seeds, config, observer, may_diverge)
@@ -99,7 +99,7 @@ def _check(
             f"an ensemble of {len(seeds)} networks is trained on X (E, samples, n) and classes "
             f"(E, samples), got {tuple(X.shape)} and {tuple(y.shape)}"
         )
-    if (config.method, config.optimizer.lower()) != ("coordinate", "adam"):
+    if (config.method, config.optimizer) != ("coordinate", "Adam"):
         raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
     if config.class_weight is not None or config.validation or config.device not in ("cpu", "auto"):
         raise HdnnError(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hdnn import zoo
-from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig
+from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig, shown
 from hdnn.data import Dataset, problem
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
@@ -81,7 +81,9 @@ def _columns(model: Values, data: Dataset) -> Values:
     """What networks over columns have in common."""
     for name in ("layers", "width"):
         if isinstance(model.get(name), tuple):
-            raise HdnnError(f"{name} is one number here, got {model[name]}: lists are for images")
+            raise HdnnError(
+                f"{name} is one number here, got {shown(model[name])}: lists are for images"
+            )
     features = data.X.shape[1]
     usual = {
         "width": default_width(features, model.get("projection", "auto")),

@@ -28,6 +28,7 @@ import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.cli import app
 from hdnn.config import all_settings
+from hdnn.errors import DivergenceError
 from hdnn.estimators import MODEL, STOPPING, TRAINING
 from hdnn.training.runs import Run
 

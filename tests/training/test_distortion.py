@@ -73,10 +73,10 @@ def classifier(**options: Any) -> Model:
 @pytest.mark.parametrize("architecture", ["MS1", "H2"])
 def test_the_papers_network_learns_digits(architecture: str) -> None:
     found = load("digits")
-    mean, std = statistics(found.train)
+    mean, std = statistics(found.X)
     model = classifier(architecture=architecture, layers=(4,), mean=mean, std=std)
-    Trainer(model, replace(JOINT, epochs=8)).fit(dataset(found.train, found.train_labels))
-    accuracy = (model.predict(found.test) == found.test_labels).double().mean()
+    Trainer(model, replace(JOINT, epochs=8)).fit(found)
+    accuracy = (model.predict(found.X_test) == found.y_test).double().mean()
     assert accuracy > 0.95
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn

@@ -370,7 +370,7 @@ def test_a_training_that_does_not_converge_warns_with_advice(kind: Any) -> None:
     with pytest.raises(DivergenceError, match=r"the loss exploded .*use T <= .* layers"):
         quick(kind, T=500.0, layers=8, activation="relu", method="joint").fit(*IRIS)
     with pytest.warns(ConvergenceWarning, match=r"did not converge.*use T <= .* layers"):
-        quick(kind, T=60.0, layers=8, activation="relu", method="joint", max_iter=3).fit(*IRIS)
+        quick(kind, T=15.0, layers=8, activation="relu", method="joint", max_iter=2).fit(*IRIS)
 
 
 # --- data frames ----------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ MOST_SHOWN, LONGEST = 80, 400
 """Characters of a value in a message, and of a message about a file."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
+OPTIMIZERS = (
+    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop"),
+)
+"""Those of torch that need neither a closure nor sparse gradients."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),
@@ -361,7 +366,7 @@ class TrainingConfig(Settings):
         "newton", "coordinate: how the output layer is solved: newton or adam."
     )
     solver_iterations: Positive = setting(10, "coordinate: iterations of that solver.")
-    optimizer: str = setting("Adam", "A name in torch.optim.")
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam", "A name in torch.optim.")
     weight_decay: Weight = setting(0.0, "joint: weight decay of the optimizer, on all weights.")
     warmup: Weight = setting(0.0, "Epochs over which the learning rate rises linearly from 0.")
     label_smoothing: Share = setting(

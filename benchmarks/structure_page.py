@@ -1,4 +1,4 @@
-"""The tables and figures of docs/why-not-a-resnet.md, made from results/structure.
+"""The tables and figures of docs/why-not-a-resnet.md (and choosing.md) from results/structure.
 
 Run by ``python benchmarks/structure.py --figures``. Tables stand between marks on the page.
 """
@@ -19,7 +19,7 @@ from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL, SMALL
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "why-not-a-resnet.md"
+PAGE, CHOOSING = DOCS / "why-not-a-resnet.md", DOCS / "choosing.md"
 ORDER = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3", "HS")
 """The networks with a step; FCNN stands beside them where it can."""
 GUARANTEES = {
@@ -429,6 +429,46 @@ def conclusion() -> str:
     )
 
 
+def choosing_table() -> str:
+    """When to take which network."""
+    main = ("ResNet", "H1", "MS1", "MS3")
+    flat = listed(accuracies(4, "free", "swiss-roll", main), percent)
+    drift = float(np.exp(untrained("energy_drift_median", ("MS3",), "shared")["MS3"]))
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", main).values()]
+    rows = [
+        [
+            "accuracy, with 16 layers or more",
+            "a ResNet, or any other",
+            f"{min(deep):.1f} to {max(deep):.1f} % on the Swiss roll, all networks; good settings "
+            f"with 64 layers: {listed(good('free', 64, main), short)} %",
+        ],
+        ["few layers", "H1 or H2, T below 1", f"Swiss roll, 4 layers: {flat} %"],
+        [
+            "the same weights in all layers",
+            "H1 or H2",
+            f"good settings, 64 layers: {listed(good('shared', 64, main), short)} %",
+        ],
+        [
+            "large T, gradients of even size",
+            "MS1",
+            "largest norms, untrained, 256 layers, T = 50: "
+            f"{listed(untrained('largest_median', main, 'free'), short)}",
+        ],
+        [
+            "a conserved energy, or M J M' = J",
+            "MS3 or HS",
+            f"with shared weights, T = 50, the energy of MS3 changes by a factor of {drift:.2f}",
+        ],
+        ["an exact inverse", "MS1, MS3 or HS", memory_sentence().rstrip(".")],
+        [
+            "a proof that no gradient vanishes",
+            "any but ResNet and FCNN",
+            "no layer shrinks volumes, so that the norm of d y_N / d y_l is at least 1",
+        ],
+    ]
+    return markdown(["you want", "take", "because"], rows).replace("---:", "---")
+
+
 def table_scores(column: str) -> pd.DataFrame:
     """Mean accuracy in per cent, a row a table, a column a network."""
     frame = pd.DataFrame(structure.load("tables"))
@@ -530,20 +570,23 @@ TABLES: dict[str, Callable[[], str]] = {
     "tables": tables_table,
     "memory": memory_table,
     "hypotheses": hypotheses_table,
+    "networks": choosing_table,
 }
 
 
 def filled(text: str) -> str:
-    """The page with every table written between its marks."""
+    """A page with every table written between its marks."""
     for key, table in TABLES.items():
-        pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
-        made = table()
-        text = re.sub(pattern, lambda m, made=made: m[1] + made + m[2], text, flags=re.S)
+        pattern = rf"(<!-- {key} -->\n).*?(<!-- end -->)"
+        if f"<!-- {key} -->" in text:
+            made = table()
+            text = re.sub(pattern, lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
     return text
 
 
 def write() -> None:
-    """Fill the tables of the page and draw its figures."""
-    PAGE.write_text(filled(PAGE.read_text()))
+    """Fill the tables of the pages and draw the figures."""
+    for page in (PAGE, CHOOSING):
+        page.write_text(filled(page.read_text()))
     save_figure(over_time(), DOCS / "figures" / "structure-T.svg")
     save_figure(norms(), DOCS / "figures" / "structure-norms.svg")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import structure_page
 import torch
@@ -12,14 +14,18 @@ CASES = {"H1": False, "H2": False, "MS2": False, "MS1": True, "MS3": True, "HS":
 """Networks whose layers have a determinant of at least 1; of exactly 1, where True."""
 
 
-def test_every_number_of_the_page_comes_from_the_records() -> None:
-    page = structure_page.PAGE.read_text()
-    assert structure_page.filled(page) == page
+PAGES = (structure_page.PAGE, structure_page.CHOOSING)
 
 
-def test_every_table_has_its_place_on_the_page() -> None:
-    page = structure_page.PAGE.read_text()
-    assert all(f"<!-- {key} -->" in page for key in structure_page.TABLES)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_tables_of_a_page_come_from_the_records(page: Path) -> None:
+    text = page.read_text()
+    assert structure_page.filled(text) == text
+
+
+def test_every_table_has_its_place() -> None:
+    text = "".join(page.read_text() for page in PAGES)
+    assert all(f"<!-- {key} -->" in text for key in structure_page.TABLES)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -441,7 +441,7 @@ before, begin = status("VmRSS"), time.process_time()
 start = step(net, y, g)
 seconds = time.process_time() - begin
 megabytes = status("VmHWM") - before - sum(p.nbytes for p in net.parameters()) / 2**20
-print(megabytes, seconds, float((start - y).abs().max()))
+print(megabytes, seconds, float((start - y).detach().abs().max()))
 """
 
 

@@ -230,6 +230,11 @@ def tables_table() -> str:
         ranks = values.round(2).rank(axis=1, ascending=False).mean()
         rows.append([f"mean, {what}", *(f"{v:.2f}" for v in values.mean())])
         rows.append([f"mean rank, {what}", *(f"{v:.2f}" for v in ranks)])
+        # The same rows train and test all networks, so that tables are compared in pairs.
+        gain = values.sub(values["ResNet"], axis=0)
+        pairs = zip(gain.mean(), gain.sem(), strict=True)
+        cells = ["-", *(f"{mean:+.1f} ± {error:.1f}" for mean, error in list(pairs)[1:])]
+        rows.append([f"over ResNet (standard error), {what}", *cells])
     digits = {r["network"]: 100 * np.mean(r["accuracy"]) for r in structure.load("digits")}
     rows.append(["digits as images", *(f"{digits[name]:.1f}" for name in names)])
     return markdown(["data", *names], rows)

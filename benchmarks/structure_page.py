@@ -323,7 +323,8 @@ def hypotheses_table() -> str:
         [
             "It pays with shared weights.",
             f"Good settings, 64 layers: {listed(good('shared', 64, main), short)} %. Swiss roll: "
-            f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %.",
+            f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %; double moons: "
+            f"{listed(accuracies(64, 'shared', 'double-moons', main), percent)} %.",
             "Partly: H1, H2 and MS2 are easier to tune; no network solves the Swiss roll",
         ],
         [

@@ -98,9 +98,9 @@ def random() -> pd.DataFrame:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def markdown(heads: list[str], rows: list[list[str]]) -> str:
-    """A table; all columns but the first are aligned to the right."""
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+def markdown(heads: list[str], rows: list[list[str]], texts: int = 1) -> str:
+    """A table; all columns but the first ones, which are texts, are aligned to the right."""
+    lines = [heads, ["---"] * texts + ["---:"] * (len(heads) - texts), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -112,7 +112,7 @@ def short(value: float) -> str:
 
 
 def accuracy_table() -> str:
-    """Mean test accuracy of 20 seeds, and how many failed."""
+    """Mean and spread of the test accuracy of 20 seeds, and how many failed."""
     frame = planar()
     plain = frame[frame.network == "FCNN"].copy()
     plain["network"] = plain.init.map({"normal": "FCNN (paper)", "scaled": "FCNN (scaled)"})
@@ -126,9 +126,10 @@ def accuracy_table() -> str:
         for name in names:
             text = "-"
             if name in own.index:
-                mean, failed = own.loc[name, "mean"], own.loc[name, "failed"]
+                mean, std, failed = own.loc[name, ["mean", "std", "failed"]]
                 text = f"**{mean:.1f}**" if round(mean, 1) == best else f"{mean:.1f}"
-                text += f" ({failed})" if failed else ""
+                text += f" ± {std:.1f}"
+                text += f" ({failed:.0f})" if failed else ""
             cells.append(text)
         rows.append(((data, weights, layers), [f"{data}, {weights}, {layers}", *cells]))
     rows.sort(key=lambda row: (row[0][0] != "swiss-roll", row[0][1], row[0][2]))
@@ -163,16 +164,14 @@ def norms_table() -> str:
         for name in (*ORDER, "FCNN"):
             part = frame[(frame.network == name) & (frame.weights == weights)]
             part = part[(part.layers == 64) & (part.data == "swiss-roll")]
-            for init in structure.INITS:
-                own = part[part.init == init]
-                if len(own):
-                    record = own.iloc[0]
-                    cells = [
-                        short(record[f"{when}_{measure}"])
-                        for when in ("start", "end")
-                        for measure in ("largest", "least", "smallest")
-                    ]
-                    rows.append([f"{name}, {weights}, {init}", *cells])
+            for init in structure.INITS if name == "FCNN" else ("normal",):
+                record = part[part.init == init].iloc[0]
+                cells = [
+                    short(record[f"{when}_{measure}"])
+                    for when in ("start", "end")
+                    for measure in ("largest", "least", "smallest")
+                ]
+                rows.append([f"{name}, {weights}, {init}", *cells])
     heads = [f"{when}: {m}" for when in ("start", "end") for m in ("largest", "least", "smallest")]
     return markdown(["network, weights, initial", *heads], rows)
 
@@ -209,7 +208,7 @@ def guarantees_table() -> str:
         )
     heads = ["network", "for all weights and steps", "exact inverse", "least norm seen"]
     heads += ["largest norm, T = 50", "accuracy, %", "good settings, %", "lost at 4 T, points"]
-    return markdown(heads, rows)
+    return markdown(heads, rows, texts=3)
 
 
 def at_time(name: str, T: float, weights: str, layers: int, data: str = "swiss-roll") -> float:
@@ -318,21 +317,21 @@ def hypotheses_table() -> str:
             "Settings of 35 that reach 99 %, 64 layers, Swiss roll: "
             f"{listed(solved('swiss-roll'), short)}; double moons: "
             f"{listed(solved('double-moons'), short)}.",
-            "No: MS3 and HS, the same network, differ as much as any two others",
+            "No: on the Swiss roll, MS3 and HS, the same network, differ as much as any others",
         ],
         [
             "It pays with shared weights.",
             f"Good settings, 64 layers: {listed(good('shared', 64, main), short)} %. Swiss roll: "
             f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %; double moons: "
             f"{listed(accuracies(64, 'shared', 'double-moons', main), percent)} %.",
-            "Partly: H1, H2 and MS2 are easier to tune; no network solves the Swiss roll",
+            "Partly: H1, H2 and MS2 are easier to tune, but hardly better once tuned",
         ],
         [
             "It pays for large T.",
             "Swiss roll, 64 layers, T = 50, best learning rate: "
             f"{listed({n: at_time(n, 50.0, 'free', 64) for n in main}, percent)}; shared weights: "
             f"{listed({n: at_time(n, 50.0, 'shared', 64) for n in main}, percent)}.",
-            "Hardly: MS1, MS2, MS3 a little, H1 and H2 the reverse",
+            "A little for MS1, MS2 and MS3; H1 and H2 need a smaller T",
         ],
         [
             "The norm of no gradient falls below 1, for any weights.",
@@ -352,7 +351,7 @@ def hypotheses_table() -> str:
             "Largest norm (median of seeds), 256 layers, T = 50: "
             f"{listed(untrained('largest_median', main, 'free'), short)}; shared weights: "
             f"{listed(untrained('largest_median', main, 'shared'), short)}.",
-            "Only MS1 (and MS2) stay below the ResNet; H1, H2, MS3 explode more",
+            "MS1 does not; with free weights, H1, H2 and MS3 grow far more than a ResNet",
         ],
         [
             "The energy is conserved (shared weights).",
@@ -363,12 +362,12 @@ def hypotheses_table() -> str:
         [
             "Exact inversion saves memory.",
             memory_sentence(),
-            "Yes, but checkpoints save as much, for any network",
+            "Yes: less memory and time than checkpoints, which serve any network",
         ],
     ]
     if structure.load("starts"):
         rows.insert(7, starts_row(four))
-    return markdown(["By theory", "Measured", "Does it hold?"], rows).replace("---:", "---")
+    return markdown(["By theory", "Measured", "Does it hold?"], rows, texts=3)
 
 
 def starts_row(names: tuple[str, ...]) -> list[str]:
@@ -403,9 +402,10 @@ def memory_sentence() -> str:
 def conclusion() -> str:
     """Five sentences, with the numbers of the records."""
     main = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
-    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", main).values()]
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", ORDER).values()]
     free, shared = good("free", 64, main), good("shared", 64, main)
     flat = accuracies(4, "free", "swiss-roll", main)
+    moons = accuracies(64, "shared", "double-moons", main)
     wild = untrained("largest_median", main, "free")
     thin = untrained("smallest_min", main, "shared")
     scores = table_scores("accuracy").mean()
@@ -419,15 +419,17 @@ def conclusion() -> str:
         f"MS3 {scores['MS3']:.1f}).\n"
         "2. **What structure adds is a proof**: for all weights, steps and depths, no norm of "
         "d y_N / d y_l falls below 1 in H1, H2, MS1, MS2, MS3 and HS; a ResNet has no such bound, "
-        f"but the least norm that we saw is {least_norm('ResNet'):.2f}. Vanishing gradients are a "
+        f"but the least norm that we saw is {least_norm('ResNet'):.2f}: vanishing gradients are a "
         "problem of networks without skip connections.\n"
         "3. **It is no protection against growth, except in MS1**: untrained, with 256 layers and "
         f"T = 50, norms reach {short(wild['MS1'])} in MS1, {short(wild['ResNet'])} in a ResNet, "
         f"{short(wild['MS3'])} in MS3 and {short(wild['H1'])} in H1.\n"
-        "4. **It pays when all layers share their weights**: "
+        "4. **With shared weights, H1 and H2 are easier to tune**: "
         f"{shared['H1']:.0f} % of the settings of H1 are good, {shared['ResNet']:.0f} % of a "
         f"ResNet's, whose smallest singular value falls to {thin['ResNet']:.0e} "
-        f"(MS1: {thin['MS1']:.0e}); still, no network solves the Swiss roll that way.\n"
+        f"(MS1: {thin['MS1']:.0e}); once tuned, they are no more accurate (double moons: "
+        f"H1 {moons['H1']:.1f} %, ResNet {moons['ResNet']:.1f} %, MS2 {moons['MS2']:.1f} %), and no "
+        "network with shared weights solves the Swiss roll.\n"
         f"5. **So**: take H1 for few layers (Swiss roll, 4 layers: {flat['H1']:.1f} %, ResNet "
         f"{flat['ResNet']:.1f} %, MS3 {flat['MS3']:.1f} %) or shared weights, MS1 for large T and "
         "gradients of even size, MS3 or HS where you need M J M' = J, a conserved energy or an "
@@ -440,7 +442,7 @@ def choosing_table() -> str:
     main = ("ResNet", "H1", "MS1", "MS3")
     flat = listed(accuracies(4, "free", "swiss-roll", main), percent)
     drift = float(np.exp(untrained("energy_drift_median", ("MS3",), "shared")["MS3"]))
-    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", main).values()]
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", ORDER).values()]
     rows = [
         [
             "accuracy, with 16 layers or more",
@@ -472,7 +474,7 @@ def choosing_table() -> str:
             "no layer shrinks volumes, so that the norm of d y_N / d y_l is at least 1",
         ],
     ]
-    return markdown(["you want", "take", "because"], rows).replace("---:", "---")
+    return markdown(["you want", "take", "because"], rows, texts=3)
 
 
 def table_scores(column: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The tables and figures of docs/why-not-a-resnet.md, made from results/structure.
+"""The tables and figures of docs/why-not-a-resnet.md (and choosing.md) from results/structure.
 
 Run by ``python benchmarks/structure.py --figures``. Tables stand between marks on the page.
 """
@@ -19,7 +19,7 @@ from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL, SMALL
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "why-not-a-resnet.md"
+PAGE, CHOOSING = DOCS / "why-not-a-resnet.md", DOCS / "choosing.md"
 ORDER = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3", "HS")
 """The networks with a step; FCNN stands beside them where it can."""
 GUARANTEES = {
@@ -33,6 +33,8 @@ GUARANTEES = {
     "HS": ("M J M' = J: singular values in pairs s, 1/s", "yes"),
 }
 """What holds for all weights, steps and depths, and whether the network can be inverted exactly."""
+DEPTHS = (4, 16, 64)
+"""Where all networks were trained; of 256 layers there are fewer."""
 NEAR = 0.01
 """A setting is good if its accuracy is within this of the best of all networks."""
 
@@ -96,9 +98,9 @@ def random() -> pd.DataFrame:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def markdown(heads: list[str], rows: list[list[str]]) -> str:
-    """A table; all columns but the first are aligned to the right."""
-    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+def markdown(heads: list[str], rows: list[list[str]], texts: int = 1) -> str:
+    """A table; all columns but the first ones, which are texts, are aligned to the right."""
+    lines = [heads, ["---"] * texts + ["---:"] * (len(heads) - texts), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -110,7 +112,7 @@ def short(value: float) -> str:
 
 
 def accuracy_table() -> str:
-    """Mean test accuracy of 20 seeds, and how many failed."""
+    """Mean and spread of the test accuracy of 20 seeds, and how many failed."""
     frame = planar()
     plain = frame[frame.network == "FCNN"].copy()
     plain["network"] = plain.init.map({"normal": "FCNN (paper)", "scaled": "FCNN (scaled)"})
@@ -124,9 +126,10 @@ def accuracy_table() -> str:
         for name in names:
             text = "-"
             if name in own.index:
-                mean, failed = own.loc[name, "mean"], own.loc[name, "failed"]
+                mean, std, failed = own.loc[name, ["mean", "std", "failed"]]
                 text = f"**{mean:.1f}**" if round(mean, 1) == best else f"{mean:.1f}"
-                text += f" ({failed})" if failed else ""
+                text += f" ± {std:.1f}"
+                text += f" ({failed:.0f})" if failed else ""
             cells.append(text)
         rows.append(((data, weights, layers), [f"{data}, {weights}, {layers}", *cells]))
     rows.sort(key=lambda row: (row[0][0] != "swiss-roll", row[0][1], row[0][2]))
@@ -136,9 +139,8 @@ def accuracy_table() -> str:
 def robustness_table() -> str:
     """Share of good settings, of good learning rates, and accuracy lost at 4 T."""
     frame = planar()
-    depths = sorted(frame.layers.unique())
-    places = [(weights, [layers]) for weights in ("free", "shared") for layers in depths]
-    whole = [(weights, depths) for weights in ("free", "shared")]
+    places = [(weights, [layers]) for weights in ("free", "shared") for layers in DEPTHS]
+    whole = [(weights, DEPTHS) for weights in ("free", "shared")]
     measures: tuple[tuple[str, Callable[[pd.DataFrame], float], str, Any], ...] = (
         ("good settings, %", lambda f: f.good.mean(), ".0f", places),
         ("good learning rates at the chosen T, %", lambda f: f.good_rates.mean(), ".0f", whole),
@@ -162,16 +164,14 @@ def norms_table() -> str:
         for name in (*ORDER, "FCNN"):
             part = frame[(frame.network == name) & (frame.weights == weights)]
             part = part[(part.layers == 64) & (part.data == "swiss-roll")]
-            for init in structure.INITS:
-                own = part[part.init == init]
-                if len(own):
-                    record = own.iloc[0]
-                    cells = [
-                        short(record[f"{when}_{measure}"])
-                        for when in ("start", "end")
-                        for measure in ("largest", "least", "smallest")
-                    ]
-                    rows.append([f"{name}, {weights}, {init}", *cells])
+            for init in structure.INITS if name == "FCNN" else ("normal",):
+                record = part[part.init == init].iloc[0]
+                cells = [
+                    short(record[f"{when}_{measure}"])
+                    for when in ("start", "end")
+                    for measure in ("largest", "least", "smallest")
+                ]
+                rows.append([f"{name}, {weights}, {init}", *cells])
     heads = [f"{when}: {m}" for when in ("start", "end") for m in ("largest", "least", "smallest")]
     return markdown(["network, weights, initial", *heads], rows)
 
@@ -189,7 +189,7 @@ def guarantees_table() -> str:
     rows = []
     for name, (guarantee, inverse) in GUARANTEES.items():
         own = frame[(frame.network == name) & (frame.weights == "free")]
-        deep = own[own.layers >= 16]
+        deep = own[own.layers.isin(DEPTHS[1:])]
         roll = chosen_init(deep[deep.data == "swiss-roll"])["mean"].mean()
         wild = random()[
             (random().network == name) & (random()["T"] == 50) & (random().weights == "free")
@@ -208,7 +208,7 @@ def guarantees_table() -> str:
         )
     heads = ["network", "for all weights and steps", "exact inverse", "least norm seen"]
     heads += ["largest norm, T = 50", "accuracy, %", "good settings, %", "lost at 4 T, points"]
-    return markdown(heads, rows)
+    return markdown(heads, rows, texts=3)
 
 
 def at_time(name: str, T: float, weights: str, layers: int, data: str = "swiss-roll") -> float:
@@ -229,6 +229,11 @@ def tables_table() -> str:
         ranks = values.round(2).rank(axis=1, ascending=False).mean()
         rows.append([f"mean, {what}", *(f"{v:.2f}" for v in values.mean())])
         rows.append([f"mean rank, {what}", *(f"{v:.2f}" for v in ranks)])
+        # The same rows train and test all networks, so that tables are compared in pairs.
+        gain = values.sub(values["ResNet"], axis=0)
+        pairs = zip(gain.mean(), gain.sem(), strict=True)
+        cells = ["-", *(f"{mean:+.1f} ± {error:.1f}" for mean, error in list(pairs)[1:])]
+        rows.append([f"over ResNet (standard error), {what}", *cells])
     digits = {r["network"]: 100 * np.mean(r["accuracy"]) for r in structure.load("digits")}
     rows.append(["digits as images", *(f"{digits[name]:.1f}" for name in names)])
     return markdown(["data", *names], rows)
@@ -312,20 +317,21 @@ def hypotheses_table() -> str:
             "Settings of 35 that reach 99 %, 64 layers, Swiss roll: "
             f"{listed(solved('swiss-roll'), short)}; double moons: "
             f"{listed(solved('double-moons'), short)}.",
-            "No: MS3 and HS, the same network, differ as much as any two others",
+            "No: on the Swiss roll, MS3 and HS, the same network, differ as much as any others",
         ],
         [
             "It pays with shared weights.",
             f"Good settings, 64 layers: {listed(good('shared', 64, main), short)} %. Swiss roll: "
-            f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %.",
-            "Partly: H1, H2 and MS2 are easier to tune; no network solves the Swiss roll",
+            f"{listed(accuracies(64, 'shared', 'swiss-roll', main), percent)} %; double moons: "
+            f"{listed(accuracies(64, 'shared', 'double-moons', main), percent)} %.",
+            "Partly: H1, H2 and MS2 are easier to tune, but hardly better once tuned",
         ],
         [
             "It pays for large T.",
             "Swiss roll, 64 layers, T = 50, best learning rate: "
             f"{listed({n: at_time(n, 50.0, 'free', 64) for n in main}, percent)}; shared weights: "
             f"{listed({n: at_time(n, 50.0, 'shared', 64) for n in main}, percent)}.",
-            "Hardly: MS1, MS2, MS3 a little, H1 and H2 the reverse",
+            "A little for MS1, MS2 and MS3; H1 and H2 need a smaller T",
         ],
         [
             "The norm of no gradient falls below 1, for any weights.",
@@ -345,7 +351,7 @@ def hypotheses_table() -> str:
             "Largest norm (median of seeds), 256 layers, T = 50: "
             f"{listed(untrained('largest_median', main, 'free'), short)}; shared weights: "
             f"{listed(untrained('largest_median', main, 'shared'), short)}.",
-            "Only MS1 (and MS2) stay below the ResNet; H1, H2, MS3 explode more",
+            "MS1 does not; with free weights, H1, H2 and MS3 grow far more than a ResNet",
         ],
         [
             "The energy is conserved (shared weights).",
@@ -356,12 +362,12 @@ def hypotheses_table() -> str:
         [
             "Exact inversion saves memory.",
             memory_sentence(),
-            "Yes, but checkpoints save as much, for any network",
+            "Yes: less memory and time than checkpoints, which serve any network",
         ],
     ]
     if structure.load("starts"):
         rows.insert(7, starts_row(four))
-    return markdown(["By theory", "Measured", "Does it hold?"], rows).replace("---:", "---")
+    return markdown(["By theory", "Measured", "Does it hold?"], rows, texts=3)
 
 
 def starts_row(names: tuple[str, ...]) -> list[str]:
@@ -396,9 +402,10 @@ def memory_sentence() -> str:
 def conclusion() -> str:
     """Five sentences, with the numbers of the records."""
     main = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
-    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", main).values()]
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", ORDER).values()]
     free, shared = good("free", 64, main), good("shared", 64, main)
     flat = accuracies(4, "free", "swiss-roll", main)
+    moons = accuracies(64, "shared", "double-moons", main)
     wild = untrained("largest_median", main, "free")
     thin = untrained("smallest_min", main, "shared")
     scores = table_scores("accuracy").mean()
@@ -412,20 +419,62 @@ def conclusion() -> str:
         f"MS3 {scores['MS3']:.1f}).\n"
         "2. **What structure adds is a proof**: for all weights, steps and depths, no norm of "
         "d y_N / d y_l falls below 1 in H1, H2, MS1, MS2, MS3 and HS; a ResNet has no such bound, "
-        f"but the least norm that we saw is {least_norm('ResNet'):.2f}. Vanishing gradients are a "
+        f"but the least norm that we saw is {least_norm('ResNet'):.2f}: vanishing gradients are a "
         "problem of networks without skip connections.\n"
         "3. **It is no protection against growth, except in MS1**: untrained, with 256 layers and "
         f"T = 50, norms reach {short(wild['MS1'])} in MS1, {short(wild['ResNet'])} in a ResNet, "
         f"{short(wild['MS3'])} in MS3 and {short(wild['H1'])} in H1.\n"
-        "4. **It pays when all layers share their weights**: "
+        "4. **With shared weights, H1 and H2 are easier to tune**: "
         f"{shared['H1']:.0f} % of the settings of H1 are good, {shared['ResNet']:.0f} % of a "
         f"ResNet's, whose smallest singular value falls to {thin['ResNet']:.0e} "
-        f"(MS1: {thin['MS1']:.0e}); still, no network solves the Swiss roll that way.\n"
+        f"(MS1: {thin['MS1']:.0e}); once tuned, they are no more accurate (double moons: "
+        f"H1 {moons['H1']:.1f} %, ResNet {moons['ResNet']:.1f} %, MS2 {moons['MS2']:.1f} %), and no "
+        "network with shared weights solves the Swiss roll.\n"
         f"5. **So**: take H1 for few layers (Swiss roll, 4 layers: {flat['H1']:.1f} %, ResNet "
         f"{flat['ResNet']:.1f} %, MS3 {flat['MS3']:.1f} %) or shared weights, MS1 for large T and "
         "gradients of even size, MS3 or HS where you need M J M' = J, a conserved energy or an "
         "exact inverse, and otherwise a ResNet, which hdnn computes as fast."
     )
+
+
+def choosing_table() -> str:
+    """When to take which network."""
+    main = ("ResNet", "H1", "MS1", "MS3")
+    flat = listed(accuracies(4, "free", "swiss-roll", main), percent)
+    drift = float(np.exp(untrained("energy_drift_median", ("MS3",), "shared")["MS3"]))
+    deep = [a for n in (16, 64) for a in accuracies(n, "free", "swiss-roll", ORDER).values()]
+    rows = [
+        [
+            "accuracy, with 16 layers or more",
+            "a ResNet, or any other",
+            f"{min(deep):.1f} to {max(deep):.1f} % on the Swiss roll, all networks; good settings "
+            f"with 64 layers: {listed(good('free', 64, main), short)} %",
+        ],
+        ["few layers", "H1 or H2, T below 1", f"Swiss roll, 4 layers: {flat} %"],
+        [
+            "the same weights in all layers",
+            "H1 or H2",
+            f"good settings, 64 layers: {listed(good('shared', 64, main), short)} %",
+        ],
+        [
+            "large T, gradients of even size",
+            "MS1",
+            "largest norms, untrained, 256 layers, T = 50: "
+            f"{listed(untrained('largest_median', main, 'free'), short)}",
+        ],
+        [
+            "a conserved energy, or M J M' = J",
+            "MS3 or HS",
+            f"with shared weights, T = 50, the energy of MS3 changes by a factor of {drift:.2f}",
+        ],
+        ["an exact inverse", "MS1, MS3 or HS", memory_sentence().rstrip(".")],
+        [
+            "a proof that no gradient vanishes",
+            "any but ResNet and FCNN",
+            "no layer shrinks volumes, so that the norm of d y_N / d y_l is at least 1",
+        ],
+    ]
+    return markdown(["you want", "take", "because"], rows, texts=3)
 
 
 def table_scores(column: str) -> pd.DataFrame:
@@ -459,12 +508,11 @@ def over_time() -> Any:
         axis.set_xlabel("T")
         axis.set_title(f"64 layers, {weights} weights", fontsize=NORMAL, loc="left")
     for name in names:
-        own = planar().query("network == @name and weights == 'free'")
+        own = planar().query("network == @name and weights == 'free' and layers in @DEPTHS")
         shares = own.groupby("layers").good.mean()
         line(axes[2], name, shares.index, shares)
-    depths = sorted(planar().layers.unique())
     axes[2].set_xscale("log")
-    axes[2].set_xticks(depths, [str(depth) for depth in depths], minor=False)
+    axes[2].set_xticks(DEPTHS, [str(depth) for depth in DEPTHS], minor=False)
     axes[2].minorticks_off()
     axes[2].set_xlabel("layers")
     axes[2].set_title("all T, free weights", fontsize=NORMAL, loc="left")
@@ -530,20 +578,23 @@ TABLES: dict[str, Callable[[], str]] = {
     "tables": tables_table,
     "memory": memory_table,
     "hypotheses": hypotheses_table,
+    "networks": choosing_table,
 }
 
 
 def filled(text: str) -> str:
-    """The page with every table written between its marks."""
+    """A page with every table written between its marks."""
     for key, table in TABLES.items():
-        pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
-        made = table()
-        text = re.sub(pattern, lambda m, made=made: m[1] + made + m[2], text, flags=re.S)
+        pattern = rf"(<!-- {key} -->\n).*?(<!-- end -->)"
+        if f"<!-- {key} -->" in text:
+            made = table()
+            text = re.sub(pattern, lambda m, made=made: f"{m[1]}{made}\n{m[2]}", text, flags=re.S)
     return text
 
 
 def write() -> None:
-    """Fill the tables of the page and draw its figures."""
-    PAGE.write_text(filled(PAGE.read_text()))
+    """Fill the tables of the pages and draw the figures."""
+    for page in (PAGE, CHOOSING):
+        page.write_text(filled(page.read_text()))
     save_figure(over_time(), DOCS / "figures" / "structure-T.svg")
     save_figure(norms(), DOCS / "figures" / "structure-norms.svg")

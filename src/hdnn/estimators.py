@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hdnn.application  # noqa: F401  (first: it names what is missing)
+
+# isort: split
 import copy
 import sys
 import warnings

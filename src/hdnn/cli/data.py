@@ -35,7 +35,10 @@ def listing(as_json: Json = False) -> None:
         emit(records)
         return
     for record in records:
-        say(f"{record['name']:16}{record['kind']:10}{record['state']:10}{record.get('about', '')}")
+        about = (
+            f"{record['name']:16}{record['kind']:8}{record['state']:10}{record.get('about', '')}"
+        )
+        say(about.rstrip())
 
 
 @group.command()
@@ -63,9 +66,8 @@ def fetch(
 def _state(chosen: Any) -> dict[str, Any]:
     from hdnn.data import images as image_sets
 
-    size = " x ".join(map(str, chosen.shape))
-    about = f"{chosen.title}, {chosen.train} + {chosen.test} of {size}"
-    record = {"name": chosen.name, "kind": "images", "state": "ready", "about": about}
-    if chosen.urls and None in image_sets.find(chosen.name):
-        record["state"] = "missing"
-    return record
+    _, height, width = chosen.shape
+    about = f"{chosen.train + chosen.test:,} {chosen.title}, {height}x{width}"
+    missing = bool(chosen.urls) and None in image_sets.find(chosen.name)
+    state = "to fetch" if missing else "ready"
+    return {"name": chosen.name, "kind": "images", "state": state, "about": about}

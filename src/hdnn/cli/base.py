@@ -136,7 +136,12 @@ def say(text: str, indent: int = 2) -> None:
 def warn(text: str, style: str = "yellow") -> None:
     """A line for people on standard error."""
     wrapped = _wrapped(text, errors)
-    errors.print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
+    _screen().print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def _screen() -> Console:
+    """Where messages and the bar go: lines of another console would end up inside the bar."""
+    return console if sys.stdout.isatty() and sys.stderr.isatty() else errors
 
 
 def _wrapped(text: str, where: Console, indent: int = 2) -> str:
@@ -202,7 +207,7 @@ class _Bar:
         if self.bar is None:
             columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             text_column = TextColumn("{task.description}")
-            self.bar = Progress(text_column, *columns, console=errors, transient=True)
+            self.bar = Progress(text_column, *columns, console=_screen(), transient=True)
             self.bar.start()
             self.bar.add_task(self.text)
         inner = 0.0 if text == self.text else done / max(total, 1)
@@ -232,5 +237,5 @@ def _progress_bar() -> Iterator[None]:
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Say what is done while nobody knows how long it takes; on a terminal, it moves."""
-    with listening(lambda *_: None), errors.status(text):
+    with listening(lambda *_: None), _screen().status(text):
         yield

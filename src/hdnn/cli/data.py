@@ -22,7 +22,7 @@ def data(context: typer.Context) -> None:
 
 @group.command("list")
 def listing(as_json: Json = False) -> None:
-    """Every data set by name, and whether its files are there."""
+    """List data sets by name, and whether their files are there."""
     from hdnn.data import BUNDLED, PROBLEMS
     from hdnn.data import images as image_sets
 
@@ -46,7 +46,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")],
     as_json: Json = False,
 ) -> None:
-    """Download a data set, or check the sums of the one that is there."""
+    """Download a data set, or verify the files that are there."""
     from hdnn.data import images as image_sets
 
     key = name.lower().replace("_", "-")
@@ -60,7 +60,7 @@ def fetch(
         emit({"name": key, "files": [str(path) for path in paths]})
         return
     for path in paths:
-        say(f"{path}  its sum is right")
+        say(f"{path}  checksum is right")
 
 
 def _state(chosen: Any) -> dict[str, Any]:

@@ -229,7 +229,7 @@ class _Progress:
     def __init__(self, done: int, epochs: int, quiet: bool) -> None:
         from hdnn.progress import Meter
 
-        self.epochs, self.quiet, self.meter = epochs, quiet, Meter("training, epochs")
+        self.epochs, self.quiet, self.meter = epochs, quiet, Meter("training")
         self.show(done)
 
     def show(self, done: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, fields, replace
@@ -18,7 +19,6 @@ from typer.testing import CliRunner
 import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import add_assignments
-from hdnn.cli.settings_page import fill
 from hdnn.config import TABLES, Config, DataConfig, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
 from hdnn.training.runs import Run
@@ -293,7 +293,8 @@ def test_flags_files_and_assignments_meet(tmp_path: Path) -> None:
 def test_the_page_of_settings_is_up_to_date() -> None:
     page = Path(__file__).parent.parent / "docs" / "settings.md"
     text = page.read_text(encoding="utf-8")
-    assert fill(text) == text, f"run: python -m hdnn.cli.settings_page {page}"
+    fill = runpy.run_path(str(page.with_name("settings_page.py")))["fill"]
+    assert fill(text) == text, "run: python docs/settings_page.py"
 
 
 def test_settings_need_no_torch() -> None:

@@ -32,6 +32,8 @@ MOST = 2**63 - 1
 """The largest integer of TOML and torch."""
 MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
 """More than this is a typing error."""
+SANITY = (MOST, MOST_POINTS, MOST_LAYERS, MOST_WIDTH)
+"""Bounds that the documentation does not mention."""
 MOST_SHOWN, LONGEST = 80, 400
 """Characters of a value in a message, and of a message about a file."""
 DEPTHS, SAMPLES = 9, 8
@@ -319,8 +321,8 @@ class TrainingConfig(Settings):
 
     method: Annotated[str, one_of("coordinate", "joint")] = setting(
         "coordinate",
-        "coordinate (solve the output layer in every iteration, then take a step on the hidden "
-        "layers) or joint (one optimizer for all weights).",
+        "coordinate: solve the output layer in every iteration, then take a step on the hidden "
+        "layers. joint: one optimizer for all weights.",
         "--method",
         depends="planar problems: coordinate; tables and images: joint",
     )
@@ -329,7 +331,7 @@ class TrainingConfig(Settings):
     )
     batch_size: Positive = setting(
         125,
-        "Samples in an iteration.",
+        "Samples in a batch.",
         "--batch-size",
         depends="planar problems: 125; tables: all up to 200 rows (coordinate: 500), else 200; "
         "images: 100",
@@ -338,7 +340,6 @@ class TrainingConfig(Settings):
         0.05,
         "Learning rate of the optimizer.",
         "--lr",
-        "--learning-rate",
         depends="planar problems: as tuned for Table 1; tables: 0.3 / width (regression: "
         "0.4 / width), two thirds of it with a constant schedule; images: 0.04 (paper)",
     )
@@ -639,5 +640,5 @@ def _range(bounds: list[Any]) -> str:
         f"{sign} {getattr(bound, name):g}"
         for kind, name, sign in _SIGNS
         for bound in bounds
-        if isinstance(bound, kind) and getattr(bound, name) != MOST
+        if isinstance(bound, kind) and getattr(bound, name) not in SANITY
     )

@@ -1,8 +1,8 @@
-"""Long steps are announced before they begin, and tell how far they are.
+"""Long steps tell how far they are.
 
-Both go through `logging`; the command line shows them, with a bar where there is a terminal. In a
-log file: ``logging.basicConfig(level=logging.INFO)``. Where nobody has configured logging, a line
-on standard error tells whoever looks at a terminal or a notebook.
+They do so through `logging`; the command line shows a bar where there is a terminal. In a log file:
+``logging.basicConfig(level=logging.INFO)``. Without a logging configuration, messages go to stderr,
+in terminals and notebooks only.
 """
 
 from __future__ import annotations
@@ -18,25 +18,12 @@ logger = logging.getLogger("hdnn")
 
 T = TypeVar("T")
 Listener = Callable[[str, int, int], None]
-"""Takes what is done, how much of it is done, and how much there is (0: nobody knows)."""
+"""Takes what is done, how much of it is done, and how much there is."""
 
 SECONDS = 10.0
 """Between two lines on how far a step is."""
 
 _listeners: list[Listener] = []
-
-
-@contextmanager
-def announce(text: str) -> Iterator[None]:
-    """Say what is about to take long, and (at level DEBUG) how long it took.
-
-    Args:
-        text: what is done, as "reading digits.csv".
-    """
-    note(f"{text} ...")
-    start = time.perf_counter()
-    yield
-    logger.debug("%s: %.1f s", text, time.perf_counter() - start)
 
 
 def track(items: Sequence[T], text: str) -> Iterator[T]:
@@ -67,12 +54,12 @@ class Meter:
         self.text, self.last = text, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """So much is done, of so much in all (0: nobody knows)."""
+        """So much is done, of so much in all."""
         if _listeners:
             _listeners[-1](self.text, done, total)
         elif done != total and time.monotonic() - self.last > SECONDS:
             self.last = time.monotonic()
-            note(f"{self.text}: {done:,} of {total:,}" if total else f"{self.text}: {done:,}")
+            note(f"{self.text}: {done:,} of {total:,}")
 
 
 @contextmanager

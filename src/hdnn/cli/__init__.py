@@ -1,7 +1,17 @@
 """The command line: `hdnn` and `python -m hdnn`."""
 
 import hdnn.application  # noqa: F401
-from hdnn.cli import data, demo, export, look, predict, reproduce, theory, train  # noqa: F401
+from hdnn.cli import (  # noqa: F401
+    data,
+    demo,
+    evaluate,
+    export,
+    look,
+    predict,
+    reproduce,
+    theory,
+    train,
+)
 from hdnn.cli.base import app
 
 __all__ = ["app"]

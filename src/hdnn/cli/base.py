@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from hdnn.errors import (
@@ -38,6 +43,9 @@ _FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, Stor
 USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
 
+SOON = 0.5
+"""Seconds after which a step that is not over gets a bar."""
+
 console = Console()
 errors = Console(stderr=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -56,12 +64,30 @@ class _Main(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=ORDER.index)
 
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        found: Any = super().get_command(ctx, name)
+        if found is not None:
+            for command in (found, *getattr(found, "commands", {}).values()):
+                _without_types(command.get_params(ctx))
+        return found
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HdnnError as error:
             warn(f"error: {error}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
+
+
+def _without_types(parameters: Any) -> Any:
+    """Parameters of which flags show no type in the help, where typer writes `<bool>`."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 app = typer.Typer(
@@ -95,20 +121,50 @@ def main(
 
 
 class _LogLines(logging.Handler):
-    """Shows what hdnn logs, as announcements of long steps, on standard error."""
+    """Shows what hdnn logs, on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         warn(record.getMessage(), "dim" if record.levelno < logging.WARNING else "yellow")
 
 
-def say(text: str) -> None:
-    """A line for people."""
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+def say(text: str, indent: int = 2) -> None:
+    """A line for people; where it is broken, it goes on with an indent."""
+    wrapped = _wrapped(text, console, indent)
+    console.print(wrapped, highlight=False, soft_wrap=True, markup=False)
 
 
 def warn(text: str, style: str = "yellow") -> None:
     """A line for people on standard error."""
-    errors.print(text, style=style, highlight=False, soft_wrap=True, markup=False)
+    wrapped = _wrapped(text, errors)
+    _screen().print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def _screen() -> Console:
+    """Where messages and the bar go: lines of another console would end up inside the bar."""
+    return console if sys.stdout.isatty() and sys.stderr.isatty() else errors
+
+
+def _wrapped(text: str, where: Console, indent: int = 2) -> str:
+    """Lines broken between words; not in a pipe of unknown width, where a line stays one."""
+    if not (where.is_terminal or "COLUMNS" in os.environ):
+        return text
+    layout: Any = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(
+        line
+        if len(line) <= where.width
+        else textwrap.fill(line, where.width, subsequent_indent=" " * indent, **layout)
+        for line in text.split("\n")
+    )
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: names to the left, numbers to the right; labels are no markup."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for k, title in enumerate(header):
+        table.add_column(Text(title), justify="right" if k else "left", no_wrap=console.width >= 60)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def emit(record: Any) -> None:
@@ -129,26 +185,33 @@ def note_kernels() -> None:
 
 
 class _Bar:
-    """A listener of `hdnn.progress`: one bar, for the step under way, if it takes a while."""
+    """A listener of `hdnn.progress`: one bar, for the outermost step, if it takes a while.
+
+    Steps within a step (the batches of an epoch) move it between two counts.
+    """
 
     def __init__(self) -> None:
-        self.text, self.began = "", 0.0
+        self.text, self.began, self.at = "", 0.0, 0.0
         self.bar: Progress | None = None
 
     def __call__(self, text: str, done: int, total: int) -> None:
-        complete = total and done >= total
-        if text != self.text or complete:
-            self.close()
-            self.text, self.began = text, time.monotonic()
-        if complete or time.monotonic() - self.began < 0.5:
+        if not self.text:
+            self.text, self.began, self.at = text, time.monotonic(), 0.0
+        if text == self.text:
+            self.at, self.total = float(done), total
+            if done >= total:
+                self.close()
+                return
+        if time.monotonic() - self.began < SOON:
             return
         if self.bar is None:
             columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             text_column = TextColumn("{task.description}")
-            self.bar = Progress(text_column, *columns, console=errors, transient=True)
+            self.bar = Progress(text_column, *columns, console=_screen(), transient=True)
             self.bar.start()
-            self.bar.add_task(text)
-        self.bar.update(self.bar.task_ids[0], completed=done, total=total or None)
+            self.bar.add_task(self.text)
+        inner = 0.0 if text == self.text else done / max(total, 1)
+        self.bar.update(self.bar.task_ids[0], completed=self.at + inner, total=self.total)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -174,5 +237,5 @@ def _progress_bar() -> Iterator[None]:
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Say what is done while nobody knows how long it takes; on a terminal, it moves."""
-    with listening(lambda *_: None), errors.status(text):
+    with listening(lambda *_: None), _screen().status(text):
         yield

@@ -22,7 +22,7 @@ def data(context: typer.Context) -> None:
 
 @group.command("list")
 def listing(as_json: Json = False) -> None:
-    """Every data set by name, and whether its files are there."""
+    """List data sets by name, and whether their files are there."""
     from hdnn.data import BUNDLED, PROBLEMS
     from hdnn.data import images as image_sets
 
@@ -35,7 +35,10 @@ def listing(as_json: Json = False) -> None:
         emit(records)
         return
     for record in records:
-        say(f"{record['name']:16}{record['kind']:10}{record['state']:10}{record.get('about', '')}")
+        about = (
+            f"{record['name']:16}{record['kind']:8}{record['state']:10}{record.get('about', '')}"
+        )
+        say(about.rstrip())
 
 
 @group.command()
@@ -43,7 +46,7 @@ def fetch(
     name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")],
     as_json: Json = False,
 ) -> None:
-    """Download a data set, or check the sums of the one that is there."""
+    """Download a data set, or verify the files that are there."""
     from hdnn.data import images as image_sets
 
     key = name.lower().replace("_", "-")
@@ -57,15 +60,14 @@ def fetch(
         emit({"name": key, "files": [str(path) for path in paths]})
         return
     for path in paths:
-        say(f"{path}  its sum is right")
+        say(f"{path}  checksum is right")
 
 
 def _state(chosen: Any) -> dict[str, Any]:
     from hdnn.data import images as image_sets
 
-    size = " x ".join(map(str, chosen.shape))
-    about = f"{chosen.title}, {chosen.train} + {chosen.test} of {size}"
-    record = {"name": chosen.name, "kind": "images", "state": "ready", "about": about}
-    if chosen.urls and None in image_sets.find(chosen.name):
-        record["state"] = "missing"
-    return record
+    _, height, width = chosen.shape
+    about = f"{chosen.train + chosen.test:,} {chosen.title}, {height}x{width}"
+    missing = bool(chosen.urls) and None in image_sets.find(chosen.name)
+    state = "to fetch" if missing else "ready"
+    return {"name": chosen.name, "kind": "images", "state": state, "about": about}

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from hdnn.cli.base import USE, Json, app, console, emit, note_kernels, say, working
+from hdnn.progress import track
 
 if TYPE_CHECKING:
     from hdnn.models import Model
@@ -40,10 +41,9 @@ def demo(
     note_kernels()
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
-    with working("training"):
-        for cell in CELLS:
-            models[cell], record, data = _train(*cell, seed, epochs)
-            records.append(record)
+    for cell in track(CELLS, "training networks"):
+        models[cell], record, data = _train(*cell, seed, epochs)
+        records.append(record)
     accuracy = {(r["architecture"], r["layers"]): r["accuracy"] for r in records}
     with working("drawing"):
         title = "The Swiss roll on its way through 64 layers"
@@ -115,7 +115,7 @@ def _lead(records: list[dict[str, Any]]) -> str:
 
 
 def _table(title: str, records: list[dict[str, Any]]) -> Table:
-    caption = "gradient: range over layers of the mean norm of d y_N / d y_l"
+    caption = "gradient: mean reaction of the output to a change at a layer, over layers"
     table = Table(title=title, caption=caption)
     table.add_column("network")
     for heading in ("layers", "T", "paper", "hdnn", "gradient", "seconds"):

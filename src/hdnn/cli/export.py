@@ -74,4 +74,4 @@ def info(as_json: Json = False) -> None:
         emit(facts)
         return
     for name, value in facts.items():
-        say(f"{name:18}{', '.join(value) if isinstance(value, list) else value}")
+        say(f"{name:15}{', '.join(value) if isinstance(value, list) else value}", indent=15)

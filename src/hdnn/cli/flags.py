@@ -17,6 +17,8 @@ Tables = dict[str, Any]
 """Settings as a config file has them: tables by name, and the protocol."""
 
 PANELS = ("Data", "Network", "Training", "Run")
+NUMBERS = ("layers", "width")
+"""Settings that are a number, or several as in 4,4,4."""
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -79,23 +81,26 @@ def _kind(setting: Setting) -> Any:
     for part in (setting.annotation, *get_args(setting.annotation)):
         bare = get_args(part)[0] if hasattr(part, "__metadata__") else part
         if bare in (int, float, bool):
-            return str if setting.name in ("layers", "width") else bare
+            return str if setting.name in NUMBERS else bare
     return str
 
 
 def _option(setting: Setting) -> Any:
-    words = setting.help
-    if setting.range:
-        words = f"{words.removesuffix('.')} ({setting.range})."
+    words, default = setting.help, ""
     if setting.depends:
-        words += f" [depends on the data: {setting.depends}]"
-    default = setting.default
-    shows = default not in (None, ()) and not setting.depends and setting.table != "record"
+        default = f"depends on the data: {setting.depends}"
+    elif setting.default not in (None, (), False) and setting.table != "record":
+        default = f"default: {setting.default}"
+    if default:
+        words += f" [dim]\\[{default}][/dim]"  # rich reads help as markup
+    kind = _kind(setting)
+    shown_type = {list[str]: "<str>"}.get(kind, "<int>" if setting.name in NUMBERS else None)
     return typer.Option(
         *setting.flags,
         help=words,
+        metavar=shown_type,
         rich_help_panel=setting.group,
-        show_default=str(default) if shows else False,
+        show_default=False,
     )
 
 
@@ -103,7 +108,7 @@ def _read(setting: Setting, value: Any) -> Any:
     """A value of the command line as a config file would have it."""
     if setting.constant is not None:
         return setting.constant
-    if setting.name not in ("layers", "width"):
+    if setting.name not in NUMBERS:
         return value
     try:
         numbers = [int(part) for part in value.split(",")]

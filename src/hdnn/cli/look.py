@@ -25,18 +25,19 @@ def report(
     gif: Annotated[
         Path | None, typer.Option(help="Also animate the data on their way through the layers.")
     ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="Light on dark, for --gif.")] = False,
+    dark: Annotated[bool, typer.Option("--dark", help="Make the animation light on dark.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
-    It shows how well the network does, how it learned, and what happens to the data and the
-    gradients in its layers.
+    It shows results, learning, and what happens to data and gradients in the layers.
     """
     from hdnn.plots import DARK, LIGHT
     from hdnn.reports.animation import animate, check_animation
     from hdnn.reports.build import check_page_path, material_of_run, render
+    from hdnn.training.runs import Run
 
+    Run.open(run)  # says so where there is none
     path = run / "report.html" if out is None else out
     check_page_path(path)
     if gif is not None:

@@ -1,32 +1,29 @@
-"""`hdnn predict` and `hdnn evaluate`: what a trained run is for."""
+"""`hdnn predict`: predictions of a trained run, for tables and images."""
 
 from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdnn.cli.base import USE, Json, app, emit, say, warn
-from hdnn.cli.runs import Opened, RunFolder, encoder_of, open_run
-from hdnn.cli.show_metrics import show_evaluation
+from hdnn.cli.base import USE, app, emit, say
+from hdnn.cli.runs import RunFolder, Strict, encoder_of, open_run
 from hdnn.errors import HdnnError, optional
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from hdnn.data import Dataset
     from hdnn.models import Model
 
 BATCH = 500
 """Images that are predicted at once."""
 FORMATS = (".csv", ".parquet", ".pq")
-Strict = Annotated[bool, typer.Option("--strict", help="Images: fail on an unreadable file.")]
 
 
 @app.command(rich_help_panel=USE)
@@ -97,49 +94,19 @@ def _written(out: Path | None, header: list[str]) -> Iterator[Callable[[list[lis
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(header)
         yield writer.writerows
-    elif out.suffix.lower() in (".parquet", ".pq"):
-        with atomic(out) as temporary, ParquetWriter(temporary, header) as parquet:
-            yield parquet.write
-    else:
+    elif out.suffix.lower() == ".csv":
         with atomic(out) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(header)
             yield writer.writerows
+    else:
+        import pandas as pd
 
-
-class ParquetWriter:
-    """Writes rows to a Parquet file, block by block; the first block decides the types.
-
-    Args:
-        path: the file.
-        names: of the columns.
-    """
-
-    def __init__(self, path: Path, names: Sequence[str]) -> None:
-        self.path, self.names = path, list(names)
-        self.writer: Any = None
-
-    def __enter__(self) -> ParquetWriter:
-        optional("pyarrow.parquet", "data")
-        return self
-
-    def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Write some rows: texts, numbers and dates."""
-        pyarrow, parquet = optional("pyarrow", "data"), optional("pyarrow.parquet", "data")
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        types = [None] * len(columns) if self.writer is None else self.writer.schema.types
-        arrays = [
-            pyarrow.array(column, type=kind, from_pandas=True)
-            for column, kind in zip(columns, types, strict=True)
-        ]
-        table = pyarrow.Table.from_arrays(arrays, names=self.names)
-        if self.writer is None:
-            self.writer = parquet.ParquetWriter(self.path, table.schema)
-        self.writer.write_table(table)
-
-    def __exit__(self, *error: object) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        optional("pyarrow", "data")
+        rows: list[list[Any]] = []  # the type of a column is known when all of it is
+        with atomic(out) as temporary:
+            yield rows.extend
+            pd.DataFrame(rows, columns=header).to_parquet(temporary, index=False)
 
 
 def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: bool) -> None:
@@ -181,7 +148,7 @@ def _predictions(model: Model, X: np.ndarray) -> list[list[Any]]:
     if model.task == "classification":
         return _with_probabilities(model, states)
     values: list[list[float]] = model.predict(states).tolist()
-    return [[f"{value:.9g}" for value in row] for row in values]
+    return [[float(f"{value:.9g}") for value in row] for row in values]
 
 
 def _with_probabilities(model: Model, states: Tensor) -> list[list[Any]]:
@@ -191,72 +158,6 @@ def _with_probabilities(model: Model, states: Tensor) -> list[list[Any]]:
     with torch.no_grad():
         probabilities = model.probabilities(states)
     return [
-        [model.labels[best], *(f"{p:.6g}" for p in row)]
+        [model.labels[best], *(float(f"{p:.6g}") for p in row)]
         for best, row in zip(probabilities.argmax(-1).tolist(), probabilities.tolist(), strict=True)
     ]
-
-
-@app.command(rich_help_panel=USE)
-def evaluate(
-    run: RunFolder,
-    data: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Table or folder of images to measure on (default: what the run held out)."
-        ),
-    ] = None,
-    strict: Strict = False,
-    as_json: Json = False,
-) -> None:
-    """Measure a trained run on held-out data or on another table.
-
-    A linear model and the majority class (or the mean) are measured beside it.
-    """
-    from hdnn.training.evaluation import doubts, evaluate_fully, references
-
-    opened = open_run(run)
-    trained_on = _training_data(opened, needed=data is None)
-    if data is not None:
-        X, y = _labeled_data(opened, data, strict)
-    elif trained_on is not None and len(trained_on.X_test):
-        X, y = trained_on.X_test, trained_on.y_test
-    else:
-        raise HdnnError("the run held out no data: pass a table to evaluate on")
-    figures = evaluate_fully(opened.model, X, y)
-    others = {}
-    if trained_on is not None:
-        others = references(opened.model, trained_on.X, trained_on.y, X, y)
-    figures |= {**others, "warnings": doubts(figures, others)}
-    if as_json:
-        emit(figures)
-    else:
-        show_evaluation(figures)
-
-
-def _training_data(opened: Opened, needed: bool) -> Dataset | None:
-    """The data of a run; None where they are gone and another table can be measured without."""
-    try:
-        return opened.data()
-    except HdnnError as error:
-        if needed:
-            raise
-        warn(f"note: no baseline and no linear model to compare with: {error}")
-        return None
-
-
-def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Tensor]:
-    import torch
-
-    from hdnn.cli.images import labeled
-    from hdnn.data import read_table
-
-    model = opened.model
-    if model.stem.takes_images:
-        return labeled(data, model, strict)
-    target = None if opened.run is None else opened.run.config.data.target
-    if target is None:
-        raise HdnnError("the run was not trained on a table, so another one has no target")
-    encoder = encoder_of(model)
-    table = read_table(data, target, task=model.task, classes=model.classes, types=encoder.columns)
-    X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
-    return X, torch.from_numpy(table.targets)

@@ -16,11 +16,12 @@ app.add_typer(reproduce, name="reproduce", rich_help_panel=MORE)
 Folder = Annotated[Path, typer.Option(help="Folder of the records. Only missing ones are trained.")]
 Protocol1 = Annotated[str, typer.Option(help="paper, tuned or tuned-restarts.")]
 Split = Annotated[str, typer.Option(help="paper or independent.")]
-Filter = Annotated[list[str] | None, typer.Option(help="Only this one. Repeatable.")]
+Data = Annotated[list[str] | None, typer.Option(help="Only this data set. Repeatable.")]
+Architecture = Annotated[list[str] | None, typer.Option(help="Only this architecture. Repeatable.")]
 Layers = Annotated[list[int] | None, typer.Option(help="Only this depth. Repeatable.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 FirstSeed = Annotated[int, typer.Option(help="First seed.")]
-Jobs = Annotated[int | None, typer.Option(help="Number of processes.")]
+Jobs = Annotated[int | None, typer.Option(help="Number of processes (default: 1).")]
 
 
 def _write(path: Path, text: str) -> None:
@@ -35,8 +36,8 @@ def reproduce_table1(
     out: Folder = Path("results/table1"),
     protocol: Protocol1 = "tuned",
     split: Split = "paper",
-    data: Filter = None,
-    architecture: Filter = None,
+    data: Data = None,
+    architecture: Architecture = None,
     layers: Layers = None,
     seeds: Seeds = 20,
     first_seed: FirstSeed = 1000,
@@ -71,9 +72,7 @@ def reproduce_table1(
 def reproduce_table2(
     out: Folder = Path("results/table2"),
     protocol: Annotated[str, typer.Option(help="paper, tuned or as-published-code.")] = "paper",
-    architecture: Annotated[
-        list[str] | None, typer.Option(help="MS1, H2 or convolution. Repeatable.")
-    ] = None,
+    architecture: Architecture = None,
     layers: Layers = None,
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
@@ -127,11 +126,13 @@ def reproduce_figure2(
     out: Folder = Path("results/figure2"),
     seeds: Seeds = 10,
     first_seed: FirstSeed = 1000,
-    quick: Annotated[bool, typer.Option(help="Only the networks of the figure.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the networks of the figure.")
+    ] = False,
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Figure 2: norms of d y_N / d y_l during training."""
+    """Figure 2: gradient norms of every layer during training."""
     from hdnn.paper import figure2
     from hdnn.paper.records import Records
     from hdnn.paper.tables import terminal

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import INTERRUPTED, USE, app, emit, errors, note_kernels, say, warn
+from hdnn.cli.evaluate import show_references
 from hdnn.cli.flags import Tables, add_assignments, with_settings
-from hdnn.cli.show_metrics import show_references
 from hdnn.config import Config, read_toml
 from hdnn.errors import HdnnError
 
@@ -39,7 +39,7 @@ def train(
         list[str] | None,
         typer.Option(
             "--set",
-            metavar="TABLE.NAME=VALUE",
+            metavar="KEY=VALUE",
             help="Any other setting, as --set training.warmup=2; repeatable. See docs/settings.md.",
             rich_help_panel="Training",
         ),
@@ -86,7 +86,7 @@ def train(
     ] = False,
 ) -> None:
     """Train on a table, images, or a data set by name."""
-    from hdnn.training.runs import Run, prepare
+    from hdnn.training.runs import Run, prepare, read_history
 
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
@@ -118,8 +118,10 @@ def train(
     if prepared is None:
         prepared = prepare(run.config)
     with _interruptible(run):
-        progress = _Progress(prepared.config.training.epochs, quiet=as_json)
+        epochs = prepared.config.training.epochs
+        progress = _Progress(len(read_history(run.history)), epochs, quiet=as_json)
         metrics = run.train([progress], checkpoint_seconds, prepared)
+        progress.show(epochs)  # also where it stopped early
     _tell(run, prepared, metrics, as_json)
     if report:
         from hdnn.reports import report_of_run
@@ -225,14 +227,19 @@ def _say_next(run: Run, reported: bool) -> None:
 class _Progress:
     """Tells after every epoch: the progress bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, epochs: int, quiet: bool) -> None:
+    def __init__(self, done: int, epochs: int, quiet: bool) -> None:
         from hdnn.progress import Meter
 
-        self.epochs, self.quiet, self.meter = epochs, quiet, Meter("training, epochs")
+        self.epochs, self.quiet, self.meter = epochs, quiet, Meter("training")
+        self.show(done)
+
+    def show(self, done: int) -> None:
+        """Move the bar; elsewhere lines tell."""
+        if errors.is_terminal:
+            self.meter(done, self.epochs)
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
-        if errors.is_terminal:
-            self.meter(record.epoch, self.epochs)
+        self.show(record.epoch)
         if self.quiet or record.epoch % max(1, self.epochs // 10):
             return
         loss, accuracy = trainer.evaluate_now()

@@ -181,8 +181,11 @@ def _load_table(config: DataConfig, name: str) -> Dataset:
 def _read_file(config: DataConfig) -> tuple[str, str, Table]:
     """Path, digest and content of a file."""
     if not os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
+        source = config.source[:200]
+        if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
+            raise HdnnError(f"there is no such file or folder: {source}")
         known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
-        raise unknown_name("data set (and there is no such file)", config.source[:200], known)
+        raise unknown_name("data set (and there is no such file)", source, known)
     if config.target is None:
         raise HdnnError(f"{config.source} is a table: say which column to predict with --target")
     path = Path(config.source).expanduser().resolve()

@@ -97,6 +97,7 @@ class Experiment(Generic[C]):
         tasks = self.missing({} if store is None else store.read(), seeds)
         total, records = sum(len(lacking) for _, lacking in tasks), list[Record]()
         meter = Meter("trainings")
+        meter(0, total)
         # In order of completion and one by one: whatever has ended is stored when a sweep is
         # killed.
         parallel = joblib.Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")

@@ -1,16 +1,17 @@
-"""The tables of docs/settings.md: ``python -m hdnn.cli.settings_page docs/settings.md``."""
+"""The tables of docs/settings.md: ``python docs/settings_page.py``."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from hdnn.config import all_settings
 from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
+
+PAGE = Path(__file__).with_name("settings.md")
 
 
 def fill(page: str) -> str:
@@ -58,5 +59,4 @@ def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,195 @@
+"""`hdnn evaluate`: metrics of a trained run, and how they look at 80 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
+from hdnn.cli.runs import Opened, RunFolder, Strict, encoder_of, open_run
+from hdnn.errors import HdnnError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hdnn.data import Dataset
+
+MOST_CLASSES = 20
+"""Rows of the table by class."""
+
+MOST_COLUMNS = 10
+"""Of a confusion matrix that is shown whole; of a larger one, the most frequent confusions are."""
+
+REFERENCES = ("linear", "baseline")
+
+TITLES = {
+    "accuracy": "accuracy",
+    "log_loss": "log loss",
+    "roc_auc": "ROC AUC",
+    "average_precision": "average precision",
+    "calibration_error": "calibration error",
+    "r2": "R2",
+    "rmse": "RMSE",
+    "mae": "MAE",
+}
+
+
+@app.command(rich_help_panel=USE)
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Table or folder of images to measure on (default: what the run held out)."
+        ),
+    ] = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a trained run on held-out data or on another table.
+
+    A linear model and the majority class (or the mean) are measured beside it.
+    """
+    from hdnn.training.evaluation import doubts, evaluate_fully, references
+
+    opened = open_run(run)
+    trained_on = _training_data(opened, needed=data is None)
+    if data is not None:
+        X, y = _labeled_data(opened, data, strict)
+    elif trained_on is not None and len(trained_on.X_test):
+        X, y = trained_on.X_test, trained_on.y_test
+    else:
+        raise HdnnError("the run held out no data: pass a table to evaluate on")
+    figures = evaluate_fully(opened.model, X, y)
+    others = {}
+    if trained_on is not None:
+        others = references(opened.model, trained_on.X, trained_on.y, X, y)
+    figures |= {**others, "warnings": doubts(figures, others)}
+    if as_json:
+        emit(figures)
+    else:
+        _show_evaluation(figures)
+
+
+def _training_data(opened: Opened, needed: bool) -> Dataset | None:
+    """The data of a run; None where they are gone and another table can be measured without."""
+    try:
+        return opened.data()
+    except HdnnError as error:
+        if needed:
+            raise
+        warn(f"note: no baseline and no linear model to compare with: {error}")
+        return None
+
+
+def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Tensor]:
+    import torch
+
+    from hdnn.cli.images import labeled
+    from hdnn.data import read_table
+
+    model = opened.model
+    if model.stem.takes_images:
+        return labeled(data, model, strict)
+    target = None if opened.run is None else opened.run.config.data.target
+    if target is None:
+        raise HdnnError("the run was not trained on a table, so another one has no target")
+    encoder = encoder_of(model)
+    table = read_table(data, target, task=model.task, classes=model.classes, types=encoder.columns)
+    X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
+    return X, torch.from_numpy(table.targets)
+
+
+# --- on a terminal --------------------------------------------------------------------------------
+
+
+def _show_evaluation(figures: dict[str, Any]) -> None:
+    """Everything that `hdnn evaluate` found, but for what is too long; `--json` has all of it."""
+    say(f"{figures['samples']} samples")
+    _show_overall(figures)
+    if "classes" in figures:
+        _show_classes(figures["classes"])
+        _show_confusion(figures["confusion"], [row["label"] for row in figures["classes"]])
+    elif len(figures["targets"]) > 1:
+        rows = figures["targets"]
+        names = ("r2", "rmse", "mae")
+        cells = [[_cut(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
+        _table(["target", *(TITLES[name] for name in names)], cells)
+    _show_warnings(figures["warnings"])
+
+
+def show_references(references: dict[str, dict[str, Any]], warnings: Sequence[str]) -> None:
+    """End a training: linear model and baseline below the result, then what is to be doubted."""
+    names = {"log_loss": "loss", "accuracy": "accuracy", "rmse": "rmse", "mae": "mae", "r2": "r2"}
+    for title in REFERENCES:
+        if title in references:
+            figures = references[title]
+            shown = [f"{names[k]} {figures[k]:.4f}" for k in names if k in figures]
+            say(f"{title:8}  {', '.join(shown)}")
+    _show_warnings(warnings)
+
+
+def _show_warnings(warnings: Sequence[str]) -> None:
+    for text in warnings:
+        warn(f"warning: {text}")
+
+
+def _number(value: float | None) -> str:
+    """Four digits, or a dash for what is not defined."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
+
+
+def _show_overall(figures: dict[str, Any]) -> None:
+    others = [name for name in REFERENCES if name in figures]
+    rows = [
+        [title, _number(figures[name]), *(_number(figures[other].get(name)) for other in others)]
+        for name, title in TITLES.items()
+        if name in figures
+    ]
+    _table(["", "result", *others], rows)
+
+
+def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
+    names = ("precision", "recall", "f1", "average_precision")
+    rows = [
+        [_cut(row["label"]), str(row["samples"]), *(_number(row[name]) for name in names)]
+        for row in classes[:MOST_CLASSES]
+    ]
+    _table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
+    if len(classes) > MOST_CLASSES:
+        say(f"  and {len(classes) - MOST_CLASSES} more classes; --json has all of them")
+
+
+def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -> None:
+    if len(labels) <= MOST_COLUMNS:
+        width = max(3, 56 // len(labels))
+        header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
+        rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
+        _table(header, rows)
+        return
+    wrong = [
+        (count, labels[i], labels[j])
+        for i, row in enumerate(confusion)
+        for j, count in enumerate(row)
+        if i != j and count
+    ]
+    wrong.sort(key=lambda entry: -entry[0])
+    rows = [[_cut(true), _cut(taken), str(count)] for count, true, taken in wrong[:MOST_COLUMNS]]
+    if rows:
+        _table(["most confused", "taken for", "samples"], rows)
+
+
+def _cut(value: Any, most: int = 16) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    show_table(header, rows)
+    say("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 Work = Callable[[int], float]
 """Seconds that so many calls take, here or in another process."""
+CLOCK = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
+"""On one thread the time of the processor: that of an idle machine, whatever else runs."""
 BURST = 0.02
 """Seconds that a peer runs in one go: long enough that caches and threads are its own."""
 
@@ -26,10 +29,10 @@ def repeat(function: Callable[[], Any]) -> Work:
     """The work of calling a function."""
 
     def work(calls: int) -> float:
-        start = time.perf_counter()
+        start = CLOCK()
         for _ in range(calls):
             function()
-        return time.perf_counter() - start
+        return CLOCK() - start
 
     return work
 
@@ -60,9 +63,10 @@ def interleave(
 
 
 def _calls(work: Work) -> int:
-    """How many calls make a burst."""
+    """How many calls make a burst: at least two, so that there is a warm-up, but of long ones."""
     work(1)
-    return max(1, min(200, round(BURST / max(work(1), 1e-7))))
+    seconds = max(work(1), 1e-7)
+    return max(1 if seconds > 10 * BURST else 2, min(200, round(BURST / seconds)))
 
 
 def _summary(times: list[float]) -> Timing:

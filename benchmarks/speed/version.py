@@ -5,7 +5,6 @@ It uses what versions share: the public interface, and for whole trainings `trai
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ import hdnn
 import training
 from speed.cases import Case
 from speed.peers import PEERS
-from speed.timing import Work
+from speed.timing import Work, repeat
 from speed.worker import Record, serve
 
 Function = Callable[[], Any]
@@ -59,19 +58,6 @@ def train(request: Record) -> Function:
 
 
 WORKS = {work.__name__: work for work in (step, forward, sensitivities, predict, train)}
-
-
-def repeat(function: Function) -> Work:
-    """The work of calling a function; on one thread its processor time, whatever else runs."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-    def work(calls: int) -> float:
-        start = clock()
-        for _ in range(calls):
-            function()
-        return clock() - start
-
-    return work
 
 
 def prepare(request: Record) -> tuple[Work, Record]:

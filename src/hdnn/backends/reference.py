@@ -147,7 +147,10 @@ class _Ready:
     def __init__(self, stage: Stage, program: Program, values: Values, ndim: int) -> None:
         assert values.theta is not None
         assert values.beta is not None
-        self.stage, self.h, self.layout = stage, values.h, program.layout
+        self.stage, self.layout = stage, program.layout
+        # factor h: one number is multiplied into A, once for all samples
+        self.steps = values.h if isinstance(values.h, Tensor) else None
+        self.scale = stage.factor * (1.0 if isinstance(values.h, Tensor) else values.h)
         axis = program.layout.axis - 1  # of the layers
         K = stage.W.assemble(values.theta)
         self.S, self.A = None, None
@@ -158,7 +161,7 @@ class _Ready:
             if mixed is None:
                 self.S = S
             else:
-                self.A = self._layers(mixed * stage.factor, axis, program.layers)
+                self.A = self._layers(mixed * self.scale, axis, program.layers)
         self.K = self._layers(K, axis, program.layers)
         b = stage.b.assemble(values.beta).unsqueeze(-2)  # samples come before the width
         b = b.reshape(*b.shape, *(1,) * (ndim - 2 - axis))
@@ -172,14 +175,16 @@ class _Ready:
 
     def change(self, layer: int, x: Tensor) -> Tensor:
         """A sigma(W x + b)."""
-        stage, h = self.stage, at_layer(self.h, layer, x.ndim)
+        stage = self.stage
         s = stage.activation.function(stage.W.multiply(self.K[layer], x) + self.b[layer])
         if self.A is not None:
-            return h * stage.W.multiply(self.A[layer], s)
-        if self.S is not None:
+            s = stage.W.multiply(self.A[layer], s)
+        elif self.S is not None:
             s = stage.W.adjoint(self.K[layer], s)
-            s = matrix_product(of_layer(self.S, layer, self.layout), s)
-        return stage.factor * h * s
+            s = self.scale * matrix_product(of_layer(self.S, layer, self.layout), s)
+        else:
+            s = self.scale * s
+        return s if self.steps is None else at_layer(self.steps, layer, x.ndim) * s
 
 
 class _Interpreter:

@@ -45,7 +45,8 @@ struct Sweep {
       const bool here = layer < last || last == p.layers;  // else the next segment begins here
       if (here && depth < c.count && c.depths[depth] == layer) write_states(depth);
       if (layer < last)
-        advance<T, true>(net, layer, layer + 1, room.x, kept_of(layer - first), room.u, at.width);
+        advance<T, true>(net, layer, layer + 1, room.x, kept_of(layer - first), room.d, room.u,
+                         at.width);
     }
   }
   T *kept_of(i64 layer) const { return room.kept + layer * p.kept * at.width; }

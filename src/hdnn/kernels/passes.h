@@ -95,9 +95,11 @@ static void scatter_gradients(const Program &p, const T *rows, T *gtheta, T *gbe
 }
 
 // Layers first .. last - 1 on a block, in place. What a backward pass needs is kept at `kept`,
-// layer after layer, if KEEP; else it is memory for one stage. u is memory for p.width rows.
+// layer after layer, if KEEP; else it is memory for one stage. d and u are memory for p.hidden and
+// p.width rows.
 template <class T, bool KEEP>
-static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T *u, i64 width) {
+static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T *d, T *u,
+                    i64 width) {
   const Program &p = *net.program;
   for (i64 layer = first; layer < last; layer++)
     for (i64 k = 0; k < p.stages; k++) {
@@ -108,7 +110,7 @@ static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T
       else if (s.square == 4 && w.kind < GENERAL)
         square_forward<T, 4, KEEP>(s, w, p.activation, x, kept, width);
       else
-        stage_forward<T, KEEP>(s, w, p.activation, x, kept, u, width);
+        stage_forward<T, KEEP>(s, w, p.activation, x, kept, d, u, width);
       if (KEEP) kept += (s.reads + s.units) * width;
     }
 }
@@ -192,7 +194,8 @@ static void advance_segments(const Network<T> &net, const Room<T> &room, i64 wid
   const Program &p = *net.program;
   for (i64 j = 0; j < p.segments; j++) {
     if (j)
-      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, room.x, room.kept, room.u, width);
+      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, room.x, room.kept, room.d, room.u,
+                        width);
     copy<T>(room.x, room.saved + j * p.width * width, p.width * width);
   }
 }
@@ -203,7 +206,7 @@ static void retreat_segments(const Network<T> &net, const Room<T> &room, i64 wid
   for (i64 j = p.segments - 1; j >= 0; j--) {
     const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
     copy<T>(room.saved + j * p.width * width, room.x, p.width * width);
-    advance<T, true>(net, first, last, room.x, room.kept, room.u, width);
+    advance<T, true>(net, first, last, room.x, room.kept, room.d, room.u, width);
     retreat<T, true>(net, first, last, room.g, room.kept, room.d, room.u, width, rows);
   }
 }
@@ -250,7 +253,7 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index);
     const Room<T> room(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, room.x, true);
-    advance<T, false>(net, 0, p.layers, room.x, room.kept, room.u, block.width);
+    advance<T, false>(net, 0, p.layers, room.x, room.kept, room.d, room.u, block.width);
     write_block<T>(p, room.x, block, (T *)c.out + at.states);
   }
 }

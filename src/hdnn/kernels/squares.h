@@ -5,15 +5,19 @@
 
 namespace hdnn::HDNN_ISA {
 
-// v = J2 v, as in stages.h.
+// v = J2 v: row i is the sum of the v after v_i less the sum of those before it.
 template <class T, int K, int STRIDE>
 INLINE void signs_product(Vec<T> *v) {
-  Vec<T> rest = {};
-  UNROLL for (int i = 0; i < K; i++) rest += v[i * STRIDE];
+  Vec<T> after[K], sum = {};
+  UNROLL for (int i = K - 1; i >= 0; i--) {
+    after[i] = sum;
+    sum += v[i * STRIDE];
+  }
+  sum = Vec<T>{};
   UNROLL for (int i = 0; i < K; i++) {
     const Vec<T> own = v[i * STRIDE];
-    v[i * STRIDE] = rest - own;
-    rest -= T(2) * own;
+    v[i * STRIDE] = after[i] - sum;
+    sum += own;
   }
 }
 

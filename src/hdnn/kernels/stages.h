@@ -51,23 +51,28 @@ INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
 }
 
 // y = scale J2 v, or y += scale J2 v if ADDS. Row i of J2 v is the sum of the v after v_i less the
-// sum of those before it: the sum of all, less v_i and twice those before.
+// sum of those before it. `after` is memory for n rows: those of y, if it is replaced.
 template <class T, bool ADDS>
-static void signs_product(i64 n, const T *v, T scale, T *y, i64 width) {
+static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width) {
   for (i64 j = 0; j < width; j += LANES<T>) {
-    Vec<T> rest = {};
-    for (i64 k = j; k < n * width; k += width) rest += load<T>(v + k);
+    Vec<T> sum = {};
+    for (i64 k = (n - 1) * width + j; k >= 0; k -= width) {
+      store<T>(after + k, sum);
+      sum += load<T>(v + k);
+    }
+    sum = Vec<T>{};
     for (i64 k = j; k < n * width; k += width) {
-      const Vec<T> own = load<T>(v + k), row = scale * (rest - own);
-      rest -= T(2) * own;
+      const Vec<T> row = scale * (load<T>(after + k) - sum);
+      sum += load<T>(v + k);
       store<T>(y + k, ADDS ? load<T>(y + k) + row : row);
     }
   }
 }
 
-// u is memory for reads rows. x[read] is copied to `kept` only if KEEP.
+// d and u are memory for reads rows. x[read] is copied to `kept` only if KEEP.
 template <class T, bool KEEP>
-static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, T *u, i64 width) {
+static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, T *d, T *u,
+                          i64 width) {
   T *sigma = kept + s.reads * width, *y = x + s.write * width;
   if (KEEP) copy<T>(x + s.read * width, kept, s.reads * width);
   product<T, BIAS>({w.W, s.reads, 1}, s.units, s.reads, x + s.read * width, {sigma, w.b}, width);
@@ -82,7 +87,7 @@ static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept,
   } else {
     product<T, FRESH>(transposed, s.reads, s.units, sigma, {u}, width);
     if (w.kind == SIGNS)
-      signs_product<T, true>(s.reads, u, w.a, y, width);
+      signs_product<T, true>(s.reads, u, w.a, y, d, width);
     else
       product<T, ADD>({w.S, w.n, 1}, s.writes, s.reads, u, {y, nullptr, w.a}, width);
   }
@@ -116,7 +121,7 @@ static void stage_backward(const Stage &s, Weights<T> w, i64 code, const T *kept
     for (i64 k = 0; w.kind == MONOMIAL && k < s.reads; k++)
       for (i64 j = 0; j < width; j += LANES<T>)
         store<T>(u + k * width + j, w.a * w.gain[k] * load<T>(gy + w.to[k] * width + j));
-    if (w.kind == SIGNS) signs_product<T, false>(s.reads, gy, -w.a, u, width);
+    if (w.kind == SIGNS) signs_product<T, false>(s.reads, gy, -w.a, u, u, width);
     if (w.kind == GENERAL)
       product<T, FRESH>({w.S, 1, w.n}, s.reads, s.writes, gy, {u, nullptr, w.a}, width);
     product<T, FRESH>({w.W, s.reads, 1}, s.units, s.reads, u, {d}, width);

@@ -237,7 +237,7 @@ struct Descent {
     if (t.inputs)
       product<T, BIAS>({values + at.P, t.inputs, 1}, p.width, t.inputs, r.inputs,
                        {r.x, values + at.nu}, b.width);
-    advance<T, true>(net, 0, p.layers, r.x, r.kept, r.u, b.width);
+    advance<T, true>(net, 0, p.layers, r.x, r.kept, r.d, r.u, b.width);
     convert<T, double>(r.x, b.width, room.Z + b.first, batch.width, p.width, b.width);
   }
   void backward(const Block &b) {

@@ -167,11 +167,22 @@ def test_structure_is_kept_at_any_step(
     y = torch.randn(5, 4, generator=g)
     found = certify(net, y)
     assert found["structure"].holds
-    whole = net.structure_preserving
-    assert found["norm-at-least-one"].holds is (True if whole else None)
+    bounded = net.structure_preserving or not net.program.has_flows  # MS1 has determinant 1
+    assert found["norm-at-least-one"].holds is (True if bounded else None)
     assert found["reciprocal-pairs"].holds is (True if pair[0] in ("MS3", "HS", "H1") else None)
-    if whole:
+    if bounded:
         assert float(norms(sensitivities(net, y)).minimum.min()) >= 1 - 1e-10
+
+
+@settings(max_examples=30)
+@given(name=st.sampled_from(HAMILTONIAN), seed=SEEDS, h=st.floats(0.01, 4.0))
+def test_no_gradient_vanishes_with_forward_euler(name: str, seed: int, h: float) -> None:
+    """det(I + h J K' D K) >= 1, whatever the weights and however large the step."""
+    g = torch.Generator().manual_seed(seed)
+    net = build(name, "ForwardEuler", layers=4, step=h, generator=g)
+    y = torch.randn(5, 4, generator=g)
+    assert certify(net, y)["norm-at-least-one"].holds
+    assert float(torch.linalg.det(sensitivities(net, y)).min()) >= 1 - 1e-8
 
 
 @settings(max_examples=15)

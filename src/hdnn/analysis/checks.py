@@ -372,16 +372,17 @@ def reciprocal_pairs(context: Context) -> Measured | None:
 @check(
     "norm-at-least-one",
     "||M|| >= 1 at every depth",
-    "follows from M J M' = J",
+    "follows from M J M' = J, or from det M >= 1",
     holds="gradients cannot vanish, whatever the weights and the step",
-    fails="gradients shrink although the scheme keeps the structure",
+    fails="gradients shrink although no layer can shrink volumes",
     idle="not promised by this scheme: the smallest norm is a measurement",
     relation=">=",
 )
 def norm_at_least_one(context: Context) -> Measured:
-    """||J|| = ||M J M'|| <= ||M||^2 ||J||, hence ||M|| >= 1, for every sample."""
+    """||J|| = ||M J M'|| <= ||M||^2 ||J||, or 1 <= det M <= ||M||^n; for every sample."""
     size, field = context.svd[:-1, :, 0], context.hamiltonian  # the last is that of the identity
-    applies = context.preserves == "network" and field is not None and bool(field.J.any())
+    preserves = context.preserves == "network" and field is not None and bool(field.J.any())
+    applies = preserves or context.keeps_volume
     limit = 1 - context.allowed(32 * context.n * context.layers * EPS)
     return Measured(float(size.min()), limit if applies else None, worst_place(-size))
 

@@ -24,7 +24,7 @@ from hdnn.fields.field import InterconnectedField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Stage, times
-from hdnn.schemes import RK4
+from hdnn.schemes import RK4, ForwardEuler
 
 FLOW_SAMPLES = 16
 """How many samples the ODE is integrated for; the other checks look at all."""
@@ -102,6 +102,28 @@ class Context:
         if not self.net.scheme.structure_preserving:
             return None
         return "network" if field.interconnection.constant else "layer"
+
+    @property
+    def keeps_volume(self) -> bool:
+        """Whether no layer can shrink volumes: det (d y_{l+1} / d y_l) >= 1, for all weights.
+
+        Stages that read and write disjoint parts have determinant 1. A forward Euler step has the
+        Jacobian I + h J P with P = K' D K >= 0, and
+
+            det(I + h J P) = det(I + h P^(1/2) J P^(1/2)) = product of (1 + h^2 w^2) >= 1
+
+        as the matrix on the right is skew, with eigenvalues +-i w. Where J K' = I (MS1 and MS2), it
+        is I + h D K with K skew, and D takes the place of P.
+        """
+        field = self.hamiltonian
+        if not isinstance(field, HamiltonianField) or field.R is not None or self.state_dependent:
+            return False
+        program = self.net.program
+        if program.invertible and not program.has_flows:
+            return True
+        D = self.D
+        monotone = D is not None and bool((D >= 0).all())
+        return monotone and isinstance(self.net.scheme, ForwardEuler)
 
     # --- states and Jacobians ---------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ def test_errors_leave_the_old_file(mail: Trained) -> None:
         fails(code, ("predict", mail.run, name, "--out", out), said)
         assert out.read_text() == "old"
     assert len(list(Path().iterdir())) == 4
-    fails(2, ("predict", mail.run, mail.table, "--out", "no/p.csv"), "no/p.csv")
+    fails(1, ("predict", mail.run, mail.table, "--out", "no/p.csv"), "no/p.csv")
     fails(2, ("predict", "none", mail.table, "--out", out), "none is neither a run")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hdnn
-from commands import Trained, command, done, record
+from commands import Trained, command, done, fails, record
 
 SMALL = ("--layers", 2, "--T", 0.1, "--size", 200, "--epochs", 1, "--batch-size", 50)
 
@@ -54,8 +54,10 @@ def test_certify_files(runs: Path) -> None:
         assert command("certify", *words).exit_code == 2
 
 
-def test_certify_every_block_of_an_image_model(digits: Path) -> None:
-    assert len(record("certify", digits, "--samples", 5)["blocks"]) == 2
+def test_certify_images(digits: Path) -> None:
+    done("train", "digits", "--layers", 1, "--epochs", 0, "--out", "run")
+    assert record("certify", "run", "--samples", 5)["ok"]
+    fails(2, ("certify", digits), "hdnn.analysis.watch")  # a convolution couples pixels
 
 
 def test_advise_on_data() -> None:

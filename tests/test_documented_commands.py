@@ -1,7 +1,7 @@
 """Every command in the README and the documentation works as it is written there.
 
 The commands of a page are executed one after the other in a folder of its own, which holds the
-files that a reader would bring. Long ones are rehearsals (``HDNN_QUICK``).
+files that a reader would bring. Long ones get options that make them short.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a reader, with tables and images, a small MNIST, no network and no browser."""
     torch.set_default_dtype(torch.float32)  # as users have it; see conftest.py
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HDNN_QUICK", "1")
     monkeypatch.setenv("HDNN_DATA", str(tmp_path / "data"))
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     monkeypatch.setattr("hdnn.playground.server.Server.serve_forever", lambda server: None)
@@ -130,9 +129,39 @@ def install_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(image_sets.IMAGE_SETS, "mnist", small)
 
 
+SHORT = {
+    "train": "--epochs 2",
+    "demo": "--epochs 2",
+    "reproduce table1": "--seeds 1 --data swiss-roll --architecture H1 --layers 4",
+    "reproduce table2": "--seeds 1 --data digits --architecture H2 --layers 4 --epochs 1",
+    "reproduce figure2": "--seeds 1 --quick",
+}
+"""Options that make commands short, in the place of their own values."""
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A command with the options of `SHORT`; one that extends a run keeps its epochs.
+
+    >>> shortened(["train", "iris", "--epochs", "50", "--lr", "1"])
+    ['train', 'iris', '--lr', '1', '--epochs', '2']
+    """
+    name = next((n for n in SHORT if words[: len(n.split())] == n.split()), None)
+    if name is None or "--resume" in words or "--help" in words or "-h" in words:
+        return words
+    options = shlex.split(SHORT[name])
+    kept, skip = [], False
+    for word in words:
+        if skip or word in options[::2]:
+            skip = not skip and word != "--quick"
+            continue
+        kept.append(word)
+    return [*kept, *options]
+
+
 def execute(text: str) -> None:
-    result = CliRunner().invoke(app, shlex.split(text)[1:])
-    assert result.exit_code == 0, f"{text}: {result.output[-1000:]} {result.exception!r}"
+    words = shortened(shlex.split(text)[1:])
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, f"{words}: {result.output[-1000:]} {result.exception!r}"
 
 
 def bring(text: str, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Long steps are announced, and tell how far they are."""
+"""Long steps tell how far they are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from pathlib import Path
 import pytest
 
 from hdnn import progress
-
-
-def test_announcements_go_to_the_log_before_the_step(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "hdnn"):
-        with progress.announce("reading data.csv"):
-            assert caplog.messages == ["reading data.csv ..."]
-        assert len(caplog.messages) == 2
-    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.DEBUG]
 
 
 def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
@@ -31,8 +23,8 @@ def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
         assert not caplog.messages  # it was over at once
         monkeypatch.setattr(progress, "SECONDS", -1.0)
         list(progress.track("ab", "reading"))
-        progress.Meter("rows")(1234, 0)
-    assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234"]
+        progress.Meter("rows")(1234, 5678)
+    assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234 of 5,678"]
     assert len(heard) == 3
 
 
@@ -52,25 +44,6 @@ def test_a_large_table_and_many_images_are_announced(
         image_files.read_images([tmp_path / "a.png"])
     assert "reading data.csv, 0 MB ..." in caplog.messages
     assert "reading 1 images ..." in caplog.messages
-
-
-def test_the_bar_of_a_step_is_there_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    from rich.console import Console
-
-    from hdnn.cli import bars
-
-    def shown(soon: float) -> str:
-        monkeypatch.setattr(bars, "SOON", soon)
-        screen = io.StringIO()
-        with bars.step_bars(Console(file=screen, force_terminal=True, width=80)):
-            list(progress.track(range(7), "predicting"))
-        return screen.getvalue()
-
-    assert "predicting" in shown(0.0)
-    assert "6/7" in shown(0.0)
-    assert not shown(60.0)
 
 
 @pytest.mark.parametrize(("module", "told"), [("ipykernel", True), ("elsewhere", False)])

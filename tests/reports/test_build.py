@@ -327,25 +327,6 @@ def command(*words_: object) -> Any:
     return CliRunner().invoke(app, [str(word) for word in words_])
 
 
-def test_the_command_writes_and_names_the_page(roll: Path, tmp_path: Path) -> None:
-    out = tmp_path / "r.html"
-    result = command("report", roll, "--out", out, "--json")
-    assert json.loads(result.stdout)["bytes"] == out.stat().st_size
-    assert command("report", roll, "--out", tmp_path / "r.pdf").exit_code == 2
-    assert command("report", roll, "--out", tmp_path / "no" / "r.html").exit_code == 2
-    assert command("report", tmp_path).exit_code == 2
-
-
-def test_train_writes_a_report_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ("--size", 200, "--layers", 2, "--epochs", 1, "--out", "run", "--report")
-    result = command("train", "swiss-roll", *arguments)
-    assert result.stdout.splitlines()[-1] == f"report: {Path('run') / 'report.html'}"
-    assert Page(Path("run/report.html").read_text()).sections[0] == "results"
-
-
 def test_the_command_of_a_page_repeats_the_run(
     roll: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,11 +151,12 @@ def _config(path: Path | None, flags: Tables) -> Config:
         other = "step" if "T" in flags["model"] else "T"
         flags = {**flags, "model": {other: None, **flags["model"]}}
     for name, values in flags.items():
-        own = tables.get(name, {})
-        if isinstance(values, dict) and isinstance(own, dict):
+        if isinstance(values, dict):
+            own = tables.get(name, {})
+            if not values or not isinstance(own, dict):  # the latter is an error of `Config`
+                continue
             values = {**own, **values}
-        if values != {}:
-            tables[name] = values
+        tables[name] = values
     config = Config(**tables) if path is None else Config.from_tables(tables, str(path))
     if "source" not in config.data.given:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
@@ -218,10 +219,14 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
 def _say_next(run: Run, reported: bool) -> None:
     """What to do with a finished run."""
     folder = shlex.quote(str(run.folder))
-    page = f"open {folder}/report.html" if reported else f"hdnn report {folder}"
+    steps = {
+        f"open {folder}/report.html" if reported else f"hdnn report {folder}": "a page about it",
+        f"hdnn predict {folder} DATA": "predictions for new data",
+    }
+    width = max(map(len, steps))
     say(f"saved in {run.folder}. Next:")
-    say(f"  {page:38}# a page about it")
-    say(f"  {f'hdnn predict {folder} DATA':38}# predictions for new data")
+    for command, purpose in steps.items():
+        say(f"  {command:{width}}  # {purpose}")
 
 
 class _Progress:

@@ -1,0 +1,216 @@
+"""What all commands share: help, exit codes, lines of 80 columns, pipes, the bar, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from rich.console import Console
+
+import hdnn
+from commands import Trained, command, done, fails
+from hdnn import progress
+from hdnn.cli import app, base
+from hdnn.cli import train as train_module
+from hdnn.errors import HdnnError
+from hdnn.training.runs import Run
+
+ROLL = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 4)
+
+
+def all_commands() -> Iterator[str]:
+    for name, found in typer.main.get_group(app).commands.items():
+        yield name
+        for inner in getattr(found, "commands", {}):
+            yield f"{name} {inner}"
+
+
+def subprocess_of(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "hdnn", *map(str, words)]
+    given = {**os.environ, **environment}
+    return subprocess.run(arguments, env=given, capture_output=True, text=True, check=False)
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_of_the_design_in_order() -> None:
+    assert set(typer.main.get_group(app).commands) == set(base.ORDER)
+    shown = done("--help").stdout
+    assert re.findall(r"^│ ([a-z]+) ", shown, re.MULTILINE) == list(base.ORDER)
+    assert "Usage" in command().output
+    assert done("--version").stdout == f"hdnn {hdnn.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["", *all_commands()])
+def test_every_command_has_help_of_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    text = done(*name.split(), "--help").stdout
+    assert "Usage" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "<bool>" not in text
+    assert "…" not in text
+    # Words are whole: what a narrow column would have broken is in the wide help as well.
+    monkeypatch.setenv("TERMINAL_WIDTH", "400")
+    wide = set(re.findall(r"[a-z]+", done(*name.split(), "--help").stdout.lower()))
+    assert set(re.findall(r"[a-z]+", text.lower())) <= wide
+
+
+def test_help_needs_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
+    for words in ((), ("train",), ("reproduce", "table1")):
+        found = subprocess_of(*words, "--help", PYTHONPATH=str(tmp_path))
+        assert found.returncode == 0, found.stderr
+        assert "Usage: python -m hdnn" in found.stdout
+
+
+def test_the_help_of_train_says_what_depends_on_the_data() -> None:
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", done("train", "--help").stdout).split())
+    assert "[depends on the data: planar problems: 16; tables: 8; images: 4]" in text
+    assert "[default: tanh]" in text
+
+
+# --- 80 columns -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_wider_than_80_columns(
+    mail: Trained, roll: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    long = "a-rather-long-name-of-a-folder-that-holds-a-run"
+    for words in (
+        ("train", *ROLL, "--validation", 0.2, "--out", long),
+        ("evaluate", mail.run),
+        ("gradients", roll),
+        ("certify", roll),
+        ("certify", mail.run),
+        ("advise", roll),
+        ("advise", "swiss-roll", "--T", 30),
+        ("demo", "--epochs", 1),
+        ("data",),
+        ("info",),
+        ("train", "swis-roll"),
+    ):
+        lines = command(*words).output.splitlines()
+        assert lines
+        # A path is never broken.
+        assert [line for line in lines if len(line) > 80 and "/" not in line] == [], words
+
+
+def test_a_pipe_of_unknown_width_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (line,) = command("train", "swis-roll").stderr.splitlines()
+    assert line.endswith("did you mean 'swiss-roll'?")
+
+
+# --- exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trian",),
+        ("train", "--layerz", "4"),
+        ("train", "swiss-roll", "--epochs", "four"),
+        ("train", "swiss-roll", "double-moons"),
+        ("predict", "run"),
+        ("evaluate",),
+        ("demo", "--epochs", "x"),
+    ],
+    ids=" ".join,
+)
+def test_misuse_is_exit_code_2(words: tuple[str, ...]) -> None:
+    result = command(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (hdnn.errors.FileFormatError, 1),
+        (hdnn.errors.ConvergenceError, 1),
+        (hdnn.errors.DivergenceError, 1),
+        (HdnnError, 2),
+        (hdnn.errors.IncompatibleError, 2),
+    ],
+)
+def test_errors_are_exit_codes(
+    error: Callable[[str], HdnnError], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error("so it is [bold]")
+
+    monkeypatch.setattr(torch, "get_num_threads", fail)
+    fails(code, ("info",), "so it is [bold]")
+
+
+def test_ctrl_c_is_130_and_says_how_to_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module._Progress, "__call__", interrupt)
+        result = command("train", *ROLL, "--out", "run")
+    assert result.exit_code == 130
+    assert "interrupted; resume it with: hdnn train --resume run" in result.stderr
+    done("train", "--resume", "run")
+    assert Run.open("run").finished
+
+
+# --- pipes and terminals --------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_lines_and_no_bar() -> None:
+    found = subprocess_of("train", *ROLL, "--out", "run")
+    assert found.returncode == 0
+    assert found.stderr == ""
+    assert "\x1b" not in found.stdout
+    assert "━" not in found.stdout
+    assert [line for line in found.stdout.splitlines() if line.startswith("epoch 4/4  loss")]
+
+
+def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=80)
+    places: list[float] = []
+    update: Any = base.Progress.update
+    monkeypatch.setattr(base, "errors", terminal)
+    monkeypatch.setattr(base, "SOON", 0.0)
+    monkeypatch.setattr(
+        base.Progress,
+        "update",
+        lambda bar, task, **new: (places.append(new["completed"]), update(bar, task, **new)),
+    )
+    with base._progress_bar():
+        for _ in progress.track(range(2), "training"):
+            for _ in progress.track(range(2), "batches"):
+                pass
+        list(progress.track(range(1), "another"))
+    assert places == [0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.5, 2.0, 0.0]
+    assert "training" in screen.getvalue()
+    assert "batches" not in screen.getvalue()
+
+
+def test_the_bar_of_a_training_and_its_lines_do_not_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=80)
+    for module in (base, train_module):
+        monkeypatch.setattr(module, "errors", terminal)
+    monkeypatch.setattr(base, "SOON", 0.0)
+    result = done("train", *ROLL, "--out", "run")
+    assert "━" not in result.stdout
+    assert re.search(r"training.*1/4", screen.getvalue())
+    assert Run.open("run").finished

@@ -1,0 +1,28 @@
+"""`hdnn data` and `hdnn info`: the names that hdnn knows."""
+
+from __future__ import annotations
+
+import hdnn
+from commands import done, fails, record
+
+
+def test_every_data_set_is_listed_once_and_trains_by_name() -> None:
+    listed = [line.split()[0] for line in done("data").stdout.splitlines()]
+    assert len(listed) == len(set(listed))
+    assert {"swiss-roll", "iris", "digits", "mnist"} <= set(listed)
+    assert [entry["name"] for entry in record("data", "list")] == listed
+    assert record("info")["data sets"] == listed
+
+
+def test_only_remote_data_sets_are_fetched() -> None:
+    fails(2, ("data", "fetch", "digits"), "needs no fetching", "mnist")
+    fails(2, ("data", "fetch", "mnits"), "did you mean 'mnist'")
+
+
+def test_info_names_versions_kernels_and_architectures() -> None:
+    found = record("info")
+    assert found["hdnn"] == hdnn.__version__
+    assert found["architectures"] == list(hdnn.zoo.ARCHITECTURES)
+    assert found["threads"] >= 1
+    text = done("info").stdout
+    assert all(name in text for name in (*found, *found["schemes"], found["kernels"]))

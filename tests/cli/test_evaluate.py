@@ -1,0 +1,63 @@
+"""`hdnn evaluate`: the metrics of the run, those of another table, and what to doubt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commands import Trained, done, fails, read_rows, record, write_rows
+
+
+@pytest.mark.parametrize("name", ["mail", "houses", "roll"])
+def test_held_out_data_give_the_metrics_of_the_run(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    trained = request.getfixturevalue(name)
+    run = trained if name == "roll" else trained.run
+    metrics = json.loads((run / "metrics.json").read_text())
+    found = record("evaluate", run)
+    assert found == found | metrics["test"]
+    lines = done("evaluate", run).stdout.splitlines()
+    assert lines[0] == f"{found['samples']} samples"
+    for key, title in (("accuracy", "accuracy"), ("r2", "R2"), ("rmse", "RMSE")):
+        if key in found:
+            row = next(line for line in lines if line.startswith(title))
+            figures = [part[key] for part in (found, found["linear"], found["baseline"])]
+            assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
+
+
+def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None:
+    done("predict", mail.run, mail.table, "--out", "p.csv")
+    rows = read_rows(Path("p.csv"))
+    right = sum(row["prediction"] == row["label"] for row in rows) / len(rows)
+    found = record("evaluate", mail.run, mail.table)
+    assert (found["samples"], found["accuracy"]) == (150, pytest.approx(right))
+    # One class is enough, and the columns may come in another order.
+    only = [row for row in rows if row["label"] == "spam"]
+    names = ["links", "length", "score", "label"]
+    write_rows(Path("spam.csv"), **{name: [row[name] for row in only] for name in names})
+    right = sum(row["prediction"] == "spam" for row in only) / len(only)
+    assert record("evaluate", mail.run, "spam.csv")["accuracy"] == pytest.approx(right)
+
+
+def test_a_result_no_better_than_the_baseline_is_doubted() -> None:
+    """99 % accurate, and useless."""
+    labels = ["rare", *["ok"] * 99] * 2
+    write_rows(Path("t.csv"), a=list(range(200)), b=[0.0, 1.0] * 100, label=labels)
+    words = ("t.csv", "--target", "label", "--layers", 2, "--epochs", 1)
+    trained = done("train", *words, "--out", "run")
+    warnings = record("evaluate", "run", "t.csv")["warnings"]
+    for text in (trained.stderr, warnings[0]):
+        assert "is no better than always predicting the most frequent class" in text
+    assert "class 'rare' (2 samples) is never predicted" in warnings
+
+
+def test_errors(mail: Trained, houses: Trained, roll: Path) -> None:
+    fails(2, ("evaluate", "none"), "none is neither a run")
+    fails(2, ("evaluate", roll, mail.table), "not trained on a table")
+    fails(2, ("evaluate", mail.run, "none.csv"), "none.csv")
+    fails(2, ("evaluate", mail.run, houses.table), "'label'")
+    write_rows(Path("t.csv"), length=[1], links=[2], score=[3], label=["eggs"])
+    fails(2, ("evaluate", mail.run, "t.csv"), "'eggs'", "ham")

@@ -1,0 +1,42 @@
+"""`hdnn gradients` and `hdnn report`; `hdnn play` is tested with the playground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import done, fails, record
+
+
+def test_gradients_of_a_run_and_what_was_recorded(roll: Path) -> None:
+    text = done("gradients", roll, "--out", "record.png").stdout
+    assert "during training: 8 recordings" in text
+    assert Path("record.png").stat().st_size > 5000
+    found = record("gradients", roll)
+    assert [entry["iteration"] for entry in found["recordings"]] == list(range(0, 16, 2))
+    assert found["trained"]["layers"] == [0, 1, 2, 3, 4]
+    assert found["trained"]["mean"][-1] == pytest.approx(1.0)
+
+
+def test_recording_changes_nothing(roll: Path) -> None:
+    words = ("--size", 200, "--layers", 4, "--epochs", 4, "--batch-size", 25)
+    done("train", "swiss-roll", *words, "--out", "plain")
+    plain = Path("plain/model.safetensors").read_bytes()
+    assert plain == (roll / "model.safetensors").read_bytes()
+    assert "during training" not in done("gradients", "plain", "--out", "layers.svg").stdout
+    assert record("gradients", "plain")["recordings"] == []
+
+
+def test_gradients_of_what_has_none(digits: Path, roll: Path) -> None:
+    fails(2, ("gradients", digits), "hdnn.analysis.watch")
+    fails(2, ("gradients", "nothing"), "nothing is not a run")
+    fails(2, ("gradients", roll, "--out", "norms.xyz"), "xyz")
+
+
+def test_a_report_and_its_animation(roll: Path) -> None:
+    found = record("report", roll, "--out", "r.html", "--gif", "flow.gif")
+    assert found["bytes"] == Path("r.html").stat().st_size
+    assert Path("flow.gif").read_bytes().startswith(b"GIF8")
+    fails(2, ("report", roll, "--out", "r.pdf"), "html")
+    fails(2, ("report", "nothing"), "nothing is not a run")

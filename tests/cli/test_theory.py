@@ -1,0 +1,80 @@
+"""`hdnn certify` and `hdnn advise` on runs, files and data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hdnn
+from commands import Trained, command, done, fails, record
+
+SMALL = ("--layers", 2, "--T", 0.1, "--size", 200, "--epochs", 1, "--batch-size", 50)
+
+
+@pytest.fixture(scope="session")
+def runs(home: Path) -> Path:
+    for name, architecture, more in (
+        ("good", "MS3", "model.time_invariant=true"),
+        ("bad", "ResNet", "model.dtype=float64"),
+    ):
+        words = ("swiss-roll", "--architecture", architecture, *SMALL, "--set", more)
+        done("train", *words, "--out", home / name)
+    return home
+
+
+def test_certify_runs(runs: Path) -> None:
+    good, bad = (command("certify", runs / name, "--samples", 20) for name in ("good", "bad"))
+    assert good.exit_code == 0, good.output
+    assert "everything that applies holds" in good.output
+    assert "norm-at-least-one" in good.output
+    assert bad.exit_code == 1
+    assert "FAILS" in bad.output
+    found = record("certify", runs / "good", "--samples", 20)
+    assert (found["ok"], found["samples"]) == (True, 20)
+    assert command("certify", runs / "bad", "--json").exit_code == 1
+
+
+def test_the_default_run_of_the_swiss_roll_keeps_what_is_proved() -> None:
+    done("train", "swiss-roll", "--out", "run")
+    assert "not met smooth-weights" in done("certify", "run").stdout  # a fact about the weights
+
+
+def test_certify_files(runs: Path) -> None:
+    done("certify", runs / "good" / "model.safetensors")
+    model = hdnn.load(runs / "good" / "model.safetensors")
+    hdnn.save(model, "alone.safetensors")
+    assert command("certify", "alone.safetensors").exit_code == 2  # which data?
+    done("certify", "alone.safetensors", "--data", "swiss-roll", "--samples", 10)
+    Path("data.csv").write_text("x0,x1\n0.1,0.2\n-0.3,0.4\n")
+    done("certify", "alone.safetensors", "--data", "data.csv")
+    hdnn.save(model.network, "network.safetensors")
+    done("certify", "network.safetensors")
+    for words in (("nothing",), (".",), (runs / "good", "--samples", 0)):
+        assert command("certify", *words).exit_code == 2
+
+
+def test_certify_images(digits: Path) -> None:
+    done("train", "digits", "--layers", 1, "--epochs", 0, "--out", "run")
+    assert record("certify", "run", "--samples", 5)["ok"]
+    fails(2, ("certify", digits), "hdnn.analysis.watch")  # a convolution couples pixels
+
+
+def test_advise_on_data() -> None:
+    words = ("advise", "--architecture", "H1", "--layers", 8, "--T", 30, "swiss-roll")
+    text, found = done(*words).stdout, record(*words)
+    assert found["ok"] is False
+    assert len(found["layer_norms"]) == 8
+    assert found["remedy"] in " ".join(text.split())
+    assert command("advise", "no-such-data").exit_code == 2
+    assert command("advise", "digits").exit_code == 2
+
+
+def test_advise_looks_at_the_network_that_train_builds(houses: Trained) -> None:
+    table = houses.table, "--target", "price"
+    done("train", *table, "--epochs", 0, "--out", "run")
+    spec = repr(hdnn.load("run/model.safetensors").network).splitlines()[1].strip()
+    assert record("advise", *table)["network"] == spec
+    found = record("advise", "run")
+    assert found["network"] == spec
+    assert 0 <= found["twice_the_layers"] < 1

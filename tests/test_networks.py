@@ -451,6 +451,41 @@ def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
     close(net(y), half(y))
 
 
+def test_the_zeros_of_X_are_values_not_structure() -> None:
+    """Weights that are loaded bring their own X."""
+    net, other = build("HS", X=torch.zeros(2, 2)), build("HS", X=torch.randn(2, 2))
+    net.load_state_dict(other.state_dict())
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), other(y))
+
+
+def test_a_field_without_units_stands_still() -> None:
+    field = HamiltonianField(torch.zeros(4, 4), Weights("dense", features=4, layers=3))
+    net = Net(field, hdnn.schemes.Leapfrog(), T=1.0)
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), y)
+    assert "nothing to compute" in net.explain_backend(y).reason
+
+
+S = torch.tensor([[0.0, 1, 0, 2], [-1, 0, 3, 0], [0, -3, 0, 1], [-2, 0, -1, 0]])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
+def test_transforms_and_tracers_follow_J_of_the_state() -> None:
+    def J(y: Tensor, t: Any) -> Tensor:
+        return torch.cos(y[..., :1, None]) * S.to(y)
+
+    net = Net(HamiltonianField(J, Weights("dense", features=4, layers=3)), T=1.0)
+    y = torch.randn(5, 4)
+    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
+    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(y), vmap(net)(y))
+    net(y.requires_grad_()).sum().backward()
+    assert y.grad is not None
+    assert net.to("meta")(y.to("meta")).shape == y.shape
+
+
 # --- counting -------------------------------------------------------------------------------------
 
 

@@ -93,46 +93,26 @@ def images() -> Path:
 @functools.cache
 def settings() -> list[list[str]]:
     """Arguments of ``hdnn train``."""
-    planar = ["swiss-roll", "--size", "400", "--layers", "4", "--epochs", "12"]
-    label = [
-        str(table()),
-        "--target",
-        "label",
-        "--layers",
-        "3",
-        "--epochs",
-        "12",
-        "--batch-size",
-        "20",
-    ]
-    value = [
-        str(table()),
-        "--target",
-        "value",
-        "--drop",
-        "label",
-        "--layers",
-        "2",
-        "--epochs",
-        "12",
-    ]
-    image = [str(images()), "--layers", "2", "--width", "2", "--epochs", "6", "--batch-size", "8"]
-    joint = ["--method", "joint", "--lr", "0.01"]
-    stopping = ["--validation", "0.2", "--early-stopping", "4"]
-    return [
+    planar = "swiss-roll --size 400 --layers 4 --epochs 12"
+    label = f"{table()} --target label --layers 3 --epochs 12 --batch-size 20"
+    value = f"{table()} --target value --drop label --layers 2 --epochs 12"
+    image = f"{images()} --layers 2 --width 2 --epochs 6 --batch-size 8"
+    joint, stopping = "--method joint --lr 0.01", "--validation 0.2 --early-stopping 4"
+    lines = [
         planar,
-        [*planar, "--record", "3"],
-        [*planar, *joint, "--record", "2", "--set", "training.schedule=cosine"],
-        [*planar, *stopping],
-        [*label, *stopping, "--record", "1"],
-        [*label, *joint, "--set", "model.time_invariant=true", "--architecture", "MS3"],
-        [*label, "--balanced", "--set", "training.clip=0.1", "--set", "training.solver=adam"],
-        [*value, "--record", "5"],
-        [*value, *joint, *stopping],
-        [*label, "--width", "4", "--set", "model.projection=on"],
+        f"{planar} --record 3",
+        f"{planar} {joint} --record 2 --set training.schedule=cosine",
+        f"{planar} {stopping}",
+        f"{label} {stopping} --record 1",
+        f"{label} {joint} --set model.time_invariant=true --architecture MS3",
+        f"{label} --balanced --set training.clip=0.1 --set training.solver=adam",
+        f"{value} --record 5",
+        f"{value} {joint} {stopping}",
+        f"{label} --width 4 --set model.projection=on",
         image,
-        [*image, "--set", "model.kernel=3", "--set", "training.averaging=0.9", *stopping],
+        f"{image} --set model.kernel=3 --set training.averaging=0.9 {stopping}",
     ]
+    return [line.split() for line in lines]
 
 
 def train(arguments: list[str], log: Path) -> int:

@@ -122,6 +122,18 @@ def test_very_deep_networks(name: str, layers: int) -> None:
     agree(fused, plain)
 
 
+def test_a_singular_X_couples_less_and_a_zero_one_nothing() -> None:
+    for rank in (0, 1):
+        X = torch.zeros(2, 2)
+        X[:rank, :rank] = 1.0
+        net, y = build("HS", X=X, backend="fused"), torch.randn(5, 4)
+        agree(derivatives(net, y, y), derivatives(twin(net, "reference"), y, y))
+        if not rank:
+            gradients = torch.autograd.grad(net(y).sum(), net.parameters())
+            assert torch.equal(net(y), y)
+            assert not any(bool(g.any()) for g in gradients)
+
+
 # --- activations, element by element --------------------------------------------------------------
 
 

@@ -411,7 +411,7 @@ def test_a_network_follows_its_tensors(variant: str, backend: str) -> None:
 
 
 @every_backend
-@every_name
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
 def test_functional_calls_compute_with_the_tensors_given(name: str, backend: str) -> None:
     net, other, y = build(name, backend=backend), build(name), torch.randn(5, 4)
     before = net(y)
@@ -431,7 +431,7 @@ class Halved(nn.Module):
 
 
 @every_backend
-@every_name
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
 def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
     net, y = build(name, backend=backend), torch.randn(5, 4)
     half = copy.deepcopy(net)
@@ -449,14 +449,6 @@ def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
     with torch.no_grad():
         half.field.weights.theta.mul_(2)
     close(net(y), half(y))
-
-
-def test_the_zeros_of_X_are_values_not_structure() -> None:
-    """Weights that are loaded bring their own X."""
-    net, other = build("HS", X=torch.zeros(2, 2)), build("HS", X=torch.randn(2, 2))
-    net.load_state_dict(other.state_dict())
-    y = torch.randn(5, 4)
-    assert torch.equal(net(y), other(y))
 
 
 def test_a_field_without_units_stands_still() -> None:

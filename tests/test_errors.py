@@ -153,21 +153,10 @@ def test_depth_of_field_and_network_agree() -> None:
 
 def test_print_reads_like_a_specification() -> None:
     text = repr(hdnn.network("H1", features=4, layers=16, T=1.2, activation="relu"))
-    for word in (
-        "H1",
-        "features=4",
-        "layers=16",
-        "h=0.075",
-        "T=1.2",
-        "ForwardEuler",
-        "J1",
-        "dense",
-    ):
+    for word in ("H1", "features=4", "layers=16", "h=0.075", "T=1.2", "ForwardEuler", "J1", "relu"):
         assert word in text
-    assert "relu" in text
-    assert "DirectMap" in repr(build("FCNN"))
-    assert "T=" not in repr(build("FCNN"))
     for word, net in (
+        ("DirectMap", build("FCNN")),
         ("time-invariant", build("H2", time_invariant=True)),
         ("learned", build("H2", learn_steps=True)),
         ("ensemble=3", build("H2", ensemble=3)),

@@ -181,7 +181,7 @@ def test_tanh(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("activation", native.ACTIVATIONS)
-def test_activations_and_slopes_element_by_element(activation: str, dtype: torch.dtype) -> None:
+def test_activations_and_their_derivatives(activation: str, dtype: torch.dtype) -> None:
     x, eps = points(dtype), torch.finfo(dtype).eps
     x = torch.cat([x, torch.full_like(x[:3], torch.nan)])
     fused, plain = (

@@ -19,6 +19,8 @@ from hdnn.fields import HamiltonianField, Learned, Weights
 from skips import needs_kernels
 from twins import Net, agree, derivatives, derivatives_of, twin
 
+pytestmark = pytest.mark.slow  # torch.compile and torch.export take about a second a call
+
 LAYOUTS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "features": ({"features": 4}, (4,)),
     "tokens": ({"features": 4}, (2, 4)),

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -136,7 +136,7 @@ def _whole(number: int) -> tuple[Outcome, float]:
     """
     folder = new_folder()
     arguments = [*settings()[number], "--checkpoint-seconds", "0", "--out"]
-    with redirect_stdout(io.StringIO()):
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         app(["train", *arguments, str(folder / "here")], standalone_mode=False)
     start = time.perf_counter()
     ended(train([*arguments, str(folder / "there")], folder / "log"))

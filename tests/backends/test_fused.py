@@ -511,13 +511,6 @@ def test_a_gradient_penalty_trains_as_with_the_reference(label: str) -> None:
     same(loss, twin(net, "fused"), twin(net, "reference"), inputs=(y,))
 
 
-@pytest.mark.parametrize("label", CATALOGUE)
-def test_a_gradient_is_the_same_whether_or_not_a_graph_of_it_is_made(label: str) -> None:
-    net = twin(CATALOGUE[label](features=4, layers=3), "fused")
-    y, weight = torch.randn(6, 4), torch.randn(6, 4)
-    agree(derivatives(net, y, weight, create_graph=True), derivatives(net, y, weight))
-
-
 # --- transforms -----------------------------------------------------------------------------------
 
 # Torch's own, when forward-mode differentiation is first used in a process.

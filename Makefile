@@ -14,10 +14,10 @@ WORKERS ?= 2              # test processes; 0 runs the tests in one process, as 
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
 ATTACK  ?=                # further arguments of the attack: make attack ATTACK='--scale 0.1'
 
-.PHONY: help setup demo test sanitize attack lint format types bench docs wheel clean FORCE
+.PHONY: help setup demo test test-all sanitize attack lint format types bench docs wheel clean FORCE
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.dev  ## make .venv with hdnn (editable) and the development tools
 
@@ -25,13 +25,16 @@ demo: $(VENV)/.dev  ## train Hamiltonian networks and ResNets on the Swiss roll,
 	$(PY) -m hdnn demo
 
 # One torch thread a process: two processes with two threads each are slower than either alone.
-test: $(VENV)/.dev  ## run all tests and the examples in docstrings, docs and README
+test: $(VENV)/.dev  ## run the fast tests and the examples in docstrings, docs and README
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(strip $(WORKERS)) -m 'not slow' $(PYTEST)
+
+test-all: $(VENV)/.dev  ## run all tests, also those marked slow: processes, compilers, browsers
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(strip $(WORKERS)) $(PYTEST)
 
 sanitize: $(VENV)/.dev  ## run the tests of the kernels under the address, undefined and thread sanitizers
 	.ci/sanitize $(PY)
 
-attack: $(VENV)/.attack  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)
+attack: $(VENV)/.dev  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m attacks $(ATTACK)
 
 lint: $(VENV)/.dev  ## check style and formatting
@@ -94,6 +97,6 @@ $(VENV)/.modules: FORCE | $(VENV)/bin/python
 	@find src/hdnn -name '*.py' | LC_ALL=C sort > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
-$(VENV)/.attack $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.dev
+$(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.dev
 	$(PIP) --no-build-isolation --editable '.[dev,$*]'
 	@touch $@

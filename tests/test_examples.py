@@ -15,6 +15,7 @@ from torch import nn
 
 import hdnn
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -411,7 +411,7 @@ def test_a_network_follows_its_tensors(variant: str, backend: str) -> None:
 
 
 @every_backend
-@every_name
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
 def test_functional_calls_compute_with_the_tensors_given(name: str, backend: str) -> None:
     net, other, y = build(name, backend=backend), build(name), torch.randn(5, 4)
     before = net(y)
@@ -431,7 +431,7 @@ class Halved(nn.Module):
 
 
 @every_backend
-@every_name
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
 def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
     net, y = build(name, backend=backend), torch.randn(5, 4)
     half = copy.deepcopy(net)
@@ -449,6 +449,33 @@ def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
     with torch.no_grad():
         half.field.weights.theta.mul_(2)
     close(net(y), half(y))
+
+
+def test_a_field_without_units_stands_still() -> None:
+    field = HamiltonianField(torch.zeros(4, 4), Weights("dense", features=4, layers=3))
+    net = Net(field, hdnn.schemes.Leapfrog(), T=1.0)
+    y = torch.randn(5, 4)
+    assert torch.equal(net(y), y)
+    assert "nothing to compute" in net.explain_backend(y).reason
+
+
+S = torch.tensor([[0.0, 1, 0, 2], [-1, 0, 3, 0], [0, -3, 0, 1], [-2, 0, -1, 0]])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
+def test_transforms_and_tracers_follow_J_of_the_state() -> None:
+    def J(y: Tensor, t: Any) -> Tensor:
+        return torch.cos(y[..., :1, None]) * S.to(y)
+
+    net = Net(HamiltonianField(J, Weights("dense", features=4, layers=3)), T=1.0)
+    y = torch.randn(5, 4)
+    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
+    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(y), vmap(net)(y))
+    net(y.requires_grad_()).sum().backward()
+    assert y.grad is not None
+    assert net.to("meta")(y.to("meta")).shape == y.shape
 
 
 # --- counting -------------------------------------------------------------------------------------

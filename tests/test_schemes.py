@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import EACH, HAMILTONIAN, OWN, PAIRS, REFUSED, build, every_pair, jacobian, skew
+from catalogue import EACH, HAMILTONIAN, INCOMPATIBLE, OWN, PAIRS, build, every_pair, jacobian, skew
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
 from hdnn.fields import HamiltonianField, Weights, canonical
 from hdnn.schemes import SCHEMES, ForwardEuler, ImplicitMidpoint, Leapfrog, Scheme
@@ -169,7 +169,7 @@ def test_a_solve_that_cannot_converge_raises(scheme: Scheme) -> None:
 # --- what fits, and steps -------------------------------------------------------------------------
 
 
-@every_pair(REFUSED)
+@every_pair(INCOMPATIBLE)
 def test_a_pair_that_does_not_fit_raises_and_names_one_that_would(name: str, scheme: str) -> None:
     assert SCHEMES[scheme]().needs_separable
     with pytest.raises(IncompatibleError) as caught:
@@ -204,14 +204,14 @@ def test_equal_steps_are_a_uniform_step_and_learned_ones_start_there(scheme: str
 @every_scheme
 def test_learned_steps_receive_the_derivative_with_respect_to_the_step(scheme: str) -> None:
     net, y = build("MS3", scheme, layers=2, step=[0.3, 0.2], learn_steps=True), torch.randn(3, 4)
-    (slope,) = torch.autograd.grad(net(y).sum(), net.log_steps)
+    (gradient,) = torch.autograd.grad(net(y).sum(), net.log_steps)
 
     def moved(e: float) -> float:
         other = build("MS3", scheme, layers=2, step=[0.3, 0.2 * math.exp(e)])
         other.load_state_dict(net.state_dict() | {"steps": other.steps}, strict=False)
         return float(other(y).detach().sum())
 
-    assert float(slope[1]) == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-6)
+    assert float(gradient[1]) == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-6)
 
 
 def test_a_scheme_is_a_value() -> None:

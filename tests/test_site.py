@@ -1,4 +1,4 @@
-"""The pages: links lead somewhere, every page can be reached, and the README stays short."""
+"""The pages: links lead somewhere, and every page can be reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in DOCS.rglob("*.md") if "api" not in p.relative_to(DOCS).parts)
 TEXTS = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "results").glob("*/*.md"))]
-FIGURES = [*sorted((DOCS / "figures").glob("*.svg")), *sorted((ROOT / "results").glob("*/*.svg"))]
 LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```+|~~~+).*?^\1", re.MULTILINE | re.DOTALL)
 
@@ -43,12 +42,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_figures_are_small_and_have_a_dark_side(figure: Path) -> None:
-    assert figure.stat().st_size < 300_000
-    assert "prefers-color-scheme:dark" in figure.read_text()
-
-
 def test_every_page_is_linked_from_the_text_of_another() -> None:
     included = {
         (page.parent / included).resolve(): page
@@ -63,42 +56,18 @@ def test_every_page_is_linked_from_the_text_of_another() -> None:
     assert not [name for name in alone if name != "index.md"]
 
 
-def test_the_readme_fits_on_two_screens() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
-
-
 def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
     folder = DOCS / "tutorials"
     listed = {target.name for target, _ in _links(folder / "index.md")}
     assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}
 
 
-WAY = (
-    *("start", "theory", "tables", "images", "pytorch", "extending", "gradients"),
-    *("certificates", "discretization", "performance", "reproducing", "internals"),
-    "faq",
-)
 """The pages that lead through the site, each of which answers one question."""
 
 
-@pytest.mark.parametrize("name", WAY)
-def test_a_page_on_the_way_has_a_figure(name: str) -> None:
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    shown = [*re.findall(r"^!\[[^\]]+\]\((\S+)\)", text, re.MULTILINE)]
-    shown += re.findall(r"^```\{image\} (\S+)", text, re.MULTILINE)
-    assert shown
-    assert all((DOCS / file).is_file() for file in shown)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
-def test_no_line_of_text_is_long(page: Path) -> None:
-    lines = [line for line in _prose(page).splitlines() if not line.startswith(("|", "!["))]
-    assert not [line for line in lines if len(line) > 300]
-
-
 def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:
-    targets = re.findall(r"^make (\w+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    targets = re.findall(r"^make ([\w-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
-    runs = " ".join(re.findall(r"run: (.+)", workflow)).replace("pytest", "make test")
+    runs = " ".join(re.findall(r"run: (.+)", workflow)).replace("pytest", "make test-all")
     assert targets
-    assert [target for target in targets if not re.search(rf"make [\w ]*\b{target}\b", runs)] == []
+    assert [target for target in targets if not re.search(rf"make [\w -]*\b{target}\b", runs)] == []

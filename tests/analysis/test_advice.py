@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
+from torch import Tensor
 
 import hdnn
 from catalogue import build
 from hdnn.analysis import advise
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
+from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
 from hdnn.training.trainer import DivergenceError, Trainer
@@ -93,6 +96,47 @@ def test_numbers_that_are_not_finite_are_explained() -> None:
     overflow = advise(build("H1", layers=80, step=1e5, activation="relu"), torch.randn(5, 4))
     assert "its state is not finite" in overflow.remedy
     assert "use T <= " in overflow.remedy
+
+
+@pytest.mark.parametrize("T", [1e100, 1e-100])
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "ResNet"])
+def test_advice_for_any_step(name: str, T: float) -> None:
+    net, y = build(name, layers=16, T=T), torch.randn(20, 4)
+    found = advise(net, y)
+    assert str(found)
+    assert json.loads(json.dumps(found.to_dict()))
+    assert found.T_range is not None
+    assert found.step_range is not None
+    for low, high in (found.T_range, found.step_range):
+        assert 0 < low <= high < math.inf
+    assert found.ok == (T < 1)
+    assert isinstance(found.layers, int)
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200, 0.0, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
+def test_advice_for_any_weights_and_data(name: str, size: float) -> None:
+    for net, y in (
+        (build(name, layers=6), torch.randn(5, 4) * size),
+        (build(name, layers=6), torch.randn(5, 4)),
+    ):
+        if bool((y.abs() < 10).all()):
+            with torch.no_grad():
+                net.field.weights.theta.mul_(size)
+        found = advise(net, y)
+        assert str(found)
+        low, high = found.T_range or (0.0, 0.0)
+        assert low <= high
+        assert found.breaks is not None or bool(found.forward_norms.isfinite().all())
+
+
+def test_a_failure_of_lapack_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(A: Tensor) -> Tensor:
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
+
+    monkeypatch.setattr("hdnn.analysis.advice.unit_eigenvalues", fails)
+    with pytest.raises(HdnnError, match=r"no advice.*converge"):
+        advise(build("H1"), torch.randn(5, 4))
 
 
 def test_a_training_that_diverges_is_advised() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -182,12 +180,6 @@ def rings(samples: int = 512, seed: int = 1) -> tuple[Tensor, Tensor]:
     return x, (x.norm(dim=1) > 1.18).long()
 
 
-def accuracy(model: nn.Module) -> float:
-    x, labels = rings(2000, seed=2)
-    with torch.no_grad():
-        return float((model.eval()(x).argmax(1) == labels).double().mean())
-
-
 def train(model: nn.Module, epochs: int) -> None:
     x, labels = rings()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -225,26 +217,3 @@ def test_a_monitored_training_is_the_same_to_the_last_bit() -> None:
 def test_a_monitor_of_nonsense_raises(options: dict[str, Any]) -> None:
     with pytest.raises(HdnnError, match="positive integer"), monitor(Rings().layers, **options):
         pass
-
-
-def test_skorch_trains_a_monitored_model() -> None:
-    skorch = pytest.importorskip("skorch", reason="needs skorch")
-    x, labels = rings()
-    net = skorch.NeuralNetClassifier(
-        Rings,
-        criterion=nn.CrossEntropyLoss,
-        optimizer=torch.optim.Adam,
-        lr=0.02,
-        batch_size=64,
-        max_epochs=30,
-        train_split=None,
-        verbose=0,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        net.initialize()
-        with monitor(net.module_.layers, every=20) as seen:
-            net.partial_fit(x.numpy(), labels.numpy())
-        assert len(seen) == 12
-        test, expected = rings(2000, seed=2)
-        assert float(np.mean(net.predict(test.numpy()) == expected.numpy())) > 0.93

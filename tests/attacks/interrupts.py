@@ -1,8 +1,7 @@
-"""Interrupts at any moment of forward and backward passes, and at every bytecode of an epoch.
+"""Interrupts at any moment of forward and backward passes.
 
 Promised: whatever exception leaves a call, nobody writes to its memory any more; so the process
-lives, and the next call has the same bits as ever. A training that is interrupted anywhere goes on
-to the same bits.
+lives, and the next call has the same bits as ever.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,11 +22,8 @@ import torch
 from torch import Tensor
 
 import hdnn
-from attacks import samples
-from attacks.children import judged, new_folder
-from attacks.kills import Outcome
+from attacks.children import judged
 from attacks.tally import HELD, Tally, tally
-from hdnn.training.runs import Run
 
 THREADS = (2, 4, 16)
 WAYS = ("SIGINT", "SIGALRM", "asynchronous exception")
@@ -160,71 +155,3 @@ def run(count: int, seed: int, start: int = 0) -> Tally:
         return HELD if all(same) else f"wrong next result: {way}, {threads} threads"
 
     return tally("interrupted passes", judged(judge, range(start, start + count), batch=200))
-
-
-# --- every bytecode of an epoch -------------------------------------------------------------------
-
-EPOCHS = (
-    "swiss-roll",
-    "--size",
-    "60",
-    "--layers",
-    "2",
-    "--epochs",
-    "3",
-    "--batch-size",
-    "10",
-    "--record",
-    "1",
-)
-
-
-class Tracer:
-    """Interrupts the second epoch of a training at a bytecode of hdnn's, by its number."""
-
-    def __init__(self, place: int) -> None:
-        self.place, self.seen, self.epoch = place, 0, 0
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        if "/hdnn/" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and self.epoch == 1:
-            self.seen += 1
-            if self.seen == self.place:
-                raise KeyboardInterrupt
-        return self
-
-    def train(self, folder: Path) -> None:
-        """Train under attack."""
-        folder.mkdir()
-        run = Run(folder)
-        run.config_file.write_bytes(samples.run_files(*EPOCHS)["config.toml"])
-        sys.settrace(self)
-        try:
-            run.train([self._count], checkpoint_seconds=0)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
-
-    def _count(self, trainer: object, entry: object) -> None:
-        self.epoch += 1
-
-
-def run_bytecodes(count: int, seed: int, start: int = 0) -> Tally:
-    """An interrupt at every bytecode of an epoch, or at ``count`` of them; the run then goes on."""
-    torch.set_num_threads(1)
-    whole, dry = new_folder() / "whole", Tracer(0)
-    dry.train(whole)
-    expected = Outcome.of(whole)
-    places = Random(seed).sample(range(1, 1 + dry.seen), min(start + count, dry.seen))
-
-    def judge(number: int, folder: Path) -> str:
-        run = folder / str(number)
-        Tracer(places[number]).train(run)
-        if not Run(run).finished:
-            Run.open(run).train(checkpoint_seconds=0)
-        return Outcome.of(run).difference(expected)
-
-    return tally("interrupted bytecodes", judged(judge, range(start, len(places)), batch=500))

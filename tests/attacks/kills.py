@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -93,46 +93,26 @@ def images() -> Path:
 @functools.cache
 def settings() -> list[list[str]]:
     """Arguments of ``hdnn train``."""
-    planar = ["swiss-roll", "--size", "400", "--layers", "4", "--epochs", "12"]
-    label = [
-        str(table()),
-        "--target",
-        "label",
-        "--layers",
-        "3",
-        "--epochs",
-        "12",
-        "--batch-size",
-        "20",
-    ]
-    value = [
-        str(table()),
-        "--target",
-        "value",
-        "--drop",
-        "label",
-        "--layers",
-        "2",
-        "--epochs",
-        "12",
-    ]
-    image = [str(images()), "--layers", "2", "--width", "2", "--epochs", "6", "--batch-size", "8"]
-    joint = ["--method", "joint", "--lr", "0.01"]
-    stopping = ["--validation", "0.2", "--early-stopping", "4"]
-    return [
+    planar = "swiss-roll --size 400 --layers 4 --epochs 12"
+    label = f"{table()} --target label --layers 3 --epochs 12 --batch-size 20"
+    value = f"{table()} --target value --drop label --layers 2 --epochs 12"
+    image = f"{images()} --layers 2 --width 2 --epochs 6 --batch-size 8"
+    joint, stopping = "--method joint --lr 0.01", "--validation 0.2 --early-stopping 4"
+    lines = [
         planar,
-        [*planar, "--record", "3"],
-        [*planar, *joint, "--record", "2", "--set", "training.schedule=cosine"],
-        [*planar, *stopping],
-        [*label, *stopping, "--record", "1"],
-        [*label, *joint, "--set", "model.time_invariant=true", "--architecture", "MS3"],
-        [*label, "--balanced", "--set", "training.clip=0.1", "--set", "training.solver=adam"],
-        [*value, "--record", "5"],
-        [*value, *joint, *stopping],
-        [*label, "--width", "4", "--set", "model.projection=on"],
+        f"{planar} --record 3",
+        f"{planar} {joint} --record 2 --set training.schedule=cosine",
+        f"{planar} {stopping}",
+        f"{label} {stopping} --record 1",
+        f"{label} {joint} --set model.time_invariant=true --architecture MS3",
+        f"{label} --balanced --set training.clip=0.1 --set training.solver=adam",
+        f"{value} --record 5",
+        f"{value} {joint} {stopping}",
+        f"{label} --width 4 --set model.projection=on",
         image,
-        [*image, "--set", "model.kernel=3", "--set", "training.averaging=0.9", *stopping],
+        f"{image} --set model.kernel=3 --set training.averaging=0.9 {stopping}",
     ]
+    return [line.split() for line in lines]
 
 
 def train(arguments: list[str], log: Path) -> int:
@@ -156,7 +136,7 @@ def _whole(number: int) -> tuple[Outcome, float]:
     """
     folder = new_folder()
     arguments = [*settings()[number], "--checkpoint-seconds", "0", "--out"]
-    with redirect_stdout(io.StringIO()):
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         app(["train", *arguments, str(folder / "here")], standalone_mode=False)
     start = time.perf_counter()
     ended(train([*arguments, str(folder / "there")], folder / "log"))

@@ -28,13 +28,11 @@ class Tally:
         what: was attacked.
         tried: inputs in all.
         failures: by kind, the most frequent first.
-        note: for people, such as why nothing was tried.
     """
 
     what: str
     tried: int
     failures: tuple[Failure, ...] = ()
-    note: str = ""
 
     @property
     def failed(self) -> int:

@@ -17,7 +17,9 @@ from catalogue import EACH, build, every_pair
 from hdnn.backends import operator
 from hdnn.fields import HamiltonianField, Learned, Weights
 from skips import needs_kernels
-from twins import Net, agree, derivatives, twin
+from twins import Net, agree, derivatives, derivatives_of, twin
+
+pytestmark = pytest.mark.slow  # torch.compile and torch.export take about a second a call
 
 LAYOUTS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "features": ({"features": 4}, (4,)),
@@ -47,13 +49,6 @@ class Graphs:
 
     def count(self, name: str) -> int:
         return sum(name in operator for operator in self.operators)
-
-
-def derivatives_of(function: Callable[[Tensor], Tensor], net: Net, y: Tensor) -> dict[str, Tensor]:
-    x = y.clone().requires_grad_()
-    out, named = function(x), dict(net.named_parameters())
-    found = torch.autograd.grad(out, [x, *named.values()], y)
-    return {"value": out.detach()} | dict(zip(["state", *named], found, strict=True))
 
 
 # --- torch.compile --------------------------------------------------------------------------------

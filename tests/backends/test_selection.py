@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hdnn
 from catalogue import NAMES, build
-from hdnn.backends import BACKENDS
 from hdnn.backends.selection import FEW_SAMPLES, WIDEST
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Learned, Weights
@@ -106,17 +104,6 @@ def test_where_the_kernels_cannot_serve(case: str) -> None:
         assert word in str(e.value)
 
 
-@pytest.mark.parametrize("backend", ["auto", "reference"])
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_to_compute_is_as_in_the_reference(name: str, backend: str) -> None:
-    for layers, shape in ((3, (0, 4)), (3, (2, 0, 4)), (0, (3, 4)), (0, (0, 4))):
-        net, y = build(name, layers=layers), torch.randn(shape)
-        mine, plain = (derivatives(twin(net, b), y, y) for b in (backend, "reference"))
-        agree(mine, plain, 0.0)
-    images, y = build(name, channels=4, backend=backend), torch.randn(2, 4, 0, 3)
-    assert images(y).shape == y.shape
-
-
 @needs_kernels
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -193,24 +180,6 @@ def test_an_activation_of_ones_own_is_the_one_that_counts(name: str) -> None:
     agree(derivatives(net, y, y), derivatives(twin(net, "reference"), y, y))
 
 
-def test_misuse_of_the_switches() -> None:
-    for options, message in (
-        ({"backend": "fsued"}, "did you mean 'fused'"),
-        ({"memory": "laen"}, "did you mean 'lean'"),
-    ):
-        with pytest.raises(HdnnError, match=message):
-            build("H1", **options)
-    assert BACKENDS == ("auto", "reference", "fused")
-
-
-def test_states_that_do_not_fit_raise_whatever_the_backend() -> None:
-    net = build("H1")
-    for y in (torch.randn(3, 5), torch.randn(3, 4, dtype=torch.float32)):
-        for ask in (net, net.explain_backend):
-            with pytest.raises(HdnnError):
-                ask(y)
-
-
 @needs_kernels
 def test_fake_tensors_are_never_read_and_leave_no_trace() -> None:
     net, y = build("H1"), torch.randn(5, 4)
@@ -223,15 +192,6 @@ def test_fake_tensors_are_never_read_and_leave_no_trace() -> None:
             fresh(fake)
     assert net.explain_backend(fake).backend == "reference"  # also outside the mode
     assert torch.equal(fresh(y), exact)
-
-
-def test_traces_see_the_layers() -> None:
-    net, y = build("H1", layers=3), torch.randn(5, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(net, y, check_trace=False)
-    torch.testing.assert_close(traced(2 * y), net(2 * y))
-    assert net.explain_backend(y) == build("H1", layers=3).explain_backend(y)
 
 
 def test_a_choice_holds_for_its_kind_of_state_only() -> None:
@@ -248,17 +208,6 @@ def test_a_choice_holds_for_its_kind_of_state_only() -> None:
     assert net.explain_backend(y).backend == "reference"
     net.field.interconnection.J.requires_grad_(False)
     assert net.explain_backend(y).backend == expected["cpu"]
-
-
-@pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_export_with_any_number_of_samples(backend: str) -> None:
-    """No size of a batch may find its way into what a tracer sees."""
-    net = build("H1", features=8, layers=2, backend=backend)
-    batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(net, (torch.randn(20, 8),), dynamic_shapes=({0: batch},))
-    for samples in (3, 300):
-        y = torch.randn(samples, 8)
-        torch.testing.assert_close(exported.module()(y), twin(net, "reference")(y))
 
 
 @needs_kernels

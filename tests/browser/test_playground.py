@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -19,15 +18,7 @@ import hdnn
 from hdnn.data import swiss_roll
 from hdnn.playground import make_server
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-try:
-    from playwright import sync_api
-except ImportError:
-    sync_api = None
-if (sync_api is None or CHROMIUM is None) and "HDNN_CI" not in os.environ:
-    pytest.skip("needs playwright (the dev extra) and chromium", allow_module_level=True)
-
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+pytestmark = pytest.mark.slow
 SMALL = "#v=1&l=4&T=1&n=50"
 SLOWEST = 60_000  # ms: a busy machine may take its time, a hung page not forever
 
@@ -40,14 +31,6 @@ def url() -> Iterator[str]:
         yield server.url
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -141,7 +124,6 @@ def test_train_pause_step_reset(page: Any) -> None:
     until(page, "playground.app.views[0].snapshot?.iteration === 1")
 
 
-@pytest.mark.slow
 def test_the_default_learns_and_keeps_it_for_a_minute(context: Any, url: str) -> None:
     """At least 95 % at every moment from 3 s to 60 s after Play, in real time."""
     page = visit(context, url)
@@ -367,8 +349,15 @@ def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
     assert len(re.findall(r"test accuracy \d", run.stdout)) == 4
 
 
-@pytest.mark.parametrize("size", [(1280, 720), (390, 844), (760, 600), (1920, 1080)])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("size", "scheme"),
+    [
+        ((1280, 720), "light"),
+        ((390, 844), "dark"),
+        ((760, 600), "light"),
+        ((1920, 1080), "dark"),
+    ],
+)
 def test_it_fits_every_window(page: Any, size: tuple[int, int], scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,7 @@ from hdnn import plots
 from hdnn.plots import flow
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
-        yield opened
-        opened.close()
+pytestmark = pytest.mark.slow
 
 
 def made(**options: Any) -> tuple[hdnn.Model, torch.Tensor, str]:

@@ -1,4 +1,4 @@
-"""Activations: each is the derivative of its energy, with the slope and the parity it declares."""
+"""Activations: each is the derivative of its energy, with the parity it declares."""
 
 from __future__ import annotations
 

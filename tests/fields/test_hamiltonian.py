@@ -111,12 +111,12 @@ def test_the_energy_of_a_convolution_sums_over_channels_and_pixels(name: str) ->
     H = field.energy(y, layer=1)
     units = F.conv2d(y, net.K[1], field.weights.b[1], padding=1)
     torch.testing.assert_close(H, units.cosh().log().sum((1, 2, 3)))
-    (slope,) = torch.autograd.grad(H.sum(), y)
-    torch.testing.assert_close(field.gradient(y, layer=1), slope, rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(H.sum(), y)
+    torch.testing.assert_close(field.gradient(y, layer=1), gradient, rtol=1e-12, atol=1e-12)
     if name not in ("MS1", "MS2"):
-        J = torch.einsum("wr,brpq->bwpq", net.J, slope)
+        J = torch.einsum("wr,brpq->bwpq", net.J, gradient)
         torch.testing.assert_close(field.velocity(y, layer=1), J, rtol=1e-12, atol=1e-12)
-        assert abs((slope * field.velocity(y, layer=1)).sum()) < 1e-10
+        assert abs((gradient * field.velocity(y, layer=1)).sum()) < 1e-10
 
 
 def test_energy_decreases_along_a_damped_network_and_stays_along_a_free_one() -> None:

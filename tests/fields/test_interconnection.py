@@ -46,12 +46,6 @@ def test_an_impossible_J_raises(J: Any, message: str) -> None:
         HamiltonianField(J, Weights("dense", features=4, layers=2))
 
 
-@pytest.mark.parametrize("X", [torch.eye(3), "lerned", torch.full((2, 2), torch.inf)], ids=str)
-def test_an_impossible_X_raises(X: Any) -> None:
-    with pytest.raises(HdnnError, match=r"X|finite"):
-        build("HS", X=X)
-
-
 @pytest.mark.parametrize("structure", ["skew", "off-diagonal-skew"])
 @pytest.mark.parametrize("layers", [None, 3])
 def test_a_learned_J_starts_where_it_is_told_and_stays_skew(

@@ -84,8 +84,3 @@ def test_a_state_of_another_shape_raises(
 def test_an_impossible_layout_raises(arguments: tuple[object, ...], message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         layout_of(*arguments)  # type: ignore[arg-type]
-
-
-def test_a_layout_says_what_it_is() -> None:
-    assert str(layout_of(4, None)) == "features=4"
-    assert str(layout_of(None, 8, 3)) == "channels=8, ensemble=3"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -414,16 +412,6 @@ def test_the_reference_computes_it_and_says_so() -> None:
         assert torch.autograd.gradcheck(function, (state, *parameters))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_takes_it(scheme: str) -> None:
-    split = graph_network(A3, step=1e-6)
-    net = Net(split.field, SCHEMES[scheme](), step=1e-6)
-    y = torch.randn(3, 12)
-    change = (net(y) - y) / 3e-6
-    mean = sum(net.field.velocity(y, j) for j in range(3)) / 3
-    torch.testing.assert_close(change, mean, rtol=1e-4, atol=1e-4)
-
-
 def test_a_graph_in_one_piece_serves_the_schemes_of_any_field() -> None:
     """H2 over a graph: K reads everything, so nothing splits."""
     field = HamiltonianField("J2", Weights(GraphMap(A3, 2), features=6, layers=3))
@@ -432,40 +420,6 @@ def test_a_graph_in_one_piece_serves_the_schemes_of_any_field() -> None:
     torch.testing.assert_close(field.velocity(y, 1), torch.tanh(y @ K.mT + b) @ K @ J.mT)
     with pytest.raises(HdnnError, match="separable"):
         Net(field, SemiImplicitEuler(), T=1.0)
-
-
-def test_an_ensemble_over_a_graph_is_its_members() -> None:
-    together = graph_network(A3, ensemble=3)
-    y = torch.randn(3, 5, 12)
-    out = together(y)
-    for e in range(3):
-        member = graph_network(A3)
-        with torch.no_grad():
-            for target, source in zip(member.parameters(), together.parameters(), strict=True):
-                target.copy_(source[e])
-        torch.testing.assert_close(out[e], member(y[e]), rtol=1e-12, atol=1e-12)
-
-
-def test_its_depth_can_be_changed() -> None:
-    net, y = graph_network(A3, layers=2), torch.randn(3, 12)
-    fine = hdnn.refine(net, 4)
-    assert torch.equal(fine.field.weights.theta[::2], net.field.weights.theta)
-    assert torch.equal(hdnn.coarsen(fine, 2)(y), net(y))
-    ends = [hdnn.refine(net, layers)(y).detach() for layers in (64, 128, 256)]
-    first, second = ((a - b).norm() for a, b in itertools.pairwise(ends))
-    assert float(first / second) == pytest.approx(2, abs=0.2)  # semi-implicit Euler has order 1
-
-
-def test_copies_and_files_keep_it(tmp_path: Path) -> None:
-    net, y = graph_network(A3), torch.randn(3, 12)
-    hdnn.save(net, tmp_path / "net")
-    for other in (hdnn.load(tmp_path / "net"), copy.deepcopy(net)):
-        assert torch.equal(other(y), net(y))
-        assert repr(other) == repr(net)
-        with torch.no_grad():
-            other.field.weights.theta.add_(1.0)
-        assert not torch.equal(other(y), net(y))
-    assert torch.allclose(net.to(torch.float32)(y.float()).double(), hdnn.load(tmp_path / "net")(y))
 
 
 def test_a_file_asks_for_the_arguments_of_a_map(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def allowed(name: str, scheme: str) -> bool:
 
 
 PAIRS = [(name, s) for name in NAMES for s in (OWN, *SCHEMES) if allowed(name, s)]
-REFUSED = [(name, s) for name in NAMES for s in SCHEMES if (name, s) not in PAIRS]
+INCOMPATIBLE = [(name, s) for name in NAMES for s in SCHEMES if (name, s) not in PAIRS]
 EACH = [*((name, OWN) for name in NAMES), *(("MS3", scheme) for scheme in SCHEMES)]
 """Every architecture with its own scheme, and every scheme once: MS3 allows them all."""
 

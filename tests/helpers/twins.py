@@ -56,6 +56,14 @@ def derivatives(net: Net, y: Tensor, weight: Tensor, **options: Any) -> Results:
     return {"value": out.detach()} | dict(zip(["state", *named], found, strict=True))
 
 
+def derivatives_of(function: Callable[[Tensor], Tensor], net: Net, y: Tensor) -> Results:
+    """The same of a function that computes with the parameters of a network; the weight is y."""
+    x = y.clone().requires_grad_()
+    out, named = function(x), dict(net.named_parameters())
+    found = torch.autograd.grad(out, [x, *named.values()], y)
+    return {"value": out.detach()} | dict(zip(["state", *named], found, strict=True))
+
+
 def error(found: Tensor, exact: Tensor) -> float:
     """|found - exact| / |exact| in the 2-norm."""
     assert found.shape == exact.shape

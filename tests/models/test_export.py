@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,12 @@ from hdnn.zoo import ARCHITECTURES
 onnx = pytest.importorskip("onnx", reason="export needs onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported")
 
-torch_onnx = pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+pytest.importorskip("onnxscript", reason="torch.onnx needs onnxscript")
+
+
+def mostly_slow(names: Iterable[str], fast: str) -> list[Any]:
+    """An export takes about a second: one of each kind is fast enough for `make test`."""
+    return [pytest.param(n, marks=() if n == fast else pytest.mark.slow) for n in names]
 
 
 def run(path: Path, x: Tensor) -> Tensor:
@@ -88,7 +93,7 @@ NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", mostly_slow(NETWORKS, fast="H1"))
 def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> None:
     net = NETWORKS[name]()
     export = hdnn.export_onnx(net, tmp_path / "net.onnx")
@@ -100,6 +105,7 @@ def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> N
     assert 0 <= (export.deviation or 0) <= tolerance
 
 
+@pytest.mark.slow
 def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     def nodes_and_size(layers: int, shared: bool) -> tuple[int, int]:
         net = build("MS3", layers=layers, time_invariant=shared)
@@ -112,6 +118,7 @@ def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     assert deep[1] - shallow[1] < 256 * 8 + 100  # the array that counts, no weights
 
 
+@pytest.mark.slow
 def test_a_file_says_nothing_of_where_it_was_made(tmp_path: Path) -> None:
     content = hdnn.export_onnx(build("H1"), tmp_path / "net.onnx").path.read_bytes()
     assert b".py" not in content
@@ -145,8 +152,8 @@ def table_model(task: str, outputs: int, mode: str, features: int) -> hdnn.Model
     ("task", "outputs", "features", "mode"),
     [
         ("classification", 1, 1, "append"),
-        ("classification", 3, 5, "spread"),
-        ("regression", 2, 4, "append"),
+        pytest.param("classification", 3, 5, "spread", marks=pytest.mark.slow),
+        pytest.param("regression", 2, 4, "append", marks=pytest.mark.slow),
     ],
 )
 def test_a_table_model_goes_from_raw_columns_to_predictions(
@@ -172,7 +179,7 @@ IMAGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("kind", mostly_slow(IMAGES, fast="paper"))
 def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Path) -> None:
     given = {"size": (9, 7), "channels": 1, "classes": 10} | IMAGES[kind]
     model = hdnn.image_model(**given, dtype=torch.float32)
@@ -215,6 +222,7 @@ def alone(model: Path, data: Path) -> tuple[list[Any], Tensor]:
     return result["labels"], torch.tensor(result["p"])
 
 
+@pytest.mark.slow
 def test_images_of_uint8_go_to_a_process_without_torch(tmp_path: Path) -> None:
     model = hdnn.image_model(channels=1, size=(9, 7), classes=10, dtype=torch.float32)
     images = torch.randint(256, (6, 1, 9, 7), dtype=torch.uint8)
@@ -245,6 +253,7 @@ def mixed_table(rows: int = 200) -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.slow
 def test_a_csv_with_categories_dates_and_gaps_goes_to_a_process_without_torch(
     tmp_path: Path,
 ) -> None:
@@ -272,6 +281,7 @@ def test_a_csv_with_categories_dates_and_gaps_goes_to_a_process_without_torch(
     torch.testing.assert_close(chances, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_large_numbers_and_rare_categories_are_exported(tmp_path: Path) -> None:
     types = ColumnType("x", "number"), ColumnType("c", "category")
     x = 9e15 + 7.0 * np.arange(100)
@@ -290,6 +300,7 @@ def test_large_numbers_and_rare_categories_are_exported(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
     folder, out = tmp_path / "run", tmp_path / "model.onnx"
     words = ["train", "swiss-roll", "--layers", "4", "--T", "1", "--epochs", "1"]
@@ -305,7 +316,7 @@ def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
 # --- what has no ONNX form ------------------------------------------------------------------------
 
 
-def refused() -> dict[str, tuple[Any, str]]:
+def unsupported() -> dict[str, tuple[Any, str]]:
     pendulum = EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
     return {
@@ -322,9 +333,9 @@ def refused() -> dict[str, tuple[Any, str]]:
     }
 
 
-@pytest.mark.parametrize("kind", refused())
+@pytest.mark.parametrize("kind", unsupported())
 def test_what_has_no_form_raises_with_the_reason(kind: str, tmp_path: Path) -> None:
-    thing, reason = refused()[kind]
+    thing, reason = unsupported()[kind]
     with pytest.raises(HdnnError, match=reason):
         hdnn.export_onnx(thing, tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
@@ -343,6 +354,7 @@ def test_a_file_that_computes_something_else_is_not_written(
     assert (tmp_path / "net.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_a_network_that_magnifies_rounding_is_exported(tmp_path: Path) -> None:
     net = build("H1", features=64, layers=128, T=10.0, dtype=torch.float32)
     export = hdnn.export_onnx(net, tmp_path / "net.onnx")

@@ -46,6 +46,7 @@ replace(SQUARES, run=run).sweep(range(4), Records(sys.argv[2], SQUARES.key))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_is_resumed_record_by_record(tmp_path: Path) -> None:
     words = [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
@@ -79,6 +80,7 @@ for seed in range(first, first + 20):
 """
 
 
+@pytest.mark.slow
 def test_several_processes_add_records_and_none_is_lost(tmp_path: Path) -> None:
     with ExitStack() as stack:
         children = [
@@ -123,6 +125,7 @@ def test_a_line_that_is_no_record_raises_and_nothing_is_written(tmp_path: Path, 
     assert store.path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_processes_give_the_records_of_one(tmp_path: Path) -> None:
     """With joblib's own backend; a real cell, so that networks go through other processes."""
     experiment = table1.table1(table1.cells(data=["double-moons"], architecture=["H1"], layers=[1]))

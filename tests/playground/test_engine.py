@@ -249,6 +249,7 @@ def accuracies(architecture: str, iterations: int, seeds: range) -> np.ndarray:
 
 
 @needs_node
+@pytest.mark.slow
 def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
     """What the first screen and the tour say of H1, the ResNet and the plain network."""
     seeds = range(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 import hdnn
 from catalogue import build
-from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.errors import FileFormatError, StorageError
 from hdnn.files import atomic, read_json_lines, write_json_lines
 
 posix = pytest.mark.skipif(os.name != "posix", reason="FIFOs, devices and descriptors are POSIX")
@@ -55,64 +54,24 @@ def test_a_fifo_is_written_through(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fifo", "net"]
 
 
-@posix
-def test_nothing_of_an_unfinished_block_reaches_a_fifo(tmp_path: Path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(KeyError), atomic(fifo) as temporary:  # noqa: PT012
-        temporary.write_text("half")
-        raise KeyError
-    assert os.read(reader, 100) == b""
-    os.close(reader)
-
-
-@posix
-def test_a_device_stays_a_device(tmp_path: Path) -> None:
-    device = tmp_path / "null"
-    try:
-        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        device.write_bytes(b"")
-    except OSError:
-        pytest.skip("device nodes cannot be made here")
-    write(device)
-    assert stat.S_ISCHR(device.lstat().st_mode)
-    assert list(tmp_path.iterdir()) == [device]
-
-
-@posix
-def test_a_socket_is_refused_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # names of sockets are short
-    with socket.socket(socket.AF_UNIX) as held:
-        held.bind("socket")
-        with pytest.raises(HdnnError, match="cannot write socket"):
-            write(Path("socket"))
-        assert stat.S_ISSOCK(os.stat("socket").st_mode)
-
-
 STDOUT = """
 import os
 from hdnn.files import atomic
-with atomic(os.environ["PLACE"]) as temporary:
+with atomic("/dev/stdout") as temporary:
     temporary.write_text("new,")
 os.write(1, b"after")
 """
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
-@pytest.mark.parametrize("deep", [False, True])
-def test_the_own_output_is_written_to_where_it_stands(deep: bool, tmp_path: Path) -> None:
-    """What was appended before stays, what is written later comes after."""
-    log, link = tmp_path / "log", tmp_path / "link"
+@pytest.mark.slow
+def test_standard_output_is_appended_to(tmp_path: Path) -> None:
+    """What was written before stays, what is written later comes after."""
+    log = tmp_path / "log"
     log.write_text("before,")
-    if deep:
-        link.symlink_to("/dev/stdout")
-    place = str(link) if deep else "/dev/stdout"
     with open(log, "a") as file:
-        call = [sys.executable, "-c", STDOUT]
-        subprocess.run(call, stdout=file, env={**os.environ, "PLACE": place}, check=True)
+        subprocess.run([sys.executable, "-c", STDOUT], stdout=file, check=True)
     assert log.read_text() == "before,new,after"
-    assert link.is_symlink() == deep
 
 
 def test_a_symlink_is_followed_and_stays(tmp_path: Path) -> None:
@@ -128,14 +87,6 @@ def test_a_symlink_is_followed_and_stays(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["target"]
 
 
-def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    with pytest.raises(HdnnError, match="cannot write"):
-        write(tmp_path / "a")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
 @posix
 def test_a_private_file_stays_private(tmp_path: Path) -> None:
     path = tmp_path / "private"
@@ -148,12 +99,6 @@ def test_a_private_file_stays_private(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     write(tmp_path / "fresh")
     assert (tmp_path / "fresh").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_a_long_name_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / ("ü" * 120)
-    write(path)
-    assert path.read_text() == "new"
 
 
 # --- durability -----------------------------------------------------------------------------------
@@ -189,16 +134,16 @@ def test_file_then_name_then_folder_reach_the_disk(calls: list[str], tmp_path: P
 def test_folders_that_cannot_be_synced_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fsync, refused = os.fsync, stat.S_ISDIR
+    fsync, fails = os.fsync, stat.S_ISDIR
 
-    def refuse(descriptor: int) -> None:
-        if refused(os.fstat(descriptor).st_mode):
+    def failing(descriptor: int) -> None:
+        if fails(os.fstat(descriptor).st_mode):
             raise OSError(5, os.strerror(5))
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", failing)
     write(tmp_path / "note")
-    refused = stat.S_ISREG
+    fails = stat.S_ISREG
     with pytest.raises(StorageError, match="Input/output error"):
         write(tmp_path / "note", "newer")
     assert (tmp_path / "note").read_text() == "new"
@@ -208,13 +153,13 @@ def test_folders_that_cannot_be_synced_are_no_error(
 
 
 @posix
-def test_a_fifo_is_not_read_for_lines(tmp_path: Path) -> None:
+def test_reading_lines_from_a_fifo_raises(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(FileFormatError, match="not a file"):
         read_json_lines(tmp_path / "fifo", dict)
 
 
-def test_a_torn_last_line_is_passed_over_and_a_bad_other_is_named(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_skipped_and_a_bad_other_raises(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     write_json_lines(path, [{"a": 1}, {"a": 2}])
     with open(path, "a") as file:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -31,6 +32,7 @@ def alone(program: Path, x: Tensor) -> Tensor:
     return torch.load(files[2])
 
 
+@pytest.mark.slow
 def test_an_exported_model_runs_without_hdnn(tmp_path: Path) -> None:
     """Raw uint8 images to logits, the whole model."""
     given = {"channels": 1, "size": (9, 7), "classes": 10, "dtype": torch.float32}

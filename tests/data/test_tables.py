@@ -227,7 +227,7 @@ def test_arrays_that_are_no_table(source: Any, message: str) -> None:
         ("", "is empty"),
         ("\ufeff\n\n", "is empty"),
         ("a,y\n", "too few rows: 0"),
-        ("a,y\n1,\n2,?\n3,5\n", "too few rows: 1, and at least 2"),
+        ("a,y\n1,\n2,?\n3,5\n", "too few rows: 1 beside 2 without a value"),
         ("1,2\n3,4\n", r"no header: its first line is '1,2'; add a line of column names"),
         ("1.5;NA\n3;4\n", "no header"),
         ("a,b\n1,2\n", r"data.csv: unknown column 'y': known are a, b"),
@@ -265,7 +265,7 @@ def test_files_that_cannot_be_read(
             read_table(str(tmp_path / f"folder.{name}"))
         with pytest.raises(FileFormatError, match=r"cannot read .*bad\.csv\.gz|as NPZ|as Parquet"):
             read_table(write("nonsense", name.replace("none", "bad").replace("csv", "csv.gz")))
-    with pytest.raises(HdnnError, match=r"unknown kind of file '\.xlsx'; known are \.csv"):
+    with pytest.raises(HdnnError, match=r"unknown kind of file '\.xlsx'; save the table as one of \.csv"):
         read_table(write("a,b\n", "data.xlsx"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(HdnnError, match=r"needs pyarrow: pip install 'hdnn\[data\]'"):

@@ -14,7 +14,7 @@ import torch
 from hdnn.data import images
 from hdnn.data.dataset import Dataset
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.files import reading
+from hdnn.data.files import COMPRESSED, SUFFIXES, reading
 from hdnn.data.image_files import folder_digest
 from hdnn.data.splits import holdout, split
 from hdnn.data.tables import Table, read_table
@@ -181,6 +181,8 @@ def _load_table(config: DataConfig, name: str) -> Dataset:
 def _read_file(config: DataConfig) -> tuple[str, str, Table]:
     """Path, digest and content of a file."""
     if not os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
+        if Path(config.source).suffix.lower() in (*SUFFIXES, *COMPRESSED):
+            raise HdnnError(f"there is no file {config.source[:200]}; check the path")
         known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
         raise unknown_name("data set (and there is no such file)", config.source[:200], known)
     if config.target is None:

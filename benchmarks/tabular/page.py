@@ -9,6 +9,7 @@ import pandas as pd
 
 from tabular.models import HDNN, MODELS
 from tabular.runs import FOLDS, Record
+from tabular.runs import key as runs_key
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source
 
 BEHIND = 0.02
@@ -125,7 +126,7 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
 PREFACE = f"""# Public tables
 
 Made by `python benchmarks/tables.py` from `records.jsonl`, one fit a line: {FOLDS}-fold
-cross-validation, {{seeds}} (of folds and model), defaults only: {{versions}}.
+cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{versions}}.
 
 - One thread for all models, which take turns within a fold. The time is the processor time of
   `fit`, encoding included.
@@ -147,5 +148,13 @@ def full_page(records: Sequence[Record]) -> str:
     package = {True: "hdnn", False: "scikit-learn"}
     versions = sorted({f"{package[r['model'] == HDNN]} {r['version']}" for r in records})
     seeds = len({r["seed"] for r in records})
-    preface = PREFACE.format(seeds=f"seeds: {seeds}", versions=", ".join(versions))
+    frame = pd.DataFrame([runs_key(r) for r in records], columns=["table", "model", "seed", "fold"])
+    models = frame["model"].nunique()
+    sizes = frame.groupby(["table", "seed", "fold"]).size()
+    counts = (sizes == models).groupby("table").sum()
+    preface = PREFACE.format(
+        seeds=f"seeds: {seeds}",
+        folds=f"folds of a table that all models have: {counts.min()} to {counts.max()}",
+        versions=", ".join(versions),
+    )
     return f"{preface}\n\n{render(records, COMPARISON)}\n"

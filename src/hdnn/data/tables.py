@@ -283,7 +283,10 @@ def _check_asked(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ())
             if len(names) > _MOST_NAMES:
                 kind += f" (of {len(names)}, of which the nearest are shown)"
                 names = difflib.get_close_matches(str(name), names, n=_MOST_NAMES, cutoff=0.0)
-            problems.append(_unknown_column(raw, unknown_name(kind, name, map(cut, names))))
+            error = _unknown_column(raw, unknown_name(kind, name, map(cut, names)))
+            if known:
+                error = HdnnError(f"{error}; to measure a model, add the values that it predicts")
+            problems.append(error)
         elif raw.names.count(name) > 1:
             problems.append(_repeated(raw.names, name))
     raise_all(raw.where, problems)

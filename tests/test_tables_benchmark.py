@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import tables
 from tabular import page, runs, sources
-from tabular.models import HDNN, PEERS, encoder
+from tabular.models import HDNN, MODELS, encoder
 from tabular.sources import COMPARISON, TUNING
 
 QUOTED = [
@@ -37,10 +37,10 @@ def test_committed_records_are_whole_and_unique() -> None:
     records = runs.load(RECORDS)
     keys = [runs.key(record) for record in records]
     assert len(set(keys)) == len(keys)
-    for model in PEERS:
-        count = sum(name == model for _, name, *_ in keys)
-        assert count == len(COMPARISON) * runs.FOLDS * len(tables.SEEDS)
     assert {name for name, *_ in keys} == set(COMPARISON)
+    places = {model: {(t, *place) for t, name, *place in keys if name == model} for model in MODELS}
+    assert all(part == places[HDNN] for part in places.values())  # the same folds for all
+    assert all("log_loss" in r for r in records if COMPARISON[r["table"]].task != "regression")
 
 
 def test_the_committed_page_is_of_the_committed_records() -> None:
@@ -113,7 +113,7 @@ def test_the_encoder_takes_gaps_and_unseen_categories() -> None:
 
 
 def record(table: str, model: str, score: float | None, fold: int = 0) -> runs.Record:
-    seconds = {} if score is None else {"cpu": 1.0}
+    seconds = {} if score is None else {"cpu": 1.0, "log_loss": 1 - score}
     place = {"table": table, "model": model, "seed": 0, "fold": fold}
     return place | {"score": score, "version": "1", **seconds}
 
@@ -127,7 +127,7 @@ def test_the_page_ranks_by_common_folds_and_names_the_tables_behind() -> None:
         *(record("sonar", "MLP", 0.5), record("sonar", HDNN, None)),
     ]
     text = page.full_page(records)
-    assert "| MLP | 1.25 | 76.25 | 1.000 | 3 |" in text
-    assert "| HDNN | 1.75 | 63.50 | 1.000 | 1 |" in text
+    assert "| MLP | 1.25 | 76.25 | 0.238 | 1.25 | 1.000 | 3 |" in text
+    assert "| HDNN | 1.75 | 63.50 | 0.153 | 1.67 | 1.000 | 1 |" in text
     assert "more than 2 points behind MLP: sonar (-50.0), wine (-5.0)." in text
     assert "1 of 9 fits failed" in text

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import sklearn
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold, StratifiedKFold
 
 import hdnn
@@ -56,7 +57,7 @@ def folds(table: Table, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def fit(table: Table, model: str, seed: int, fold: int, **settings: Any) -> Record:
-    """Fit once: accuracy or R2 on the fold, wall-clock and processor seconds of `fit`.
+    """Fit once: accuracy and log loss, or R2, on the fold; wall-clock and CPU seconds of `fit`.
 
     A training that diverges has no score, and says why.
     """
@@ -73,9 +74,12 @@ def fit(table: Table, model: str, seed: int, fold: int, **settings: Any) -> Reco
     except HdnnError as error:
         return record | {"score": None, "error": str(error)[:100], "version": version}
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    score = float(estimator.score(table.X.iloc[test], table.y[test]))
-    times = {"seconds": round(wall, 4), "cpu": round(cpu, 4)}
-    return record | {"score": round(score, 5), **times, "version": version}
+    X, y = table.X.iloc[test], table.y[test]
+    record["score"] = round(float(estimator.score(X, y)), 5)
+    if table.task == "classification":
+        loss = log_loss(y, estimator.predict_proba(X), labels=estimator.classes_)
+        record["log_loss"] = round(float(loss), 5)
+    return record | {"seconds": round(wall, 4), "cpu": round(cpu, 4), "version": version}
 
 
 def run(

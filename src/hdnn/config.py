@@ -327,7 +327,10 @@ class TrainingConfig(Settings):
         depends="planar problems: coordinate; tables and images: joint",
     )
     epochs: Count = setting(
-        50, "Passes over the training data.", "--epochs", depends="50; images: 40 (paper)"
+        50,
+        "Passes over the training data.",
+        "--epochs",
+        depends="50; tables of fewer than 25 rows a feature: 25; images: 40 (paper)",
     )
     batch_size: Positive = setting(
         125,
@@ -361,7 +364,8 @@ class TrainingConfig(Settings):
     alpha_c: Weight = setting(
         1e-4,
         "Weight of the penalty on the output layer.",
-        depends="planar problems: as tuned for Table 1; tables: 0.01; images: 0.0002",
+        depends="planar problems: as tuned for Table 1; tables: features / rows, from "
+        "0.01 to 1; images: 0.0002",
     )
     solver: Annotated[str, one_of("newton", "adam")] = setting(
         "newton", "coordinate: how the output layer is solved: newton or adam."

@@ -253,7 +253,7 @@ def test_an_estimator_takes_data_frames_and_refuses_what_is_none() -> None:
     assert (estimator.predict(frame.iloc[3:5]) == estimator.predict(frame)[3:5]).all()
     with pytest.raises(ValueError, match="feature names"):
         estimator.predict(frame.drop(columns="city"))
-    with pytest.raises(HdnnError, match=r"fitted on a data frame .*not ndarray"):
+    with pytest.raises(HdnnError, match=r"give a data frame .*not ndarray"):
         estimator.predict(frame.to_numpy())
     lists = frame.assign(tags=[["x"]] * 60)
     with pytest.raises(HdnnError, match="column 'tags' holds"):

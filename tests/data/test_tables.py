@@ -227,7 +227,7 @@ def test_arrays_that_are_no_table(source: Any, message: str) -> None:
         ("", "is empty"),
         ("\ufeff\n\n", "is empty"),
         ("a,y\n", "too few rows: 0"),
-        ("a,y\n1,\n2,?\n3,5\n", "too few rows: 1, and at least 2"),
+        ("a,y\n1,\n2,?\n3,5\n", "too few rows: 1 beside 2 without a value"),
         ("1,2\n3,4\n", r"no header: its first line is '1,2'; add a line of column names"),
         ("1.5;NA\n3;4\n", "no header"),
         ("a,b\n1,2\n", r"data.csv: unknown column 'y': known are a, b"),
@@ -244,6 +244,12 @@ def test_arrays_that_are_no_table(source: Any, message: str) -> None:
         ("a,y\n1,2\n1,Infinity\n", "'y' holds an infinite value .line 3"),
         ("a,y\n1,u\n2,u\n", r"every row has the label 'u' in 'y'.*two classes"),
         ('a,y\n"1,2\n3,4\n', "close every quote"),
+        ('a,b,y\n1,2,3\n4,"5,6\n7,8,9\n1,2,3\n', "lines 3 to 5: 2 fields"),
+        ("1.5,red,no\n2.5,blue,yes\n", "if the first line is a row, add a line of column names"),
+        (
+            "a,y\n" + "".join(f"{k % 3},u{k}\n" for k in range(30)),
+            "every row has a label of its own",
+        ),
         ("a,y\n1\0,2\n", "NUL characters"),
     ],
     ids=lambda value: repr(value[:30]),
@@ -252,6 +258,11 @@ def test_a_file_that_is_no_table(write: Write, text: str, message: str) -> None:
     with pytest.raises(HdnnError, match=message) as caught:
         read_table(write(text), "y")
     assert "data.csv" in str(caught.value)
+
+
+def test_labels_that_differ_in_case_only_are_noted(write: Write) -> None:
+    table = read_table(write("a,y\n1,yes\n2,Yes\n3,no\n4,yes\n5,Yes\n6,no\n"), "y")
+    assert any("differ in case only" in note and "'Yes', 'yes'" in note for note in table.notes)
 
 
 def test_files_that_cannot_be_read(
@@ -265,7 +276,7 @@ def test_files_that_cannot_be_read(
             read_table(str(tmp_path / f"folder.{name}"))
         with pytest.raises(FileFormatError, match=r"cannot read .*bad\.csv\.gz|as NPZ|as Parquet"):
             read_table(write("nonsense", name.replace("none", "bad").replace("csv", "csv.gz")))
-    with pytest.raises(HdnnError, match=r"unknown kind of file '\.xlsx'; known are \.csv"):
+    with pytest.raises(HdnnError, match=r"kind of file '\.xlsx'; save the table as one of \.csv"):
         read_table(write("a,b\n", "data.xlsx"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(HdnnError, match=r"needs pyarrow: pip install 'hdnn\[data\]'"):

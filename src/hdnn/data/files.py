@@ -124,7 +124,8 @@ class CsvFile:
     @classmethod
     def open(cls, path: Path) -> CsvFile:
         """Find out how a file is written, from its first lines."""
-        with reading(path, "CSV"):
+        packed = path.suffix.lower() in COMPRESSED
+        with reading(path, "CSV", "unpack it, and give the .csv file" if packed else ""):
             encoding = _encoding(path)
             with _text(path, encoding) as file:
                 head = list(itertools.islice(filter(str.strip, file), _HEAD_LINES))
@@ -176,15 +177,19 @@ class CsvFile:
         Raises:
             FileFormatError: rows have more or fewer fields than there are columns.
         """
-        lines, wrong = [], []
+        lines: list[int] = []
+        wrong: list[str] = []
         with _text(self.path, self.encoding) as file:
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
             rows = (row for row in reader if row not in ([], [""]))
             next(rows)
             for row in rows:
+                first = lines[-1] + 1 if lines else 2  # a quote that is not closed goes on and on
                 lines.append(reader.line_num)
                 if len(row) != len(self.names):
-                    wrong.append(f"line {reader.line_num}: {len(row)} fields")
+                    long = first + 1 < reader.line_num
+                    where = f"lines {first} to" if long else "line"
+                    wrong.append(f"{where} {reader.line_num}: {len(row)} fields")
         if wrong:
             raise FileFormatError(
                 f"{self.path}, {listed(wrong)}, but the header has {len(self.names)}; close every "
@@ -214,7 +219,9 @@ def _encoding(path: Path) -> str:
         encoding = "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else "utf-8"
         while head:
             if b"\0" in head:
-                raise ValueError("it holds NUL characters, so it is no text; save it as UTF-8")
+                raise ValueError(
+                    "it holds NUL characters, so it is no text; save it as CSV in UTF-8"
+                )
             try:
                 decoder.decode(head)
             except UnicodeDecodeError:
@@ -298,8 +305,8 @@ def _kind(path: Path) -> str:
     suffix = suffixes[-2] if suffixes[1:] and suffixes[-1] in COMPRESSED else "".join(suffixes[-1:])
     if suffix not in SUFFIXES:
         raise HdnnError(
-            f"{path}: unknown kind of file {suffix!r}; known are {', '.join(SUFFIXES)}, and CSV "
-            f"compressed ({', '.join(COMPRESSED)}); save it as CSV"
+            f"{path}: unknown kind of file {suffix!r}; save the table as one of "
+            f"{', '.join(SUFFIXES)}, or as CSV compressed ({', '.join(COMPRESSED)})"
         )
     return suffix
 
@@ -406,5 +413,8 @@ def _from_columns(where: str, columns: Mapping[str, Any]) -> RawTable:
         found[name] = pd.Series(column, dtype=object if mixed else None).reset_index(drop=True)
     lengths = {name: len(column) for name, column in found.items()}
     if len(set(lengths.values())) > 1:
-        raise HdnnError(f"{where}: columns of different lengths: {short(lengths, 300)}")
+        raise HdnnError(
+            f"{where}: columns of different lengths: {short(lengths, 300)}; give each a value for "
+            "every row, NaN where it is missing"
+        )
     return RawTable(pd.DataFrame(found), where)

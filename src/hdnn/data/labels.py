@@ -192,6 +192,9 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
             missing = is_missing(np.array([label], object))[0]
             what = "a missing label" if missing else f"unknown label {short(label)}"
             known = listed([short(each) for each in classes], MOST_CLASSES)
-            raise HdnnError(f"{what} in row {row + 1}: known are {known}")
+            raise HdnnError(
+                f"{what} in row {row + 1}: known are {known}; correct the label, or leave out its "
+                "rows"
+            )
         numbers[row] = number
     return numbers

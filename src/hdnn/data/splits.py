@@ -152,7 +152,8 @@ def holdout(
         out[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
     if not out.any():
         raise HdnnError(
-            f"too few rows to hold some out: {size} rows, {len(groups.unique())} classes"
+            f"too few rows to hold some out: {size} rows, {len(groups.unique())} classes; add "
+            "rows, or hold none out (--test 0, --validation 0)"
         )
     return (~out).nonzero().flatten(), out.nonzero().flatten()
 

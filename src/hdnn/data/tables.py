@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from hdnn.data.columns import (
 )
 from hdnn.data.files import RawTable, column_names, cut, listed, raw_parts, read_raw, short
 from hdnn.data.labels import (
+    MOST_CLASSES,
     TASKS,
     Label,
     check_labels,
@@ -139,7 +141,9 @@ def read_table(
     if isinstance(drop, str):
         raise HdnnError(f"drop is a list of column names, got one text: {short(drop)}")
     if both := sorted({*categorical} & {*numeric}):
-        raise HdnnError(f"columns cannot be both numeric and categorical: {short(both)}")
+        raise HdnnError(
+            f"columns cannot be both numeric and categorical: {short(both)}; name each once"
+        )
     raw = read_raw(source)
     if target is None:
         target = () if raw.own_target is None else raw.own_target
@@ -155,7 +159,8 @@ def read_table(
     problems: list[HdnnError] = []
     found, known = _read_targets(raw, goals, problems)
     rows = np.flatnonzero(known)
-    _check_count(raw.where, len(rows), 2 if goals and task is None and classes is None else 1)
+    least = 2 if goals and task is None and classes is None else 1
+    _check_count(raw.where, len(rows), len(known) - len(rows), least)
     if len(rows) < len(known):
         notes.append(
             f"{len(known) - len(rows)} of {len(known)} rows left out: no value in the target "
@@ -278,10 +283,21 @@ def _check_asked(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ())
             if len(names) > _MOST_NAMES:
                 kind += f" (of {len(names)}, of which the nearest are shown)"
                 names = difflib.get_close_matches(str(name), names, n=_MOST_NAMES, cutoff=0.0)
-            problems.append(unknown_name(kind, name, map(cut, names)))
+            error = _unknown_column(raw, unknown_name(kind, name, map(cut, names)))
+            if known:
+                error = HdnnError(f"{error}; to measure a model, add the values that it predicts")
+            problems.append(error)
         elif raw.names.count(name) > 1:
             problems.append(_repeated(raw.names, name))
     raise_all(raw.where, problems)
+
+
+def _unknown_column(raw: RawTable, error: HdnnError) -> HdnnError:
+    """The error for an absent column, with a word on a first line that looks like data."""
+    numbers = [name for name in raw.names if plain_numbers(np.array([name], object)) is not None]
+    if raw.csv is None or not [name for name in numbers if name and not name.isdigit()]:
+        return error
+    return HdnnError(f"{error} (if the first line is a row, add a line of column names above it)")
 
 
 def _check_header(raw: RawTable) -> None:
@@ -308,7 +324,8 @@ def _feature_names(
     raise_all(raw.where, [_repeated(raw.names, name) for name in repeated])
     if not names:
         raise HdnnError(
-            f"{raw.where} has no feature columns beside the target {short(', '.join(goals))}"
+            f"{raw.where} has no feature columns beside the target {short(', '.join(goals))}; add "
+            "what it is predicted from"
         )
     return names
 
@@ -352,18 +369,32 @@ def _target(
             f"every row has the label {short(labels[0])} in {short(name)}, and a classifier needs "
             "two classes or more; choose another target or add rows of other classes"
         )
+    if len(labels) == len(y) > MOST_CLASSES:
+        raise HdnnError(
+            f"every row has a label of its own in {short(name)}, such as {short(labels[0])}: "
+            "nothing can be learned from one row of a class; choose another target"
+        )
     counts = np.bincount(encode(y, labels), minlength=len(labels))
     single = [short(label) for label, count in zip(labels, counts, strict=True) if count == 1]
     if single:
         notes.append(f"classes with one row only: {listed(single)}")
+    if alike := _spelled_differently(labels):
+        notes.append(f"labels that differ in case only are classes of their own: {listed(alike)}")
     return y, "classification", labels
 
 
-def _check_count(where: str, rows: int, least: int) -> None:
+def _spelled_differently(labels: Sequence[Label]) -> list[str]:
+    """Labels that are alike but for upper and lower case, as Yes and yes."""
+    count = Counter(str(label).casefold() for label in labels)
+    return [short(label) for label in labels if count[str(label).casefold()] > 1]
+
+
+def _check_count(where: str, rows: int, without: int, least: int) -> None:
     if rows < least:
+        more = f" beside {without} without a value in the target" if without else ""
         raise HdnnError(
-            f"{where} has too few rows: {rows}, and at least {least} are needed (rows without a "
-            "target do not count)"
+            f"{where} has too few rows: {rows}{more}, and at least {least} are needed; add rows, "
+            "or choose another target"
         )
 
 

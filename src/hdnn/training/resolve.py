@@ -136,6 +136,15 @@ RATES = {"classification": 0.3, "regression": 0.4}
 STEADY = 2 / 3
 """... and that part of it where the learning rate stays constant."""
 
+FEW = 25
+"""With fewer rows a feature than this, a table is learned by heart, ..."""
+
+FEW_EPOCHS = 25
+"""... so that it is trained for so many epochs instead of 50."""
+
+LEAST_ALPHA_C = 1e-2
+"""alpha_c is features / rows, but at least this, and at most 1."""
+
 
 def table_width(rows: int, features: int) -> int:
     """Twice the features, from 8 to 64; from 800 rows on four times, from 32 to 64.
@@ -175,8 +184,10 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
         "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
-        "alpha_c": 1e-2,
+        "alpha_c": min(max(LEAST_ALPHA_C, features / rows), 1.0),
     }
+    if rows < FEW * features:
+        chosen["epochs"] = FEW_EPOCHS
     return model, {**chosen, **training}
 
 

@@ -1,6 +1,6 @@
 """Discretization error and gradient norms against the number of layers, at fixed T.
 
-    python benchmarks/discretization.py                # prints the tables of docs/discretization.md
+    python benchmarks/discretization.py                # prints the tables of docs/depth.md
     python benchmarks/discretization.py --figure docs/figures/discretization.svg
 
 The network is HS (K block-diagonal, J1), on which every scheme of the catalogue applies; its ODE is

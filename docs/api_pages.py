@@ -46,7 +46,7 @@ PAGES = {
     "plots": (
         "Figures and reports",
         "Figures for matplotlib, and HTML reports about models and runs.",
-        {"hdnn.plots": None, "hdnn.report": None},
+        {"hdnn.plots": None, "hdnn.reports": None},
     ),
     "program": (
         "Programs",

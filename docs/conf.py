@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,9 +36,18 @@ if find_spec("latex2mathml"):  # else equations need MathJax, which readers' bro
     html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_theme = "furo"
-html_title = "hdnn"
+html_title = f"hdnn {version}"
 html_css_files = ["site.css"]
 html_show_sphinx = False
+html_favicon = "_static/favicon.svg"
+with (ROOT / "pyproject.toml").open("rb") as _file:
+    REPOSITORY = tomllib.load(_file)["project"]["urls"]["Repository"]
+html_theme_options = {
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "repository", "class": ""}],
+}
 
 myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4

@@ -30,22 +30,22 @@ def _plane(width: float, count: int = 200) -> tuple[np.ndarray, np.ndarray, Tens
 
 
 def theory() -> Figure:
-    """Orbits along the level sets of H; a disk of states under H1 and under a plain network."""
+    """Orbits along the level sets of H; a disk of states under H1 and under a ResNet."""
     options = {"features": 2, "layers": 64, "time_invariant": True, "dtype": torch.float64}
-    net = hdnn.network("H1", T=6.0, **options)
-    plain = hdnn.network("FCNN", **options)
-    K = torch.tensor([[1.0, 0.4], [-0.3, 0.8]], dtype=torch.float64)
+    long = hdnn.network("H1", T=6.0, **options)
+    nets = {name: hdnn.network(name, T=2.0, **options) for name in ("H1", "ResNet")}
+    K = torch.tensor([[-1.0, -0.4], [0.3, -0.8]], dtype=torch.float64)
     with torch.no_grad():
-        for weights in (net.field.weights, plain.field.weights):
-            weights.theta.copy_(K.flatten())
-            weights.beta.zero_()
+        for net in (long, *nets.values()):
+            net.field.weights.theta.copy_(K.flatten())
+            net.field.weights.beta.zero_()
         x, y, points = _plane(2.2)
-        energy = net.field.energy(points, layer=0)
+        energy = long.field.energy(points, layer=0)
         angles = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
         circle = torch.stack([angles.cos(), angles.sin()], -1)
-        disk = torch.cat([circle * r for r in (0.25, 0.5, 0.75, 1.0)]) * 0.5 + 0.7
-        orbits = net.trajectory(torch.tensor([[0.4, 0.0], [0.9, 0.0], [1.4, 0.0]]).double())
-        after = {"H1, 64 layers": net(disk), "plain, 64 layers": plain(disk)}
+        disk = torch.cat([circle * r for r in (0.25, 0.5, 0.75, 1.0)]) * 0.5 + 0.9
+        orbits = long.trajectory(torch.tensor([[0.4, 0.0], [0.9, 0.0], [1.4, 0.0]]).double())
+        after = {name: net(disk) for name, net in nets.items()}
     figure = plots.new_figure(7.2, 3.4)
     left, right = figure.subplots(1, 2)
     left.contour(x, y, energy, levels=12, colors=[plots.LIGHT.grid], linewidths=1.2)
@@ -56,9 +56,10 @@ def theory() -> Figure:
     for (name, states), color in zip(
         [("input", disk), *after.items()], (MUTED, BLUE, ORANGE), strict=True
     ):
-        right.scatter(*states.T, s=2, color=color, label=name, rasterized=True)
-    right.legend(frameon=False, fontsize=8, markerscale=4, loc="upper left")
-    right.set_title("a disk of states", fontsize=10)
+        right.scatter(*states.T, s=2, color=color, rasterized=True)
+        below = (float(states[:, 0].mean()), float(states[:, 1].min()) - 0.3)
+        right.annotate(name, below, color=color, fontsize=9.5, ha="center")
+    right.set_title("a disk of states after 64 layers", fontsize=10)
     for axis in (left, right):
         plots.bare(axis).set(xlim=(-2.2, 2.2), ylim=(-2.2, 2.2), aspect="equal")
     return figure
@@ -81,22 +82,20 @@ def faq() -> Figure:
 
 
 def pytorch() -> Figure:
-    """Gradient norms by depth: plain layers, and an H1 block in their place."""
+    """Gradient norms by depth: an H1 block, and a ResNet block in its place."""
     torch.manual_seed(0)
     stem, x = nn.Linear(30, 16), torch.randn(64, 30)
-    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(32)]
-    plain = nn.Sequential(*layers)
-    block = hdnn.network("H1", features=16, layers=32, T=1.0, scale=0.25)
     states = stem(x).detach()
-    found = analysis.watch(plain)(states)
-    figure = plots.new_figure(6.0, 2.9)
-    axis = figure.subplots()
-    plots.norms_by_depth(axis, analysis.profile(block, states), "H1 block", BLUE)
-    depths = list(range(33))
-    bands = [norm.numpy() for norm in (found.minimum, found.mean, found.maximum)]
-    plots.plot_band(axis, depths, *bands, color=ORANGE, style="-")
-    axis.annotate("plain tanh layers", (17, 1e-6), color=ORANGE, fontsize=9.5)
-    axis.set(yscale="log", ylabel="norm of $dy_N/dy_\\ell$")
+    figure = plots.new_figure(7.6, 2.9)
+    for axis, T in zip(figure.subplots(1, 2, sharey=True), (1.0, 20.0), strict=True):
+        for name, color in (("H1", BLUE), ("ResNet", ORANGE)):
+            torch.manual_seed(1)
+            block = hdnn.network(name, features=16, layers=32, T=T, scale=0.25)
+            plots.norms_by_depth(axis, analysis.profile(block, states), "", color)
+            axis.plot([], [], color=color, label=name)
+        axis.set_title(f"T = {T:g}", fontsize=10)
+    figure.axes[0].legend(frameon=False)
+    figure.axes[0].set_ylabel("norm of $dy_N/dy_\\ell$")
     return figure
 
 
@@ -149,25 +148,18 @@ def certificates() -> Figure:
 
 
 def images() -> Figure:
-    """Digits with what a small model says, and one digit on its way through the layers."""
+    """Digits of the test set, each with the class and the probability that a small model gives."""
     torch.manual_seed(0)
     digits = data.images.load("digits")
     model = hdnn.image_model(channels=1, size=(8, 8), classes=10, layers=8, step=0.05)
     config = TrainingConfig(method="joint", batch_size=100, epochs=20, learning_rate=0.01)
     Trainer(model, config).fit(digits)
     chances, classes = model.probabilities(digits.X_test[:9]).max(1)
-    with torch.no_grad():
-        block, start = model.block_inputs(model.prepare(digits.X_test[:1]))[0]
-        states = block.trajectory(start)[:, 0]
-    channel = int(states.std((2, 3)).mean(0).argmax())
-    figure = plots.new_figure(8.0, 2.4)
-    for k, (top, bottom) in enumerate(figure.subplots(2, 9).T):
-        top.imshow(digits.X_test[k, 0], cmap="gray_r")
-        top.set_title(f"{classes[k]}: {100 * chances[k]:.0f} %", fontsize=8)
-        bottom.imshow(states[k, channel], cmap="gray_r")
-        bottom.set_title(f"layer {k}" if k else "block input", fontsize=8)
-        for axis in (top, bottom):
-            plots.bare(axis)
+    figure = plots.new_figure(8.0, 1.3)
+    for k, axis in enumerate(figure.subplots(1, 9)):
+        axis.imshow(digits.X_test[k, 0], cmap="gray_r")
+        axis.set_title(f"{classes[k]}: {100 * chances[k]:.0f} %", fontsize=8)
+        plots.bare(axis)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The screens of docs/commands.md, at 80 columns: ``python docs/screens.py``.
+"""The screens of docs/look.md, at 80 columns: ``python docs/screens.py``.
 
 Every command is executed as on a terminal, in a temporary folder, and what it shows is written as
 SVG to docs/figures/screens.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,12 +57,38 @@ def test_every_page_is_linked_from_the_text_of_another() -> None:
     assert not [name for name in alone if name != "index.md"]
 
 
+def test_the_repository_has_one_address() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project["urls"]["Repository"]
+    for page in ("README.md", "CITATION.cff", "docs/index.md"):
+        assert address in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+OPENING = re.compile(r"After this page you|Short answers|A ResNet, ")
+
+
+def test_a_page_says_what_its_reader_can_do_after_it() -> None:
+    pages = {page.name: page for page in DOCS.glob("*.md")}
+    for name in ("index.md", "changelog.md"):
+        del pages[name]
+    assert not [name for name, page in pages.items() if not OPENING.search(page.read_text()[:600])]
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
     folder = DOCS / "tutorials"
     listed = {target.name for target, _ in _links(folder / "index.md")}
     assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}
 
 
+WAY = (
+    *("index", "theory", "tables", "images", "pytorch", "extending", "gradients"),
+    *("certificates", "depth", "look", "performance", "reproducing", "internals"),
+    "faq",
+)
 """The pages that lead through the site, each of which answers one question."""
 
 

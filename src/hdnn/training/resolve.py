@@ -1,7 +1,7 @@
 """What a setting is that was not given: for a planar problem, a table, a set of images.
 
 The only place that says so, for the command line and the estimators alike. How the rules for tables
-were found is told in docs/estimators.md.
+were found is told in docs/tables.md.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -410,7 +411,7 @@ def conclusion() -> str:
     thin = untrained("smallest_min", main, "shared")
     scores = table_scores("accuracy").mean()
     best = max(list(main)[1:], key=lambda name: free[name])
-    return (
+    text = (
         "1. **For accuracy, a ResNet will do**: with free weights and 16 or 64 layers, it and all "
         f"Hamiltonian networks reach {min(deep):.1f} to {max(deep):.1f} % on the Swiss roll, "
         f"{free['ResNet']:.0f} % of its settings of T and learning rate are good at 64 layers "
@@ -435,6 +436,8 @@ def conclusion() -> str:
         "gradients of even size, MS3 or HS where you need M J M' = J, a conserved energy or an "
         "exact inverse, and otherwise a ResNet, which hdnn computes as fast."
     )
+    wrap = functools.partial(textwrap.fill, width=130, subsequent_indent="   ")
+    return "\n".join(wrap(sentence, break_on_hyphens=False) for sentence in text.splitlines())
 
 
 def choosing_table() -> str:

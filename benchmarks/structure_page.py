@@ -366,24 +366,26 @@ def hypotheses_table() -> str:
             "Yes: less memory and time than checkpoints, which serve any network",
         ],
     ]
-    if structure.load("starts"):
-        rows.insert(7, starts_row(four))
+    rows.insert(5, starts_row(four))
     return markdown(["By theory", "Measured", "Does it hold?"], rows, texts=3)
 
 
 def starts_row(names: tuple[str, ...]) -> list[str]:
     """Trainings from weights that are too small or too large."""
-    frame = pd.DataFrame(structure.load("starts"))
-    frame["mean"] = 100 * frame.accuracy.map(np.mean)
+    records = {(r["init"], r["network"]): r for r in structure.load("starts")}
+    worst = 100 * min(np.mean(r["accuracy"]) for (_, n), r in records.items() if n != "FCNN")
     parts = []
     for init in structure.STARTS:
-        own = frame.query("init == @init and data == 'swiss-roll'").set_index("network")["mean"]
-        if set(names) <= set(own.index):
-            parts.append(f"{init} times the paper's: {listed(dict(own.loc[list(names)]), percent)}")
+        reached = {
+            name: float((np.array(records[init, name]["tried"]["accuracy"]) >= 0.99).sum())
+            for name in names
+        }
+        parts.append(f"{init} times the paper's weights: {listed(reached, short)}")
     return [
         "It trains from any initial weights.",
-        f"Swiss roll, 64 layers, T and learning rate chosen anew. {'; '.join(parts)}.",
-        "TODO",
+        f"Swiss roll, 64 layers: tuned, every network but FCNN reaches {worst:.1f} %. Settings of "
+        f"35 that reach 99 %, from {'; '.join(parts)}.",
+        "No: all train, and the ResNet's settings are good most often",
     ]
 
 

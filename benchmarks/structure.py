@@ -54,8 +54,8 @@ STARTS = ("0.1", "3", "10")
 """Bad ones: times the paper's."""
 CHOICE_SEEDS, SEEDS = range(100, 105), range(20)
 DEEP, DEEP_CHOICE_SEEDS = 256, range(100, 103)
-DEEP_NETWORKS = ("ResNet", "H1", "MS1", "MS3")
-"""Networks this deep take longest: fewer of them, only normal weights and the Swiss roll."""
+"""Networks this deep take longest: fewer seeds choose, and there is one initialization; HS, which
+is MS3 relabeled, is left out."""
 TIMES = (0.07, 0.2, 0.6, 2.0, 6.0, 20.0, 50.0)
 RATES = (0.005, 0.015, 0.05, 0.15, 0.5)
 RATES_WITHOUT_T = (0.0005, 0.0015, *RATES)
@@ -240,8 +240,7 @@ def planar_cells(layers: Sequence[int]) -> Iterator[Record]:
     """The networks of some depths; first those that answer most."""
     every = itertools.product(layers, INITS, ("free", "shared"), ("swiss-roll", "double-moons"))
     for (depth, init, weights, data), network in itertools.product(every, NETWORKS):
-        less = network not in DEEP_NETWORKS or data != "swiss-roll" or init != "normal"
-        if depth == DEEP and less:
+        if depth == DEEP and (network == "HS" or init != "normal"):
             continue
         yield {
             **{"data": data, "network": network, "init": init, "weights": weights},

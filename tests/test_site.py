@@ -84,14 +84,6 @@ def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
     assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}
 
 
-WAY = (
-    *("index", "theory", "tables", "images", "pytorch", "extending", "gradients"),
-    *("certificates", "depth", "look", "performance", "reproducing", "internals"),
-    "faq",
-)
-"""The pages that lead through the site, each of which answers one question."""
-
-
 def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:
     targets = re.findall(r"^make ([\w-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()

@@ -14,7 +14,7 @@ import torch
 from hdnn.data import images
 from hdnn.data.dataset import Dataset
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.files import COMPRESSED, SUFFIXES, reading
+from hdnn.data.files import reading
 from hdnn.data.image_files import folder_digest
 from hdnn.data.splits import holdout, split
 from hdnn.data.tables import Table, read_table

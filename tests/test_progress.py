@@ -11,14 +11,6 @@ import pytest
 from hdnn import progress
 
 
-def test_announcements_go_to_the_log_before_the_step(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "hdnn"):
-        with progress.announce("reading data.csv"):
-            assert caplog.messages == ["reading data.csv ..."]
-        assert len(caplog.messages) == 2
-    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.DEBUG]
-
-
 def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,19 +26,6 @@ SECONDS = 10.0
 _listeners: list[Listener] = []
 
 
-@contextmanager
-def announce(text: str) -> Iterator[None]:
-    """Say what is about to take long, and (at level DEBUG) how long it took.
-
-    Args:
-        text: what is done, as "reading digits.csv".
-    """
-    note(f"{text} ...")
-    start = time.perf_counter()
-    yield
-    logger.debug("%s: %.1f s", text, time.perf_counter() - start)
-
-
 def track(items: Sequence[T], text: str) -> Iterator[T]:
     """Go through items, and tell how far that is.
 

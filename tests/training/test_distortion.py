@@ -33,13 +33,11 @@ FULL = replace(
     epochs=4,
     optimizer="AdamW",
     weight_decay=0.01,
-    label_smoothing=0.1,
     averaging=0.9,
     shift=1,
     rotate=5.0,
     zoom=0.05,
     flip=True,
-    erase=2,
     validation=0.2,
     early_stopping=2,
 )
@@ -198,11 +196,3 @@ def test_a_rotation_turns_about_the_center() -> None:
     assert float(angles.max()) > 20
     assert float(angles.min()) < -20
     torch.testing.assert_close(found.sum((1, 2)), X.sum((1, 2, 3)), rtol=0.02, atol=0.0)
-
-
-def test_erased_squares() -> None:
-    X = torch.full((100, 2, 8, 6), 9, dtype=torch.uint8)
-    found = distort(X, TrainingConfig(erase=3), 0, 0)
-    holes = (found == 0).sum((2, 3))
-    assert torch.equal(holes[:, 0], holes[:, 1])
-    assert (int(holes.min()), int(holes.max())) == (4, 9)

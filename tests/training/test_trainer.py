@@ -533,7 +533,7 @@ def test_a_loss_that_explodes_ends_with_what_advise_knows(loop: str) -> None:
 
 def test_a_loss_that_exploded_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends a training where it does not fall, or at the end."""
-    monkeypatch.setattr("hdnn.training.divergence.EXPLODED", 0.0)
+    monkeypatch.setattr("hdnn.training.diagnosis.EXPLODED", 0.0)
     settings = config("joint, autograd", epochs=20, learning_rate=0.001)
     falling = Trainer(make(), settings, [lambda t, r: setattr(t, "stopped", r.epoch == 5)])
     assert len(falling.fit(moons())) == 5

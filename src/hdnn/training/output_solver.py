@@ -25,6 +25,8 @@ from hdnn.training.objective import loss_name
 Array = np.ndarray
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernel solves; beyond it a matrix library wins."""
+ITERATIONS = 10
+"""Of Newton or Adam, at most, in every iteration of the training."""
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
@@ -75,9 +77,7 @@ def solve_output(
     w = weight.cpu().double().numpy()
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy()
     loss = loss_name(model.task, head.out_features)
-    options = SolverOptions(
-        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
-    )
+    options = SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
     solve(Problem(with_ones(out), T, w / w.sum(), loss, config.alpha_c), V, options)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))

@@ -7,8 +7,7 @@ In a run folder its recordings are in ``gradients.jsonl``, one line of JSON for 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,25 +69,6 @@ class Recording:
         )
         return plain
 
-    @classmethod
-    def from_dict(cls, line: Mapping[str, Any]) -> Recording:
-        """The recording of a line; ValueError where that is none.
-
-        Args:
-            line: as `to_dict` gives it.
-
-        Returns:
-            The recording.
-        """
-        epoch, iteration, norms = line["epoch"], line["iteration"], Norms.from_dict(line)
-        columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
-        if type(epoch) is not int or type(iteration) is not int or epoch < 1:
-            raise ValueError("epoch and iteration are integers")
-        if any(column.shape != (len(norms.layers),) for column in columns):
-            raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
-        gradient = tuple(_number(value) for value in line["gradient"])
-        return cls(epoch, iteration, norms, gradient, _number(line["gradient_norm"]))
-
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
@@ -96,12 +76,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
-    """The recordings of a file ``gradients.jsonl``.
+def read_recordings(path: Path) -> list[dict[str, Any]]:
+    """The recordings of a file ``gradients.jsonl``, as `Recording.to_dict` gives them.
 
     Args:
         path: the file.
@@ -112,7 +88,17 @@ def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
     Raises:
         FileFormatError: a line is no recording.
     """
-    return read_json_lines(Path(path), Recording.from_dict)
+    return read_json_lines(path, _check_line)
+
+
+def _check_line(line: dict[str, Any]) -> dict[str, Any]:
+    norms = Norms.from_dict(line)
+    columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
+    if any(type(line[name]) is not int for name in ("epoch", "iteration")):
+        raise ValueError("epoch and iteration are integers")
+    if any(column.shape != (len(norms.layers),) for column in columns):
+        raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
+    return line
 
 
 class Recorder:

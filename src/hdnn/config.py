@@ -39,8 +39,8 @@ MOST = 2**63 - 1
 """The largest integer of TOML and torch."""
 MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
 """More than this is a typing error."""
-MOST_SHOWN, LONGEST = 80, 400
-"""Characters of a value in a message, and of a message about a file."""
+MOST_SHOWN = 80
+"""Characters of a value in a message."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -531,9 +531,7 @@ class Config(Settings):
         try:
             return cls(**tables)
         except HdnnError as error:
-            message = str(error)
-            message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
-            raise HdnnError(f"{where}: {message}") from error
+            raise HdnnError(f"{where}: {error}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def test_a_training_returns_the_average_that_it_validated(digits: Dataset) -> No
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"method": "coordinate"}, "joint"), ({"loop": "compiled"}, "serves models for tables")],
+    [({"method": "coordinate"}, "joint"), ({"loop": "compiled"}, "cannot serve")],
 )
 def test_what_images_cannot_be_trained_with(
     change: dict[str, Any], message: str, digits: Dataset

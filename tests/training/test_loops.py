@@ -125,17 +125,6 @@ def test_clipping_bounds_the_norm_of_the_gradient(method: str) -> None:
     assert norm == pytest.approx(1e-3, rel=1e-4)
 
 
-@METHODS
-def test_a_batch_without_weight_changes_nothing(method: str) -> None:
-    """Nothing is known about the hidden layers there; what is not finite would be a divergence."""
-    data, net = batches("logistic"), model_for(build("H1"), "logistic")
-    before = copy.deepcopy(net.state_dict())
-    loop = AutogradLoop(net, data._replace(weight=torch.zeros(SAMPLES)), CONFIG)
-    epoch = loop.epoch(torch.arange(SAMPLES), 0)
-    assert epoch.loss == epoch.penalized == 0
-    assert all(torch.equal(net.state_dict()[k], v) for k, v in before.items())
-
-
 # --- optimizers of torch --------------------------------------------------------------------------
 
 

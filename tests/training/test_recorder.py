@@ -163,7 +163,7 @@ def test_lines_that_are_no_recordings_raise(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"every": 1.5}, {"samples": 0}, {"every": True}])
 def test_counts_are_positive_integers(wrong: dict[str, int]) -> None:
-    with pytest.raises(HdnnError, match="is an integer of at least 1"):
+    with pytest.raises(HdnnError, match="should be"):
         Recorder(**wrong)
 
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data import Dataset
 from hdnn.models import Model
 from hdnn.progress import track
 from hdnn.training.objective import data_loss, loss_name
@@ -282,20 +281,3 @@ def doubts(figures: dict[str, Any], references: dict[str, dict[str, Any]]) -> li
             label = str(row["label"])[:40]
             found.append(f"class {label!r} ({row['samples']} samples) is never predicted")
     return found
-
-
-def compare_with_references(
-    model: Model, data: Dataset
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """References and doubts of a training, on what it held out, else on the training data.
-
-    Args:
-        model: the trained model.
-        data: what it was trained on.
-
-    Returns:
-        As `references`, and as `doubts`.
-    """
-    test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
-    found = references(model, data.X, data.y, *test)
-    return found, doubts(evaluate_fully(model, *test), found)

@@ -156,8 +156,6 @@ class AutogradLoop(Loop):
         states, target, weight = batch.to(head.weight.device)
         self.optimizer.zero_grad()
         out = self.model.hidden(states)
-        if not bool(weight.sum() > 0):  # nothing is known about the hidden layers: no step
-            return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         if not self.joint:
             solve_output(self.model, out.detach(), target, weight, config)
         W, mu = (part if self.joint else part.detach() for part in (head.weight, head.bias))
@@ -294,8 +292,6 @@ def _check_settings(model: Model, config: TrainingConfig) -> None:
         raise HdnnError(
             f"an image classifier is trained with method='joint', not {config.method!r}"
         )
-    if images and config.loop == "compiled":
-        raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
     if config.distorts and not images:
         raise HdnnError("shift, rotate, zoom and flip are for images")
     for_joint = config.averaging or config.warmup or config.schedule == "one-cycle"

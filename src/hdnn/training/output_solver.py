@@ -104,14 +104,11 @@ def solve(problem: Problem, V: Array, options: SolverOptions) -> int:
 def adam(problem: Problem, V: Array, options: SolverOptions) -> int:
     """A few steps of Adam from zero, as the paper's own code does; arguments as in `solve`."""
     V[:] = 0
-    first, second = np.zeros_like(V), np.zeros_like(V)
-    beta1, beta2 = options.beta1, options.beta2
-    for t in range(1, options.iterations + 1):
-        _, G, _ = problem.evaluate(V)
-        first = beta1 * first + (1 - beta1) * G
-        second = beta2 * second + (1 - beta2) * G * G
-        m, v = first / (1 - beta1**t), second / (1 - beta2**t)
-        V -= options.learning_rate * m / (np.sqrt(v) + 1e-8)
+    point = torch.from_numpy(V)  # the same memory
+    optimizer = torch.optim.Adam([point], lr=options.learning_rate)
+    for _ in range(options.iterations):
+        point.grad = torch.from_numpy(problem.evaluate(V)[1])
+        optimizer.step()
     return options.iterations
 
 

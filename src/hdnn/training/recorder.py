@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
-from hdnn.config import DEPTHS, SAMPLES
+from hdnn.config import DEPTHS, SAMPLES, RecordConfig
 from hdnn.errors import HdnnError
 from hdnn.files import finite, read_json_lines
 from hdnn.models import Model
@@ -132,10 +132,10 @@ class Recorder:
     def __init__(
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
-        for name, value in (("every", every), ("samples", samples)):
-            if type(value) is not int or value < 1:
-                raise HdnnError(f"{name} is an integer of at least 1, got {value!r:.40}")
-        self.every, self.depths, self.samples = every, depths, samples
+        if not isinstance(depths, int):
+            depths = tuple(depths)
+        config = RecordConfig(every, depths, samples)  # checks them
+        self.every, self.depths, self.samples = config.every, config.depths, config.samples
         self.recordings: list[Recording] = []
 
     def start(self, model: Model, batches: int) -> None:
@@ -166,8 +166,8 @@ class Recorder:
             states: ``(batch, .)``, of the batch, as the model's stem takes them.
             gradients: ``(layers,)``, norms of the gradient of the objective, before clipping.
         """
-        layers, depths = network.layers, self.depths
-        depths = spaced_depths(layers, depths) if isinstance(depths, int) else list(depths)
+        layers, asked = network.layers, self.depths
+        depths = spaced_depths(layers, asked) if isinstance(asked, int) else list(asked)
         norms = profile(network, self._stem(states[: self.samples]), depths)
         shown = gradients
         if len(gradients) == layers:

@@ -195,18 +195,6 @@ def test_newton_begins_at_the_head_and_ends_there(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_kernels
-def test_accuracy_and_loss_are_of_samples_before_their_step() -> None:
-    net, data = model_for(build("H1", generator=seeded(0)), "softmax"), batches("softmax")
-    before = copy.deepcopy(net)
-    epoch = CompiledLoop(net, data, TrainingConfig(batch_size=100)).epoch(torch.arange(SAMPLES), 0)
-    with torch.no_grad():
-        logits = net.head(before.network(data.states))
-    assert epoch.accuracy == float((logits.argmax(1) == data.target).double().mean())
-    exact = float(nn.functional.cross_entropy(logits, data.target))
-    assert epoch.loss == pytest.approx(exact, rel=1e-12)
-
-
-@needs_kernels
 @pytest.mark.parametrize("features", [None, 9])
 def test_threads_slices_and_resuming_change_no_bit(
     features: int | None, monkeypatch: pytest.MonkeyPatch

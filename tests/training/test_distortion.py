@@ -139,17 +139,6 @@ def test_what_images_cannot_be_trained_with(
         Trainer(classifier(), config).fit(digits)
 
 
-def test_the_one_cycle_schedule() -> None:
-    config = TrainingConfig(
-        method="joint", epochs=10, learning_rate=2.0, schedule="one-cycle", warmup=2.0
-    )
-    assert config.learning_rate_at(1.0) == 1.0
-    assert config.learning_rate_at(2.0) == 2.0
-    assert config.learning_rate_at(6.0) == pytest.approx(1.0)
-    assert config.learning_rate_at(10.0) == pytest.approx(0.0)
-    assert 0 < config.learning_rate_at(0) < 0.01
-
-
 # --- distortions ----------------------------------------------------------------------------------
 
 

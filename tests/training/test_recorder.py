@@ -124,14 +124,6 @@ def recorded(every: int = 3) -> list[Recording]:
     return recorder.recordings
 
 
-def test_recordings_belong_to_epochs_and_an_interrupted_one_is_among_them() -> None:
-    recordings = recorded()
-    assert [r.iteration for r in recordings] == [0, 3, 6, 9]
-    assert [r.epoch for r in recordings] == [1, 1, 2, 3]
-    assert {r.norms.layers for r in recordings} == {(0, 1, 2, 3, 4, 5)}
-    assert {len(r.gradient) for r in recordings} == {5}
-
-
 def test_a_line_is_a_recording_that_pandas_reads(tmp_path: Path) -> None:
     recordings, path = recorded(), tmp_path / "gradients.jsonl"
     path.write_text("".join(json.dumps(r.to_dict(), allow_nan=False) + "\n" for r in recordings))

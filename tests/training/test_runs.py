@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 import hdnn
 from hdnn.cli import app
-from hdnn.config import Config, TrainingConfig
+from hdnn.config import Config
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
@@ -156,14 +156,6 @@ def test_what_resolve_chose_is_in_the_config(tmp_path: Path) -> None:
     assert "layers = 16" in text
     assert "learning_rate = 0.1" in text
     assert Run.create(tmp_path / "again", run.config).config == run.config
-
-
-def test_the_checkpoint_interval_changes_nothing(whole: Run, tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", CONFIG)
-    seen: list[bool] = []
-    run.train([lambda *_: seen.append(run.checkpoint.exists())], checkpoint_seconds=1e9)
-    assert seen == 6 * [False]
-    assert Outcome.of(run) == Outcome.of(whole)
 
 
 def test_what_is_not_a_run(tmp_path: Path) -> None:
@@ -709,9 +701,3 @@ def test_overfitting_is_remarked_on(tmp_path: Path) -> None:
     path.write_text("a,b,c,d,e,f,g,h,y\n" + "\n".join(rows) + "\n")
     result = command("train", path, "--target", "y", "--out", tmp_path / "run")
     assert "the network overfits; try --validation 0.1 --early-stopping 10" in result.stderr
-
-
-def test_a_network_that_trains_nothing(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", replace(CONFIG, training=TrainingConfig(epochs=0)))
-    metrics = run.train()
-    assert metrics["train"]["loss"] == pytest.approx(0.6931, abs=1e-4)  # log 2: it knows nothing

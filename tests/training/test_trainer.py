@@ -164,12 +164,6 @@ def test_a_callback_can_stop_the_training(loop: str) -> None:
     assert same(stopped, shorter)  # and its output layer is fitted as at the end
 
 
-@every_loop
-def test_training_reduces_the_loss(loop: str) -> None:
-    history = fit(make(), config(loop, epochs=30, learning_rate=0.02))
-    assert history[-1].penalized < 0.7 * history[0].penalized
-
-
 def test_newton_beats_ten_adam_steps_on_the_swiss_roll() -> None:
     """About 97 % against 81 % in the prototype; over 32 seeds the gap is 17 +- 1.6 points."""
     parts = hdnn.data.split("swiss-roll")
@@ -259,14 +253,6 @@ def test_early_stopping_returns_to_the_best_epoch_also_when_resumed(
         after = rest.fit(moons(), resume=state)
         assert timeless(after) == timeless(whole.history[epoch:]), f"interrupted at {epoch}"
         assert same(rest.model, whole.model), f"interrupted at {epoch}"
-
-
-def test_without_patience_the_last_epoch_stays() -> None:
-    model, plain, data = make(), make(), moons()
-    fit(model, config(validation=0.2))
-    kept, _ = holdout(50, 0.2, 0, data.y)
-    fit(plain, config(), dataset(data.X[kept], data.y[kept]))
-    assert same(model, plain)
 
 
 # --- weights --------------------------------------------------------------------------------------
@@ -427,11 +413,6 @@ def test_resumed_at_every_epoch(loop: str, variant: str) -> None:
 def test_single_precision_shared_weights_and_regressions_are_resumed_too(loop: str) -> None:
     check_resumed(config(loop), moons(), dtype=torch.float32, time_invariant=True)
     check_resumed(config(loop), products(), task="regression")
-
-
-@pytest.mark.parametrize("optimizer", ["SGD", "NAdam"])
-def test_other_optimizers_are_resumed_too(optimizer: str) -> None:
-    check_resumed(config("autograd", optimizer=optimizer), moons())
 
 
 @every_loop

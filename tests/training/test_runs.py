@@ -354,7 +354,7 @@ def test_interrupted_after_any_epoch_the_bits_are_the_same(case: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "more", ['{"epoch": 3, "loss": 0.1}\n{"epoch": 4, "loss": 0.1}\n', '{"epoch": 3, "lo', "{"]
+    "more", ['\n{"epoch": 3, "loss": 0.1}\n{"epoch": 4, "loss": 0.1}\n', '{"epoch": 3, "lo', "{"]
 )
 def test_history_is_cut_back_to_the_checkpoint(more: str, whole: Run, tmp_path: Path) -> None:
     run = unfinished(tmp_path / "run", epoch=2)

@@ -439,8 +439,13 @@ def _end_of_epoch(path: Path, epoch: int) -> int:
     Raises:
         FileFormatError: a line cannot be read.
     """
-    kept = sum(line["epoch"] <= epoch for line in read_history(path))
-    return len(b"".join(path.read_bytes().splitlines(keepends=True)[:kept])) if kept else 0
+    kept, end = sum(line["epoch"] <= epoch for line in read_history(path)), 0
+    for line in path.read_bytes().splitlines(keepends=True) if kept else ():
+        kept -= bool(line.strip())  # blank lines are no records
+        if kept < 0:
+            break
+        end += len(line)
+    return end
 
 
 def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:

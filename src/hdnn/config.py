@@ -18,10 +18,17 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -34,8 +41,8 @@ MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
 """More than this is a typing error."""
 SANITY = (MOST, MOST_POINTS, MOST_LAYERS, MOST_WIDTH)
 """Bounds that the documentation does not mention."""
-MOST_SHOWN, LONGEST = 80, 400
-"""Characters of a value in a message, and of a message about a file."""
+MOST_SHOWN = 80
+"""Characters of a value in a message."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -88,25 +95,16 @@ Channels = Annotated[tuple[Width, ...], MinLen(1)]
 ClassWeight = Annotated[str, one_of("balanced")] | tuple[Weight, ...]
 
 
-def setting(
-    default: Any,
-    help: str,
-    *flags: str,
-    group: str = "",
-    depends: str = "",
-    constant: str | None = None,
-) -> Any:
+def setting(default: Any, help: str, *flags: str, depends: str = "") -> Any:
     """Define a setting.
 
     Args:
         default: its value where nothing is given and the data do not decide.
         help: one sentence.
         flags: of ``hdnn train``; none for a setting that is reached by ``--set`` only.
-        group: where help lists the flag, if not with the others of its table.
         depends: for a setting that depends on the data: the rule.
-        constant: what the flag, which then takes no value, sets.
     """
-    extra: Any = {"flags": [*flags], "group": group, "depends": depends, "constant": constant}
+    extra: Any = {"flags": [*flags], "depends": depends}
     return Field(default, description=help, json_schema_extra=extra)
 
 
@@ -207,7 +205,7 @@ class DataConfig(Settings):
         False, "Folders of images: fail on a file that cannot be read.", "--strict"
     )
     digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
-    seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed", group="Run")
+    seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed")
 
     @property
     def is_image(self) -> bool:
@@ -346,7 +344,6 @@ class TrainingConfig(Settings):
         depends="planar problems: as tuned for Table 1; tables: 0.3 / width (regression: "
         "0.4 / width), two thirds of it with a constant schedule; images: 0.04 (paper)",
     )
-    betas: Annotated[tuple[Share, Share], LISTED] = setting((0.9, 0.999), "Decay rates of Adam.")
     schedule: Annotated[str, one_of("constant", "exponential", "cosine", "one-cycle")] = setting(
         "constant",
         "Learning rate over epochs: constant, exponential (times decay after each), cosine (to 0), "
@@ -368,15 +365,11 @@ class TrainingConfig(Settings):
         "0.01 to 1; images: 0.0002",
     )
     solver: Annotated[str, one_of("newton", "adam")] = setting(
-        "newton", "coordinate: how the output layer is solved: newton or adam."
+        "newton", "coordinate: how the output layer is solved: by ten iterations of newton or adam."
     )
-    solver_iterations: Positive = setting(10, "coordinate: iterations of that solver.")
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam", "A name in torch.optim.")
     weight_decay: Weight = setting(0.0, "joint: weight decay of the optimizer, on all weights.")
     warmup: Weight = setting(0.0, "Epochs over which the learning rate rises linearly from 0.")
-    label_smoothing: Share = setting(
-        0.0, "joint: fraction of a label that is spread over all classes."
-    )
     averaging: Share = setting(
         0.0, "joint: decay of a running average of the weights, which is returned; 0 for none."
     )
@@ -384,13 +377,9 @@ class TrainingConfig(Settings):
     rotate: Weight = setting(0.0, "Images: random rotations of up to this many degrees.")
     zoom: Share = setting(0.0, "Images: random scaling by 1 plus or minus this.")
     flip: bool = setting(False, "Images: mirror half of the images.")
-    erase: Count = setting(0, "Images: side of a random square set to black.")
     clip: Above | None = setting(None, "Largest norm of the hidden layers' gradient.")
     class_weight: Annotated[ClassWeight, LISTED] | None = setting(
-        None,
-        "Weight classes inversely to their frequency.",
-        "--balanced",
-        constant="balanced",
+        None, "Weight classes inversely to their frequency.", "--balanced"
     )
     validation: Share = setting(
         0.0, "Fraction of the training data held out to monitor training.", "--validation"
@@ -408,7 +397,6 @@ class TrainingConfig(Settings):
         "cpu",
         "Device to train on: cpu, cuda, mps, or auto (an accelerator for images).",
         "--device",
-        group="Run",
     )
 
     def __post_init__(self) -> None:
@@ -418,14 +406,9 @@ class TrainingConfig(Settings):
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
 
     @property
-    def solves_output(self) -> bool:
-        """Whether the output layer is the minimizer given the hidden layers."""
-        return self.method != "joint"
-
-    @property
     def distorts(self) -> bool:
         """Whether images are changed at random."""
-        return bool(self.shift or self.rotate or self.zoom or self.flip or self.erase)
+        return bool(self.shift or self.rotate or self.zoom or self.flip)
 
     def learning_rate_at(self, epoch: float) -> float:
         """The learning rate at an epoch, counted from 0; a fraction is a place within it.
@@ -509,7 +492,6 @@ class Config(Settings):
         "Defaults for settings you do not pass: tuned (default) or paper; for images paper "
         "(default), convolutional or convolutional-flipped.",
         "--protocol",
-        group="Training",
     )
 
     if TYPE_CHECKING:  # a table may be given as a dictionary
@@ -554,9 +536,7 @@ class Config(Settings):
         try:
             return cls(**tables)
         except HdnnError as error:
-            message = str(error)
-            message = message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
-            raise HdnnError(f"{where}: {message}") from error
+            raise HdnnError(f"{where}: {error}") from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -590,59 +570,29 @@ class Setting:
     help: str
     annotation: Any
     range: str
-    flags: tuple[str, ...]
-    group: str
+    flags: list[str]
     depends: str
-    constant: str | None
-
-
-GROUPS = {
-    "data": "Data",
-    "model": "Network",
-    "training": "Training",
-    "record": "Run",
-    "": "Training",
-}
-_SIGNS = ((Ge, "ge", ">="), (Gt, "gt", ">"), (Le, "le", "<="), (Lt, "lt", "<"))
 
 
 @functools.cache
 def all_settings() -> tuple[Setting, ...]:
     """Every setting of every table, in order; the table of `protocol` is ""."""
-    found = [
-        _definition(name, key, info)
-        for name, kind in TABLES.items()
-        for key, info in kind.__pydantic_fields__.items()
-    ]
-    top: Any = Config
-    return (*found, _definition("", "protocol", top.__pydantic_fields__["protocol"]))
+    found = []
+    for table, kind in {**TABLES, "": Config}.items():
+        schemas = TypeAdapter(kind).json_schema()["properties"]
+        for name, info in kind.__pydantic_fields__.items():
+            if table or name == "protocol":
+                words = info.default, info.description, info.annotation, _range(schemas[name])
+                found.append(Setting(table, name, *words, **info.json_schema_extra))
+    return tuple(found)
 
 
-def _definition(table: str, name: str, info: Any) -> Setting:
-    extra = info.json_schema_extra
-    return Setting(
-        table,
-        name,
-        info.default,
-        info.description,
-        info.annotation,
-        _range([*info.metadata, *_metadata(info.annotation)]),
-        tuple(extra["flags"]),
-        extra["group"] or GROUPS[table],
-        extra["depends"],
-        extra["constant"],
-    )
-
-
-def _metadata(annotation: Any) -> list[Any]:
-    """The bounds of ``Annotated[...] | None``."""
-    return [part for each in get_args(annotation) for part in getattr(each, "__metadata__", ())]
-
-
-def _range(bounds: list[Any]) -> str:
+def _range(schema: dict[str, Any]) -> str:
+    """The bounds of a number in a JSON schema, also of one that may be missing or a list."""
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     return ", ".join(
-        f"{sign} {getattr(bound, name):g}"
-        for kind, name, sign in _SIGNS
-        for bound in bounds
-        if isinstance(bound, kind) and getattr(bound, name) not in SANITY
+        f"{sign} {part[key]:g}"
+        for part in schema.get("anyOf", [schema])
+        for key, sign in signs.items()
+        if key in part and part[key] not in SANITY
     )

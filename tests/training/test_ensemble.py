@@ -115,7 +115,7 @@ def test_a_member_may_diverge_where_that_is_said(loop: str) -> None:
     ("options", "message"),
     [
         ({"method": "joint"}, "method='coordinate'"),
-        ({"optimizer": "SGD"}, "optimizer='adam'"),
+        ({"optimizer": "SGD"}, "optimizer='Adam'"),
         ({"validation": 0.2}, "class weights and validation"),
         ({"class_weight": "balanced"}, "class weights and validation"),
         ({"device": "cuda"}, "on the CPU"),

@@ -12,8 +12,15 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import hdnn
 from hdnn.files import finite
-from hdnn.training.evaluation import doubts, evaluate, evaluate_fully, references
-from hdnn.training.metrics import calibration_error, classification_metrics, regression_metrics
+from hdnn.training.evaluation import (
+    calibration_error,
+    classification_metrics,
+    doubts,
+    evaluate,
+    evaluate_fully,
+    references,
+    regression_metrics,
+)
 
 
 def model_of(features: int, outputs: int, task: str) -> hdnn.Model:

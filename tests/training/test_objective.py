@@ -61,35 +61,6 @@ def test_values_and_gradients_by_hand(loss: str, weight: Tensor) -> None:
     assert torch.autograd.gradcheck(lambda v: data_loss(v, target, weight, loss), values)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_weight_counts_a_sample_so_many_times(loss: str) -> None:
-    values, target = _problem(loss)
-    count = torch.tensor([1, 3, 0, 2, 1])
-    repeated = data_loss(
-        values.repeat_interleave(count, 0), target.repeat_interleave(count, 0), torch.ones(7), loss
-    )
-    torch.testing.assert_close(data_loss(values, target, count.double(), loss), repeated)
-    scaled = data_loss(values, target, 1e6 * count.double(), loss)
-    torch.testing.assert_close(scaled, repeated)
-
-
-@pytest.mark.parametrize("loss", ["logistic", "softmax"])
-def test_certain_values_stay_finite(loss: str) -> None:
-    values = torch.full((5, 1 if loss == "logistic" else 3), 800.0)
-    values[:, -1] = -800.0
-    values.requires_grad_()
-    found = data_loss(values, _problem(loss)[1], torch.ones(5), loss)
-    (gradient,) = torch.autograd.grad(found, values)
-    assert math.isfinite(found.detach())
-    assert bool(gradient.isfinite().all())
-
-
-def test_one_target_may_come_as_a_vector() -> None:
-    values, target = torch.randn(5, 1), torch.randn(5)
-    expected = (WEIGHT * (values[:, 0] - target) ** 2).sum() / 2 / WEIGHT.sum()
-    torch.testing.assert_close(data_loss(values, target, WEIGHT, "squared"), expected)
-
-
 def test_the_output_penalty_by_hand() -> None:
     W, mu = torch.tensor([[1.0, -2.0], [3.0, 0.5]], requires_grad=True), torch.tensor([2.0, -1.0])
     penalty = output_penalty(W, mu)
@@ -155,12 +126,6 @@ def test_smoothness_of_every_architecture(name: str) -> None:
 def test_smoothness_of_every_structure(structure: str) -> None:
     weights = Weights(structure, features=4, layers=3)
     _check_smoothness(hdnn.HamiltonianNetwork(HamiltonianField("J2", weights), step=0.3))
-
-
-def test_smoothness_of_a_graph() -> None:
-    weights = Weights(np.array([[1, 0, 1], [0, 1, 0]], bool), features=3, layers=3)
-    J = torch.tensor([[0.0, 1, -2], [-1, 0, 3], [2, -3, 0]])
-    _check_smoothness(hdnn.HamiltonianNetwork(HamiltonianField(J, weights), step=0.3))
 
 
 def test_a_skew_parameter_counts_twice() -> None:

@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from hdnn.kernels.native import LOSSES, SolverOptions, obstacle
@@ -195,20 +194,6 @@ def test_separable_and_degenerate_problems_of_scikit_learn(make: Callable[[], Pr
     assert np.abs(problem.gradient(V)).max() < 1e-9
 
 
-def test_the_last_steps_are_not_lost_in_rounding() -> None:
-    """At the minimum f no longer decreases measurably, but the gradient still does."""
-    problem = _badly_scaled()
-    assert problem.newton(problem.start(), 100, 1e-9) < 15
-
-
-def test_two_softmax_outputs_are_a_logistic_one() -> None:
-    """W_1 = -W_0 = W / 2, so that the penalty is half as strong."""
-    one, two = random(LOGISTIC, alpha_c=5e-3), random(LOGISTIC, alpha_c=1e-2)
-    two.loss, two.outputs = SOFTMAX, 2
-    W = one.solve()
-    np.testing.assert_allclose(two.solve(), np.vstack([-W, W]) / 2, atol=1e-10)
-
-
 @pytest.mark.parametrize("weight", [None, np.arange(60.0)], ids=["equal", "weighted"])
 def test_squared_error_solves_the_normal_equations_in_one_iteration(weight: Array | None) -> None:
     problem = random(SQUARED, weight=weight)
@@ -219,41 +204,7 @@ def test_squared_error_solves_the_normal_equations_in_one_iteration(weight: Arra
     np.testing.assert_allclose(V.T, np.linalg.solve(normal, Z.T @ (w * problem.target)), rtol=1e-10)
 
 
-@ALL
-def test_minimum_of_scipy(loss: int) -> None:
-    problem = random(loss, weight=np.arange(60.0) % 3)
-    shape = problem.start().shape
-    found = minimize(
-        lambda v: problem.value(v.reshape(shape)),
-        np.zeros(shape).ravel(),
-        method="BFGS",
-        jac=lambda v: problem.gradient(v.reshape(shape)).ravel(),
-        options={"gtol": 1e-10},
-    )
-    np.testing.assert_allclose(problem.solve().ravel(), found.x, atol=1e-6)
-
-
 # --- degenerate data ------------------------------------------------------------------------------
-
-
-@ALL
-def test_one_sample(loss: int) -> None:
-    outputs = {LOGISTIC: 1, SOFTMAX: 3, SQUARED: 1}[loss]
-    problem = Problem(np.array([[2.0, -1.0]]), [1.0], loss, outputs=outputs)
-    V = problem.solve()
-    assert np.abs(problem.gradient(V)).max() < 1e-10
-    # The minimizer lies in the span of the sample.
-    np.testing.assert_allclose(V / V[:, -1:], np.tile(problem.Z, (outputs, 1)), rtol=1e-9)
-
-
-@ALL
-def test_samples_of_weight_zero_are_not_there(loss: int) -> None:
-    weight = np.ones(60)
-    weight[20:] = 0
-    V = random(loss, weight=weight).solve()
-    whole = random(loss)
-    first = Problem(whole.Z[:20, :-1], whole.target[:20], loss, outputs=whole.outputs)
-    np.testing.assert_allclose(V, first.solve(), atol=1e-12)
 
 
 @ALL

@@ -16,7 +16,8 @@ from hdnn.errors import HdnnError
 Tables = dict[str, Any]
 """Settings as a config file has them: tables by name, and the protocol."""
 
-PANELS = ("Data", "Network", "Training", "Run")
+PANELS = {"data": "Data", "model": "Network", "training": "Training", "": "Training"}
+"""Where help lists the flags of a table; the others, seed and device among them, are of the run."""
 NUMBERS = ("layers", "width")
 """Settings that are a number, or several as in 4,4,4."""
 
@@ -59,13 +60,16 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _flags() -> list[list[Setting]]:
     """The settings that have flags, in the order of the help; --seed sets several."""
-    found: dict[tuple[str, ...], list[Setting]] = {}
+    found: dict[str, list[Setting]] = {}
     for each in all_settings():
         if each.flags:
-            found.setdefault(each.flags, []).append(each)
-    # The seed is of three tables; it is listed with the run.
-    ordered = [sorted(same, key=lambda each: each.group != "Run") for same in found.values()]
-    return sorted(ordered, key=lambda same: PANELS.index(same[0].group))
+            found.setdefault(each.flags[0], []).append(each)
+    order = [*PANELS.values(), "Run"]
+    return sorted(found.values(), key=lambda same: order.index(_panel(same[0])))
+
+
+def _panel(setting: Setting) -> str:
+    return "Run" if setting.name in ("seed", "device") else PANELS.get(setting.table, "Run")
 
 
 def _parameter(setting: Setting) -> str:
@@ -74,7 +78,7 @@ def _parameter(setting: Setting) -> str:
 
 def _kind(setting: Setting) -> Any:
     """The type that the command line reads; a number or a list of numbers is text, as in 4,4,4."""
-    if setting.constant is not None:
+    if setting.name == "class_weight":
         return bool
     if setting.name in ("drop", "categorical", "numeric", "target"):
         return list[str]
@@ -99,15 +103,15 @@ def _option(setting: Setting) -> Any:
         *setting.flags,
         help=words,
         metavar=shown_type,
-        rich_help_panel=setting.group,
+        rich_help_panel=_panel(setting),
         show_default=False,
     )
 
 
 def _read(setting: Setting, value: Any) -> Any:
     """A value of the command line as a config file would have it."""
-    if setting.constant is not None:
-        return setting.constant
+    if setting.name == "class_weight":
+        return "balanced"
     if setting.name not in NUMBERS:
         return value
     try:

@@ -196,16 +196,17 @@ def _interruptible(run: Run) -> Iterator[None]:
 def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """What was reached, beside a linear model and a baseline, and what to doubt."""
     from hdnn.training.diagnosis import convergence_warning, overfitting_warning
-    from hdnn.training.evaluation import compare_with_references
+    from hdnn.training.evaluation import doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
 
     _, data, model = prepared
-    references, warnings = compare_with_references(model, data)
+    test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
+    others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
     found = convergence_warning(model, data, history), overfitting_warning(metrics)
-    warnings = [*filter(None, found), *warnings]
+    warnings = [*filter(None, found), *doubts(evaluate_fully(model, *test), others)]
     if as_json:
-        added = {**references, "warnings": warnings}
+        added = {**others, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})
         return
     for part, values in metrics.items():
@@ -213,7 +214,7 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
             f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float)
         )
         say(f"{part:8}  {figures}  ({values['samples']} samples)")
-    show_references(references, warnings)
+    show_references(others, warnings)
 
 
 def _say_next(run: Run, reported: bool) -> None:

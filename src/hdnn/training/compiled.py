@@ -21,7 +21,7 @@ from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.loops import Batches, Epoch, Loop, Observer
-from hdnn.training.output_solver import MOST_UNKNOWNS, TOLERANCE
+from hdnn.training.output_solver import ITERATIONS, MOST_UNKNOWNS, TOLERANCE
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
@@ -35,8 +35,8 @@ def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     known = ("Adam", "AdamW") if joint else ("Adam",)
     if config.optimizer not in known:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
-    if config.averaging or config.label_smoothing:
-        return "the kernels know no averaging and no label smoothing"
+    if config.averaging:
+        return "the kernels know no averaging"
     if not isinstance(model.stem, TableStem) or len(model.blocks) != 1:
         return "the model is no single network on a table"
     if not joint and any(p.requires_grad for p in model.stem.parameters()):
@@ -119,13 +119,13 @@ class CompiledTraining:
             "shared_data": int(len(X) == 1),
             "decoupled": int(config.optimizer == "AdamW"),
             "solver": native.SOLVERS.index(config.solver),
-            "solver_iterations": config.solver_iterations,
+            "solver_iterations": ITERATIONS,
             "alpha": config.alpha,
             "alpha_c": config.alpha_c,
             "clip": config.clip or 0.0,
             "weight_decay": config.weight_decay if joint else 0.0,
-            "beta1": config.betas[0],
-            "beta2": config.betas[1],
+            "beta1": 0.9,
+            "beta2": 0.999,
             "tolerance": TOLERANCE,
             "solver_rate": config.learning_rate,
             "steps_networks": len(steps),

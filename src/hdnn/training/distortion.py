@@ -12,7 +12,7 @@ from hdnn.config import TrainingConfig
 
 
 def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
-    """A batch, each image shifted, rotated, resized, mirrored and with a square erased.
+    """A batch, each image shifted, rotated, resized and mirrored.
 
     What is drawn depends on the config's seed and on the place only, so that a training that is
     interrupted goes on with the same images.
@@ -26,19 +26,11 @@ def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
     >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
-    if not distorts(config):
+    if not config.distorts:
         return images
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
-    if config.rotate or config.zoom:
-        images = _warp(images, config, generator)
-    elif config.shift or config.flip:
-        images = _move(images, config, generator)
-    return _erase(images, config.erase, generator) if config.erase else images
-
-
-def distorts(config: TrainingConfig) -> bool:
-    """Whether a config changes images at random."""
-    return bool(config.shift or config.rotate or config.zoom or config.flip or config.erase)
+    change = _warp if config.rotate or config.zoom else _move
+    return change(images, config, generator)
 
 
 def _mix(*numbers: int) -> int:
@@ -93,16 +85,3 @@ def _warp(images: Tensor, config: TrainingConfig, generator: torch.Generator) ->
     grid = F.affine_grid(maps, list(images.shape), align_corners=False)
     warped = F.grid_sample(images.to(dtype), grid, align_corners=False)
     return warped.round_().to(torch.uint8) if images.dtype == torch.uint8 else warped
-
-
-def _erase(images: Tensor, side: int, generator: torch.Generator) -> Tensor:
-    """A black square each, its center anywhere."""
-    count, _, height, width = images.shape
-    inside = []
-    for length in (height, width):
-        center = torch.randint(0, length, (count, 1), generator=generator)
-        inside.append(
-            (torch.arange(length) - (center - side // 2)).div(side, rounding_mode="floor") == 0
-        )
-    square = inside[0][:, None, :, None] & inside[1][:, None, None, :]
-    return images.masked_fill(square, 0)

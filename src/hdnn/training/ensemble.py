@@ -99,12 +99,12 @@ def _check(
             f"an ensemble of {len(seeds)} networks is trained on X (E, samples, n) and classes "
             f"(E, samples), got {tuple(X.shape)} and {tuple(y.shape)}"
         )
-    if (config.method, config.optimizer) != ("coordinate", "Adam"):
-        raise HdnnError("an ensemble is trained with method='coordinate', optimizer='adam'")
-    if config.class_weight is not None or config.validation or config.device not in ("cpu", "auto"):
+    usual = (config.method, config.optimizer) == ("coordinate", "Adam")
+    plain = config.class_weight is None and not config.validation
+    if not usual or not plain or config.device not in ("cpu", "auto"):
         raise HdnnError(
-            "an ensemble is trained on the CPU, without class weights and validation; train its "
-            "networks one by one with Trainer"
+            "an ensemble is trained with method='coordinate' and optimizer='Adam' on the CPU, "
+            "without class weights and validation; train its networks one by one with Trainer"
         )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from hdnn.data import Dataset
 from hdnn.models import Model
 from hdnn.progress import track
-from hdnn.training.metrics import Array, classification_metrics, regression_metrics
-from hdnn.training.objective import count_correct, data_loss, loss_name
+from hdnn.training.objective import data_loss, loss_name
+
+Array = NDArray[Any]
 
 CHUNK = 1 << 20
 """Numbers that enter the network at once."""
@@ -21,6 +23,10 @@ MOST_NUMBERS = 4_000_000
 """A linear model is fitted on so many rows that its table has at most this many numbers."""
 LARGEST = 1e6
 """Values beyond it, in standardized columns, are slips that no linear solver survives."""
+BINS = 15
+"""Of equal width, into which `calibration_error` sorts the samples by confidence."""
+SUMMARY = ("samples", "loss", "accuracy", "rmse", "mae", "r2")
+"""The figures that a run keeps."""
 
 
 @torch.no_grad()
@@ -36,38 +42,33 @@ def logits_of(model: Model, states: Tensor) -> Tensor:
         model.train(before)
 
 
-def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, float | int]:
-    """The figures of a finished run: loss and accuracy, or loss, RMSE, MAE and R^2.
+def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
+    """The figures of a finished run: those of `evaluate_fully` that are named in `SUMMARY`.
 
     Args:
         model: the trained model.
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
     """
-    logits = logits_of(model, model.prepare(X))
-    loss, weight = loss_name(model.task, logits.shape[1]), torch.ones(len(X), dtype=logits.dtype)
-    found = {"samples": len(X), "loss": float(data_loss(logits, target, weight, loss))}
-    if model.task == "classification":
-        return found | {"accuracy": count_correct(logits, target, loss) / len(X)}
-    figures = predictions_metrics(model, logits.double().numpy(), target.numpy())
-    return found | {name: figures[name] for name in ("rmse", "mae", "r2")}
+    figures = evaluate_fully(model, X, target)
+    return {name: figures[name] for name in SUMMARY if name in figures}
 
 
 def evaluate_fully(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
-    """As `evaluate`, with all that `hdnn.training.metrics` has, by class or by target too.
-
-    Args:
-        model: the trained model.
-        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
-        target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
-    """
-    outputs = logits_of(model, model.prepare(X)).double()
-    if model.task == "classification":
-        if outputs.shape[1] == 1:  # of the second of two classes
-            outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    """The loss, and all figures of `predictions_metrics`; arguments as of `evaluate`."""
+    logits = logits_of(model, model.prepare(X))
+    loss, weight = loss_name(model.task, logits.shape[1]), torch.ones(len(X), dtype=logits.dtype)
+    outputs = logits.double()
+    if loss == "logistic":  # the one output is of the second of two classes
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    if loss != "squared":
         outputs = outputs.softmax(1)
     figures = predictions_metrics(model, outputs.numpy(), target.numpy())
-    return figures | evaluate(model, X, target)
+    return {
+        "samples": len(X),
+        "loss": float(data_loss(logits, target, weight, loss)),
+        **figures,
+    }
 
 
 def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict[str, Any]:
@@ -82,6 +83,124 @@ def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict
         return classification_metrics(target, predictions, model.labels)
     names = model.target_names or [str(k) for k in range(predictions.shape[1])]
     return regression_metrics(target.reshape(predictions.shape), predictions, names)
+
+
+# --- figures of predictions, by scikit-learn ------------------------------------------------------
+
+
+def classification_metrics(
+    target: Array, probabilities: Array, labels: Sequence[Any]
+) -> dict[str, Any]:
+    """Figures of a classifier, overall and by class.
+
+    ROC AUC and average precision are the mean over classes (one against the rest); of two classes,
+    those of the rarer one, which is the one that is looked for. What the samples do not define is
+    NaN.
+
+    Args:
+        target: class numbers, ``(samples,)``.
+        probabilities: ``(samples, classes)``.
+        labels: the names of the classes.
+
+    Returns:
+        accuracy, log_loss, roc_auc, average_precision, calibration_error; ``classes``, with label,
+        samples, precision, recall, f1, roc_auc and average_precision of each; ``confusion``, where
+        row i and column j hold the number of samples of class i that were taken for class j.
+    """
+    from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support
+
+    numbers = list(range(len(labels)))
+    predicted = probabilities.argmax(1)
+    finite = bool(np.isfinite(probabilities).all())
+    by_class = precision_recall_fscore_support(target, predicted, labels=numbers, zero_division=0)
+    areas = [_areas(target == k, probabilities[:, k], finite) for k in numbers]
+    if len(labels) == 2:
+        overall = areas[0] if 2 * np.count_nonzero(target == 0) < len(target) else areas[1]
+    else:
+        overall = _mean([area[0] for area in areas]), _mean([area[1] for area in areas])
+    classes = [
+        {
+            "label": label,
+            "samples": int(count),
+            "precision": float(precision),
+            "recall": float(recall),
+            "f1": float(f1),
+            "roc_auc": area[0],
+            "average_precision": area[1],
+        }
+        for label, precision, recall, f1, count, area in zip(labels, *by_class, areas, strict=True)
+    ]
+    nan = float("nan")
+    return {
+        "accuracy": float((predicted == target).mean()),
+        "log_loss": float(log_loss(target, probabilities, labels=numbers)) if finite else nan,
+        "roc_auc": overall[0],
+        "average_precision": overall[1],
+        "calibration_error": calibration_error(target, probabilities) if finite else nan,
+        "classes": classes,
+        "confusion": confusion_matrix(target, predicted, labels=numbers).tolist(),
+    }
+
+
+def _areas(is_class: Array, scores: Array, finite: bool) -> tuple[float, float]:
+    """ROC AUC and average precision of one class; NaN where all or none are of the class."""
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    if not finite or is_class.all() or not is_class.any():
+        return float("nan"), float("nan")
+    return (
+        float(roc_auc_score(is_class, scores)),
+        float(average_precision_score(is_class, scores)),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def calibration_error(target: Array, probabilities: Array) -> float:
+    """The expected calibration error: the mean gap between confidence and accuracy.
+
+        ECE = sum over bins of (samples in the bin / samples) |accuracy - mean confidence|
+
+    Args:
+        target: class numbers, ``(samples,)``.
+        probabilities: ``(samples, classes)``; the largest of a sample is its confidence.
+    """
+    confidence = probabilities.max(1)
+    gap = (probabilities.argmax(1) == target) - confidence
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return float(np.abs(np.bincount(bins, weights=gap)).sum() / len(target))
+
+
+def regression_metrics(target: Array, predicted: Array, names: Sequence[str]) -> dict[str, Any]:
+    """R2, RMSE and MAE of values ``(samples, targets)``: over all targets, and of each.
+
+    R2 over several targets weighs each by its variance; it is NaN where the values do not vary.
+    """
+    overall = _errors(target, predicted)
+    columns = zip(names, target.T, predicted.T, strict=True)
+    each = [{"name": name, **_errors(a[:, None], b[:, None])} for name, a, b in columns]
+    return overall | {"targets": each}
+
+
+def _errors(target: Array, predicted: Array) -> dict[str, float]:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+    nan = float("nan")
+    if not np.isfinite(predicted).all():
+        return {"r2": nan, "rmse": nan, "mae": nan}
+    varies = bool((target != target[0]).any())
+    r2 = float(r2_score(target, predicted, multioutput="variance_weighted")) if varies else nan
+    return {
+        "r2": r2,
+        "rmse": float(np.sqrt(mean_squared_error(target, predicted))),
+        "mae": float(mean_absolute_error(target, predicted)),
+    }
+
+
+# --- references -----------------------------------------------------------------------------------
 
 
 def references(
@@ -162,20 +281,3 @@ def doubts(figures: dict[str, Any], references: dict[str, dict[str, Any]]) -> li
             label = str(row["label"])[:40]
             found.append(f"class {label!r} ({row['samples']} samples) is never predicted")
     return found
-
-
-def compare_with_references(
-    model: Model, data: Dataset
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """References and doubts of a training, on what it held out, else on the training data.
-
-    Args:
-        model: the trained model.
-        data: what it was trained on.
-
-    Returns:
-        As `references`, and as `doubts`.
-    """
-    test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
-    found = references(model, data.X, data.y, *test)
-    return found, doubts(evaluate_fully(model, *test), found)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +21,12 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
-from hdnn.training.distortion import distort, distorts
+from hdnn.training.distortion import distort
 from hdnn.training.objective import count_correct, data_loss, loss_name, penalty
-from hdnn.training.optimizers import Average, make_optimizer, restore_optimizer
 from hdnn.training.output_solver import solve_output
 
-BATCHES = "batches of this epoch"
-"""The step of an epoch, as `hdnn.progress` reports it."""
+FLOAT16_TINY = 2.0**-24
+"""The least number above 0 in float16."""
 
 
 class Epoch(NamedTuple):
@@ -122,7 +123,7 @@ class AutogradLoop(Loop):
         self.model.train()
         batches = order.split(self.config.batch_size)
         sums, correct = np.zeros(2), 0
-        for k, chosen in enumerate(track(batches, BATCHES)):
+        for k, chosen in enumerate(track(batches, "batches of this epoch")):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
             plain, penalized, hits = self.gradients(chosen, number, k, len(batches))
@@ -155,13 +156,11 @@ class AutogradLoop(Loop):
         states, target, weight = batch.to(head.weight.device)
         self.optimizer.zero_grad()
         out = self.model.hidden(states)
-        if not bool(weight.sum() > 0):  # nothing is known about the hidden layers: no step
-            return 0.0, 0.0, count_correct(head(out).detach(), target, self.loss)
         if not self.joint:
             solve_output(self.model, out.detach(), target, weight, config)
         W, mu = (part if self.joint else part.detach() for part in (head.weight, head.bias))
         logits = F.linear(out, W, mu)
-        plain = data_loss(logits, target, weight, self.loss, config.label_smoothing)
+        plain = data_loss(logits, target, weight, self.loss)
         penalized = plain + penalty(self.model, W, mu, config)
         penalized.backward()
         if self.observer is not None and (number * count + place) % self.observer.every == 0:
@@ -181,6 +180,82 @@ class AutogradLoop(Loop):
         restore_optimizer(self.optimizer, state["optimizer"])
         if self.average is not None:
             self.average.restore(state["average"])
+
+
+def make_optimizer(
+    parameters: list[nn.Parameter], config: TrainingConfig, weight_decay: float
+) -> torch.optim.Optimizer:
+    """The optimizer of a config, by its name in `torch.optim`, in its fused form."""
+    kind: Any = getattr(torch.optim, config.optimizer)
+    accepted = inspect.signature(kind).parameters
+    if weight_decay and "weight_decay" not in accepted:
+        raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
+    wanted = {"fused": True, "weight_decay": weight_decay}
+    options = {name: value for name, value in wanted.items() if name in accepted}
+    optimizer: torch.optim.Optimizer = kind(parameters, lr=config.learning_rate, **options)
+    eps = optimizer.defaults.get("eps")  # Adafactor has two, which it knows to choose by itself
+    half = torch.float16 in {p.dtype for p in parameters}
+    if half and isinstance(eps, float) and eps < FLOAT16_TINY:
+        raise HdnnError(
+            f"{config.optimizer} divides by numbers that are 0 in float16; train in bfloat16 or "
+            "float32, or under torch.autocast in a loop of your own"
+        )
+    return optimizer
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
+    """Put back the entry "state" of an optimizer's `state_dict`."""
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state)})
+    # Numbers such as NAdam's mu_product have a dtype of their own, which torch rounds to that of
+    # the parameters.
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for place, entries in state.items():
+        held = optimizer.state[parameters[place]]
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.ndim == 0:
+                held[name] = value.to(held[name].device, copy=True)
+
+
+class Average:
+    """avg <- d avg + (1 - d) weights after every iteration, d = min(decay, (1 + t) / (10 + t)).
+
+    The average often generalizes better than the last weights. Early iterations count less, so that
+    the initial weights are forgotten soon. Running statistics of normalizations are averaged like
+    weights.
+
+    >>> line = nn.Linear(1, 1)
+    >>> average = Average(line, 0.9)
+    >>> average.update()
+    >>> torch.equal(average.weights["weight"], line.weight)
+    True
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model, self.decay, self.count = model, decay, 0
+        self.weights = {name: t.detach().clone() for name, t in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights of now into the average."""
+        keep = min(self.decay, (1 + self.count) / (10 + self.count))
+        self.count += 1
+        now = self.model.state_dict()
+        numbers = [name for name, t in now.items() if t.is_floating_point()]
+        torch._foreach_lerp_(
+            [self.weights[name] for name in numbers], [now[name] for name in numbers], 1 - keep
+        )
+        for name in now.keys() - set(numbers):
+            self.weights[name].copy_(now[name])
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next update depends on."""
+        return {"count": self.count, "weights": self.weights}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a state."""
+        self.count = int(state["count"])
+        for name, tensor in self.weights.items():
+            tensor.copy_(state["weights"][name])
 
 
 def layer_gradient_norms(network: HamiltonianNetwork) -> np.ndarray:
@@ -217,14 +292,8 @@ def _check_settings(model: Model, config: TrainingConfig) -> None:
         raise HdnnError(
             f"an image classifier is trained with method='joint', not {config.method!r}"
         )
-    if images and config.loop == "compiled":
-        raise HdnnError("loop='compiled' serves models for tables; use loop='auto' for images")
-    if distorts(config) and not images:
-        raise HdnnError("shift, rotate, zoom, flip and erase are for images")
-    for_joint = config.averaging or config.label_smoothing or config.warmup
-    if config.method != "joint" and (for_joint or config.schedule == "one-cycle"):
-        raise HdnnError(
-            "averaging, label_smoothing, warmup and the one-cycle schedule are for method='joint'"
-        )
-    if config.label_smoothing and loss_name(model.task, model.head.out_features) != "softmax":
-        raise HdnnError("label_smoothing is for classification with three classes or more")
+    if config.distorts and not images:
+        raise HdnnError("shift, rotate, zoom and flip are for images")
+    for_joint = config.averaging or config.warmup or config.schedule == "one-cycle"
+    if config.method != "joint" and for_joint:
+        raise HdnnError("averaging, warmup and the one-cycle schedule are for method='joint'")

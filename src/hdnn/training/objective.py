@@ -19,9 +19,7 @@ def loss_name(task: str, outputs: int) -> str:
     return "logistic" if outputs == 1 else "softmax"
 
 
-def data_loss(
-    logits: Tensor, target: Tensor, weight: Tensor, loss: str, smoothing: float = 0.0
-) -> Tensor:
+def data_loss(logits: Tensor, target: Tensor, weight: Tensor, loss: str) -> Tensor:
     """sum_i w_i loss_i / sum_i w_i.
 
     Args:
@@ -29,14 +27,13 @@ def data_loss(
         target: class numbers ``(samples,)``, or values ``(samples, outputs)``.
         weight: ``(samples,)``.
         loss: "logistic", "softmax" (cross-entropy) or "squared" (half the squared distance).
-        smoothing: share of a label that is spread over all classes, for "softmax".
     """
     if loss == "logistic":
         losses = F.binary_cross_entropy_with_logits(
             logits[:, 0], target.to(logits.dtype), reduction="none"
         )
     elif loss == "softmax":
-        losses = F.cross_entropy(logits, target, reduction="none", label_smoothing=smoothing)
+        losses = F.cross_entropy(logits, target, reduction="none")
     else:
         losses = (logits - target.reshape_as(logits)).square().sum(-1) / 2
     return (weight * losses).sum() / weight.sum()

@@ -25,6 +25,8 @@ from hdnn.training.objective import loss_name
 Array = np.ndarray
 MOST_UNKNOWNS = 160
 """The largest output layer that the kernel solves; beyond it a matrix library wins."""
+ITERATIONS = 10
+"""Of Newton or Adam, at most, in every iteration of the training."""
 TOLERANCE = 1e-9
 """Where the Newton solver stops: the largest entry of the gradient."""
 LINE_SEARCH = 40  # halvings of a Newton step before giving up
@@ -75,9 +77,7 @@ def solve_output(
     w = weight.cpu().double().numpy()
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy()
     loss = loss_name(model.task, head.out_features)
-    options = SolverOptions(
-        config.solver, config.solver_iterations, TOLERANCE, config.learning_rate, *config.betas
-    )
+    options = SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
     solve(Problem(with_ones(out), T, w / w.sum(), loss, config.alpha_c), V, options)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
@@ -104,14 +104,11 @@ def solve(problem: Problem, V: Array, options: SolverOptions) -> int:
 def adam(problem: Problem, V: Array, options: SolverOptions) -> int:
     """A few steps of Adam from zero, as the paper's own code does; arguments as in `solve`."""
     V[:] = 0
-    first, second = np.zeros_like(V), np.zeros_like(V)
-    beta1, beta2 = options.beta1, options.beta2
-    for t in range(1, options.iterations + 1):
-        _, G, _ = problem.evaluate(V)
-        first = beta1 * first + (1 - beta1) * G
-        second = beta2 * second + (1 - beta2) * G * G
-        m, v = first / (1 - beta1**t), second / (1 - beta2**t)
-        V -= options.learning_rate * m / (np.sqrt(v) + 1e-8)
+    point = torch.from_numpy(V)  # the same memory
+    optimizer = torch.optim.Adam([point], lr=options.learning_rate)
+    for _ in range(options.iterations):
+        point.grad = torch.from_numpy(problem.evaluate(V)[1])
+        optimizer.step()
     return options.iterations
 
 

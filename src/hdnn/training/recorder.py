@@ -7,8 +7,7 @@ In a run folder its recordings are in ``gradients.jsonl``, one line of JSON for 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from hdnn.analysis.norms import Norms, spaced_depths
 from hdnn.analysis.profile import profile
-from hdnn.config import DEPTHS, SAMPLES
+from hdnn.config import DEPTHS, SAMPLES, RecordConfig
 from hdnn.errors import HdnnError
 from hdnn.files import finite, read_json_lines
 from hdnn.models import Model
@@ -70,25 +69,6 @@ class Recording:
         )
         return plain
 
-    @classmethod
-    def from_dict(cls, line: Mapping[str, Any]) -> Recording:
-        """The recording of a line; ValueError where that is none.
-
-        Args:
-            line: as `to_dict` gives it.
-
-        Returns:
-            The recording.
-        """
-        epoch, iteration, norms = line["epoch"], line["iteration"], Norms.from_dict(line)
-        columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
-        if type(epoch) is not int or type(iteration) is not int or epoch < 1:
-            raise ValueError("epoch and iteration are integers")
-        if any(column.shape != (len(norms.layers),) for column in columns):
-            raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
-        gradient = tuple(_number(value) for value in line["gradient"])
-        return cls(epoch, iteration, norms, gradient, _number(line["gradient_norm"]))
-
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
@@ -96,12 +76,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
-    """The recordings of a file ``gradients.jsonl``.
+def read_recordings(path: Path) -> list[dict[str, Any]]:
+    """The recordings of a file ``gradients.jsonl``, as `Recording.to_dict` gives them.
 
     Args:
         path: the file.
@@ -112,7 +88,17 @@ def read_recordings(path: str | os.PathLike[str]) -> list[Recording]:
     Raises:
         FileFormatError: a line is no recording.
     """
-    return read_json_lines(Path(path), Recording.from_dict)
+    return read_json_lines(path, _check_line)
+
+
+def _check_line(line: dict[str, Any]) -> dict[str, Any]:
+    norms = Norms.from_dict(line)
+    columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
+    if any(type(line[name]) is not int for name in ("epoch", "iteration")):
+        raise ValueError("epoch and iteration are integers")
+    if any(column.shape != (len(norms.layers),) for column in columns):
+        raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
+    return line
 
 
 class Recorder:
@@ -146,10 +132,10 @@ class Recorder:
     def __init__(
         self, every: int = 10, depths: int | Sequence[int] = DEPTHS, samples: int = SAMPLES
     ) -> None:
-        for name, value in (("every", every), ("samples", samples)):
-            if type(value) is not int or value < 1:
-                raise HdnnError(f"{name} is an integer of at least 1, got {value!r:.40}")
-        self.every, self.depths, self.samples = every, depths, samples
+        if not isinstance(depths, int):
+            depths = tuple(depths)
+        config = RecordConfig(every, depths, samples)  # checks them
+        self.every, self.depths, self.samples = config.every, config.depths, config.samples
         self.recordings: list[Recording] = []
 
     def start(self, model: Model, batches: int) -> None:
@@ -180,8 +166,8 @@ class Recorder:
             states: ``(batch, .)``, of the batch, as the model's stem takes them.
             gradients: ``(layers,)``, norms of the gradient of the objective, before clipping.
         """
-        layers, depths = network.layers, self.depths
-        depths = spaced_depths(layers, depths) if isinstance(depths, int) else list(depths)
+        layers, asked = network.layers, self.depths
+        depths = spaced_depths(layers, asked) if isinstance(asked, int) else list(asked)
         norms = profile(network, self._stem(states[: self.samples]), depths)
         shown = gradients
         if len(gradients) == layers:

@@ -8,7 +8,7 @@ model.safetensors   the trained model; it is there when the run is finished
 metrics.json        what it reaches on the training data and on the held-out data
 
 History and recordings of an epoch are on the disk before a checkpoint that counts them in, and are
-cut back to the checkpoint when a run is resumed: so a resumed run gives the same bits as one that
+cut back to the checkpoint when a resumed run writes to them: so it gives the same bits as one that
 was never interrupted.
 """
 
@@ -17,9 +17,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import pickle
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +36,7 @@ from hdnn.models import Model, save
 from hdnn.models import load as load_model
 from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.recorder import Recorder, read_recordings
+from hdnn.training.recorder import Recorder, Recording, read_recordings
 from hdnn.training.resolve import resolve
 from hdnn.training.trainer import Callback, EpochRecord, State, Trainer, load_state
 
@@ -109,7 +107,7 @@ class Run:
             HdnnError: there is none.
         """
         run = cls(folder)
-        with _reaching(folder):
+        with _storage(folder):
             if not run.config_file.is_file():
                 raise HdnnError(f"{folder} is not a run: there is no config.toml in it")
         return run
@@ -127,7 +125,7 @@ class Run:
             HdnnError: something else is there, or the folder cannot be written to.
         """
         run = cls(folder)
-        with _reaching(folder):
+        with _storage(folder):
             if overwrite and run.config_file.is_file():
                 with run.locked():
                     run._clear()
@@ -216,8 +214,6 @@ class Run:
         place = Path(path).expanduser().resolve()
         if config.data.digest is None:
             raise HdnnError(f"the data of {self.folder} are not a file or folder that could move")
-        if not (os.path.isfile(place) or os.path.isdir(place)):
-            raise HdnnError(f"there is no such file or folder: {path}")
         if data_digest(place) != config.data.digest:
             raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
         return str(place)
@@ -228,17 +224,12 @@ class Run:
                 f"{self.folder} is a run of {before} epochs; to extend it, pass more: "
                 f"--epochs {2 * before}"
             )
-        if not self.finished:
-            return
-        reached = len(read_history(self.history))
-        if reached < before:
-            raise HdnnError(
-                f"{self.folder} stopped early, after {reached} of {before} epochs: more of them "
-                "would change nothing; train again with another --early-stopping"
-            )
         state = self._read_checkpoint()
-        if state is None or state["epoch"] != before:
-            raise HdnnError(f"{self.folder} has no checkpoint of its last epoch; train again")
+        if self.finished and (state is None or state["epoch"] != before):
+            raise HdnnError(
+                f"{self.folder} has no checkpoint of epoch {before} to go on from: it stopped "
+                "early, or the checkpoint was removed; train again"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -279,7 +270,7 @@ class Run:
 
     def read_gradients(self) -> list[dict[str, Any]]:
         """The recordings of gradients, as plain values; none where they were not asked for."""
-        return [recording.to_dict() for recording in read_recordings(self.gradients)]
+        return read_recordings(self.gradients)
 
     def load_checkpoint(self, prepared: Prepared) -> Model | None:
         """The model as of the last checkpoint; None where there is no checkpoint.
@@ -322,7 +313,7 @@ class Run:
         Raises:
             HdnnError: another process trains here, the data have changed, or the disk is full.
         """
-        with self.locked(), _writing(self.folder):
+        with self.locked(), _storage(self.folder, StorageError):
             for stale in self.folder.glob(TEMPORARY):  # what a killed process left half-written
                 stale.unlink(missing_ok=True)
             config = self.config
@@ -341,8 +332,7 @@ class Run:
         asked = config.record
         recorder = None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
         state = self._read_checkpoint()
-        log = _Log(self, recorder, seconds)
-        log.begin(0 if state is None else state["epoch"])
+        log = _Log(self, recorder, seconds, 0 if state is None else state["epoch"])
         trainer = Trainer(model, config.training, [log, *callbacks], recorder)
         try:
             trainer.fit(data, resume=state)
@@ -369,16 +359,7 @@ class Run:
             state: State = torch.load(self.checkpoint, weights_only=True)
             if type(state["epoch"]) is not int or state["epoch"] < 0:
                 raise ValueError("its epoch is not a number")
-        except (
-            OSError,
-            EOFError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-            pickle.UnpicklingError,
-            zipfile.BadZipFile,
-        ) as error:
+        except Exception as error:  # whatever torch raises for a file that is none of its own
             raise self._unusable(error) from error
         return state
 
@@ -391,64 +372,57 @@ class Run:
 
 
 class _Log:
-    """Writes history, recordings and checkpoints of a training: a callback of the trainer."""
+    """Writes history, recordings and checkpoints of a training: a callback of the trainer.
 
-    def __init__(self, run: Run, recorder: Recorder | None, seconds: float) -> None:
+    Both files only grow, from the line that belongs to the checkpoint on: what a killed process
+    wrote beyond it is cut off by the first line that is appended. So is what an interrupted
+    `append` wrote, as its new ends are noted at last, in one assignment.
+
+    Args:
+        run: where to write.
+        recorder: of the training, if any.
+        seconds: between checkpoints.
+        epoch: of the checkpoint that the training goes on from, or 0.
+    """
+
+    def __init__(self, run: Run, recorder: Recorder | None, seconds: float, epoch: int) -> None:
         self.run, self.recorder, self.interval = run, recorder, seconds
         self.last = time.monotonic()
-
-    def begin(self, epoch: int) -> None:
-        """Cut the files back to the end of an epoch."""
-        self._kept = {path: _lines_until(path, epoch) for path in self._files()}
-        for path, lines in self._kept.items():
-            self._replace(path, lines)
-
-    def _files(self) -> list[Path]:
-        return [self.run.history, *([] if self.recorder is None else [self.run.gradients])]
-
-    def _replace(self, path: Path, lines: list[bytes]) -> None:
-        content = b"".join(lines)
-        if (path.read_bytes() if path.exists() else b"") != content:
-            with atomic(path) as temporary:
-                temporary.write_bytes(content)
+        files = [run.history, *([] if recorder is None else [run.gradients])]
+        # By file: records of this training that are written, and where the next one begins.
+        self.ends = {path: (0, _end_of_epoch(path, epoch)) for path in files}
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
-        self._append(self.run.history, [_dump(record.to_dict())])
-        if self.recorder is not None:
-            self._append(self.run.gradients, self._recordings(record.epoch, record.epoch))
+        self.append(trainer)
         if time.monotonic() - self.last >= self.interval:
-            self._write_checkpoint(trainer)
-
-    @staticmethod
-    def _append(path: Path, lines: list[bytes]) -> None:
-        with open(path, "ab", buffering=0) as file:
-            left = memoryview(b"".join(lines))
-            while left:  # a disk that is nearly full takes a part
-                left = left[file.write(left) :]
+            self.checkpoint(trainer)
 
     def save(self, trainer: Trainer) -> None:
         """Write all of the last whole epoch, wherever the training was interrupted."""
-        if trainer.state is None:
-            return
-        epoch = trainer.state["epoch"]
-        records = [_dump(r.to_dict()) for r in trainer.history if r.epoch <= epoch]
-        self._replace(self.run.history, [*self._kept[self.run.history], *records])
-        if self.recorder is not None:
-            kept = self._kept[self.run.gradients]
-            self._replace(self.run.gradients, [*kept, *self._recordings(1, epoch)])
-        self._write_checkpoint(trainer)
+        if trainer.state is not None:
+            self.append(trainer)
+            self.checkpoint(trainer)
 
-    def _recordings(self, first: int, last: int) -> list[bytes]:
-        """The lines of the recordings of some epochs."""
-        assert self.recorder is not None
-        found = (r for r in self.recorder.recordings if first <= r.epoch <= last)
-        return [_dump(recording.to_dict()) for recording in found]
+    def append(self, trainer: Trainer) -> None:
+        """Append what is new, up to the last whole epoch."""
+        assert trainer.state is not None
+        recordings = [] if self.recorder is None else self.recorder.recordings
+        ends = {}
+        written: list[Sequence[EpochRecord | Recording]] = [trainer.history, recordings]
+        for path, records in zip(self.ends, written, strict=False):
+            count, end = self.ends[path]
+            new = [r.to_dict() for r in records[count:] if r.epoch <= trainer.state["epoch"]]
+            lines = "".join(json.dumps(line) + "\n" for line in new).encode()
+            with open(path, "ab") as file:
+                file.truncate(end)
+                file.write(lines)
+            ends[path] = count + len(new), end + len(lines)
+        self.ends = ends
 
-    def _write_checkpoint(self, trainer: Trainer) -> None:
+    def checkpoint(self, trainer: Trainer) -> None:
         """Write the state; what it counts in is on the disk before it."""
-        for path in self._files():
-            if path.exists():
-                sync(path)
+        for path in self.ends:
+            sync(path)
         content = io.BytesIO()  # of which a full disk makes an OSError
         torch.save(trainer.state, content)
         with atomic(self.run.checkpoint) as temporary:
@@ -456,20 +430,22 @@ class _Log:
         self.last = time.monotonic()
 
 
-def _dump(line: dict[str, Any]) -> bytes:
-    return json.dumps(line).encode() + b"\n"
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _lines_until(path: Path, epoch: int) -> list[bytes]:
-    """The lines of a file that belong to epochs up to this one.
+def _end_of_epoch(path: Path, epoch: int) -> int:
+    """The bytes of the lines that belong to epochs up to this one.
 
     Raises:
         FileFormatError: a line cannot be read.
     """
-    return [_dump(line) for line in read_json_lines(path, _with_epoch) if line["epoch"] <= epoch]
+    kept, end = sum(line["epoch"] <= epoch for line in read_history(path)), 0
+    for line in path.read_bytes().splitlines(keepends=True) if kept else ():
+        kept -= bool(line.strip())  # blank lines are no records
+        if kept < 0:
+            break
+        end += len(line)
+    return end
 
 
 def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:
@@ -502,20 +478,11 @@ def _agrees(stored: Config, wanted: Config) -> bool:
 
 
 @contextmanager
-def _reaching(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """A folder that cannot be read or made is one error."""
+def _storage(folder: str | os.PathLike[str], kind: type[HdnnError] = HdnnError) -> Iterator[None]:
+    """A folder that cannot be used, or a disk that is full or gone, is one error."""
     try:
         yield
     except OSError as error:
-        raise HdnnError(
-            f"cannot use {folder}: {error.strerror or error}; choose another folder"
+        raise kind(
+            f"cannot write {folder}: {error.strerror or error}; make room, or choose another folder"
         ) from error
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A disk that is full, or gone, is one error."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -16,8 +16,7 @@ from hdnn.config import TrainingConfig
 from hdnn.data import Dataset, holdout
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
-from hdnn.training.devices import choose_device, placed
-from hdnn.training.divergence import divergence, explain
+from hdnn.training.diagnosis import divergence, explain
 from hdnn.training.evaluation import logits_of
 from hdnn.training.loops import Batches, Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
@@ -132,23 +131,28 @@ class Trainer:
         """
         self.history, self.stopped, self.state, self._best = [], False, None, None
         model, config = self.model, self.config
-        images, dtype = model.stem.takes_images, model.head.weight.dtype
-        device = choose_device(config.device, images, dtype)
-        with placed(model, CPU), torch.no_grad():
-            target, self._scale = self._target(data)
-            batches, watched = self._parts(data, target)
+        home = model.head.weight.device
+        device = choose_device(config.device, model.stem.takes_images, model.head.weight.dtype)
         self._generator = torch.Generator().manual_seed(config.seed)
-        with _standard_units(model, self._scale), placed(model, device):
-            self.loop = make_loop(model, batches, config)
-            self.loop.observer = self.recorder
-            if isinstance(self.recorder, Recorder):
-                self.recorder.start(model, -(-len(batches.states) // config.batch_size))
-            if resume is None:
-                self.state = self._take(0, 0.0)
-            else:
-                self._restore(resume)
-            self._run(batches, watched)
-            self._set_final_weights()
+        try:
+            model.to(CPU)
+            with torch.no_grad():
+                target, self._scale = self._target(data)
+                batches, watched = self._parts(data, target)
+            with _standard_units(model, self._scale):
+                model.to(device)
+                self.loop = make_loop(model, batches, config)
+                self.loop.observer = self.recorder
+                if isinstance(self.recorder, Recorder):
+                    self.recorder.start(model, -(-len(batches.states) // config.batch_size))
+                if resume is None:
+                    self.state = self._take(0, 0.0)
+                else:
+                    self._restore(resume)
+                self._run(batches, watched)
+                self._set_final_weights()
+        finally:
+            model.to(home)
         return self.history
 
     def _run(self, data: Batches, watched: Batches | None) -> None:
@@ -327,6 +331,36 @@ class Trainer:
                 f"the checkpoint is not one of this training: {str(error)[:200]}"
             ) from error
         self.state = state
+
+
+def choose_device(asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+    """The device that a training asks for.
+
+    Args:
+        asked: "cpu", "cuda", "mps", or "auto": an accelerator for images, if there is one. Planar
+            networks and tables stay on the CPU, where whole epochs run in compiled code.
+        images: whether the model takes images.
+        dtype: of the model.
+
+    Raises:
+        HdnnError: it is not there, or does not know the dtype.
+
+    >>> choose_device("auto", images=False, dtype=torch.float32)
+    device(type='cpu')
+    """
+    available = ["cpu"]
+    if torch.cuda.is_available():
+        available.append("cuda")
+    if torch.backends.mps.is_available() and dtype != torch.float64:  # which it does not have
+        available.append("mps")
+    if asked == "auto":
+        return torch.device(available[-1] if images else "cpu")
+    if asked not in available:
+        raise HdnnError(
+            f"device={asked!r} is not available to this installation of torch for {dtype}; use "
+            f"device={available[-1]!r}"
+        )
+    return torch.device(asked)
 
 
 def load_state(model: Model, state: State) -> None:

@@ -45,6 +45,8 @@ def canonical(n: int, X: Tensor | None = None) -> Tensor:
         raise HdnnError(f"X must be a matrix of numbers, got {reprlib.repr(X)}") from error
     if block.shape != (half, half):
         raise HdnnError(f"X must be ({half}, {half}) for width {n}, got {tuple(block.shape)}")
+    if not block.is_meta and not bool(torch.isfinite(block).all()):
+        raise HdnnError("X must be finite")
     zero = torch.zeros_like(block)
     return torch.cat([torch.cat([zero, block], 1), torch.cat([-block.mT, zero], 1)])
 

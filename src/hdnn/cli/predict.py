@@ -68,10 +68,10 @@ def predict(
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     encoder = encoder_of(model)
     titles = _titles(model)
-    rows = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
+    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
     count = 0
-    with _written(out, [*rows.header, *titles]) as write:
-        for raw, values in rows:
+    with _written(out, [*header, *titles]) as write:
+        for raw, values in blocks:
             predictions = _predictions(model, encoder.transform(values))
             write([[*a, *b] for a, b in zip(raw, predictions, strict=True)])
             count += len(raw)

@@ -8,7 +8,7 @@ from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.labels import Label, encode, guess_task
 from hdnn.data.loading import BUNDLED, bundled, load
 from hdnn.data.splits import KINDS, Split, holdout, split, validation
-from hdnn.data.tables import NamedRows, Table, iter_rows, read_table
+from hdnn.data.tables import Table, iter_rows, read_table
 from hdnn.data.toy import (
     PROBLEMS,
     Problem,
@@ -28,7 +28,6 @@ __all__ = [
     "ColumnType",
     "Dataset",
     "Label",
-    "NamedRows",
     "Problem",
     "Sample",
     "Split",

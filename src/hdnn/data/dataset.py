@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.labels import classes_of, encode, guess_task
+from hdnn.data.labels import encode, guess_task
 from hdnn.errors import HdnnError
 
 
@@ -95,7 +95,7 @@ class Dataset:
         inputs, labels = _inputs(X), np.asarray(y)
         task = task or guess_task(labels)
         if task == "classification":
-            classes = classes_of(labels) if classes is None else tuple(classes)
+            classes = tuple(np.unique(labels).tolist() if classes is None else classes)
         else:
             classes = None
         data = cls(

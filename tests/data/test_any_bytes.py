@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hdnn.data.image_files import read_idx
 from PIL import Image
 
 from hdnn.data import ColumnEncoder, images, iter_rows, read_table
-from hdnn.data.image_files import read_idx
 from hdnn.errors import HdnnError
 
 MUTANTS = 120

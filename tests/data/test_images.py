@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hdnn.data.image_files import read_idx
 from PIL import Image
 from typer.testing import CliRunner
 
 from hdnn.cli import app
 from hdnn.data import images
-from hdnn.data.image_files import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hdnn.data.toy import PEAKS_LEVELS, peaks_function
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -25,7 +26,6 @@ from hdnn.data import (
     swiss_roll,
     validation,
 )
-from hdnn.data.toy import PEAKS_LEVELS, peaks_function
 from hdnn.errors import HdnnError
 
 every_problem = pytest.mark.parametrize("name", PROBLEMS)

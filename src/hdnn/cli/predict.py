@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 BATCH = 500
 """Images that are predicted at once."""
 FORMATS = (".csv", ".parquet", ".pq")
-Strict = Annotated[bool, typer.Option("--strict", help="Images: fail on an unreadable file.")]
 
 
 @app.command(rich_help_panel=USE)
@@ -46,7 +45,6 @@ def predict(
             "to standard output)."
         ),
     ] = None,
-    strict: Strict = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --out: print as JSON what was written.")
     ] = False,
@@ -62,7 +60,7 @@ def predict(
     _check_out(out, data)
     model = open_run(run).model
     if model.stem.takes_images:
-        _predict_images(model, data, out, strict, as_json)
+        _predict_images(model, data, out, as_json)
         return
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
@@ -151,13 +149,11 @@ def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: b
         say(f"{count} {what} with {', '.join(titles)}: {out}")
 
 
-def _predict_images(
-    model: Model, sources: list[Path], out: Path | None, strict: bool, as_json: bool
-) -> None:
+def _predict_images(model: Model, sources: list[Path], out: Path | None, as_json: bool) -> None:
     from hdnn.cli.images import read_unlabeled
     from hdnn.progress import track
 
-    names, images = read_unlabeled(sources, model.stem.shape, strict)
+    names, images = read_unlabeled(sources, model.stem.shape)
     titles = _titles(model)
     with _written(out, ["image", *titles]) as write:
         for first in track(range(0, len(images), BATCH), "predicting, in batches"):
@@ -205,7 +201,6 @@ def evaluate(
             help="Table or folder of images to measure on (default: what the run held out)."
         ),
     ] = None,
-    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Measure a trained run on held-out data or on another table.
@@ -217,7 +212,7 @@ def evaluate(
     opened = open_run(run)
     trained_on = _training_data(opened, needed=data is None)
     if data is not None:
-        X, y = _labeled_data(opened, data, strict)
+        X, y = _labeled_data(opened, data)
     elif trained_on is not None and len(trained_on.X_test):
         X, y = trained_on.X_test, trained_on.y_test
     else:
@@ -244,7 +239,7 @@ def _training_data(opened: Opened, needed: bool) -> Dataset | None:
         return None
 
 
-def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Tensor]:
+def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
     import torch
 
     from hdnn.cli.images import labeled
@@ -252,7 +247,7 @@ def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Ten
 
     model = opened.model
     if model.stem.takes_images:
-        return labeled(data, model, strict)
+        return labeled(data, model)
     target = None if opened.run is None else opened.run.config.data.target
     if target is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")

@@ -93,7 +93,7 @@ def _read(model: Model, source: str) -> Tensor:
         raise HdnnError("--data is for tables; images are taken from the run itself")
     name = source.lower().replace("_", "-")
     if name in PROBLEMS:
-        X: Tensor = split(name).X_train
+        X: Tensor = split(name).X
     else:
         encoder = encoder_of(model)
         _, blocks = iter_rows(Path(source), encoder.columns)

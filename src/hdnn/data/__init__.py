@@ -3,13 +3,12 @@
 import hdnn.application  # noqa: F401
 from hdnn.data import images
 from hdnn.data.columns import ColumnType
-from hdnn.data.dataset import Dataset
+from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.labels import Label, encode, guess_task
 from hdnn.data.loading import BUNDLED, bundled, load
-from hdnn.data.splits import KINDS, Split, holdout, split, validation
-from hdnn.data.tables import Table, iter_rows, read_table
-from hdnn.data.toy import (
+from hdnn.data.planar import (
+    KINDS,
     PROBLEMS,
     Problem,
     Sample,
@@ -17,8 +16,10 @@ from hdnn.data.toy import (
     double_moons,
     peaks,
     problem,
+    split,
     swiss_roll,
 )
+from hdnn.data.tables import Table, iter_rows, read_table
 
 __all__ = [
     "BUNDLED",
@@ -30,7 +31,6 @@ __all__ = [
     "Label",
     "Problem",
     "Sample",
-    "Split",
     "Table",
     "bundled",
     "double_circles",
@@ -46,5 +46,4 @@ __all__ = [
     "read_table",
     "split",
     "swiss_roll",
-    "validation",
 ]

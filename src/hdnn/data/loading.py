@@ -12,13 +12,11 @@ import numpy as np
 import torch
 
 from hdnn.data import images
-from hdnn.data.dataset import Dataset
+from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.files import reading
-from hdnn.data.image_files import folder_digest
-from hdnn.data.splits import holdout, split
+from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
-from hdnn.data.toy import PROBLEMS, problem
 from hdnn.errors import HdnnError, optional, unknown_name
 
 if TYPE_CHECKING:  # settings are checked against the catalogues of this package
@@ -85,7 +83,8 @@ def load(config: DataConfig) -> Dataset:
         )
     name = config.source.lower().replace("_", "-")
     if name in PROBLEMS:
-        return _load_planar(config)
+        parts = split(name, config.split, config.size, config.seed)
+        return replace(parts, source=config.source)
     if config.is_image:
         return _load_images(config, name)
     return _load_table(config, name)
@@ -105,7 +104,7 @@ def data_digest(path: Path) -> str:
     """
     try:
         if path.is_dir():
-            return folder_digest(path)
+            return images.folder_digest(path)
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
@@ -121,26 +120,12 @@ def _checked_digest(config: DataConfig, path: Path) -> str:
     return digest
 
 
-def _load_planar(config: DataConfig) -> Dataset:
-    parts = split(problem(config.source).name, config.split, config.size, config.seed)
-    return Dataset(
-        parts.X_train,
-        parts.y_train,
-        parts.X_test,
-        parts.y_test,
-        "classification",
-        "planar",
-        tuple(range(parts.classes)),
-        source=config.source,
-    )
-
-
 def _load_images(config: DataConfig, name: str) -> Dataset:
     if name in images.IMAGE_SETS:  # a name wins over a folder that is called like it
         return images.load(name, size=config.pixels)
     folder = Path(config.source).expanduser().resolve()
     digest = _checked_digest(config, folder)
-    found = images.load(folder, size=config.pixels, strict=config.strict, seed=config.seed)
+    found = images.load(folder, size=config.pixels, seed=config.seed)
     return replace(found, digest=digest)
 
 

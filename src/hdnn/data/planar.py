@@ -1,4 +1,4 @@
-"""The planar classification problems: the paper's two, double circles and peaks.
+"""The planar classification problems: the paper's two, double circles and peaks; and splits.
 
 Numbers are drawn in float64 and then cast to torch's default dtype, so that a seed means the same
 points in every precision. The noise is always drawn, even where its amplitude is 0, so that it
@@ -8,12 +8,13 @@ does not change which points it is added to.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hdnn.data.dataset import Dataset, seeded
 from hdnn.errors import HdnnError, unknown_name
 
 Sample = tuple[Tensor, Tensor]
@@ -21,12 +22,6 @@ Sample = tuple[Tensor, Tensor]
 
 PEAKS_LEVELS = (-0.3079, 0.0017, 0.1536, 1.3136)
 """The 20, 40, 60 and 80 % quantiles of peaks on [-3, 3]^2 (a midpoint grid of 3000 x 3000)."""
-
-
-class Draw(Protocol):
-    """A problem's function: so many points, from this generator, with this noise."""
-
-    def __call__(self, size: int, generator: torch.Generator | None, noise: float) -> Sample: ...
 
 
 def swiss_roll(
@@ -137,23 +132,14 @@ def peaks(size: int = 1000, generator: torch.Generator | None = None, noise: flo
     """
     _check(size)
     x, y = (6 * _uniform(size, 2, generator=generator) - 3).unbind(1)
-    labels = torch.bucketize(peaks_function(x, y), torch.tensor(PEAKS_LEVELS, dtype=torch.float64))
+    hill = 3 * (1 - x) ** 2 * torch.exp(-(x**2) - (y + 1) ** 2)
+    middle = 10 * (x / 5 - x**3 - y**5) * torch.exp(-(x**2) - y**2)
+    value = hill - middle - torch.exp(-((x + 1) ** 2) - y**2) / 3
+    labels = torch.bucketize(value, torch.tensor(PEAKS_LEVELS, dtype=torch.float64))
     return _noisy(x, y, noise, generator), labels
 
 
-def peaks_function(x: Tensor, y: Tensor) -> Tensor:
-    """The function of which `peaks` takes level sets, point by point.
-
-    >>> peaks_function(torch.tensor(0.0), torch.tensor(0.0))
-    tensor(0.9810)
-    """
-    hill = 3 * (1 - x) ** 2 * torch.exp(-(x**2) - (y + 1) ** 2)
-    middle = 10 * (x / 5 - x**3 - y**5) * torch.exp(-(x**2) - y**2)
-    return hill - middle - torch.exp(-((x + 1) ** 2) - y**2) / 3
-
-
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One planar problem: its function, and what it uses where nothing else is said.
 
     Args:
@@ -172,7 +158,7 @@ class Problem:
 
     name: str
     title: str
-    draw: Draw
+    draw: Callable[[int, torch.Generator | None, float], Sample]
     classes: int
     noise: float
     independent_noise: float
@@ -232,3 +218,58 @@ def _noisy(x: Tensor, y: Tensor, noise: float, generator: torch.Generator | None
     X = torch.stack([x, y], 1)
     X = X + (2 * _uniform(*X.shape, generator=generator) - 1) * noise
     return X.to(torch.get_default_dtype())
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+KINDS = ("paper", "independent")
+
+
+def split(
+    name: str,
+    kind: str = "paper",
+    size: int = 10_000,
+    seed: int = 0,
+    noise: float | None = None,
+) -> Dataset:
+    """Training and test points of a planar problem, half of ``size`` each.
+
+        paper:        one sample, shuffled; even positions train, odd positions test
+        independent:  two samples, both with noise
+
+    The Swiss roll and peaks have no noise of their own; in the independent split they get uniform
+    noise of +-0.02, else two samples of one curve would be all but the same. All random numbers
+    come from one generator in float64: a seed means the same points in every precision.
+
+    Args:
+        name: a problem of `PROBLEMS`.
+        kind: "paper" or "independent".
+        size: number of points, even.
+        seed: of the generator.
+        noise: amplitude of the noise; None is the problem's own for this kind of split.
+
+    Returns:
+        Both parts, each half of the points.
+
+    Raises:
+        HdnnError: an unknown name or kind, or a size that is odd.
+
+    >>> split("swiss-roll")
+    Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
+    """
+    chosen = problem(name)
+    if kind not in KINDS:
+        raise unknown_name("kind of split", kind, KINDS)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
+        raise HdnnError(f"size is an even number of points, half for training, got {size!r}")
+    generator = seeded(seed)
+    if noise is None:
+        noise = chosen.noise if kind == "paper" else chosen.independent_noise
+    if kind == "paper":
+        X, labels = chosen.draw(size, generator, noise)
+        order = torch.randperm(size, generator=generator)
+        train, test = ((X[part], labels[part]) for part in (order[::2], order[1::2]))
+    else:
+        train, test = (chosen.draw(size // 2, generator, noise) for _ in range(2))
+    classes = tuple(range(chosen.classes))
+    return Dataset(*train, *test, "classification", "planar", classes, source=chosen.name)

@@ -5,17 +5,14 @@ from hdnn.data import images
 from hdnn.data.columns import ColumnType
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.labels import Label, encode, guess_task
-from hdnn.data.loading import BUNDLED, bundled, load
+from hdnn.data.loading import BUNDLED, load
 from hdnn.data.planar import (
     KINDS,
     PROBLEMS,
     Problem,
-    Sample,
     double_circles,
     double_moons,
     peaks,
-    problem,
     split,
     swiss_roll,
 )
@@ -28,21 +25,15 @@ __all__ = [
     "ColumnEncoder",
     "ColumnType",
     "Dataset",
-    "Label",
     "Problem",
-    "Sample",
     "Table",
-    "bundled",
     "double_circles",
     "double_moons",
-    "encode",
-    "guess_task",
     "holdout",
     "images",
     "iter_rows",
     "load",
     "peaks",
-    "problem",
     "read_table",
     "split",
     "swiss_roll",

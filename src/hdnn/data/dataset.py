@@ -80,7 +80,7 @@ class Dataset:
             y: labels ``(rows,)``, or values ``(rows[, targets])``.
             X_test, y_test: data held out; None for none.
             weight: ``(rows,)``; None counts all rows alike.
-            task: "classification" or "regression"; None decides as `hdnn.data.guess_task`.
+            task: "classification" or "regression"; None decides as `read_table`.
             classes: the labels in the order of their numbers; None: those of y, sorted.
             feature_names, target_names: for people, and for reading tables later.
             encoder: what made X of a table, to be stored with the model.

@@ -209,11 +209,6 @@ class ColumnEncoder:
         """
         from hdnn.data.tables import read_table  # which makes tables of types
 
-        if not isinstance(frame, pd.DataFrame):
-            raise HdnnError(
-                f"got {type(frame).__name__}, but the columns of the training data had names and "
-                f"types ({self.summary}); pass a pandas DataFrame with these columns"
-            )
         return read_table(frame, types=self.columns).columns
 
     def to_list(self) -> list[dict[str, Any]]:

@@ -288,9 +288,8 @@ def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
         )
     if suffix == ".npz":
         remedy = "write it with numpy.savez, texts as dtype str and not object"
-        with reading(path, "NPZ", remedy), open(path, "rb") as file:
-            with np.load(file, allow_pickle=False) as arrays:
-                yield RawTable(_frame(dict(arrays), str(path)), str(path))
+        with reading(path, "NPZ", remedy), np.load(path, allow_pickle=False) as arrays:
+            yield RawTable(_frame(dict(arrays), str(path)), str(path))
     elif suffix in (".parquet", ".pq"):
         for frame in _parquet_frames(path, rows):
             yield RawTable(frame, str(path))
@@ -305,12 +304,10 @@ def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
     first = 0
     with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
         empty = file.schema_arrow.empty_table()
-        if rows is None:
-            parts = [file.read()]
-        else:
-            size = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
-            parts = itertools.chain(file.iter_batches(size), [empty])
-        for part in parts:
+        if rows is not None:
+            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
+        parts = [file.read()] if rows is None else file.iter_batches(rows)
+        for part in itertools.chain(parts, [empty]):
             frame = part.to_pandas(ignore_metadata=True)
             frame.index += first
             first += len(frame)

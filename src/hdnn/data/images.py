@@ -53,26 +53,18 @@ class ImageSet:
     """What is known of a data set before it is loaded.
 
     Args:
-        name: as in `load`.
-        title: for people.
+        about: what the images are, and how many for training and for test.
         classes: names of the classes, in order.
-        shape: (C, H, W).
-        train, test: how many images.
         sha256: of the uncompressed `IDX_FILES`; none where the set needs no download.
         urls: folders on the web that hold each file with .gz.
 
     >>> from hdnn.data import images
-    >>> mnist = images.IMAGE_SETS["mnist"]
-    >>> mnist.shape, mnist.train
-    ((1, 28, 28), 60000)
+    >>> images.IMAGE_SETS["mnist"].about
+    'handwritten digits, 60000 + 10000 of 1 x 28 x 28'
     """
 
-    name: str
-    title: str
+    about: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]
-    train: int
-    test: int
     sha256: tuple[str, ...] = ()
     urls: tuple[str, ...] = ()
 
@@ -84,45 +76,32 @@ _CLOTHES = (
 )
 
 IMAGE_SETS: dict[str, ImageSet] = {
-    data.name: data
-    for data in (
-        ImageSet("digits", "handwritten digits of scikit-learn", _DIGITS, (1, 8, 8), 1438, 359),
-        ImageSet(
-            "mnist",
-            "handwritten digits",
-            _DIGITS,
-            (1, 28, 28),
-            60_000,
-            10_000,
-            (
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-            (
-                "https://ossci-datasets.s3.amazonaws.com/mnist",
-                "https://storage.googleapis.com/cvdf-datasets/mnist",
-            ),
+    "digits": ImageSet("handwritten digits of scikit-learn, 1438 + 359 of 1 x 8 x 8", _DIGITS),
+    "mnist": ImageSet(
+        "handwritten digits, 60000 + 10000 of 1 x 28 x 28",
+        _DIGITS,
+        (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ),
-        ImageSet(
-            "fashion-mnist",
-            "pieces of clothing",
-            _CLOTHES,
-            (1, 28, 28),
-            60_000,
-            10_000,
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-            (
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-            ),
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist",
+            "https://storage.googleapis.com/cvdf-datasets/mnist",
         ),
-    )
+    ),
+    "fashion-mnist": ImageSet(
+        "pieces of clothing, 60000 + 10000 of 1 x 28 x 28",
+        _CLOTHES,
+        (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+        ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",),
+    ),
 }
 """The data sets of images, by name; "digits" needs no download."""
 
@@ -257,7 +236,7 @@ def _idx_part(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))
 
 
-# --- downloads --------------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 def find(name: str) -> list[Path | None]:
@@ -271,8 +250,7 @@ def find(name: str) -> list[Path | None]:
         in the user's cache.
     """
     folder = _folder()
-    below = [folder / name]
-    return _idx_paths([*below, folder] if os.environ.get("HDNN_DATA") else below)
+    return _idx_paths([folder / name, folder])
 
 
 def _idx_paths(folders: Sequence[Path]) -> list[Path | None]:
@@ -281,6 +259,11 @@ def _idx_paths(folders: Sequence[Path]) -> list[Path | None]:
         candidates = (folder / f"{file}{end}" for folder in folders for end in ("", ".gz"))
         found.append(next((path for path in candidates if path.is_file()), None))
     return found
+
+
+def _folder() -> Path:
+    given = os.environ.get("HDNN_DATA")
+    return Path(given or optional("pooch", "app").os_cache("hdnn") / "data").expanduser()
 
 
 def fetch(name: str) -> list[Path]:
@@ -297,9 +280,9 @@ def fetch(name: str) -> list[Path]:
     Raises:
         FetchError: they cannot be had, or are not those that were published.
     """
-    data, paths = IMAGE_SETS[name], []
-    for file, path, published in zip(IDX_FILES, find(name), data.sha256, strict=True):
-        path = path or _download(data, file)
+    paths = []
+    for file, path, published in zip(IDX_FILES, find(name), IMAGE_SETS[name].sha256, strict=True):
+        path = path or _download(name, file)
         if hashlib.sha256(read_bytes(path)).hexdigest() != published:
             raise FetchError(
                 f"{path} is damaged, or not the {file} of {name}: its SHA-256 is another; remove "
@@ -309,30 +292,25 @@ def fetch(name: str) -> list[Path]:
     return paths
 
 
-def _folder() -> Path:
-    given = os.environ.get("HDNN_DATA")
-    return Path(given or optional("pooch", "app").os_cache("hdnn") / "data").expanduser()
-
-
-def _download(data: ImageSet, file: str) -> Path:
+def _download(name: str, file: str) -> Path:
     if given := os.environ.get("HDNN_DATA"):
         raise FetchError(
-            f"HDNN_DATA is {given}, which holds no {data.name}/{file}, compressed (.gz) or not; "
+            f"HDNN_DATA is {given}, which holds no {name}/{file}, compressed (.gz) or not; "
             "put it there, or unset HDNN_DATA to download it"
         )
     pooch, faults = optional("pooch", "app"), []
     pooch.get_logger().setLevel("WARNING")
-    for url in data.urls:
-        note(f"downloading {data.name}, once for this machine: {file} ...")
+    note(f"downloading {name}, once for this machine: {file} ...")
+    for url in IMAGE_SETS[name].urls:
         try:
             # The sum of the uncompressed file is checked at every use; compression may differ.
-            folder, name = _folder() / data.name, f"{file}.gz"
-            return Path(pooch.retrieve(f"{url}/{name}", None, fname=name, path=folder))
+            options = {"fname": f"{file}.gz", "path": _folder() / name}
+            return Path(pooch.retrieve(f"{url}/{file}.gz", None, **options))
         except Exception as error:  # of requests, urllib3 or the file system
             faults.append(f"\n  - {url}: {short(str(error), 200)}")
     raise FetchError(
-        f"cannot download {file} of {data.name}:{''.join(faults)}\nDownload the four files by hand "
-        f"into a folder {data.name}, and set HDNN_DATA to the folder above it"
+        f"cannot download {file} of {name}:{''.join(faults)}\nDownload the four files by hand "
+        f"into a folder {name}, and set HDNN_DATA to the folder above it"
     )
 
 

@@ -143,8 +143,6 @@ class Problem(NamedTuple):
     """One planar problem: its function, and what it uses where nothing else is said.
 
     Args:
-        name: the name on the command line and in records.
-        title: the name in tables and figures.
         draw: the function ``(size, generator, noise) -> (X, labels)``.
         classes: number of classes, labeled 0, 1, ...
         noise: the noise of the `paper` split.
@@ -156,8 +154,6 @@ class Problem(NamedTuple):
     (2, 0.0)
     """
 
-    name: str
-    title: str
     draw: Callable[[int, torch.Generator | None, float], Sample]
     classes: int
     noise: float
@@ -165,36 +161,12 @@ class Problem(NamedTuple):
 
 
 PROBLEMS: dict[str, Problem] = {
-    problem.name: problem
-    for problem in (
-        Problem("swiss-roll", "Swiss roll", swiss_roll, 2, 0.0, 0.02),
-        Problem("double-moons", "Double moons", double_moons, 2, 0.15, 0.15),
-        Problem("double-circles", "Double circles", double_circles, 2, 0.3, 0.3),
-        Problem("peaks", "Peaks", peaks, 5, 0.0, 0.02),
-    )
+    "swiss-roll": Problem(swiss_roll, 2, 0.0, 0.02),
+    "double-moons": Problem(double_moons, 2, 0.15, 0.15),
+    "double-circles": Problem(double_circles, 2, 0.3, 0.3),
+    "peaks": Problem(peaks, 5, 0.0, 0.02),
 }
 """Every planar problem, by name."""
-
-
-def problem(name: str) -> Problem:
-    """The planar problem of this name, in any case, with - or _.
-
-    Args:
-        name: a name of `PROBLEMS`.
-
-    Returns:
-        The problem: its title, classes, noise and how it is drawn.
-
-    Raises:
-        HdnnError: no problem has this name; the nearest is in the message.
-
-    >>> problem("swiss_roll").title
-    'Swiss roll'
-    """
-    found = PROBLEMS.get(str(name).lower().replace("_", "-"))
-    if found is None:
-        raise unknown_name("planar problem", name, PROBLEMS)
-    return found
 
 
 def _indices(size: int) -> Tensor:
@@ -230,7 +202,6 @@ def split(
     kind: str = "paper",
     size: int = 10_000,
     seed: int = 0,
-    noise: float | None = None,
 ) -> Dataset:
     """Training and test points of a planar problem, half of ``size`` each.
 
@@ -242,11 +213,10 @@ def split(
     come from one generator in float64: a seed means the same points in every precision.
 
     Args:
-        name: a problem of `PROBLEMS`.
+        name: a problem of `PROBLEMS`, in any case, with - or _.
         kind: "paper" or "independent".
         size: number of points, even.
         seed: of the generator.
-        noise: amplitude of the noise; None is the problem's own for this kind of split.
 
     Returns:
         Both parts, each half of the points.
@@ -257,19 +227,20 @@ def split(
     >>> split("swiss-roll")
     Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
     """
-    chosen = problem(name)
+    source = str(name).lower().replace("_", "-")
+    if source not in PROBLEMS:
+        raise unknown_name("planar problem", name, PROBLEMS)
     if kind not in KINDS:
         raise unknown_name("kind of split", kind, KINDS)
     if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
         raise HdnnError(f"size is an even number of points, half for training, got {size!r}")
-    generator = seeded(seed)
-    if noise is None:
-        noise = chosen.noise if kind == "paper" else chosen.independent_noise
+    generator, chosen = seeded(seed), PROBLEMS[source]
     if kind == "paper":
-        X, labels = chosen.draw(size, generator, noise)
+        X, labels = chosen.draw(size, generator, chosen.noise)
         order = torch.randperm(size, generator=generator)
         train, test = ((X[part], labels[part]) for part in (order[::2], order[1::2]))
     else:
+        noise = chosen.independent_noise
         train, test = (chosen.draw(size // 2, generator, noise) for _ in range(2))
     classes = tuple(range(chosen.classes))
-    return Dataset(*train, *test, "classification", "planar", classes, source=chosen.name)
+    return Dataset(*train, *test, "classification", "planar", classes, source=source)

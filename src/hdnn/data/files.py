@@ -9,16 +9,14 @@ import gzip
 import itertools
 import lzma
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hdnn.errors import FileFormatError, HdnnError, optional
 from hdnn.progress import note
@@ -121,7 +119,7 @@ class CsvFile:
     path: Path
     encoding: str
     delimiter: str
-    names: tuple[str, ...]
+    names: list[str]
 
     @classmethod
     def open(cls, path: Path) -> CsvFile:
@@ -140,59 +138,42 @@ class CsvFile:
         if len(rows) > 1 and all(len(row) == len(names) + 1 for row in rows):
             # R does not name the row names, and others end every line but the header by a comma.
             names.insert(len(names) if all(row[-1] == "" for row in rows) else 0, "")
-        return cls(path, encoding, delimiter, tuple(names))
+        return cls(path, encoding, delimiter, names)
 
     def frames(self, rows: int | None = None) -> Iterator[pd.DataFrame]:
         """The cells as texts, ``rows`` rows at a time or all at once; blank lines are skipped.
 
-        The columns are numbered, and the index goes on from frame to frame.
-        """
-        with reading(self.path, "CSV"), _open(self.path, self.encoding) as file:
-            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
-                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
-            try:
-                read = pd.read_csv(
-                    file,
-                    sep=self.delimiter,
-                    header=0,
-                    names=range(len(self.names)),
-                    dtype=object,
-                    na_filter=False,
-                    skipinitialspace=True,
-                    chunksize=rows and min(rows, 1 + BLOCK_CELLS // len(self.names)),
-                )
-                for frame in [read] if isinstance(read, pd.DataFrame) else read:
-                    # pandas fills short rows, and takes the first field of long ones for an index.
-                    if frame.index.dtype.kind != "i" or (frame.iloc[:, -1] == "").any():
-                        _ = self.lines
-                    yield frame
-            except pd.errors.ParserError:
-                _ = self.lines  # names all lines that are wrong, where pandas names the first
-                raise
-
-    @cached_property
-    def lines(self) -> NDArray[np.int64]:
-        """The number of the line that every row ends on, for messages.
+        The index is the number of the line that a row ends on.
 
         Raises:
             FileFormatError: rows have more or fewer fields than there are columns.
         """
-        lines, wrong = [], []
-        with _open(self.path, self.encoding) as file:
+        width = len(self.names)
+        size = rows and min(rows, 1 + BLOCK_CELLS // width)
+        with reading(self.path, "CSV"), _open(self.path, self.encoding) as file:
+            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
+                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
-            rows = (row for row in reader if row not in ([], [""]))
-            next(rows)
-            for row in rows:
-                lines.append(reader.line_num)
-                if len(row) != len(self.names):
-                    wrong.append(f"line {reader.line_num}: {len(row)} fields")
-        if wrong:
-            raise FileFormatError(
-                f"{self.path}, {listed(wrong)}, but the header has {len(self.names)}; close every "
-                f"quote, put quotes around text that holds {self.delimiter!r}, and write nothing "
-                "between delimiters for a missing value"
-            )
-        return np.array(lines, np.int64)
+            numbered = ((reader.line_num, row) for row in reader if row not in ([], [""]))
+            next(numbered)
+            more = True
+            while more:
+                block = list(itertools.islice(numbered, size))
+                more = size is not None and len(block) == size
+                if any(len(row) != width for _, row in block):
+                    raise self._wrong_fields(itertools.chain(block, numbered))
+                lines = [line for line, _ in block]
+                cells = [row for _, row in block]
+                yield pd.DataFrame(cells, lines, self.names, dtype=object)
+
+    def _wrong_fields(self, numbered: Iterable[tuple[int, list[str]]]) -> FileFormatError:
+        width = len(self.names)
+        wrong = [f"line {n}: {len(row)} fields" for n, row in numbered if len(row) != width]
+        return FileFormatError(
+            f"{self.path}, {listed(wrong)}, but the header has {width}; close every quote, put "
+            f"quotes around text that holds {self.delimiter!r}, and write nothing between "
+            "delimiters for a missing value"
+        )
 
 
 def _open(path: Path, encoding: str | None = None) -> Any:
@@ -231,7 +212,7 @@ class RawTable:
     """Named columns as they are in their source, and how to name a place in it.
 
     Args:
-        frame: the columns, of a CSV file as texts; its index counts the rows of the source.
+        frame: the columns, of a CSV file as texts. Its index is the lines of that, or counts rows.
         where: what the source is called in messages.
         csv: the file, if it is one of CSV.
     """
@@ -252,10 +233,8 @@ class RawTable:
 
     def place(self, row: int) -> str:
         """A row of the frame by its line in the file, or by its number there, from 1."""
-        row = int(self.frame.index[row])
-        if self.csv is None or row >= len(self.csv.lines):
-            return f"row {row + 1}"
-        return f"line {self.csv.lines[row]}"
+        number = int(self.frame.index[row])
+        return f"row {number + 1}" if self.csv is None else f"line {number}"
 
 
 def read_raw(source: Any) -> RawTable:
@@ -296,7 +275,7 @@ def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
     else:
         csv_file = CsvFile.open(path)
         for frame in csv_file.frames(rows):
-            yield RawTable(frame.set_axis(list(csv_file.names), axis=1), str(path), csv_file)
+            yield RawTable(frame, str(path), csv_file)
 
 
 def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:

@@ -176,24 +176,6 @@ def test_the_independent_split_is_two_noisy_samples(name: str) -> None:
         assert torch.equal(labels, expected[1])
 
 
-def test_the_swiss_roll_has_noise_in_the_independent_split_only() -> None:
-    def distance(X: Tensor, y: Tensor) -> float:
-        t = torch.linspace(0, 4 * math.pi, 20_001)
-        r = t / (4 * math.pi)
-        far = 0.0
-        for label in (0, 1):
-            curve = torch.stack(
-                [(r + 0.2 * (1 - label)) * t.cos(), (r + 0.2 * (1 - label)) * t.sin()]
-            )
-            far = max(far, torch.cdist(X[y == label], curve.T).min(1).values.max().item())
-        return far
-
-    paper = split("swiss-roll", size=400)
-    noisy = split("swiss-roll", "independent", size=400)
-    assert distance(paper.X, paper.y) < 1e-3
-    assert 0.01 < distance(noisy.X, noisy.y) <= 0.02 * math.sqrt(2) + 1e-3
-
-
 @every_problem
 @every_kind
 def test_a_seed_means_the_same_points_in_every_precision(name: str, kind: str) -> None:

@@ -162,16 +162,8 @@ def _digits() -> Dataset:
     # The values are 0 to 16.
     X = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     y = torch.from_numpy(data.target.astype(np.int64))
-    return _dataset((X, y), (X[:0], y[:0]), _DIGITS, "digits").hold_out(TEST_SHARE, 0)
-
-
-def _dataset(
-    train: tuple[Tensor, Tensor],
-    test: tuple[Tensor, Tensor],
-    classes: tuple[str, ...],
-    source: str,
-) -> Dataset:
-    return Dataset(*train, *test, "classification", "images", classes, source=source)
+    data_set = Dataset(X, y, X[:0], y[:0], "classification", "images", _DIGITS, source="digits")
+    return data_set.hold_out(TEST_SHARE, 0)
 
 
 # --- files of MNIST's layout ----------------------------------------------------------------------
@@ -222,8 +214,9 @@ def _from_idx(
     train, test = _idx_part(*paths[:2]), _idx_part(*paths[2:])
     if train[0].shape[1:] != test[0].shape[1:]:
         raise FileFormatError(f"{source}: training and test images are of different sizes")
-    count = 1 + max(int(train[1].max()), int(test[1].max()))
-    return _dataset(train, test, classes or tuple(map(str, range(count))), source)
+    if classes is None:
+        classes = tuple(map(str, range(1 + int(torch.cat([train[1], test[1]]).max()))))
+    return Dataset(*train, *test, "classification", "images", classes, source=source)
 
 
 def _idx_part(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
@@ -355,7 +348,8 @@ def read_folder(folder: Path, size: Size | None = None) -> Dataset:
             name = classes[int(counts.argmin())]
             raise FileFormatError(f"{folder}: of the class {name!r} no image can be read")
     train, test = ((images[part_of == k], labels[part_of == k]) for k in (0, 1))
-    return replace(_dataset(train, test, tuple(classes), str(folder)), notes=tuple(notes))
+    found = Dataset(*train, *test, "classification", "images", tuple(classes), notes=tuple(notes))
+    return replace(found, source=str(folder))
 
 
 def _subfolders(folder: Path) -> list[str]:

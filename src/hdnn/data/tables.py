@@ -129,7 +129,7 @@ def read_table(
     _check_names(raw, asked, names)
     if types is None:
         names = _feature_names(raw, goals, drop, notes)
-    raw = _known_rows(raw, goals, notes, 2 if goals and task is None and classes is None else 1)
+    raw = _known_rows(raw, goals, notes)
 
     problems: list[HdnnError] = []
     columns: dict[str, Values] = {}
@@ -175,17 +175,14 @@ def _parse_columns(
     return columns
 
 
-def _known_rows(raw: RawTable, goals: Sequence[str], notes: list[str], least: int) -> RawTable:
-    """The rows that have a value in every target; ``least`` of them are needed."""
+def _known_rows(raw: RawTable, goals: Sequence[str], notes: list[str]) -> RawTable:
+    """The rows that have a value in every target."""
     known = np.ones(len(raw.frame), bool)
     for name in goals:
         known &= ~is_missing(raw.frame[name].astype(object).to_numpy())
     rows = int(known.sum())
-    if rows < least:
-        raise HdnnError(
-            f"{raw.where} has too few rows: {rows}, and at least {least} are needed (rows without "
-            "a target do not count)"
-        )
+    if rows == 0:
+        raise HdnnError(f"{raw.where} has no rows (those without a target do not count)")
     if rows < len(known):
         notes.append(
             f"{len(known) - rows} of {len(known)} rows left out: no value in the target "

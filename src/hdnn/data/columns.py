@@ -187,7 +187,7 @@ class ColumnType:
         codes, distinct = pd.factorize(values)
         return np.array([*map(number, distinct), np.nan], np.float64)[codes]
 
-    def share(self, texts: Values) -> float:
+    def _share(self, texts: Values) -> float:
         """How many of these texts are numbers of this style."""
         return float(np.mean(~np.isnan(self._numbers(texts))))
 
@@ -325,9 +325,9 @@ def infer(
     styles = (STYLES[0], *STYLES[2:], STYLES[1]) if decimal_comma else STYLES
     candidates = [ColumnType(name, "number", *style, unit) for unit in units for style in styles]
     # The first thousand rule most of them out.
-    shares = [candidate.share(distinct[:1000]) for candidate in candidates]
+    shares = [candidate._share(distinct[:1000]) for candidate in candidates]
     likely = [c for c, share in zip(candidates, shares, strict=True) if share == max(shares)]
-    shares = [candidate.share(distinct) for candidate in likely]
+    shares = [candidate._share(distinct) for candidate in likely]
     best, share = likely[int(np.argmax(shares))], max(shares)
     if share == 1 or declared == "number":
         return best

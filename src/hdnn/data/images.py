@@ -442,10 +442,9 @@ def _common_size(sizes: Sequence[Size], notes: list[str]) -> Size | None:
     height, width = (median_low(sides) for sides in zip(*sizes, strict=True))
     share = min(1.0, MOST_SIDE / max(height, width))
     size = max(1, round(share * height)), max(1, round(share * width))
-    small, large = (f"{h} x {w}" for h, w in (min(sizes, key=math.prod), max(sizes, key=math.prod)))
     notes.append(
-        f"images of {len({*sizes})} sizes, {small} to {large}, are resized to {size[0]} x {size[1]}"
-        "; another size: --pixels (size= in Python)"
+        f"images of {len({*sizes})} sizes are resized to {size[0]} x {size[1]}; another size: "
+        "--pixels (size= in Python)"
     )
     return size
 

@@ -35,23 +35,17 @@ def bundled(name: str) -> Table:
     """A table of scikit-learn, with its names of features and classes; needs no network.
 
     Args:
-        name: "iris", "wine", "breast-cancer" or "diabetes", in any case, with - or _.
+        name: one of `BUNDLED`.
 
     Returns:
         Features, target and class names.
-
-    Raises:
-        HdnnError: no table has this name.
 
     >>> bundled("iris")
     Table(150 rows, 4 features, classification of target)
     >>> bundled("iris").classes
     ('setosa', 'versicolor', 'virginica')
     """
-    key = str(name).lower().replace("_", "-")
-    if key not in BUNDLED:
-        raise unknown_name("bundled table", name, BUNDLED)
-    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[key])(as_frame=True)
+    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[name])(as_frame=True)
     if "target_names" not in data:
         return read_table(data.frame, "target", task="regression")
     labels = np.asarray(data.target_names)[data.target]

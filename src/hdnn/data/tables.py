@@ -313,8 +313,6 @@ def iter_rows(
     ...     print(rows[1], values["b"])
     ['second', '', '3'] [ 2. nan]
     """
-    if chunk < 1:
-        raise HdnnError(f"chunk is a positive number of rows, got {chunk}")
     types = tuple(ColumnType(c, "number") if isinstance(c, str) else c for c in columns)
     used = [kind.name for kind in types]
     parts = raw_parts(Path(path), chunk)

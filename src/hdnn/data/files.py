@@ -160,10 +160,9 @@ class CsvFile:
             while more:
                 block = list(itertools.islice(numbered, size))
                 more = size is not None and len(block) == size
-                if any(len(row) != width for _, row in block):
+                lines, cells = [line for line, _ in block], [row for _, row in block]
+                if {*map(len, cells)} - {width}:
                     raise self._wrong_fields(itertools.chain(block, numbered))
-                lines = [line for line, _ in block]
-                cells = [row for _, row in block]
                 yield pd.DataFrame(cells, lines, self.names, dtype=object)
 
     def _wrong_fields(self, numbered: Iterable[tuple[int, list[str]]]) -> FileFormatError:

@@ -61,15 +61,16 @@ def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
     cells = raw.frame[name].astype(object).to_numpy()
     kind = pd.api.types.infer_dtype(cells)
     if kind == "string":
+        codes, distinct = pd.factorize(cells)
         if task != "classification":
             declared = None if task is None else "number"
-            style = infer(name, cells, declared, raw.has_decimal_comma)
+            style = infer(name, distinct, declared, raw.has_decimal_comma)
             if style.kind == "number":
                 # One "12.5x" in a column of prices must not make every price a class of its own.
                 numbers = style.parse(cells, raw.place, TARGET_REMEDY)
                 if task == "regression" or not style.is_plain:
                     return numbers
-        return cells if raw.csv is None else typed(cells)
+        return cells if raw.csv is None else typed(distinct)[codes]
     if kind == "boolean":
         return cells.astype(bool)
     if kind not in ("integer", "floating", "mixed-integer-float", "decimal"):

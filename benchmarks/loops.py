@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hdnn
-from hdnn.data import Dataset, Split, split
+from hdnn.data import Dataset, split
 from hdnn.training import Trainer, TrainingConfig
 
 RATE, BATCH, SIZE = 0.02, 50, 2000
@@ -42,12 +42,12 @@ class Classifier(nn.Module):
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Split) -> float:
+def accuracy(model: nn.Module, data: Dataset) -> float:
     logits = model.eval()(data.X_test.float()).reshape(-1)
     return float(((logits > 0) == data.y_test).double().mean())
 
 
-def with_trainer(data: Split, seed: int, epochs: int) -> float:
+def with_trainer(data: Dataset, seed: int, epochs: int) -> float:
     model = hdnn.Model(block(seed), 1, hdnn.Augmentation(2, 8))
     config = TrainingConfig(
         method="joint",
@@ -58,12 +58,12 @@ def with_trainer(data: Split, seed: int, epochs: int) -> float:
         alpha_c=0.0,
         seed=seed,
     )
-    Trainer(model, config).fit(Dataset.from_arrays(data.X_train, data.y_train))
+    Trainer(model, config).fit(Dataset.from_arrays(data.X, data.y))
     return accuracy(model, data)
 
 
-def with_torch(data: Split, seed: int, epochs: int) -> float:
-    model, x, y = Classifier(seed), data.X_train.float(), data.y_train.float()
+def with_torch(data: Dataset, seed: int, epochs: int) -> float:
+    model, x, y = Classifier(seed), data.X.float(), data.y.float()
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     for _ in range(epochs):
         for some in torch.randperm(len(x)).split(BATCH):
@@ -73,7 +73,7 @@ def with_torch(data: Split, seed: int, epochs: int) -> float:
     return accuracy(model, data)
 
 
-def with_lightning(data: Split, seed: int, epochs: int) -> float:
+def with_lightning(data: Dataset, seed: int, epochs: int) -> float:
     import lightning.pytorch as L
 
     class Lit(L.LightningModule):
@@ -88,7 +88,7 @@ def with_lightning(data: Split, seed: int, epochs: int) -> float:
             return torch.optim.Adam(self.parameters(), lr=RATE)
 
     lit = Lit()
-    pairs = TensorDataset(data.X_train.float(), data.y_train.float())
+    pairs = TensorDataset(data.X.float(), data.y.float())
     trainer = L.Trainer(
         accelerator="cpu",
         max_epochs=epochs,
@@ -101,7 +101,7 @@ def with_lightning(data: Split, seed: int, epochs: int) -> float:
     return accuracy(lit.model, data)
 
 
-def with_skorch(data: Split, seed: int, epochs: int) -> float:
+def with_skorch(data: Dataset, seed: int, epochs: int) -> float:
     from skorch import NeuralNetBinaryClassifier
 
     net = NeuralNetBinaryClassifier(
@@ -116,11 +116,11 @@ def with_skorch(data: Split, seed: int, epochs: int) -> float:
         iterator_train__shuffle=True,
         verbose=0,
     )
-    net.fit(data.X_train.float().numpy(), data.y_train.float().numpy())
+    net.fit(data.X.float().numpy(), data.y.float().numpy())
     return accuracy(net.module_, data)
 
 
-LOOPS: dict[str, Callable[[Split, int, int], float]] = {
+LOOPS: dict[str, Callable[[Dataset, int, int], float]] = {
     "hdnn's Trainer, method='joint'": with_trainer,
     "plain torch": with_torch,
     "Lightning": with_lightning,

@@ -27,7 +27,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from tabular.sources import read
 
 import hdnn
 from hdnn import analysis
-from hdnn.data import images, split, validation
+from hdnn.data import images, split
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
@@ -164,10 +163,8 @@ def samples(data: str, seeds: range, held_out: bool) -> planar.Samples:
     """The data of seeds; held out is a fifth of the training half in place of the test half."""
     parts = [split(data, seed=seed) for seed in seeds]
     if held_out:
-        for k, part in enumerate(parts):
-            kept, (X, y) = validation(part, 0.2, seed=part.seed)
-            parts[k] = replace(kept, X_test=X, y_test=y)
-    return planar.Samples.stack(parts, "append", torch.float32)
+        parts = [part.hold_out(0.2, seed) for part, seed in zip(parts, seeds, strict=True)]
+    return planar.Samples.stack(seeds, parts, "append", torch.float32)
 
 
 def train(

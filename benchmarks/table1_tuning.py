@@ -15,13 +15,12 @@ import argparse
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from hdnn.data import Split, split, validation
+from hdnn.data import Dataset, split
 from hdnn.paper import planar
 from hdnn.paper.experiment import KEY, Cell, Experiment
 from hdnn.paper.records import Record, Records
@@ -41,10 +40,9 @@ CLOSE = 2e-4
 """Accuracies that are no further apart count as equal."""
 
 
-def held_out(cell: Cell, seed: int) -> Split:
+def held_out(cell: Cell, seed: int) -> Dataset:
     """The data of a seed, with 20 % of the training part in place of the test part."""
-    kept, (X, y) = validation(split(cell.data, cell.split, seed=seed), 0.2, seed=seed)
-    return replace(kept, X_test=X, y_test=y)
+    return split(cell.data, cell.split, seed=seed).hold_out(0.2, seed)
 
 
 def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[Record]:
@@ -52,7 +50,7 @@ def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[R
     records = [{**dict(zip(KEY, cell, strict=False)), "seed": seed, "tried": []} for seed in seeds]
     for chosen in choices:
         parts = [held_out(cell, seed) for seed in seeds]
-        data = planar.Samples.stack(parts, chosen.augmentation, torch.float32)
+        data = planar.Samples.stack(seeds, parts, chosen.augmentation, torch.float32)
         accuracies, losses = planar.measure(*train(cell, chosen, data), data.X_test, data.y_test)
         for record, accuracy, loss in zip(records, accuracies, losses, strict=True):
             record["tried"].append({"accuracy": float(accuracy), "loss": float(loss)})

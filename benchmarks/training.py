@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hdnn
-from hdnn.data import Dataset, Split, split
+from hdnn.data import Dataset, split
 from hdnn.models import Model
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training import train_ensemble as train_side_by_side
@@ -51,9 +51,9 @@ def fit_output(features: Tensor, target: Tensor) -> nn.Linear:
     return head.requires_grad_(False)
 
 
-def train_eager(data: Split, epochs: int) -> float:
+def train_eager(data: Dataset, epochs: int) -> float:
     """Seconds of the peer; one forward pass of the hidden layers serves both descents."""
-    X, target = F.pad(data.X_train.float(), (0, 2)), data.y_train.float()
+    X, target = F.pad(data.X.float(), (0, 2)), data.y.float()
     K, b = plain.parameters(CASE)
     optimizer = torch.optim.Adam([K, b], **ADAM)
     start = time.perf_counter()
@@ -70,21 +70,21 @@ def train_eager(data: Split, epochs: int) -> float:
     return time.perf_counter() - start
 
 
-def train_one(data: Split, epochs: int, **settings: Any) -> float:
+def train_one(data: Dataset, epochs: int, **settings: Any) -> float:
     """Seconds of a training by hdnn, final output layer included."""
     model = Model(CASE.network(), 1, hdnn.Augmentation(2, CASE.width))
-    training = Dataset.from_arrays(data.X_train, data.y_train)
+    training = Dataset.from_arrays(data.X, data.y)
     config = TrainingConfig(epochs=epochs, **settings)
     start = time.perf_counter()
     Trainer(model, config).fit(training)
     return time.perf_counter() - start
 
 
-def train_ensemble(data: Split, epochs: int, members: int) -> float:
+def train_ensemble(data: Dataset, epochs: int, members: int) -> float:
     """Seconds per network of an ensemble, final output layers included."""
     networks = replace(CASE, ensemble=members).network()
-    states = hdnn.Augmentation(2, CASE.width)(data.X_train.float()).expand(members, -1, -1)
-    y, config = data.y_train.expand(members, -1), TrainingConfig(epochs=epochs)
+    states = hdnn.Augmentation(2, CASE.width)(data.X.float()).expand(members, -1, -1)
+    y, config = data.y.expand(members, -1), TrainingConfig(epochs=epochs)
     start = time.perf_counter()
     train_side_by_side(networks, states, y, range(members), config)
     return (time.perf_counter() - start) / members

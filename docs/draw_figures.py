@@ -68,14 +68,14 @@ def theory() -> Figure:
 def faq() -> Figure:
     """The Swiss roll after the same network with three values of T."""
     split = data.split("swiss-roll", size=4000)
-    start = torch.nn.functional.pad(split.X_train, (0, 2))
+    start = torch.nn.functional.pad(split.X, (0, 2))
     figure = plots.new_figure(8.0, 2.2)
     for axis, T in zip(figure.subplots(1, 4), (0.0, 0.1, 1.0, 10.0), strict=True):
         torch.manual_seed(3)
         net = hdnn.network("H1", features=4, layers=64, T=max(T, 1e-9), time_invariant=True)
         with torch.no_grad():
             states = net(start.float())
-        plots.scatter(axis, states[:, :2].numpy(), split.y_train.numpy())
+        plots.scatter(axis, states[:, :2].numpy(), split.y.numpy())
         axis.set_title(f"T = {T:g}" if T else "input", fontsize=10)
         axis.set_box_aspect(1)
     return figure

@@ -40,7 +40,7 @@ def train(folder: Path, epochs: int, precision: Any = "32-true", processes: int 
     """Train, and return the accuracy on the test part."""
     L.seed_everything(0, verbose=False)
     data, model, dtype = split("double-moons", size=2000), Classifier(), torch.get_default_dtype()
-    rows, logger = TensorDataset(data.X_train.to(dtype), data.y_train), L.loggers.CSVLogger(folder)
+    rows, logger = TensorDataset(data.X.to(dtype), data.y), L.loggers.CSVLogger(folder)
     quiet = dict.fromkeys(("checkpointing", "progress_bar", "model_summary"), False)
     options: dict[str, Any] = {f"enable_{name}": value for name, value in quiet.items()}
     options |= {"accelerator": "cpu", "devices": processes, "precision": precision}

@@ -54,7 +54,7 @@ def search(epochs: int, size: int) -> tuple[dict[str, object], float]:
     }
     pipeline = make_pipeline(StandardScaler(), net)
     found = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
-    found.fit(data.X_train.float().numpy(), data.y_train.float().numpy())
+    found.fit(data.X.float().numpy(), data.y.float().numpy())
     accuracy = found.score(data.X_test.float().numpy(), data.y_test.float().numpy())
     best = {name.split("__")[-1]: value for name, value in found.best_params_.items()}
     return best, float(accuracy)

@@ -30,7 +30,7 @@ def build() -> hdnn.Model:
 def train(epochs: int) -> tuple[hdnn.Model, float]:
     """Train in this process and its peers; returns the model and its test accuracy."""
     data, model = split("double-moons", size=2000), build()
-    rows = TensorDataset(data.X_train.float(), data.y_train)
+    rows = TensorDataset(data.X.float(), data.y)
     sampler = DistributedSampler(rows, seed=0)  # another share of every epoch for each process
     loader = DataLoader(rows, batch_size=50 // dist.get_world_size(), sampler=sampler)
     parallel = DistributedDataParallel(model)

@@ -35,7 +35,6 @@ OTHER: dict[str, dict[str, Any]] = {
         "task": "regression",
         "test": 0.35,
         "pixels": 32,
-        "strict": True,
         "digest": "00ff",
         "seed": 7,
     },

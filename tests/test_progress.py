@@ -33,15 +33,15 @@ def test_a_large_table_and_many_images_are_announced(
 ) -> None:
     from PIL import Image
 
-    from hdnn.data import files, image_files, read_table
+    from hdnn.data import files, images, read_table
 
     (tmp_path / "data.csv").write_text("a,y\n1,2\n3,4\n")
     Image.new("L", (2, 2)).save(tmp_path / "a.png")
-    for module, name in ((files, "LARGE"), (image_files, "MANY")):
+    for module, name in ((files, "LARGE"), (images, "MANY")):
         monkeypatch.setattr(module, name, -1)
     with caplog.at_level(logging.INFO, "hdnn"):
         read_table(tmp_path / "data.csv", "y")
-        image_files.read_images([tmp_path / "a.png"])
+        images.read_images([tmp_path / "a.png"])
     assert "reading data.csv, 0 MB ..." in caplog.messages
     assert "reading 1 images ..." in caplog.messages
 

@@ -201,9 +201,6 @@ class DataConfig(Settings):
     pixels: Width | None = setting(
         None, "Folders of images: resize to this many pixels a side.", "--pixels"
     )
-    strict: bool = setting(
-        False, "Folders of images: fail on a file that cannot be read.", "--strict"
-    )
     digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
     seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed")
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from hdnn.data import ColumnEncoder, images, iter_rows, read_table
-from hdnn.data.image_files import read_idx
+from hdnn.data.images import read_idx
 from hdnn.errors import HdnnError
 
 MUTANTS = 120
@@ -85,7 +85,7 @@ def table(path: Path) -> None:
     read = read_table(path, "y")
     encoder = ColumnEncoder.fit(read.columns, read.types)
     if path.suffix != ".npz":
-        for _, values in iter_rows(path, encoder.columns):
+        for _, values in iter_rows(path, encoder.columns)[1]:
             encoder.transform(values)
 
 

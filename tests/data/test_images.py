@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from hdnn.cli import app
 from hdnn.data import images
-from hdnn.data.image_files import read_idx
+from hdnn.data.images import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
 
@@ -135,7 +135,7 @@ def test_hdnn_data_lists_each_set_once_and_fetches(web: list[str]) -> None:
 def test_digits_need_nothing_and_are_always_split_alike() -> None:
     one, known = images.load("digits"), images.IMAGE_SETS["digits"]
     assert torch.equal(one.X_test, images.load().X_test)
-    assert (len(one.X), len(one.X_test), one.X.shape[1:]) == (known.train, known.test, known.shape)
+    assert (len(one.X), len(one.X_test), *one.X.shape[1:]) == (1438, 359, 1, 8, 8)
     assert one.classes == known.classes
     assert (one.X.dtype, int(one.X.min()), int(one.X.max())) == (torch.uint8, 0, 255)
     share = one.y_test.bincount() / (one.y_test.bincount() + one.y.bincount())
@@ -219,10 +219,10 @@ def test_clear_errors_of_folders(tmp_path: Path) -> None:
         images.load(tmp_path / "absent")
     with pytest.raises(HdnnError, match="those of digits have one size"):
         images.load("digits", size=(4, 4))
-    with pytest.raises(HdnnError, match="no subfolder"):
+    with pytest.raises(HdnnError, match="has 0 subfolders"):
         images.load(tmp_path)
     paint(tmp_path / "cat" / "a.png", 1)
-    with pytest.raises(HdnnError, match=r"one subfolder \(cat\).*two at least"):
+    with pytest.raises(HdnnError, match="has 1 subfolders"):
         images.load(tmp_path)
     (tmp_path / "dog").mkdir()
     with pytest.raises(HdnnError, match="dog holds no images"):
@@ -232,15 +232,14 @@ def test_clear_errors_of_folders(tmp_path: Path) -> None:
     paint(tmp_path / "dog" / "d.png", 1)
     assert images.load(tmp_path, size=4).X.shape[1:] == (1, 4, 4)
     paint(tmp_path / "dog" / "c.png", 1, mode="I;16")
-    with pytest.raises(FileFormatError, match=r"c\.png.*8 bits"):
-        images.load(tmp_path, strict=True)
+    assert "8 bits" in images.load(tmp_path).notes[-1]
     for name in ("c", "d"):
         (tmp_path / "dog" / f"{name}.png").write_bytes(b"nothing")
     with pytest.raises(FileFormatError, match="of the class 'dog' no image can be read"):
         images.load(tmp_path)
     for name in "ab":
         (tmp_path / "cat" / f"{name}.png").write_bytes(b"nothing")
-    with pytest.raises(FileFormatError, match="of 4 images none can be read"):
+    with pytest.raises(FileFormatError, match="4 of 4 images cannot be read"):
         images.load(tmp_path)
 
 
@@ -252,8 +251,7 @@ def test_mixed_sizes_are_brought_to_the_median_and_it_is_said(tmp_path: Path) ->
     data = images.load(tmp_path)
     assert data.X.shape[1:] == (1, 4, 5)
     assert data.notes == (
-        "images of 4 sizes, 2 x 3 to 300 x 400, are resized to 4 x 5; another size: --pixels "
-        "(size= in Python)",
+        "images of 4 sizes are resized to 4 x 5; another size: --pixels (size= in Python)",
     )
     for name in ("cat", "dog"):
         for k in range(1, 4):
@@ -286,8 +284,6 @@ def test_broken_files_are_left_out_counted_and_listed(tmp_path: Path) -> None:
     (note,) = data.notes
     assert note.startswith("12 of 30 images cannot be read and are left out: dog/00.png, dog/01")
     assert "dog/09.png and 2 more" in note
-    with pytest.raises(FileFormatError, match=r"00\.png"):
-        images.load(tmp_path, strict=True)
 
 
 def test_a_folder_with_flaws_is_trained_on_and_predicted(
@@ -304,9 +300,6 @@ def test_a_folder_with_flaws_is_trained_on_and_predicted(
         return CliRunner().invoke(app, list(words))
 
     options = "--layers", "1", "--epochs", "1"
-    strict = run("train", "photos", "--strict", *options, "--out", "run")
-    assert strict.exit_code == 1
-    assert "broken.png" in strict.stderr
     result = run("train", "photos", *options, "--out", "run")
     assert result.exit_code == 0, result.output
     assert "1 of 13 images cannot be read and are left out: cat/broken.png" in result.stderr
@@ -318,7 +311,5 @@ def test_a_folder_with_flaws_is_trained_on_and_predicted(
     assert "photos/cat/1.png," in run("predict", "run", "photos/*/1.png").stdout
     several = run("predict", "run", "photos/cat/1.png", "photos/dog")
     assert len(several.stdout.splitlines()) == 1 + 7
-    assert run("predict", "run", "photos", "--strict").exit_code == 1
     assert run("predict", "run", "photos/*.gif").exit_code == 2
     assert run("evaluate", "run", "photos").exit_code == 0
-    assert run("evaluate", "run", "photos", "--strict").exit_code == 1

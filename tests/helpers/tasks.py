@@ -48,7 +48,7 @@ def dataset(X: Tensor, y: Tensor, weight: Tensor | None = None) -> Dataset:
 
 def moons(size: int = 50) -> Dataset:
     data = split("double-moons", size=2 * size)
-    return dataset(data.X_train, data.y_train)
+    return dataset(data.X, data.y)
 
 
 def make(seed: int = 0, outputs: int = 1, task: str = "classification", **options: Any) -> Model:

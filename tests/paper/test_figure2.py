@@ -38,7 +38,7 @@ def test_recordings_are_the_norms_before_the_step_and_leave_no_trace(
 
     order = torch.Generator().manual_seed(planar.ORDER_SEED + seed)
     rows = torch.randperm(5000, generator=order)[:125]
-    X = Augmentation(2, 4, "append")(split("double-moons", seed=seed).X_train[rows].double())
+    X = Augmentation(2, 4, "append")(split("double-moons", seed=seed).X[rows].double())
     net = hdnn.network(
         *("MS3",),
         features=4,

@@ -212,7 +212,7 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
     config = TrainingConfig(method=method, learning_rate=0.02, loop="autograd")
     batches = torch.randperm(500, generator=torch.Generator().manual_seed(1)).split(125) * 5
     weight = torch.ones(500)
-    states = Batches(model.stem.prepare(data.X_train).float(), data.y_train, weight)
+    states = Batches(model.stem.prepare(data.X).float(), data.y, weight)
     loop = AutogradLoop(model, states, config)
     expected = []
     for i, batch in enumerate(batches):
@@ -221,8 +221,8 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
     case = {
         "task": "training",
         "network": given,
-        "points": data.X_train.flatten().tolist(),
-        "labels": data.y_train.tolist(),
+        "points": data.X.flatten().tolist(),
+        "labels": data.y.tolist(),
         "classes": data.classes,
         "batches": [batch.tolist() for batch in batches],
         "config": {

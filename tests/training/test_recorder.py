@@ -48,7 +48,7 @@ def model(
 def fit(trained: hdnn.Model, config: TrainingConfig, recorder: Recorder | None) -> Trainer:
     data = split("double-moons", size=200)  # 4 batches an epoch, the last one smaller
     trainer = Trainer(trained, config, recorder=recorder)
-    trainer.fit(dataset(data.X_train, data.y_train))
+    trainer.fit(dataset(data.X, data.y))
     return trainer
 
 
@@ -79,7 +79,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     data, config = split("double-moons", size=200), WAYS[way]
     trainer = fit(watched, config, Recorder(1, samples=30))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:30]
-    states = fresh.preprocess(data.X_train.to(torch.float64))[order]
+    states = fresh.preprocess(data.X.to(torch.float64))[order]
     M = hdnn.analysis.sensitivities(fresh.network, states)
     assert trainer.recorder is not None
     found = trainer.recorder.recordings[0]
@@ -94,7 +94,7 @@ def test_what_is_recorded_first_is_the_initial_network_on_the_first_batch(
     ):
         torch.testing.assert_close(getattr(found.norms, name), right, msg=name)
     # The gradient of the objective, K and b of a layer together.
-    objective(fresh, config, states, data.y_train[order]).backward()
+    objective(fresh, config, states, data.y[order]).backward()
     theta, beta = fresh.network.field.weights.theta.grad, fresh.network.field.weights.beta.grad
     layers = torch.cat([theta, beta], -1).norm(dim=-1)
     torch.testing.assert_close(torch.tensor(found.gradient), layers, rtol=1e-5, atol=1e-9)

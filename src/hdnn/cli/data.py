@@ -30,7 +30,10 @@ def listing(as_json: Json = False) -> None:
         {"name": name, "kind": "planar", "state": "ready"} for name in PROBLEMS
     ]
     records += [{"name": name, "kind": "table", "state": "ready"} for name in BUNDLED]
-    records += [_state(chosen) for chosen in image_sets.IMAGE_SETS.values()]
+    for name, chosen in image_sets.IMAGE_SETS.items():
+        missing = bool(chosen.urls) and None in image_sets.find(name)
+        state = "to fetch" if missing else "ready"
+        records.append({"name": name, "kind": "images", "state": state, "about": chosen.about})
     if as_json:
         emit(records)
         return
@@ -50,7 +53,7 @@ def fetch(
     from hdnn.data import images as image_sets
 
     key = name.lower().replace("_", "-")
-    remote = [known.name for known in image_sets.IMAGE_SETS.values() if known.urls]
+    remote = [name for name, known in image_sets.IMAGE_SETS.items() if known.urls]
     if key not in remote:
         if key in image_sets.IMAGE_SETS:
             raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(remote)}")
@@ -61,13 +64,3 @@ def fetch(
         return
     for path in paths:
         say(f"{path}  checksum is right")
-
-
-def _state(chosen: Any) -> dict[str, Any]:
-    from hdnn.data import images as image_sets
-
-    _, height, width = chosen.shape
-    about = f"{chosen.train + chosen.test:,} {chosen.title}, {height}x{width}"
-    missing = bool(chosen.urls) and None in image_sets.find(chosen.name)
-    state = "to fetch" if missing else "ready"
-    return {"name": chosen.name, "kind": "images", "state": state, "about": about}

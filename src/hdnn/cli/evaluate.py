@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
-from hdnn.cli.runs import Opened, RunFolder, Strict, encoder_of, open_run
+from hdnn.cli.runs import Opened, RunFolder, encoder_of, open_run
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def evaluate(
             help="Table or folder of images to measure on (default: what the run held out)."
         ),
     ] = None,
-    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Measure a trained run on held-out data or on another table.
@@ -59,7 +58,7 @@ def evaluate(
     opened = open_run(run)
     trained_on = _training_data(opened, needed=data is None)
     if data is not None:
-        X, y = _labeled_data(opened, data, strict)
+        X, y = _labeled_data(opened, data)
     elif trained_on is not None and len(trained_on.X_test):
         X, y = trained_on.X_test, trained_on.y_test
     else:
@@ -86,7 +85,7 @@ def _training_data(opened: Opened, needed: bool) -> Dataset | None:
         return None
 
 
-def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Tensor]:
+def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
     import torch
 
     from hdnn.cli.images import labeled
@@ -94,7 +93,7 @@ def _labeled_data(opened: Opened, data: Path, strict: bool) -> tuple[Tensor, Ten
 
     model = opened.model
     if model.stem.takes_images:
-        return labeled(data, model, strict)
+        return labeled(data, model)
     target = None if opened.run is None else opened.run.config.data.target
     if target is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")

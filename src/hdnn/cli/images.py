@@ -11,33 +11,36 @@ from torch import Tensor
 
 from hdnn.cli.base import warn
 from hdnn.data.files import short
-from hdnn.data.image_files import SUFFIXES, is_image_file, read_folder, read_idx, read_images
-from hdnn.data.images import load
+from hdnn.data.images import (
+    SUFFIXES,
+    is_image_file,
+    load,
+    read_folder,
+    read_idx,
+    read_images,
+)
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 
 
-def read_unlabeled(
-    sources: Sequence[Path], shape: Sequence[int], strict: bool
-) -> tuple[list[str], Tensor]:
+def read_unlabeled(sources: Sequence[Path], shape: Sequence[int]) -> tuple[list[str], Tensor]:
     """Names and images ``(B, C, H, W)`` of folders, files, patterns, or of one IDX file.
 
     Args:
         sources: where they are.
         shape: channels, height and width that the model takes.
-        strict: raise where a file cannot be read; else it is left out, which is told.
     """
     channels, height, width = shape
     if len(sources) == 1 and sources[0].is_file() and sources[0].suffix.lower() not in SUFFIXES:
         return _read_idx(sources[0], channels, (height, width))
     paths = list(dict.fromkeys(path for source in sources for path in _files(source)))
-    found = read_images(paths, (height, width), strict)
-    for text in found.notes:
+    images, kept, notes = read_images(paths, (height, width))
+    for text in notes:
         warn(f"note: {text}")
     # Below one folder names are short; of several sources only whole paths tell images apart.
     root = sources[0] if len(sources) == 1 and sources[0].is_dir() else None
     names = [str(path if root is None else path.relative_to(root)) for path in paths]
-    return [names[k] for k in found.kept], _fit(found.images, channels)
+    return [names[k] for k in kept], _fit(images, channels)
 
 
 def _files(source: Path) -> list[Path]:
@@ -73,18 +76,18 @@ def _fit(images: Tensor, channels: int) -> Tensor:
     return images.expand(-1, channels, -1, -1) if grey else images
 
 
-def labeled(source: Path, model: Model, strict: bool) -> tuple[Tensor, Tensor]:
+def labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
     """Images by class, the test part where there is one, with the class numbers of a model."""
     channels, *size = model.stem.shape
     if source.is_dir() and not list(source.glob("*idx*")):
-        folder = read_folder(source, (size[0], size[1]), strict)
-        images, labels = folder.train if folder.test is None else folder.test
-        classes = folder.classes
-        for text in folder.notes:
+        data = read_folder(source, (size[0], size[1]))
+        for text in data.notes:
             warn(f"note: {text}")
     else:
-        found = load(str(source))
-        images, labels, classes = found.X_test, found.y_test, found.classes or ()
+        data = load(str(source))
+    tested = len(data.X_test) > 0
+    images, labels = (data.X_test, data.y_test) if tested else (data.X, data.y)
+    classes = data.classes or ()
     known = [str(label) for label in model.labels]
     unknown = set(classes) - set(known)
     if unknown:

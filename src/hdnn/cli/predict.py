@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, app, emit, say
-from hdnn.cli.runs import RunFolder, Strict, encoder_of, open_run
+from hdnn.cli.runs import RunFolder, encoder_of, open_run
 from hdnn.errors import HdnnError, optional
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def predict(
             "to standard output)."
         ),
     ] = None,
-    strict: Strict = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --out: print as JSON what was written.")
     ] = False,
@@ -59,16 +58,16 @@ def predict(
     _check_out(out, data)
     model = open_run(run).model
     if model.stem.takes_images:
-        _predict_images(model, data, out, strict, as_json)
+        _predict_images(model, data, out, as_json)
         return
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     encoder = encoder_of(model)
     titles = _titles(model)
-    rows = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
+    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
     count = 0
-    with _written(out, [*rows.header, *titles]) as write:
-        for raw, values in rows:
+    with _written(out, [*header, *titles]) as write:
+        for raw, values in blocks:
             predictions = _predictions(model, encoder.transform(values))
             write([[*a, *b] for a, b in zip(raw, predictions, strict=True)])
             count += len(raw)
@@ -118,13 +117,11 @@ def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: b
         say(f"{count} {what} with {', '.join(titles)}: {out}")
 
 
-def _predict_images(
-    model: Model, sources: list[Path], out: Path | None, strict: bool, as_json: bool
-) -> None:
+def _predict_images(model: Model, sources: list[Path], out: Path | None, as_json: bool) -> None:
     from hdnn.cli.images import read_unlabeled
     from hdnn.progress import track
 
-    names, images = read_unlabeled(sources, model.stem.shape, strict)
+    names, images = read_unlabeled(sources, model.stem.shape)
     titles = _titles(model)
     with _written(out, ["image", *titles]) as write:
         for first in track(range(0, len(images), BATCH), "predicting, in batches"):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from hdnn.training.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Images: fail on an unreadable file.")]
 
 
 class Opened(NamedTuple):

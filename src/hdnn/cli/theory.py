@@ -93,11 +93,11 @@ def _read(model: Model, source: str) -> Tensor:
         raise HdnnError("--data is for tables; images are taken from the run itself")
     name = source.lower().replace("_", "-")
     if name in PROBLEMS:
-        X: Tensor = split(name).X_train
+        X: Tensor = split(name).X
     else:
         encoder = encoder_of(model)
-        rows = iter_rows(Path(source), encoder.columns)
-        parts = [torch.from_numpy(encoder.transform(values)) for _, values in rows]
+        _, blocks = iter_rows(Path(source), encoder.columns)
+        parts = [torch.from_numpy(encoder.transform(values)) for _, values in blocks]
         X = torch.cat(parts) if parts else torch.zeros(0, model.features)
     if not len(X) or X.shape[1] != model.features:
         raise HdnnError(f"the model takes {model.features} features, {source} has {X.shape[1]}")

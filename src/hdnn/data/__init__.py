@@ -3,22 +3,20 @@
 import hdnn.application  # noqa: F401
 from hdnn.data import images
 from hdnn.data.columns import ColumnType
-from hdnn.data.dataset import Dataset
+from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.labels import Label, encode, guess_task
-from hdnn.data.loading import BUNDLED, bundled, load
-from hdnn.data.splits import KINDS, Split, holdout, split, validation
-from hdnn.data.tables import NamedRows, Table, iter_rows, read_table
-from hdnn.data.toy import (
+from hdnn.data.loading import BUNDLED, load
+from hdnn.data.planar import (
+    KINDS,
     PROBLEMS,
     Problem,
-    Sample,
     double_circles,
     double_moons,
     peaks,
-    problem,
+    split,
     swiss_roll,
 )
+from hdnn.data.tables import Table, iter_rows, read_table
 
 __all__ = [
     "BUNDLED",
@@ -27,25 +25,16 @@ __all__ = [
     "ColumnEncoder",
     "ColumnType",
     "Dataset",
-    "Label",
-    "NamedRows",
     "Problem",
-    "Sample",
-    "Split",
     "Table",
-    "bundled",
     "double_circles",
     "double_moons",
-    "encode",
-    "guess_task",
     "holdout",
     "images",
     "iter_rows",
     "load",
     "peaks",
-    "problem",
     "read_table",
     "split",
     "swiss_roll",
-    "validation",
 ]

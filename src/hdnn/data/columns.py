@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import AfterValidator, ConfigDict
 
-from hdnn.data.files import listed, short
+from hdnn.data.files import short
 from hdnn.errors import HdnnError
 
 Values = NDArray[Any]
@@ -57,9 +58,19 @@ PREDICTION_REMEDY = (
 )
 
 _DATE = re.compile(r"(?=.*\d.*\d)[\w .,/:+-]{6,40}")
-_NUMBERS = (int, float, Decimal, np.number, np.bool_)
+_NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
 _DATES = (datetime.date, np.datetime64)
-_SCALARS = (str, *_NUMBERS, *_DATES, type(None), type(pd.NA), type(pd.NaT))
+
+
+def one_of(*known: str) -> AfterValidator:
+    """The values that a text of a stored column may have."""
+
+    def check(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"known are {', '.join(map(repr, known))}")
+        return value
+
+    return AfterValidator(check)
 
 
 @dataclass(frozen=True)
@@ -74,35 +85,19 @@ class ColumnType:
         unit: of numbers, a sign that may stand before or after them, such as $ or %.
         format: of dates that are texts, one of `FORMATS`.
 
-    Raises:
-        HdnnError: there is no such type.
-
     >>> from hdnn.data import ColumnType
     >>> ColumnType("price", "number", unit="$", thousands=",").parse_number("$1,200")
     1200.0
     """
 
-    name: str
-    kind: str
-    decimal: str = "."
-    thousands: str = ""
-    unit: str = ""
-    format: str = "ISO8601"
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    def __post_init__(self) -> None:
-        style, known = (self.decimal, self.thousands), (*UNITS, "")
-        if not isinstance(self.name, str):
-            raise HdnnError(f"the name of a column is a text, got {short(self.name)}")
-        if (
-            self.kind not in KINDS
-            or style not in STYLES
-            or self.unit not in known
-            or self.format not in FORMATS
-        ):
-            raise HdnnError(
-                f"no column can be {short(self, 200)}: kinds are {', '.join(KINDS)}, decimal is . "
-                f"or , and formats are {', '.join(FORMATS)}"
-            )
+    name: str
+    kind: Annotated[str, one_of(*KINDS)]
+    decimal: Annotated[str, one_of(".", ",")] = "."
+    thousands: Annotated[str, one_of("", ".", ",")] = ""
+    unit: Annotated[str, one_of("", *UNITS)] = ""
+    format: Annotated[str, one_of(*FORMATS)] = "ISO8601"
 
     @property
     def is_plain(self) -> bool:
@@ -159,23 +154,16 @@ class ColumnType:
         parsed = self._numbers(values) if self.kind == "number" else self._dates(values)
         lost = np.flatnonzero(pd.isna(parsed) & ~pd.isna(values))
         wrong = lost[~is_missing(values[lost])]
-        if len(wrong):
-            what = "not numeric"
-            if self.kind == "date":
-                what = f"no date such as {self.example}"
-            cells = [f"{place(int(i))} holds {short(values[i])}" for i in wrong[:3]]
-            more = f" and {len(wrong) - 3} more cells" * (len(wrong) > 3)
-            raise HdnnError(
-                f"column {short(self.name)} is {what}: {', '.join(cells)}{more}; {remedy}"
-            )
-        if self.kind == "number":
-            infinite = np.flatnonzero(np.isinf(parsed))
-            if len(infinite):
-                raise HdnnError(
-                    f"column {short(self.name)} holds an infinite value "
-                    f"({place(int(infinite[0]))}); replace it by a number, or leave the cell empty"
-                )
-        return parsed
+        what = "is not numeric"
+        if self.kind == "date":
+            what = f"is no date such as {self.example}"
+        elif not len(wrong):
+            wrong, what = np.flatnonzero(np.isinf(parsed)), "has infinite values"
+        if not len(wrong):
+            return parsed
+        cells = [f"{place(int(i))} holds {short(values[i])}" for i in wrong[:3]]
+        more = f" and {len(wrong) - 3} more cells" * (len(wrong) > 3)
+        raise HdnnError(f"column {short(self.name)} {what}: {', '.join(cells)}{more}; {remedy}")
 
     @property
     def example(self) -> str:
@@ -198,6 +186,10 @@ class ColumnType:
 
         codes, distinct = pd.factorize(values)
         return np.array([*map(number, distinct), np.nan], np.float64)[codes]
+
+    def _share(self, texts: Values) -> float:
+        """How many of these texts are numbers of this style."""
+        return float(np.mean(~np.isnan(self._numbers(texts))))
 
     def _dates(self, values: Values) -> Values:
         """A column as datetime64; NaT also for what is no date."""
@@ -253,27 +245,22 @@ def as_values(name: str, column: pd.Series, place: Place) -> Values:
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         return column.to_numpy(np.float64, na_value=np.nan)
     values = column.astype(object).to_numpy(copy=True)
-    kinds = set(map(type, values))
+    values[pd.isna(values)] = None
+    kinds = {type(value) for value in values} - {type(None)}
     for kind in kinds:
-        if not issubclass(kind, _SCALARS) or issubclass(kind, np.complexfloating):
+        if not issubclass(kind, (str, *_NUMBERS, *_DATES)):
             first = [type(value) for value in values].index(kind)
             raise HdnnError(
                 f"column {short(name)} holds {short(values[first])} ({place(first)}), which is "
                 "neither a number, a text nor a date; leave the column out"
             )
-    values[pd.isna(values)] = None
     if isinstance(dtype, pd.CategoricalDtype):
         return as_texts(values)
-    return _typed_objects(values, {type(value) for value in values} - {type(None)})
-
-
-def _typed_objects(values: Values, kinds: set[type]) -> Values:
-    """Objects that are all numbers, or all dates, as such."""
     try:
         if all(issubclass(kind, _NUMBERS) for kind in kinds):
             return np.array([np.nan if v is None else float(v) for v in values], np.float64)
         if all(issubclass(kind, _DATES) for kind in kinds):
-            return _without_zone(pd.Series(pd.to_datetime(pd.Series(values), utc=True)))
+            return _without_zone(pd.to_datetime(pd.Series(values), utc=True))
     except (OverflowError, ValueError):
         pass
     return values
@@ -330,40 +317,27 @@ def infer(
     if declared == "category" or values.dtype.kind != "O":
         kind = "date" if values.dtype.kind == "M" and declared is None else "number"
         return ColumnType(name, declared or kind)
-    if plain_numbers(values) is not None:
+    known = pd.unique(values[~is_missing(values)])
+    if not len(known) or plain_numbers(values) is not None:
         return ColumnType(name, "number")
-    distinct = [str(cell).strip() for cell in pd.unique(values[~is_missing(values)])]
-    if not distinct:
-        return ColumnType(name, "number")
+    distinct = np.array([str(cell).strip() for cell in known], object)
     units = ["", *(u for u in UNITS if sum(u in text for text in distinct) > len(distinct) / 2)]
     styles = (STYLES[0], *STYLES[2:], STYLES[1]) if decimal_comma else STYLES
     candidates = [ColumnType(name, "number", *style, unit) for unit in units for style in styles]
-    shares = [_share(distinct, candidate) for candidate in candidates]
-    best = candidates[int(np.argmax(shares))]
-    if max(shares) == 1 or declared == "number":
+    # The first thousand rule most of them out.
+    shares = [candidate._share(distinct[:1000]) for candidate in candidates]
+    likely = [c for c, share in zip(candidates, shares, strict=True) if share == max(shares)]
+    shares = [candidate._share(distinct) for candidate in likely]
+    best, share = likely[int(np.argmax(shares))], max(shares)
+    if share == 1 or declared == "number":
         return best
     if format := _date_format(distinct):
         return ColumnType(name, "date", format=format)
-    mostly = len(distinct) > MOST_CODES and max(shares) > 0.5
+    mostly = len(distinct) > MOST_CODES and share > 0.5
     return best if mostly else ColumnType(name, "category")
 
 
-def _share(distinct: Sequence[str], candidate: ColumnType) -> float:
-    """How many of these texts are numbers of this style; of many, those of the first 1,000."""
-    for some in (distinct[:1000], distinct):
-        good = 0
-        for text in some:
-            try:
-                candidate.parse_number(text)
-                good += 1
-            except (ValueError, OverflowError):
-                continue
-        if good < len(some):
-            break
-    return good / len(some)
-
-
-def _date_format(distinct: Sequence[str]) -> str | None:
+def _date_format(distinct: Values) -> str | None:
     """The format that fits most of these texts, and the first of several that fit all."""
     likely = [text for text in distinct if _DATE.fullmatch(text)]
     if len(likely) < DATE_SHARE * len(distinct):
@@ -377,27 +351,19 @@ def _date_format(distinct: Sequence[str]) -> str | None:
     return best if enough else None
 
 
-def raise_all(where: str, problems: Sequence[HdnnError], most: int = 10) -> None:
-    """Raise all problems of a table as one error, of the first one's type, that names it."""
-    if not problems:
-        return
-    texts = [str(error) for error in problems[:most]]
-    if len(problems) > most:
-        texts.append(f"and {len(problems) - most} more")
-    text = f"{len(problems)} problems:\n  - " + "\n  - ".join(texts)
-    only = texts[0] if len(problems) == 1 else text
-    raise type(problems[0])(only if only.startswith(where) else f"{where}: {only}")
+def read_column(
+    name: str, column: pd.Series, place: Place, declared: str | None, decimal_comma: bool
+) -> tuple[ColumnType, Values]:
+    """What a column of a table is, and its values; the arguments are those of `infer`.
 
-
-def summary(columns: Sequence[ColumnType]) -> str:
-    """Which type every column has, on one line.
-
-    >>> summary([ColumnType("age", "number"), ColumnType("city", "category")])
-    '1 number (age), 1 category (city)'
+    Raises:
+        HdnnError: it holds cells that it should not.
     """
-    parts = []
-    for kind, plural in zip(KINDS, ("numbers", "dates", "categories"), strict=True):
-        names = [column.name for column in columns if column.kind == kind]
-        if names:
-            parts.append(f"{len(names)} {kind if len(names) == 1 else plural} ({listed(names)})")
-    return ", ".join(parts)
+    values = as_values(name, column, place)
+    if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
+        declared = "category"
+    if declared != "category" and values.dtype.kind == "O":
+        numbers = plain_numbers(values)
+        values = values if numbers is None else numbers
+    kind = infer(name, values, declared, decimal_comma)
+    return kind, kind.parse(values, place)

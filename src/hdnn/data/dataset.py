@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.labels import classes_of, encode, guess_task
+from hdnn.data.labels import encode, guess_task
 from hdnn.errors import HdnnError
 
 
@@ -80,7 +80,7 @@ class Dataset:
             y: labels ``(rows,)``, or values ``(rows[, targets])``.
             X_test, y_test: data held out; None for none.
             weight: ``(rows,)``; None counts all rows alike.
-            task: "classification" or "regression"; None decides as `hdnn.data.guess_task`.
+            task: "classification" or "regression"; None decides as `read_table`.
             classes: the labels in the order of their numbers; None: those of y, sorted.
             feature_names, target_names: for people, and for reading tables later.
             encoder: what made X of a table, to be stored with the model.
@@ -95,7 +95,7 @@ class Dataset:
         inputs, labels = _inputs(X), np.asarray(y)
         task = task or guess_task(labels)
         if task == "classification":
-            classes = classes_of(labels) if classes is None else tuple(classes)
+            classes = tuple(np.unique(labels).tolist() if classes is None else classes)
         else:
             classes = None
         data = cls(
@@ -134,6 +134,24 @@ class Dataset:
             return self
         return replace(self, X=self.X.to(dtype), X_test=self.X_test.to(dtype))
 
+    def hold_out(self, fraction: float = 0.2, seed: int = 0) -> Dataset:
+        """A part of the training rows in place of the test rows, by class for classification.
+
+        Args:
+            fraction: share of the training rows, between 0 and 1.
+            seed: of the generator.
+
+        Returns:
+            The data set with fewer training rows.
+
+        Raises:
+            HdnnError: as `hdnn.data.holdout`.
+        """
+        labels = self.y if self.task == "classification" else None
+        kept, held = holdout(len(self.X), fraction, seed, labels)
+        X, y = self.X, self.y
+        return replace(self, X=X[kept], y=y[kept], X_test=X[held], y_test=y[held])
+
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.X.shape[1:]))
         features = shape if self.kind == "images" else f"{shape} features"
@@ -155,3 +173,51 @@ def _targets(y: Any, classes: Sequence[Any] | None) -> Tensor:
     if classes is None:
         return torch.as_tensor(y, dtype=torch.float64)
     return torch.from_numpy(encode(np.asarray(y), classes))
+
+
+def holdout(
+    size: int, fraction: float = 0.2, seed: int = 0, labels: Any = None
+) -> tuple[Tensor, Tensor]:
+    """Row numbers to keep and to hold out, each ascending; any data, planar or a table.
+
+    Args:
+        size: number of rows.
+        fraction: share to hold out, between 0 and 1.
+        seed: of the generator.
+        labels: class numbers ``(size,)`` (tensor or array), to hold out the same share of every
+            class: to the nearest row, at least one and not all. A class with one row is kept.
+
+    Returns:
+        Row numbers kept, and row numbers held out.
+
+    Raises:
+        HdnnError: the fraction is none, the labels are too few, or a part would be empty.
+
+    >>> kept, held = holdout(10, 0.2, seed=0)
+    >>> len(kept), len(held)
+    (8, 2)
+    """
+    if not 0 < fraction < 1:
+        raise HdnnError(f"fraction is a share between 0 and 1, such as 0.2, got {fraction}")
+    groups = torch.zeros(size, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
+    if groups.shape != (size,):
+        raise HdnnError(f"{size} rows need {size} labels, got shape {tuple(groups.shape)}")
+    generator = seeded(seed)
+    out = torch.zeros(size, dtype=torch.bool)
+    for group in groups.unique():
+        rows = (groups == group).nonzero().flatten()
+        count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+        out[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    if not out.any():
+        raise HdnnError(
+            f"too few rows to hold some out: {size} rows, {len(groups.unique())} classes; add "
+            "rows, or hold none out (--test 0, --validation 0)"
+        )
+    return (~out).nonzero().flatten(), out.nonzero().flatten()
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator of its own, so that torch's default one is left alone."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise HdnnError(f"seed is an integer, at least 0, got {seed!r}")
+    return torch.Generator().manual_seed(seed)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from hdnn.data.columns import ColumnType, Values, summary
+from hdnn.data.columns import KINDS, ColumnType, Values, one_of
 from hdnn.data.files import cut, listed, short
 from hdnn.errors import HdnnError
 
@@ -46,10 +47,10 @@ class EncodedColumn(ColumnType):
     """
 
     levels: tuple[str, ...] = ()
-    rare: bool = False
-    periods: tuple[str, ...] = ()
+    rare: StrictBool = False
+    periods: tuple[Annotated[str, one_of(*PERIODS)], ...] = ()
     origin: float = 0.0
-    indicator: bool = False
+    indicator: StrictBool = False
 
     @property
     def feature_names(self) -> list[str]:
@@ -160,7 +161,13 @@ class ColumnEncoder:
     @property
     def summary(self) -> str:
         """Which type every column has, on one line."""
-        return summary(self.columns)
+        parts = []
+        for kind, plural in zip(KINDS, ("numbers", "dates", "categories"), strict=True):
+            names = [column.name for column in self.columns if column.kind == kind]
+            if names:
+                title = kind if len(names) == 1 else plural
+                parts.append(f"{len(names)} {title} ({listed(names)})")
+        return ", ".join(parts)
 
     @property
     def feature_names(self) -> list[str]:
@@ -202,11 +209,6 @@ class ColumnEncoder:
         """
         from hdnn.data.tables import read_table  # which makes tables of types
 
-        if not isinstance(frame, pd.DataFrame):
-            raise HdnnError(
-                f"got {type(frame).__name__}, but the columns of the training data had names and "
-                f"types ({self.summary}); pass a pandas DataFrame with these columns"
-            )
         return read_table(frame, types=self.columns).columns
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -215,15 +217,10 @@ class ColumnEncoder:
         Returns:
             One dictionary for every column.
         """
-        default = asdict(EncodedColumn("", "number"))
-        return [
-            {
-                k: list(v) if isinstance(v, tuple) else v
-                for k, v in asdict(column).items()
-                if k in ("name", "kind") or v != default[k]
-            }
-            for column in self.columns
-        ]
+        plain: list[dict[str, Any]] = _STORED.dump_python(
+            list(self.columns), mode="json", exclude_defaults=True
+        )
+        return plain
 
     @classmethod
     def from_list(cls, described: Any) -> ColumnEncoder:
@@ -238,28 +235,18 @@ class ColumnEncoder:
         Raises:
             HdnnError: they describe none.
         """
-        if not isinstance(described, list) or not all(isinstance(each, dict) for each in described):
-            raise HdnnError(f"columns are a list of descriptions, got {short(described)}")
-        return cls(tuple(map(_column_of, described)))
+        try:
+            return cls(tuple(_STORED.validate_python(described)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "all"
+            raise HdnnError(
+                f"these describe no columns ({place}: {first['msg']}): {short(described)}"
+            ) from error
 
 
-_EXPECTED: dict[str, type] = {"levels": list, "periods": list, "origin": float} | dict.fromkeys(
-    ("rare", "indicator"), bool
-)
-
-
-def _column_of(described: dict[str, Any]) -> EncodedColumn:
-    known = {field.name for field in fields(EncodedColumn)}
-    for name, value in described.items():
-        good = name in known and type(value) is _EXPECTED.get(name, str)
-        if not good or (isinstance(value, list) and any(type(each) is not str for each in value)):
-            raise HdnnError(f"{short(name)} of a column cannot be {short(value)}")
-    if {*described.get("periods", ())} - {*PERIODS} or not {"name", "kind"} <= {*described}:
-        raise HdnnError(f"a column cannot be {short(described)}")
-    plain: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in described.items()
-    }
-    return EncodedColumn(**plain)
+_STORED = TypeAdapter(list[EncodedColumn])
+"""Columns as plain values, and back."""
 
 
 # --- choices --------------------------------------------------------------------------------------

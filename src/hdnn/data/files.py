@@ -9,17 +9,14 @@ import gzip
 import itertools
 import lzma
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hdnn.errors import FileFormatError, HdnnError, optional
 from hdnn.progress import note
@@ -35,6 +32,9 @@ COMPRESSED: dict[str, Callable[..., Any]] = {
 
 LARGE = 20
 """Megabytes from which on reading a file is announced."""
+
+BLOCK_CELLS = 1_000_000
+"""Cells of a file in memory at once, where it is read in blocks."""
 
 _HEAD_LINES, _BLOCK, _MOST_LISTED = 20, 2**20, 10
 
@@ -119,15 +119,14 @@ class CsvFile:
     path: Path
     encoding: str
     delimiter: str
-    names: tuple[str, ...]
+    names: list[str]
 
     @classmethod
     def open(cls, path: Path) -> CsvFile:
         """Find out how a file is written, from its first lines."""
-        packed = path.suffix.lower() in COMPRESSED
-        with reading(path, "CSV", "unpack it, and give the .csv file" if packed else ""):
+        with reading(path, "CSV"):
             encoding = _encoding(path)
-            with _text(path, encoding) as file:
+            with _open(path, encoding) as file:
                 head = list(itertools.islice(filter(str.strip, file), _HEAD_LINES))
             if not head:
                 raise FileFormatError(
@@ -139,95 +138,63 @@ class CsvFile:
         if len(rows) > 1 and all(len(row) == len(names) + 1 for row in rows):
             # R does not name the row names, and others end every line but the header by a comma.
             names.insert(len(names) if all(row[-1] == "" for row in rows) else 0, "")
-        return cls(path, encoding, delimiter, tuple(names))
+        return cls(path, encoding, delimiter, names)
 
     def frames(self, rows: int | None = None) -> Iterator[pd.DataFrame]:
         """The cells as texts, ``rows`` rows at a time or all at once; blank lines are skipped.
 
-        The columns are numbered, and the index goes on from frame to frame.
-        """
-        with reading(self.path, "CSV"), _open(self.path) as file:
-            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
-                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
-            try:
-                read = pd.read_csv(
-                    file,
-                    sep=self.delimiter,
-                    header=0,
-                    names=range(len(self.names)),
-                    dtype=object,
-                    na_filter=False,
-                    skipinitialspace=True,
-                    encoding=self.encoding,
-                    chunksize=rows,
-                )
-                for frame in [read] if isinstance(read, pd.DataFrame) else read:
-                    # pandas fills short rows, and takes the first field of long ones for an index.
-                    if frame.index.dtype.kind != "i" or (frame.iloc[:, -1] == "").any():
-                        _ = self.lines
-                    yield frame
-            except pd.errors.ParserError:
-                _ = self.lines  # names all lines that are wrong, where pandas names the first
-                raise
-
-    @cached_property
-    def lines(self) -> NDArray[np.int64]:
-        """The number of the line that every row ends on, for messages.
+        The index is the number of the line that a row ends on.
 
         Raises:
             FileFormatError: rows have more or fewer fields than there are columns.
         """
-        lines: list[int] = []
-        wrong: list[str] = []
-        with _text(self.path, self.encoding) as file:
+        width = len(self.names)
+        size = rows and min(rows, 1 + BLOCK_CELLS // width)
+        with reading(self.path, "CSV"), _open(self.path, self.encoding) as file:
+            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
+                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
             reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
-            rows = (row for row in reader if row not in ([], [""]))
-            next(rows)
-            for row in rows:
-                first = lines[-1] + 1 if lines else 2  # a quote that is not closed goes on and on
-                lines.append(reader.line_num)
-                if len(row) != len(self.names):
-                    long = first + 1 < reader.line_num
-                    where = f"lines {first} to" if long else "line"
-                    wrong.append(f"{where} {reader.line_num}: {len(row)} fields")
-        if wrong:
-            raise FileFormatError(
-                f"{self.path}, {listed(wrong)}, but the header has {len(self.names)}; close every "
-                f"quote, put quotes around text that holds {self.delimiter!r}, and write nothing "
-                "between delimiters for a missing value"
-            )
-        return np.array(lines, np.int64)
+            numbered = ((reader.line_num, row) for row in reader if row not in ([], [""]))
+            next(numbered)
+            more = True
+            while more:
+                block = list(itertools.islice(numbered, size))
+                more = size is not None and len(block) == size
+                lines, cells = [line for line, _ in block], [row for _, row in block]
+                if {*map(len, cells)} - {width}:
+                    raise self._wrong_fields(itertools.chain(block, numbered))
+                yield pd.DataFrame(cells, lines, self.names, dtype=object)
+
+    def _wrong_fields(self, numbered: Iterable[tuple[int, list[str]]]) -> FileFormatError:
+        width = len(self.names)
+        wrong = [f"line {n}: {len(row)} fields" for n, row in numbered if len(row) != width]
+        return FileFormatError(
+            f"{self.path}, {listed(wrong)}, but the header has {width}; close every quote, put "
+            f"quotes around text that holds {self.delimiter!r}, and write nothing between "
+            "delimiters for a missing value"
+        )
 
 
-def _open(path: Path) -> IO[bytes]:
-    file: IO[bytes] = COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
-    return file
-
-
-@contextmanager
-def _text(path: Path, encoding: str) -> Iterator[TextIOWrapper]:
-    with _open(path) as file, TextIOWrapper(file, encoding=encoding, newline="") as text:
-        yield text
+def _open(path: Path, encoding: str | None = None) -> Any:
+    """A file, unpacked: as text where an encoding is given, else as bytes."""
+    opener = COMPRESSED.get(path.suffix.lower(), open)
+    if encoding is None:
+        return opener(path, "rb")
+    return opener(path, "rt", encoding=encoding, newline="")
 
 
 def _encoding(path: Path) -> str:
     with _open(path) as file:
-        head = file.read(_BLOCK)
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16"
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        encoding = "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else "utf-8"
-        while head:
-            if b"\0" in head:
-                raise ValueError(
-                    "it holds NUL characters, so it is no text; save it as CSV in UTF-8"
-                )
-            try:
-                decoder.decode(head)
-            except UnicodeDecodeError:
-                encoding = "latin-1"
-            head = file.read(_BLOCK)
-    return encoding
+    try:
+        with _open(path, "utf-8-sig") as text:
+            while block := text.read(_BLOCK):
+                if "\0" in block:
+                    raise ValueError("it holds NUL characters, so it is no text; save it in UTF-8")
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8-sig"
 
 
 def _rank(head: Sequence[str], delimiter: str) -> tuple[bool, int]:
@@ -244,21 +211,19 @@ class RawTable:
     """Named columns as they are in their source, and how to name a place in it.
 
     Args:
-        frame: the columns, of a CSV file as texts; its index counts the rows of the source.
+        frame: the columns, of a CSV file as texts. Its index is the lines of that, or counts rows.
         where: what the source is called in messages.
         csv: the file, if it is one of CSV.
-        own_target: the name of what came as y, beside X.
     """
 
     frame: pd.DataFrame
     where: str
     csv: CsvFile | None = None
-    own_target: str | None = None
 
     @property
     def names(self) -> list[str]:
         """Of the columns, which may repeat."""
-        return [str(name) for name in self.frame.columns]
+        return list(self.frame.columns)
 
     @property
     def has_decimal_comma(self) -> bool:
@@ -267,14 +232,12 @@ class RawTable:
 
     def place(self, row: int) -> str:
         """A row of the frame by its line in the file, or by its number there, from 1."""
-        row = int(self.frame.index[row])
-        if self.csv is None or row >= len(self.csv.lines):
-            return f"row {row + 1}"
-        return f"line {self.csv.lines[row]}"
+        number = int(self.frame.index[row])
+        return f"row {number + 1}" if self.csv is None else f"line {number}"
 
 
 def read_raw(source: Any) -> RawTable:
-    """The columns of a path, a data frame, a dict of columns, a 2-D array or a pair (X, y).
+    """The columns of a path, a data frame, a dict of columns or a 2-D array.
 
     Args:
         source: what to read.
@@ -284,137 +247,71 @@ def read_raw(source: Any) -> RawTable:
     """
     if isinstance(source, (str, os.PathLike)):
         return next(raw_parts(Path(source)))
-    if isinstance(source, pd.DataFrame):
-        named = source.set_axis(list(map(str, source.columns)), axis=1)
-        return RawTable(named.reset_index(drop=True), "the data frame")
-    if isinstance(source, Mapping):
-        return _from_columns("the columns", source)
-    if isinstance(source, tuple) and len(source) == 2:
-        return _from_arrays("the arrays", *source)
-    if isinstance(source, np.ndarray):
-        return _from_arrays("the array", source)
-    raise HdnnError(
-        "a table is read from a path, a pandas DataFrame, a 2-D numpy array, a pair (X, y) or a "
-        f"dict of columns, got {type(source).__name__}"
-    )
+    return RawTable(_frame(source, "the table"), "the table")
 
 
-def _kind(path: Path) -> str:
-    """The ending of a file that says what it is, one for compression apart."""
+def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
+    """A file, about ``rows`` rows at a time or all at once; one part at least, which may be empty.
+
+    Raises:
+        HdnnError: its ending is unknown, or it cannot be read.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    suffix = suffixes[-2] if suffixes[1:] and suffixes[-1] in COMPRESSED else "".join(suffixes[-1:])
+    packed = len(suffixes) > 1 and suffixes[-1] in COMPRESSED
+    suffix = suffixes[-2] if packed else "".join(suffixes[-1:])
     if suffix not in SUFFIXES:
         raise HdnnError(
             f"{path}: unknown kind of file {suffix!r}; save the table as one of "
             f"{', '.join(SUFFIXES)}, or as CSV compressed ({', '.join(COMPRESSED)})"
         )
-    return suffix
-
-
-def column_names(path: Path) -> list[str]:
-    """The names of the columns of a CSV or Parquet file."""
-    if _kind(path) == ".npz":
-        raise HdnnError(
-            f"{path}: CSV and Parquet files are read row by row, not .npz; save it as CSV"
-        )
-    if _kind(path) not in (".parquet", ".pq"):
-        return list(CsvFile.open(path).names)
-    parquet = optional("pyarrow.parquet", "data")
-    with reading(path, "Parquet"):
-        return list(parquet.read_schema(path).names)
-
-
-def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
-    """A file, ``rows`` rows at a time or all at once."""
-    suffix = _kind(path)
     if suffix == ".npz":
-        yield _from_npz(path)
+        remedy = "write it with numpy.savez, texts as dtype str and not object"
+        with reading(path, "NPZ", remedy), np.load(path, allow_pickle=False) as arrays:
+            yield RawTable(_frame(dict(arrays), str(path)), str(path))
     elif suffix in (".parquet", ".pq"):
         for frame in _parquet_frames(path, rows):
             yield RawTable(frame, str(path))
     else:
-        file = CsvFile.open(path)
-        for frame in file.frames(rows):
-            yield RawTable(frame.set_axis(list(file.names), axis=1), str(path), file)
+        csv_file = CsvFile.open(path)
+        for frame in csv_file.frames(rows):
+            yield RawTable(frame, str(path), csv_file)
 
 
 def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
     parquet = optional("pyarrow.parquet", "data")
-    with reading(path, "Parquet"):
-        if rows is None:
-            frame = pd.read_parquet(path)
-            yield frame.reset_index() if frame.index.name else frame.reset_index(drop=True)
-            return
-        first = 0
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=rows):
-                frame = batch.to_pandas(ignore_metadata=True)
-                frame.index += first
-                first += len(frame)
-                yield frame
+    first = 0
+    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        empty = file.schema_arrow.empty_table()
+        if rows is not None:
+            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
+        parts = [file.read()] if rows is None else file.iter_batches(rows)
+        for part in itertools.chain(parts, [empty]):
+            frame = part.to_pandas(ignore_metadata=True)
+            frame.index += first
+            first += len(frame)
+            # where pandas puts an index without a name
+            yield frame.drop(columns=[n for n in frame if n.startswith("__index_level_")])
 
 
-def _from_npz(path: Path) -> RawTable:
-    remedy = "write it with numpy.savez, texts as dtype str and not object"
-    with reading(path, "NPZ", remedy), open(path, "rb") as file:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            raise ValueError("it is one array, not a collection of named ones")
-        with loaded:
-            arrays = dict(loaded)
-    if "X" not in arrays:
-        return _from_columns(str(path), arrays)
-    extra = set(arrays) - {"X", "y", "feature_names"}
-    if extra:
+def _frame(source: Any, where: str) -> pd.DataFrame:
+    """A data frame with the rows numbered; of a 2-D array, also one named X, columns x0, x1, ..."""
+    if isinstance(source, np.ndarray):
+        source = {"X": source}
+    if not isinstance(source, (pd.DataFrame, Mapping)):
         raise HdnnError(
-            f"{path} holds X and also {listed(sorted(extra))}; it may hold X, y and feature_names, "
-            "or only 1-D columns"
+            "a table is read from a path, a pandas DataFrame, a 2-D numpy array or a dict of "
+            f"columns, got {type(source).__name__}"
         )
-    return _from_arrays(str(path), arrays["X"], arrays.get("y"), arrays.get("feature_names"))
-
-
-def _from_arrays(where: str, X: Any, y: Any = None, feature_names: Any = None) -> RawTable:
-    X = np.asarray(X)
-    if X.ndim != 2:
-        raise HdnnError(f"{where}: X is 2-D, (rows, features), got shape {short(X.shape)}")
-    names = [f"x{j}" for j in range(X.shape[1])]
-    if feature_names is not None:
-        names = [str(name) for name in np.asarray(feature_names).ravel()]
-    if len(names) != X.shape[1]:
-        raise HdnnError(f"{where}: {X.shape[1]} features, but {len(names)} feature names")
-    frame = pd.DataFrame(X, columns=names).infer_objects()
-    if y is None:
-        return RawTable(frame, where)
-    y = np.asarray(y)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.shape != X.shape[:1]:
+    try:
+        if isinstance(source, Mapping):
+            columns = dict(source)
+            if isinstance(columns.get("X"), np.ndarray):
+                X = columns.pop("X")
+                columns = {**{f"x{j}": X[:, j] for j in range(X.shape[1])}, **columns}
+            source = pd.DataFrame(columns).infer_objects()
+        return source.set_axis(list(map(str, source.columns)), axis=1).reset_index(drop=True)
+    except (ValueError, TypeError, IndexError) as error:
         raise HdnnError(
-            f"{where}: X has {len(X)} rows, so y is ({len(X)},), got shape {short(y.shape)}"
-        )
-    if "y" in names:
-        raise HdnnError(f"{where}: a feature and the target are both named 'y'; rename the feature")
-    return RawTable(frame.assign(y=y), where, own_target="y")
-
-
-def _from_columns(where: str, columns: Mapping[str, Any]) -> RawTable:
-    found = {}
-    for name, values in columns.items():
-        if not isinstance(name, str):
-            raise HdnnError(f"{where}: a column's name is a text, got {short(name)}")
-        shape = np.shape(values) if isinstance(values, np.ndarray) else ()
-        if len(shape) > 1:
-            raise HdnnError(
-                f"{where}: column {short(name)} has shape {short(shape)}; a column is a sequence "
-                "of single values, and a table is one 2-D array named X"
-            )
-        column = values if isinstance(values, (pd.Series, np.ndarray)) else list(values)
-        # numpy and pandas would turn numbers among texts into texts
-        mixed = isinstance(column, list) and any(isinstance(cell, str) for cell in column)
-        found[name] = pd.Series(column, dtype=object if mixed else None).reset_index(drop=True)
-    lengths = {name: len(column) for name, column in found.items()}
-    if len(set(lengths.values())) > 1:
-        raise HdnnError(
-            f"{where}: columns of different lengths: {short(lengths, 300)}; give each a value for "
-            "every row, NaN where it is missing"
-        )
-    return RawTable(pd.DataFrame(found), where)
+            f"{where} cannot be made of these: {cut(str(error), 200)}; X is 2-D, (rows, features), "
+            "and every other column has one value for each row"
+        ) from error

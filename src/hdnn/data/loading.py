@@ -12,13 +12,11 @@ import numpy as np
 import torch
 
 from hdnn.data import images
-from hdnn.data.dataset import Dataset
+from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.files import reading
-from hdnn.data.image_files import folder_digest
-from hdnn.data.splits import holdout, split
+from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
-from hdnn.data.toy import PROBLEMS, problem
 from hdnn.errors import HdnnError, optional, unknown_name
 
 if TYPE_CHECKING:  # settings are checked against the catalogues of this package
@@ -37,28 +35,21 @@ def bundled(name: str) -> Table:
     """A table of scikit-learn, with its names of features and classes; needs no network.
 
     Args:
-        name: "iris", "wine", "breast-cancer" or "diabetes", in any case, with - or _.
+        name: one of `BUNDLED`.
 
     Returns:
         Features, target and class names.
 
-    Raises:
-        HdnnError: no table has this name.
-
     >>> bundled("iris")
-    Table(150 rows, 4 features, 3 classes in 'target')
+    Table(150 rows, 4 features, classification of target)
     >>> bundled("iris").classes
     ('setosa', 'versicolor', 'virginica')
     """
-    key = str(name).lower().replace("_", "-")
-    if key not in BUNDLED:
-        raise unknown_name("bundled table", name, BUNDLED)
-    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[key])()
-    columns = dict(zip(map(str, data.feature_names), data.data.T, strict=True))
+    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[name])(as_frame=True)
     if "target_names" not in data:
-        return read_table({**columns, "target": data.target}, "target", task="regression")
+        return read_table(data.frame, "target", task="regression")
     labels = np.asarray(data.target_names)[data.target]
-    return read_table({**columns, "target": labels}, "target", task="classification")
+    return read_table(data.frame.assign(target=labels), "target", task="classification")
 
 
 def load(config: DataConfig) -> Dataset:
@@ -78,17 +69,74 @@ def load(config: DataConfig) -> Dataset:
     >>> load(DataConfig("swiss-roll"))
     Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
     """
-    if config.digest is not None and not os.path.exists(config.source):
+    name = config.source.lower().replace("_", "-")  # wins over a file that is called like it
+    if name in PROBLEMS:
+        return split(name, config.split, config.size, config.seed)
+    if name in images.IMAGE_SETS:
+        return images.load(name, size=config.pixels)
+    if name in BUNDLED:
+        return _encoded(config, bundled(name), name)
+    path = _existing(config)
+    digest = data_digest(path)
+    if config.digest not in (None, digest):
+        raise HdnnError(
+            f"{config.source} has changed since the run began; train anew in another --out"
+        )
+    if path.is_dir():
+        return replace(images.load(path, size=config.pixels, seed=config.seed), digest=digest)
+    if config.target is None:
+        raise HdnnError(f"{config.source} is a table: say which column to predict with --target")
+    table = read_table(
+        path,
+        config.target,
+        task=config.task,
+        drop=config.drop,
+        categorical=config.categorical,
+        numeric=config.numeric,
+    )
+    return replace(_encoded(config, table, str(path)), digest=digest)
+
+
+def _existing(config: DataConfig) -> Path:
+    if os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
+        return Path(config.source).expanduser().resolve()
+    if config.digest is not None:
         raise HdnnError(
             f"there is no such file or folder: {config.source[:200]}, the data of this run; say "
             "where they are now: hdnn train --resume RUN --data PATH"
         )
-    name = config.source.lower().replace("_", "-")
-    if name in PROBLEMS:
-        return _load_planar(config)
-    if config.is_image:
-        return _load_images(config, name)
-    return _load_table(config, name)
+    source = config.source[:200]
+    if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
+        raise HdnnError(f"there is no such file or folder: {source}; check the path")
+    known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
+    raise unknown_name("data set (and there is no such file)", source, known)
+
+
+def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
+    """A table as numbers, a part of it held out."""
+    y = torch.from_numpy(table.targets)
+    train, test = torch.arange(len(table)), torch.arange(0)
+    if config.test > 0:
+        labels = y if table.task == "classification" else None
+        train, test = holdout(len(table), config.test, config.seed, labels)
+    # What is chosen from the data is chosen from the training rows only.
+    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(seen, table.types, keep=(*config.categorical, *config.numeric))
+    X = torch.from_numpy(encoder.transform(table.columns))
+    return Dataset(
+        X[train],
+        y[train],
+        X[test],
+        y[test],
+        table.task or "classification",
+        "table",
+        table.classes,
+        tuple(encoder.feature_names),
+        table.target if table.task == "regression" else None,
+        None if encoder.is_plain else encoder,
+        notes=(f"columns: {encoder.summary}", *table.notes, *encoder.notes),
+        source=source,
+    )
 
 
 def data_digest(path: Path) -> str:
@@ -103,102 +151,7 @@ def data_digest(path: Path) -> str:
     Raises:
         HdnnError: it cannot be read.
     """
-    try:
-        if path.is_dir():
-            return folder_digest(path)
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _checked_digest(config: DataConfig, path: Path) -> str:
-    digest = data_digest(path)
-    if config.digest not in (None, digest):
-        raise HdnnError(
-            f"{config.source} has changed since the run began; train anew in another --out"
-        )
-    return digest
-
-
-def _load_planar(config: DataConfig) -> Dataset:
-    parts = split(problem(config.source).name, config.split, config.size, config.seed)
-    return Dataset(
-        parts.X_train,
-        parts.y_train,
-        parts.X_test,
-        parts.y_test,
-        "classification",
-        "planar",
-        tuple(range(parts.classes)),
-        source=config.source,
-    )
-
-
-def _load_images(config: DataConfig, name: str) -> Dataset:
-    if name in images.IMAGE_SETS:  # a name wins over a folder that is called like it
-        return images.load(name, size=config.pixels)
-    folder = Path(config.source).expanduser().resolve()
-    digest = _checked_digest(config, folder)
-    found = images.load(folder, size=config.pixels, strict=config.strict, seed=config.seed)
-    return replace(found, digest=digest)
-
-
-def _load_table(config: DataConfig, name: str) -> Dataset:
-    source, digest = config.source, None
-    if name in BUNDLED:
-        table = bundled(name)
-    else:
-        source, digest, table = _read_file(config)
-    y = torch.from_numpy(table.targets)
-    train, test = torch.arange(len(table)), torch.arange(0)
-    if config.test > 0:
-        labels = y if table.task == "classification" else None
-        train, test = holdout(len(table), config.test, config.seed, labels)
-    # What is chosen from the data is chosen from the training rows only.
-    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
-    encoder = ColumnEncoder.fit(seen, table.types, keep=(*config.categorical, *config.numeric))
-    X = torch.from_numpy(encoder.transform(table.columns))
-    names = (table.target,) if isinstance(table.target, str) else table.target
-    types = () if digest is None else (f"columns: {encoder.summary}",)
-    return Dataset(
-        X[train],
-        y[train],
-        X[test],
-        y[test],
-        table.task or "classification",
-        "table",
-        table.classes,
-        tuple(encoder.feature_names),
-        names if table.task == "regression" else None,
-        None if encoder.is_plain else encoder,
-        notes=(*types, *table.notes, *encoder.notes),
-        source=source,
-        digest=digest,
-    )
-
-
-def _read_file(config: DataConfig) -> tuple[str, str, Table]:
-    """Path, digest and content of a file."""
-    if not os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
-        source = config.source[:200]
-        if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
-            raise HdnnError(f"there is no such file or folder: {source}")
-        known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
-        raise unknown_name("data set (and there is no such file)", source, known)
-    if config.target is None:
-        raise HdnnError(f"{config.source} is a table: say which column to predict with --target")
-    path = Path(config.source).expanduser().resolve()
-    with reading(path, "a table"):
-        digest = _checked_digest(config, path)
-    table = read_table(
-        path,
-        config.target,
-        task=config.task,
-        drop=config.drop,
-        categorical=config.categorical,
-        numeric=config.numeric,
-    )
-    if data_digest(path) != digest:
-        raise HdnnError(f"{path} changed while it was read; train again when it is complete")
-    return str(path), digest, table
+    if path.is_dir():
+        return images.folder_digest(path)
+    with reading(path, "a table"), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -133,7 +133,7 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]
     """
     begin = time.perf_counter()
     parts = [split("double-moons", "paper", seed=seed) for seed in seeds]
-    data = planar.Samples.stack(parts, "append", torch.float64)
+    data = planar.Samples.stack(seeds, parts, "append", torch.float64)
     network = build(case, seeds)
     observer = NormObserver(case.every)
     # Appendix B.3 gives the FCNN another weight decay.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from hdnn.data import Split
+from hdnn.data import Dataset
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training import TrainingConfig
@@ -43,15 +43,21 @@ class Samples(NamedTuple):
     y_test: Tensor
 
     @classmethod
-    def stack(cls, parts: Sequence[Split], augmentation: str, dtype: torch.dtype) -> Samples:
+    def stack(
+        cls,
+        seeds: Sequence[int],
+        parts: Sequence[Dataset],
+        augmentation: str,
+        dtype: torch.dtype,
+    ) -> Samples:
         """The data of splits, one for every seed."""
         augment = Augmentation(2, WIDTH, augmentation)
         X, X_test = (
             torch.stack([augment(x.to(dtype)) for x in xs])
-            for xs in ([p.X_train for p in parts], [p.X_test for p in parts])
+            for xs in ([p.X for p in parts], [p.X_test for p in parts])
         )
-        y, y_test = ([p.y_train for p in parts], [p.y_test for p in parts])
-        return cls([p.seed for p in parts], X, torch.stack(y), X_test, torch.stack(y_test))
+        y, y_test = ([p.y for p in parts], [p.y_test for p in parts])
+        return cls(list(seeds), X, torch.stack(y), X_test, torch.stack(y_test))
 
     def repeat(self, times: int) -> Samples:
         """The training part several times over, for several networks a seed."""

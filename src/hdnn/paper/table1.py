@@ -119,7 +119,7 @@ def run_settings(
 def draw_data(cell: Cell, seeds: Sequence[int]) -> planar.Samples:
     """The data that every seed draws, augmented as the settings of the cell say."""
     parts = [split(cell.data, cell.split, seed=seed) for seed in seeds]
-    return planar.Samples.stack(parts, settings(cell).augmentation, torch.float32)
+    return planar.Samples.stack(seeds, parts, settings(cell).augmentation, torch.float32)
 
 
 def train(

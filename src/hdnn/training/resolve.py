@@ -12,7 +12,7 @@ from typing import Any
 
 from hdnn import zoo
 from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig, shown
-from hdnn.data import Dataset, problem
+from hdnn.data import Dataset
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
 from hdnn.models.stems import MOST_PADDED, default_width
@@ -106,7 +106,7 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
     depth = model.get("layers", ModelConfig().layers)
     if isinstance(depth, tuple):
         return model, training
-    usual = run_settings(protocol, problem(data.source).name, row.name, depth)
+    usual = run_settings(protocol, data.source, row.name, depth)
     if _timed(model):
         usual["model"].pop("T", None)
     return {**usual["model"], **model}, {**usual["training"], **training}

@@ -1,4 +1,4 @@
-"""The planar classification problems: the paper's two, double circles and peaks.
+"""The planar classification problems: the paper's two, double circles and peaks; and splits.
 
 Numbers are drawn in float64 and then cast to torch's default dtype, so that a seed means the same
 points in every precision. The noise is always drawn, even where its amplitude is 0, so that it
@@ -8,12 +8,13 @@ does not change which points it is added to.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hdnn.data.dataset import Dataset, seeded
 from hdnn.errors import HdnnError, unknown_name
 
 Sample = tuple[Tensor, Tensor]
@@ -21,12 +22,6 @@ Sample = tuple[Tensor, Tensor]
 
 PEAKS_LEVELS = (-0.3079, 0.0017, 0.1536, 1.3136)
 """The 20, 40, 60 and 80 % quantiles of peaks on [-3, 3]^2 (a midpoint grid of 3000 x 3000)."""
-
-
-class Draw(Protocol):
-    """A problem's function: so many points, from this generator, with this noise."""
-
-    def __call__(self, size: int, generator: torch.Generator | None, noise: float) -> Sample: ...
 
 
 def swiss_roll(
@@ -137,28 +132,17 @@ def peaks(size: int = 1000, generator: torch.Generator | None = None, noise: flo
     """
     _check(size)
     x, y = (6 * _uniform(size, 2, generator=generator) - 3).unbind(1)
-    labels = torch.bucketize(peaks_function(x, y), torch.tensor(PEAKS_LEVELS, dtype=torch.float64))
+    hill = 3 * (1 - x) ** 2 * torch.exp(-(x**2) - (y + 1) ** 2)
+    middle = 10 * (x / 5 - x**3 - y**5) * torch.exp(-(x**2) - y**2)
+    value = hill - middle - torch.exp(-((x + 1) ** 2) - y**2) / 3
+    labels = torch.bucketize(value, torch.tensor(PEAKS_LEVELS, dtype=torch.float64))
     return _noisy(x, y, noise, generator), labels
 
 
-def peaks_function(x: Tensor, y: Tensor) -> Tensor:
-    """The function of which `peaks` takes level sets, point by point.
-
-    >>> peaks_function(torch.tensor(0.0), torch.tensor(0.0))
-    tensor(0.9810)
-    """
-    hill = 3 * (1 - x) ** 2 * torch.exp(-(x**2) - (y + 1) ** 2)
-    middle = 10 * (x / 5 - x**3 - y**5) * torch.exp(-(x**2) - y**2)
-    return hill - middle - torch.exp(-((x + 1) ** 2) - y**2) / 3
-
-
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One planar problem: its function, and what it uses where nothing else is said.
 
     Args:
-        name: the name on the command line and in records.
-        title: the name in tables and figures.
         draw: the function ``(size, generator, noise) -> (X, labels)``.
         classes: number of classes, labeled 0, 1, ...
         noise: the noise of the `paper` split.
@@ -170,45 +154,19 @@ class Problem:
     (2, 0.0)
     """
 
-    name: str
-    title: str
-    draw: Draw
+    draw: Callable[[int, torch.Generator | None, float], Sample]
     classes: int
     noise: float
     independent_noise: float
 
 
 PROBLEMS: dict[str, Problem] = {
-    problem.name: problem
-    for problem in (
-        Problem("swiss-roll", "Swiss roll", swiss_roll, 2, 0.0, 0.02),
-        Problem("double-moons", "Double moons", double_moons, 2, 0.15, 0.15),
-        Problem("double-circles", "Double circles", double_circles, 2, 0.3, 0.3),
-        Problem("peaks", "Peaks", peaks, 5, 0.0, 0.02),
-    )
+    "swiss-roll": Problem(swiss_roll, 2, 0.0, 0.02),
+    "double-moons": Problem(double_moons, 2, 0.15, 0.15),
+    "double-circles": Problem(double_circles, 2, 0.3, 0.3),
+    "peaks": Problem(peaks, 5, 0.0, 0.02),
 }
 """Every planar problem, by name."""
-
-
-def problem(name: str) -> Problem:
-    """The planar problem of this name, in any case, with - or _.
-
-    Args:
-        name: a name of `PROBLEMS`.
-
-    Returns:
-        The problem: its title, classes, noise and how it is drawn.
-
-    Raises:
-        HdnnError: no problem has this name; the nearest is in the message.
-
-    >>> problem("swiss_roll").title
-    'Swiss roll'
-    """
-    found = PROBLEMS.get(str(name).lower().replace("_", "-"))
-    if found is None:
-        raise unknown_name("planar problem", name, PROBLEMS)
-    return found
 
 
 def _indices(size: int) -> Tensor:
@@ -232,3 +190,57 @@ def _noisy(x: Tensor, y: Tensor, noise: float, generator: torch.Generator | None
     X = torch.stack([x, y], 1)
     X = X + (2 * _uniform(*X.shape, generator=generator) - 1) * noise
     return X.to(torch.get_default_dtype())
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+KINDS = ("paper", "independent")
+
+
+def split(
+    name: str,
+    kind: str = "paper",
+    size: int = 10_000,
+    seed: int = 0,
+) -> Dataset:
+    """Training and test points of a planar problem, half of ``size`` each.
+
+        paper:        one sample, shuffled; even positions train, odd positions test
+        independent:  two samples, both with noise
+
+    The Swiss roll and peaks have no noise of their own; in the independent split they get uniform
+    noise of +-0.02, else two samples of one curve would be all but the same. All random numbers
+    come from one generator in float64: a seed means the same points in every precision.
+
+    Args:
+        name: a problem of `PROBLEMS`, in any case, with - or _.
+        kind: "paper" or "independent".
+        size: number of points, even.
+        seed: of the generator.
+
+    Returns:
+        Both parts, each half of the points.
+
+    Raises:
+        HdnnError: an unknown name or kind, or a size that is odd.
+
+    >>> split("swiss-roll")
+    Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
+    """
+    source = str(name).lower().replace("_", "-")
+    if source not in PROBLEMS:
+        raise unknown_name("planar problem", name, PROBLEMS)
+    if kind not in KINDS:
+        raise unknown_name("kind of split", kind, KINDS)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 2 or size % 2:
+        raise HdnnError(f"size is an even number of points, half for training, got {size!r}")
+    generator, chosen = seeded(seed), PROBLEMS[source]
+    if kind == "paper":
+        X, labels = chosen.draw(size, generator, chosen.noise)
+        order = torch.randperm(size, generator=generator)
+        train, test = ((X[part], labels[part]) for part in (order[::2], order[1::2]))
+    else:
+        noise = chosen.independent_noise
+        train, test = (chosen.draw(size // 2, generator, noise) for _ in range(2))
+    classes = tuple(range(chosen.classes))
+    return Dataset(*train, *test, "classification", "planar", classes, source=source)

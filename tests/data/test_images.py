@@ -121,12 +121,12 @@ def test_hdnn_data_lists_each_set_once_and_fetches(web: list[str]) -> None:
         return {record["name"]: record["state"] for record in records}
 
     assert states()["digits"] == "ready"
-    assert states()["mnist"] == "missing"
+    assert states()["mnist"] == "to fetch"
     done = run("fetch", "MNIST", "--json")
     assert done.exit_code == 0
     assert len(json.loads(done.stdout)["files"]) == 4
     assert states()["mnist"] == "ready"
-    assert "its sum is right" in run("fetch", "mnist").stdout
+    assert "checksum is right" in run("fetch", "mnist").stdout
     assert "mnist" in run().stdout
     assert run("fetch", "digits").exit_code == 2
     assert run("fetch", "imagenet").exit_code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -162,7 +163,15 @@ def read_table(
         return Table(columns, tuple(types), np.empty(0), notes=tuple(notes))
     y = targets[0] if len(goals) == 1 else np.stack(targets, 1)
     known_classes = None if classes is None else tuple(classes)
+    if alike := _spelled_differently(known_classes or ()):
+        notes.append(f"labels that differ in case only are classes of their own: {listed(alike)}")
     return Table(columns, tuple(types), y, goals, task, known_classes, tuple(notes))
+
+
+def _spelled_differently(labels: Sequence[Label]) -> list[str]:
+    """Labels that are alike but for upper and lower case, as Yes and yes."""
+    count = Counter(str(label).casefold() for label in labels)
+    return [short(label) for label in labels if count[str(label).casefold()] > 1]
 
 
 def _parse_columns(

@@ -58,7 +58,7 @@ def test_a_slower_work_is_seen_to_be_slower() -> None:
 
 def gradients(peer: str, case: Case) -> tuple[Tensor, ...]:
     if peer == "torchdiffeq":
-        pytest.importorskip("torchdiffeq")
+        pytest.importorskip("torchdiffeq", reason="torchdiffeq is in the extra bench")
     return peers.PEERS[peer](case)()
 
 
@@ -109,7 +109,7 @@ def test_torchdiffeq_computes_the_same_gradients() -> None:
 @pytest.mark.slow
 @cases
 def test_every_form_in_jax_computes_the_same_gradients(name: str, shape: str) -> None:
-    pytest.importorskip("jax")
+    pytest.importorskip("jax", reason="jax is in the extra bench")
     case = Case("test", name, 4, 3, 5, **SHAPES[shape])
     with measure.jax_worker(sys.executable) as worker:
         answer = measure.prepare_jax(worker, case)

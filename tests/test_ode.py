@@ -85,7 +85,7 @@ def test_networks_converge_to_it_with_the_order_of_their_scheme(
 
 
 def test_torchdiffeq_agrees_and_differentiates() -> None:
-    torchdiffeq = pytest.importorskip("torchdiffeq")
+    torchdiffeq = pytest.importorskip("torchdiffeq", reason="torchdiffeq is in the extra bench")
     net, y = build("H1", layers=3, T=0.9), torch.randn(4, 4, requires_grad=True)
     ode = net.ode()
     options = {"jump_t": ode.breakpoints[1:-1]}
@@ -107,7 +107,7 @@ def test_torchdiffeq_agrees_and_differentiates() -> None:
 
 
 def test_the_adjoint_method_finds_the_parameters() -> None:
-    torchdiffeq = pytest.importorskip("torchdiffeq")
+    torchdiffeq = pytest.importorskip("torchdiffeq", reason="torchdiffeq is in the extra bench")
     net, y = build("MS2", layers=1, T=0.5), torch.randn(2, 4)
     ends = torch.tensor([0.0, 0.5])
     options = {"rtol": 1e-9, "atol": 1e-10}

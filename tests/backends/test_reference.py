@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from catalogue import EACH, as_function, build, each, every_name, every_pair, jacobian
-from hdnn.backends import reference
-from hdnn.errors import HdnnError
+from catalogue import EACH, as_function, build, each, every_name, every_pair
 from twins import Net, agree, derivatives, error, twin
 
 
@@ -202,49 +200,3 @@ def test_float32_stays_accurate_at_depth(name: str) -> None:
     for key, target in exact.items():
         assert error(mine[key], target) <= 3 * error(plain[key], target) + 1e-6, key
         assert error(plain[key], target) < 1e-3, key
-
-
-# --- what else it computes ------------------------------------------------------------------------
-
-
-@each
-def test_sensitivities_are_the_jacobians_from_every_layer_on(name: str, scheme: str) -> None:
-    net, y = build(name, scheme, scale=0.5), torch.randn(3, 4)
-    found, states = reference.jacobians(net.program, net.values(), y, range(4))
-    assert found.shape == (4, 3, 4, 4)
-    path = net.trajectory(y).detach()
-    assert torch.equal(states, path)
-    advance = reference.layer_map(net.program, net.values(), 2)
-    for l in range(4):
-
-        def rest(x: Tensor, l: int = l) -> Tensor:
-            for layer in range(l, 3):
-                x = advance(layer, x[None])[0]
-            return x
-
-        for k in range(3):
-            M = jacobian(rest, path[l, k])
-            torch.testing.assert_close(found[l, k], M, rtol=1e-10, atol=1e-10)
-    some = reference.jacobians(net.program, net.values(), y, [1, 3])
-    assert torch.equal(some[0], found[[1, 3]])
-    assert torch.equal(some[1], states[[1, 3]])
-
-
-def test_sensitivities_of_channels_and_ensembles_are_those_of_their_parts() -> None:
-    channels, features = build("H1", channels=4), build("H1")
-    features.load_state_dict(channels.state_dict())
-    y = torch.randn(2, 4, 3, 5)
-    found = reference.jacobians(channels.program, channels.values(), y, range(4))
-    rows = y.movedim(1, -1).reshape(-1, 4)
-    expected = reference.jacobians(features.program, features.values(), rows, range(4))
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    together = build("H1", ensemble=2)
-    y = torch.randn(2, 3, 4)
-    found = reference.jacobians(together.program, together.values(), y, [0, 3])
-    assert (found[0].shape, found[1].shape) == ((2, 2, 3, 4, 4), (2, 2, 3, 4))
-
-
-def test_a_program_that_reads_what_it_writes_has_no_inverse() -> None:
-    net = build("H1")
-    with pytest.raises(HdnnError, match="no inverse"):
-        reference.inverse(net.program, net.values(), torch.randn(2, 4))

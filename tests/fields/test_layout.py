@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hdnn.errors import HdnnError
 from hdnn.fields import Layout
-from hdnn.fields.layout import layout_of
 
 sizes = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 ensembles = st.none() | st.integers(1, 3)
@@ -40,14 +39,6 @@ def test_channels_are_canonical_already(
     assert x.shape[layout.axis] == 4
 
 
-@pytest.mark.parametrize("channels", [False, True])
-def test_one_batch_serves_all_networks_of_an_ensemble(channels: bool) -> None:
-    layout = Layout(4, channels, ensemble=3)
-    y = torch.randn(1, 5, 4)
-    x, _ = layout.flatten(y)
-    assert torch.equal(x, y.expand(3, 5, 4))
-
-
 @pytest.mark.parametrize(
     ("layout", "shape", "message"),
     [
@@ -66,21 +57,3 @@ def test_a_state_of_another_shape_raises(
 ) -> None:
     with pytest.raises(HdnnError, match=message):
         layout.flatten(torch.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((None, None), "exactly one of features"),
-        ((4, 4), "exactly one of features"),
-        ((0, None), "positive integer"),
-        ((4.0, None), "positive integer"),
-        ((True, None), "positive integer"),
-        ((None, 4, 0), "ensemble"),
-        ((None, 4, 2.0), "ensemble"),
-    ],
-    ids=str,
-)
-def test_an_impossible_layout_raises(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(HdnnError, match=message):
-        layout_of(*arguments)  # type: ignore[arg-type]

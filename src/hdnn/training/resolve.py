@@ -137,13 +137,10 @@ STEADY = 2 / 3
 """... and that part of it where the learning rate stays constant."""
 
 FEW = 25
-"""With fewer rows a feature than this, a table is learned by heart, ..."""
+"""With fewer rows a feature than this, a network learns a table by heart, and is too sure, ..."""
 
-FEW_EPOCHS = 25
-"""... so that it is trained for so many epochs instead of 50."""
-
-LEAST_ALPHA_C = 1e-2
-"""alpha_c is features / rows, but at least this, and at most 1."""
+EPOCHS, ALPHA_C = {"few": 35, "many": 50}, {"few": 0.1, "many": 0.01}
+"""... so that it has fewer epochs and a larger penalty on the output layer."""
 
 
 def table_width(rows: int, features: int) -> int:
@@ -180,14 +177,15 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
     training = {"schedule": "cosine" if descends else "constant", **training}
     # A step of Adam moves every entry of K alike, so its norm by width times the learning rate.
     rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
+    few = data.task == "classification" and rows < FEW * features
+    count = "few" if few else "many"
     chosen = {
         "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
-        "alpha_c": min(max(LEAST_ALPHA_C, features / rows), 1.0),
+        "epochs": EPOCHS[count],
+        "alpha_c": ALPHA_C[count],
     }
-    if rows < FEW * features:
-        chosen["epochs"] = FEW_EPOCHS
     return model, {**chosen, **training}
 
 

@@ -12,6 +12,7 @@ computed again, so that a killed run continues. One thread.
   half, at the chosen setting and with T four times as large.
 - starts: the same for 64 layers, from initial weights that are too small or too large.
 - protocol: the same for 64 layers, trained with the paper's own protocol.
+- long: shared weights over long times, on the double moons, nothing chosen.
 - random: gradient norms of untrained networks over T and the size of the weights.
 - tables, digits: the same comparison on tables and on small images.
 - memory: peak memory and time of a step, width 256.
@@ -263,6 +264,24 @@ def protocol_cells() -> Iterator[Record]:
         }
 
 
+LONG_TIMES, LONG_RATES = (2.0, 6.0, 20.0, 50.0), (0.015, 0.05, 0.15)
+
+
+def run_long(network: str, init: str, T: float) -> Record:
+    """Shared weights over long times: 64 layers on the double moons, nothing chosen."""
+    cell = {"network": network, "init": init, "weights": "shared", "layers": 64}
+    data = samples("double-moons", SEEDS, False)
+    found = [train(cell, data, T, rate)[0] for rate in LONG_RATES]
+    return {"learning_rates": LONG_RATES, "seeds": len(SEEDS), "accuracy": _digits(found)}
+
+
+def long_cells() -> Iterator[Record]:
+    """The networks that have a T."""
+    names = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
+    for init, T, network in itertools.product(("scaled", "normal"), LONG_TIMES, names):
+        yield {"network": network, "init": init, "T": T}
+
+
 # --- random weights -------------------------------------------------------------------------------
 
 
@@ -462,6 +481,7 @@ PARTS: dict[str, tuple[Callable[..., Iterable[Record]], Callable[..., Record]]] 
     "planar": (planar_cells, run_planar),
     "starts": (start_cells, run_planar),
     "protocol": (protocol_cells, run_planar),
+    "long": (long_cells, run_long),
     "random": (random_cells, run_random),
     "tables": (
         lambda: [{"data": t, "network": n} for t in TABLES for n in MODELS],

@@ -35,6 +35,7 @@ if find_spec("latex2mathml"):  # else equations need MathJax, which readers' bro
     extensions.append("mathml")
     html_math_renderer = "mathml"
 html_static_path = ["_static"]
+templates_path = ["_templates"]  # classes list their own methods, not those of nn.Module
 html_theme = "furo"
 html_title = f"hdnn {version}"
 html_css_files = ["site.css"]

@@ -69,6 +69,7 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes of a docstring are not described twice
 
 # Links into the documentation of other projects need the network when the site is built.
 if os.environ.get("DOCS_ONLINE"):

@@ -92,7 +92,7 @@ def _as_rst(app, what, name, obj, options, lines):
             indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
         )
         if begins:
-            written += ["::", ""]
+            written += [".. code-block:: text", ""]
         literal = begins or (literal and (indented or not line))
         plain = literal or line.lstrip().startswith((">>>", "..."))
         written.append(line if plain else line.replace("|", r"\|"))

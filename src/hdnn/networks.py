@@ -128,7 +128,7 @@ class HamiltonianNetwork(nn.Module):
 
     @property
     def h(self) -> float | Tensor:
-        """The step size: one number, or ``([E,] L)`` where every layer has its own."""
+        """The step size, one number, or ``([E,] L)`` where every layer has its own."""
         if self._step is not None:
             return self._step
         if self.learn_steps:

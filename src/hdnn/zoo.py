@@ -1,4 +1,4 @@
-"""The paper's networks by name: one row of a catalogue each, plus the baselines."""
+"""The paper's networks by name: one row of a catalog each, plus the baselines."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
-"""The catalogue, by name; add to it with `register`."""
+"""The catalog, by name; add to it with `register`."""
 
 
 def register(architecture: Architecture) -> Architecture:
-    """Add an architecture to the catalogue, for `hdnn.network` and every tool that walks it.
+    """Add an architecture to the catalog, for `hdnn.network` and every tool that walks it.
 
     Args:
         architecture: the new row; one of the same name is replaced.
@@ -134,10 +134,10 @@ def architecture(name: str | Architecture) -> Architecture:
     """The architecture of a name, whatever its case.
 
     Args:
-        name: of the catalogue, or an architecture, which is returned as it is.
+        name: of the catalog, or an architecture, which is returned as it is.
 
     Returns:
-        The row of the catalogue.
+        The row of the catalog.
 
     Raises:
         HdnnError: no architecture has that name.
@@ -175,7 +175,7 @@ def network(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> HamiltonianNetwork:
-    """A network of the catalogue by its name, with random parameters.
+    """A network of the catalog by its name, with random parameters.
 
     One layer of each, with the step h = T / layers and sigma = tanh:
 

@@ -12,7 +12,7 @@ PAGES = {
         "Networks by name, the torch module behind them, how time is discretized, and the ODE.",
         {
             "hdnn": ["network", "HamiltonianNetwork", "HdnnError", "refine", "coarsen"],
-            "hdnn.zoo": None,
+            "hdnn.zoo": ["Architecture", "register", "architecture"],
             "hdnn.schemes": None,
             "hdnn.ode": None,
         },

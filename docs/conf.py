@@ -35,6 +35,7 @@ if find_spec("latex2mathml"):  # else equations need MathJax, which readers' bro
     extensions.append("mathml")
     html_math_renderer = "mathml"
 html_static_path = ["_static"]
+templates_path = ["_templates"]  # classes list their own methods, not those of nn.Module
 html_theme = "furo"
 html_title = f"hdnn {version}"
 html_css_files = ["site.css"]
@@ -68,6 +69,7 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes of a docstring are not described twice
 
 # Links into the documentation of other projects need the network when the site is built.
 if os.environ.get("DOCS_ONLINE"):
@@ -90,7 +92,7 @@ def _as_rst(app, what, name, obj, options, lines):
             indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
         )
         if begins:
-            written += ["::", ""]
+            written += [".. code-block:: text", ""]
         literal = begins or (literal and (indented or not line))
         plain = literal or line.lstrip().startswith((">>>", "..."))
         written.append(line if plain else line.replace("|", r"\|"))

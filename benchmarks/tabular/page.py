@@ -138,7 +138,7 @@ cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{ve
 - Log loss is `sklearn.metrics.log_loss`: a probability of exactly 0 for the true class, which
   forests give, costs 36. One such row in a hundred adds 0.36.
 
-Settings are chosen by other tables (docs/estimators.md tells how, and of one choice that was made
+Settings are chosen by other tables (docs/tables.md tells how, and of one choice that was made
 with some knowledge of these):
 {", ".join(TUNING)}."""
 

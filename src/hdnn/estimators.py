@@ -319,8 +319,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> clf = HDNNClassifier(architecture="H1", layers=16, max_iter=50, random_state=0).fit(X, y)
-    >>> clf.score(X, y) > 0.95
-    True
+    >>> round(clf.score(X, y), 1)
+    1.0
     >>> clf.predict_proba(X[:5]).shape
     (5, 3)
     """
@@ -447,13 +447,35 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", "ResNet", "FCNN".
-        layers, width, T, step, augmentation: as in `hdnn.HDNNClassifier`.
-        activation: as in `hdnn.HDNNClassifier`.
-        time_invariant, init_scale, method, solver, max_iter: as in `hdnn.HDNNClassifier`.
-        batch_size, learning_rate, schedule, alpha, alpha_c: as in `hdnn.HDNNClassifier`.
-        early_stopping, validation_fraction, n_iter_no_change: as in `hdnn.HDNNClassifier`.
-        standardize, warm_start, dtype, device, random_state, verbose: as in
-            `hdnn.HDNNClassifier`.
+        layers: number of layers; None: 8.
+        width: width of the network, made even; None: by the rule of `HDNNClassifier`.
+        T: final time; layers have the step T / layers. None: 1.2.
+        step: step size of a layer, instead of T.
+        augmentation: "append" zeros after the features, or "spread" them in the middle.
+        activation: "tanh" or another name of `hdnn.fields.ACTIVATIONS`.
+        time_invariant: all layers share their weights.
+        init_scale: standard deviation of the initial K; None: 1 / sqrt(width).
+        method: "coordinate" (the output layer solved in every iteration) or "joint" (Adam on
+            everything); None: joint.
+        solver: how coordinate descent solves the output layer: "newton" or "adam".
+        max_iter: epochs, passes over the data.
+        batch_size: rows in an iteration; None: by the rule of `HDNNClassifier`.
+        learning_rate: of Adam; None: by the rule of `HDNNClassifier`.
+        schedule: learning rate over epochs: "constant" or "cosine" (to 0); None: constant for
+            coordinate descent, cosine for joint descent.
+        alpha: weight of the smoothness penalty on the hidden layers; None: 0.001.
+        alpha_c: weight of the penalty on the output layer; None: by the rule of `HDNNClassifier`.
+        early_stopping: hold out a part of the rows, stop when its loss no longer falls, and
+            return to the best epoch.
+        validation_fraction: the part held out.
+        n_iter_no_change: epochs without a better loss on the held-out part before stopping.
+        standardize: remove the mean of the columns and divide by their standard deviation.
+        warm_start: `fit` continues from the network of the last call.
+        dtype: "float32" or "float64"; None: by the rule of `HDNNClassifier`.
+        device: where `fit` computes: "cpu", "cuda", "mps" or "auto".
+        random_state: an integer for the same result every time, a `numpy.random.RandomState`, or
+            None.
+        verbose: print the loss of every epoch.
 
     Attributes:
         n_features_in_, feature_names_in_: number of features, and their names where X had them.
@@ -463,8 +485,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     >>> import numpy as np
     >>> X = np.linspace(-3, 3, 200)[:, None]
     >>> y = np.sin(2 * X[:, 0])
-    >>> HDNNRegressor(max_iter=200, random_state=0).fit(X, y).score(X, y) > 0.95
-    True
+    >>> round(HDNNRegressor(max_iter=200, random_state=0).fit(X, y).score(X, y), 1)
+    1.0
     """
 
     _scale: Scaler

@@ -28,17 +28,19 @@ class HamiltonianNetwork(nn.Module):
     """A residual network that is a discretized ODE: y_0 = y, layer j advances it by h_j.
 
     Args:
-        field: the dynamics.
-        scheme: how time is discretized.
-        layers: L; may be left out where the field has weights.
-        T, step: the final time (h = T / L) or the step h; exactly one. A step may be a sequence
-            with one entry for every layer, or ``(E, L)`` for an ensemble.
-        learn_steps: train the steps, kept positive (their logarithms are the parameters).
-        backend: "auto", "reference" or "fused".
+        field: the dynamics y' = f(y, t): J, the weights K and b, the energy; see `hdnn.fields`.
+        scheme: how time is discretized; see `hdnn.schemes`. None: forward Euler.
+        layers: the number of layers L; may be left out where the field has weights.
+        T: the final time; every layer has the step h = T / L.
+        step: the step h, instead of T: a number, a sequence with one entry for every layer, or
+            ``(E, L)`` for an ensemble.
+        learn_steps: make the steps parameters, kept positive (their logarithms are trained).
+        backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
+            "fused" (compiled kernels, or an error that says why not).
         memory: "fast", or "lean": the reference keeps states between about sqrt(L) segments of
             layers only, and computes a segment again on the way back. With glibc, large blocks of
             memory then go back to the system when they are freed, in the whole process.
-        name: shown by `repr`.
+        name: of the architecture, shown by `repr`.
 
     Attributes:
         program: what it computes, as stages and flows: static, made once.
@@ -126,7 +128,7 @@ class HamiltonianNetwork(nn.Module):
 
     @property
     def h(self) -> float | Tensor:
-        """The step size: one number, or ``([E,] L)`` where every layer has its own."""
+        """The step size, one number, or ``([E,] L)`` where every layer has its own."""
         if self._step is not None:
             return self._step
         if self.learn_steps:

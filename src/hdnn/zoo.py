@@ -1,4 +1,4 @@
-"""The paper's networks by name: one row of a catalogue each, plus the baselines."""
+"""The paper's networks by name: one row of a catalog each, plus the baselines."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Architecture:
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
-"""The catalogue, by name; add to it with `register`."""
+"""The catalog, by name; add to it with `register`."""
 
 
 def register(architecture: Architecture) -> Architecture:
-    """Add an architecture to the catalogue, for `hdnn.network` and every tool that walks it.
+    """Add an architecture to the catalog, for `hdnn.network` and every tool that walks it.
 
     Args:
         architecture: the new row; one of the same name is replaced.
@@ -134,10 +134,10 @@ def architecture(name: str | Architecture) -> Architecture:
     """The architecture of a name, whatever its case.
 
     Args:
-        name: of the catalogue, or an architecture, which is returned as it is.
+        name: of the catalog, or an architecture, which is returned as it is.
 
     Returns:
-        The row of the catalogue.
+        The row of the catalog.
 
     Raises:
         HdnnError: no architecture has that name.
@@ -175,27 +175,50 @@ def network(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> HamiltonianNetwork:
-    """A network of the catalogue: MS1, MS2, MS3, H1, H2, HS, FCNN, ResNet.
+    """A network of the catalog by its name, with random parameters.
+
+    One layer of each, with the step h = T / layers and sigma = tanh:
+
+        H1      y += h J1 K' sigma(K y + b),  J1 = [0 I; -I 0]
+        H2      y += h J2 K' sigma(K y + b),  J2 = +1 above the diagonal, -1 below
+        MS1     z -= h sigma(K0' y + b1);  y += h sigma(K0 z + b2)
+        MS2     y += h sigma(K y + b),  K skew-symmetric
+        MS3     y += h K1' sigma(K1 z + b1);  z -= h K2' sigma(K2 y + b2)
+        HS      y += h X K2' sigma(K2 z + b2);  z -= h X' K1' sigma(K1 y + b1)
+        ResNet  y += h sigma(K y + b)
+        FCNN    y = sigma(K y + b)
+
+    Where y and z both occur, they are the first and the second half of the state.
 
     Args:
-        name: which one, in any case.
-        features, channels: the width n; states are ``(..., n)`` or ``(B, n, *spatial)``.
+        name: which one, in upper or lower case, or an `hdnn.zoo.Architecture`.
+        features: the width n of states ``(..., n)``, with any batch shape.
+        channels: instead of features, the width n of states ``(B, n, *spatial)``: every pixel is
+            a state.
         kernel: k, odd: with channels, K_j is a convolution with a kernel of k x k pixels and K_j'
-            its adjoint; 1: a matrix over the channels, the same at every pixel.
-        layers: L.
-        T, step: final time or step size, exactly one (FCNN: neither).
-        learn_steps: train the steps.
-        scheme: another scheme than the architecture's own.
-        activation: sigma, by name.
-        X: for HS, J = [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
-        time_invariant: all layers share their weights.
-        ensemble: E networks side by side.
-        backend, memory: see `hdnn.HamiltonianNetwork`.
-        generator, scale: initialization, see `hdnn.fields.Weights.reset_parameters`.
-        dtype, device: as in torch.
+            its adjoint. 1: a matrix over the channels, the same at every pixel.
+        layers: the number of layers L.
+        T: the final time; every layer has the step h = T / L. Larger T moves the states further.
+        step: the step h, instead of T: a number, or a sequence with one for every layer. FCNN has
+            neither T nor step.
+        learn_steps: make the steps parameters, which stay positive.
+        scheme: a time-stepping scheme of `hdnn.schemes` in place of the architecture's own.
+        activation: sigma: a name of `hdnn.fields.ACTIVATIONS`, or an activation of your own.
+        X: for HS, whose J is [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
+        time_invariant: all layers share one K and b, so that the flow conserves the energy.
+        ensemble: E networks of the same form, computed at once on states ``(E, ..., n)``.
+        backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
+            "fused" (compiled kernels, or an error that says why not).
+        memory: "fast", or "lean", which computes states again in the backward pass, so that memory
+            hardly grows with depth.
+        generator: of the random initial parameters; None: torch's default generator.
+        scale: standard deviation of the initial K and b. The paper has 1, which saturates wide
+            networks; there use 1 / sqrt(n). (A convolution's are 1 / sqrt(n k^2) times as large.)
+        dtype: of the parameters; None: torch's default dtype.
+        device: of the parameters; None: torch's default device.
 
     Returns:
-        The network, with parameters drawn.
+        The network, a `torch.nn.Module` that maps states to states of the same shape.
 
     Raises:
         HdnnError: an unknown name, a width that the structure cannot have, or not exactly one of T

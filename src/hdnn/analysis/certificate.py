@@ -98,10 +98,13 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     paper uses silently (K of full column rank, no saturated units) are checked, not assumed.
 
     Args:
-        net: one network over features, or over channels without convolution.
-        y: states ``(..., n)`` or ``(B, n, *spatial)`` to examine it on.
-        tolerance: relative tolerance of equations; None: from rounding, the size of the matrices
-            and the condition of their eigenvectors.
+        net: the network to examine, over features, or over channels without convolution; no
+            ensemble.
+        y: states ``(..., n)`` or ``(B, n, *spatial)`` to examine it on, as they enter the network
+            (of a model: ``model.preprocess(X)``). Statements about all weights and states are
+            proved anyway; the others hold on these.
+        tolerance: relative tolerance of equations such as M J M' = J; None: from rounding, the
+            size of the matrices and the condition of their eigenvectors.
 
     Returns:
         One check for every statement; only the first where states are not finite.
@@ -110,10 +113,12 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
         HdnnError: an ensemble, a convolution, or no layers or samples to examine.
 
     >>> import hdnn, torch
+    >>> _ = torch.manual_seed(0)
     >>> net = hdnn.network("MS3", features=4, layers=8, T=0.5, time_invariant=True)
     >>> certificate = certify(net, torch.randn(20, 4))
-    >>> certificate["structure"].holds, certificate["norm-at-least-one"].holds
-    (True, True)
+    >>> check = certificate["norm-at-least-one"]
+    >>> check.verdict, check.comparison, check.consequence
+    ('holds', '1... >= 1', 'gradients cannot vanish, whatever the weights and the step')
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")

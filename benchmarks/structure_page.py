@@ -470,8 +470,8 @@ def conclusion() -> str:
         f"(H1 {brief['H1']:.0f}); with T = 50 and h = 0.8, the gain is gone.\n"
         f"5. **So**: take H1 for few layers (Swiss roll, 4 layers: {flat['H1']:.1f} %, ResNet "
         f"{flat['ResNet']:.1f} %, MS3 {flat['MS3']:.1f} %), MS2, a ResNet with skew-symmetric K "
-        "and half the parameters, for shared weights or large T, MS1 for gradients of even size, MS3 "
-        "or HS where you need M J M' = J, a conserved energy or an exact inverse, and otherwise a "
+        "and half the parameters, for shared weights or large T, MS1 for gradients of even size, "
+        "MS3 or HS where you need M J M' = J, a conserved energy or an exact inverse, and otherwise a "
         "ResNet, which hdnn computes as fast."
     )
     wrap = functools.partial(textwrap.fill, width=130, subsequent_indent="   ")

@@ -212,9 +212,5 @@ def test_the_bar_of_a_training_and_its_lines_do_not_meet(
     monkeypatch.setattr(base, "SOON", 0.0)
     result = done("train", *ROLL, "--out", "run")
     assert "━" not in result.stdout
-<<<<<<< HEAD
     assert "training" in screen.getvalue()  # how often it is drawn depends on the time
-=======
-    assert re.search(r"training.*/4", screen.getvalue())
->>>>>>> clitests
     assert Run.open("run").finished

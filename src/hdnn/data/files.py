@@ -33,8 +33,8 @@ COMPRESSED: dict[str, Callable[..., Any]] = {
 LARGE = 20
 """Megabytes from which on reading a file is announced."""
 
-BLOCK_CELLS = 1_000_000
-"""Cells of a file in memory at once, where it is read in blocks."""
+BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
+"""Most rows and cells of a file in memory at once, where it is read in blocks."""
 
 _HEAD_LINES, _BLOCK, _MOST_LISTED = 20, 2**20, 10
 
@@ -140,8 +140,8 @@ class CsvFile:
             names.insert(len(names) if all(row[-1] == "" for row in rows) else 0, "")
         return cls(path, encoding, delimiter, names)
 
-    def frames(self, rows: int | None = None) -> Iterator[pd.DataFrame]:
-        """The cells as texts, ``rows`` rows at a time or all at once; blank lines are skipped.
+    def frames(self, rows: int) -> Iterator[pd.DataFrame]:
+        """The cells as texts, at most ``rows`` rows at a time; blank lines are skipped.
 
         The index is the number of the line that a row ends on.
 
@@ -149,7 +149,7 @@ class CsvFile:
             FileFormatError: rows have more or fewer fields than there are columns.
         """
         width = len(self.names)
-        size = rows and min(rows, 1 + BLOCK_CELLS // width)
+        size = min(rows, 1 + BLOCK_CELLS // width)
         with reading(self.path, "CSV"), _open(self.path, self.encoding) as file:
             if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
                 note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
@@ -159,7 +159,7 @@ class CsvFile:
             more = True
             while more:
                 block = list(itertools.islice(numbered, size))
-                more = size is not None and len(block) == size
+                more = len(block) == size
                 lines, cells = [line for line, _ in block], [row for _, row in block]
                 if {*map(len, cells)} - {width}:
                     raise self._wrong_fields(itertools.chain(block, numbered))
@@ -273,7 +273,9 @@ def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
             yield RawTable(frame, str(path))
     else:
         csv_file = CsvFile.open(path)
-        for frame in csv_file.frames(rows):
+        frames = csv_file.frames(rows or BLOCK_ROWS)
+        # Even a whole file is read in blocks: millions of small lists would slow Python down.
+        for frame in frames if rows else [pd.concat(frames)]:
             yield RawTable(frame, str(path), csv_file)
 
 

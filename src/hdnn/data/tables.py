@@ -25,12 +25,9 @@ from hdnn.data.columns import (
     plain_numbers,
     read_column,
 )
-from hdnn.data.files import RawTable, cut, listed, raw_parts, read_raw, short
+from hdnn.data.files import BLOCK_ROWS, RawTable, cut, listed, raw_parts, read_raw, short
 from hdnn.data.labels import TASKS, Label, read_target
 from hdnn.errors import FileFormatError, HdnnError, unknown_name
-
-BLOCK = 20_000
-"""Rows in memory at once where a file is read in blocks."""
 
 _MOST_NAMES, _MOST_PROBLEMS = 30, 10
 
@@ -302,7 +299,7 @@ def _feature_names(
 def iter_rows(
     path: str | os.PathLike[str],
     columns: Sequence[str | ColumnType],
-    chunk: int = BLOCK,
+    chunk: int = BLOCK_ROWS,
     skip: Sequence[str] = (),
 ) -> tuple[list[str], Iterator[tuple[list[list[Any]], dict[str, Values]]]]:
     r"""Read a CSV or Parquet file for prediction, block by block in constant memory.

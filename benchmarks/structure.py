@@ -238,7 +238,7 @@ def planar_cells(layers: Sequence[int]) -> Iterator[Record]:
     """The networks of some depths; first those that answer most."""
     every = itertools.product(layers, INITS, ("free", "shared"), ("swiss-roll", "double-moons"))
     for (depth, init, weights, data), network in itertools.product(every, NETWORKS):
-        if depth == DEEP and (network == "HS" or init != "normal"):
+        if depth == DEEP and (network == "HS" or (init != "normal" and network != "FCNN")):
             continue
         yield {
             **{"data": data, "network": network, "init": init, "weights": weights},

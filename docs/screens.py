@@ -1,4 +1,4 @@
-"""The screens of docs/look.md, at 80 and 40 columns: ``python docs/screens.py``.
+"""The screens of docs/look.md, at 80 columns: ``python docs/screens.py``.
 
 Every command is executed as on a terminal, in a temporary folder, and what it shows is written as
 SVG to docs/figures/screens.
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 FOLDER = Path(__file__).parent / "figures" / "screens"
-WIDTHS = (80, 40)
+WIDTH = 80
 SCREENS = {
     "hdnn": "hdnn",
     "train-help": "hdnn train --help",
@@ -39,10 +39,10 @@ sepal length (cm),sepal width (cm),petal length (cm),petal width (cm)
 """
 
 
-def shown(command: str, folder: Path, width: int) -> str:
-    """What a command shows on a terminal of this width, with its colors."""
+def shown(command: str, folder: Path) -> str:
+    """What a command shows on a terminal, with its colors."""
     terminal = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "TERM": "xterm-256color"}
-    size = {"COLUMNS": str(width), "TERMINAL_WIDTH": str(width), "LINES": "200"}
+    size = {"COLUMNS": str(WIDTH), "TERMINAL_WIDTH": str(WIDTH), "LINES": "200"}
     done = subprocess.run(
         [sys.executable, "-c", MAIN, *shlex.split(command)[1:]],
         cwd=folder,
@@ -55,24 +55,23 @@ def shown(command: str, folder: Path, width: int) -> str:
     return done.stdout.strip("\n")
 
 
-def write(name: str, command: str, text: str, width: int) -> None:
+def write(name: str, command: str, text: str) -> None:
     """Write a screen as SVG."""
-    console = Console(record=True, width=width, file=io.StringIO(), legacy_windows=False)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), legacy_windows=False)
     console.print(Text(f"$ {command}", style="bold"))
     console.print(Text.from_ansi(text))
-    svg = console.export_svg(title="hdnn", unique_id=f"{name}-{width}")
+    svg = console.export_svg(title="hdnn", unique_id=f"{name}-{WIDTH}")
     svg = re.sub(r"@font-face {.*?}\s*", "", svg, flags=re.DOTALL)  # nothing is fetched
-    (FOLDER / f"{name}-{width}.svg").write_text(svg, encoding="utf-8")
+    (FOLDER / f"{name}-{WIDTH}.svg").write_text(svg, encoding="utf-8")
 
 
 def main() -> None:
     """Write all screens."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for width in WIDTHS:
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "new.csv").write_text(NEW)
-            for name, command in SCREENS.items():
-                write(name, command, shown(command, Path(folder), width), width)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "new.csv").write_text(NEW)
+        for name, command in SCREENS.items():
+            write(name, command, shown(command, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import settings
 
 from hdnn.kernels import native
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it, and lines would be broken there
 settings.register_profile("hdnn", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("hdnn")
 

@@ -34,6 +34,7 @@ SHELL = ("", "sh", "shell", "bash", "console")
 PROGRAMS = ("hdnn", "python", "pip", "make", "torchrun", "git", "docker", "apt", "conda")
 
 NOT_EXECUTED = {
+    "git clone ": "needs the network",
     "make ": "sets up an environment of its own",
     "pip install ": "needs the network",
     "hdnn --install-completion": "changes the files of the user's shell",

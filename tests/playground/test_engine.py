@@ -205,7 +205,7 @@ def test_what_cannot_be_built_is_an_error_for_people() -> None:
 @pytest.mark.parametrize("name", ["H1", "MS1", "FCNN"])
 def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, problem: str) -> None:
     data = split(problem, size=1000)
-    outputs = 1 if data.classes == 2 else data.classes
+    outputs = 1 if len(data.classes) == 2 else len(data.classes)
     net = build(name, layers=8)
     given = spec(net)
     model = Model(net, outputs, hdnn.Augmentation(2, 4))
@@ -223,7 +223,7 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
         "network": given,
         "points": data.X.flatten().tolist(),
         "labels": data.y.tolist(),
-        "classes": data.classes,
+        "classes": len(data.classes),
         "batches": [batch.tolist() for batch in batches],
         "config": {
             "method": method,

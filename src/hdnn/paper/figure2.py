@@ -335,7 +335,7 @@ def page(records: Iterable[Record]) -> str:
 
 # --- figures --------------------------------------------------------------------------------------
 
-TITLES = {"H1": "H1", "H1 invariant": "H1, shared weights", "MS3": "MS3", "FCNN": "plain network"}
+TITLES = {"H1": "H1", "H1 invariant": "H1, shared weights", "MS3": "MS3", "FCNN": "FCNN (paper)"}
 COLORS = dict(zip(("H1 invariant", "H1", "MS3", "FCNN"), LIGHT.classes, strict=False))
 
 

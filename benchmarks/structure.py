@@ -39,7 +39,7 @@ from tabular.sources import read
 
 import hdnn
 from hdnn import analysis
-from hdnn.data import images, split
+from hdnn.data import Dataset, images, split
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
@@ -334,7 +334,7 @@ def fit_table(
             with torch.no_grad():
                 clf.model_.network.field.weights.beta.zero_()
                 clf.model_.head.weight.zero_()
-            clf.set_params(max_iter=50, learning_rate=settings.get("learning_rate", "auto"))
+            clf.set_params(max_iter=50, learning_rate=settings.get("learning_rate"))
         return float(clf.fit(X, y).score(X_test, y_test))
     except HdnnError:
         return 0.0
@@ -381,22 +381,27 @@ def run_tables(data: str, network: str) -> Record:
 def fit_digits(network: str, h: float | None, rate: float, seed: int, held_out: bool) -> float:
     """Accuracy of the paper's image network with 8 layers on the digits of scikit-learn."""
     digits = images.load("digits")
-    X, y, X_test, y_test = digits.train, digits.train_labels, digits.test, digits.test_labels
+    X, y, X_test, y_test = digits.X, digits.y, digits.X_test, digits.y_test
     if held_out:
         kept, held = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed)
         X, y, X_test, y_test = X[kept], y[kept], X[held], y[held]
     generator = torch.Generator().manual_seed(seed)
-    config = hdnn.ImageConfig(
-        architecture=network, layers=(8,), size=(8, 8), **without_none(step=h)
+    model = hdnn.image_model(
+        channels=1,
+        size=(8, 8),
+        classes=10,
+        architecture=network,
+        layers=8,
+        step=h,
+        generator=generator,
     )
-    model = hdnn.ImageClassifier(config, generator=generator)
     initialize(model.network, "scaled")
     training = TrainingConfig(
         **{"method": "joint", "epochs": 30, "batch_size": 100, "learning_rate": rate},
         **{"schedule": "one-cycle", "warmup": 2.0, "alpha": 1e-3, "alpha_c": 1e-3, "seed": seed},
     )
     try:
-        Trainer(model, training).fit(X, y)
+        Trainer(model, training).fit(Dataset.from_arrays(X, y))
     except HdnnError:
         return 0.0
     return float((model.predict(X_test) == y_test).double().mean())

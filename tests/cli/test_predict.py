@@ -113,7 +113,7 @@ def test_errors_leave_the_old_file(mail: Trained) -> None:
         ("text.csv", 2, "'many'"),
         ("ragged.csv", 1, "ragged.csv"),
         ("none.csv", 2, "No such file"),
-        ("t.npz", 2, "CSV and Parquet"),
+        ("t.npz", 2, "No such file"),
     ):
         fails(code, ("predict", mail.run, name, "--out", out), said)
         assert out.read_text() == "old"

@@ -227,6 +227,8 @@ def test_arrays_that_are_no_table(source: Any, message: str) -> None:
         ("a,y\n1,2\n1,Infinity\n", "'y' has infinite values: line 3"),
         ("a,y\n1,u\n2,u\n", r"every row has the label 'u' in 'y'.*two classes"),
         ('a,y\n"1,2\n3,4\n', "close every quote"),
+        ('a,b,y\n1,2,3\n4,"5,6\n7,8,9\n1,2,3\n', "lines 3 to 5: 2 fields"),
+        ("1.5,red,no\n2.5,blue,yes\n", "if the first line is a row, add a line of column names"),
         (
             "a,y\n" + "".join(f"{k % 3},u{k}\n" for k in range(30)),
             "every row has a label of its own",

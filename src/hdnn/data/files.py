@@ -166,8 +166,16 @@ class CsvFile:
                 yield pd.DataFrame(cells, lines, self.names, dtype=object)
 
     def _wrong_fields(self, numbered: Iterable[tuple[int, list[str]]]) -> FileFormatError:
-        width = len(self.names)
-        wrong = [f"line {n}: {len(row)} fields" for n, row in numbered if len(row) != width]
+        width, wrong, last = len(self.names), [], None
+        for line, row in numbered:
+            if len(row) != width:
+                # A quote that is not closed swallows lines.
+                long = last is not None and last + 2 < line
+                where = (
+                    f"lines {last + 1} to {line}" if long and last is not None else f"line {line}"
+                )
+                wrong.append(f"{where}: {len(row)} fields")
+            last = line
         return FileFormatError(
             f"{self.path}, {listed(wrong)}, but the header has {width}; close every quote, put "
             f"quotes around text that holds {self.delimiter!r}, and write nothing between "

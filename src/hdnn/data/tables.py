@@ -249,7 +249,15 @@ def _check_names(raw: RawTable, asked: Sequence[str], known: Sequence[str] = ())
             if len(names) > _MOST_NAMES:
                 kind += f" (of {len(names)}, of which the nearest are shown)"
                 nearest = difflib.get_close_matches(str(name), names, n=_MOST_NAMES, cutoff=0.0)
-            problems.append(unknown_name(kind, name, map(cut, nearest)))
+            error = unknown_name(kind, name, map(cut, nearest))
+            looks_like_data = any(
+                "." in n and plain_numbers(np.array([n], object)) is not None for n in names
+            )
+            if raw.csv is not None and looks_like_data:
+                error = HdnnError(
+                    f"{error} (if the first line is a row, add a line of column names above it)"
+                )
+            problems.append(error)
     _raise_all(raw.where, problems)
 
 

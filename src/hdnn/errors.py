@@ -69,7 +69,7 @@ def optional(module: str, extra: str) -> Any:
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
-    """The error for a name that is in no catalogue, with the known names and the nearest one.
+    """The error for a name that is in no catalog, with the known names and the nearest one.
 
     >>> print(unknown_name("architecture", "MS0", ["H1", "H2", "MS1"]))
     unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?

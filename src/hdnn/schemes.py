@@ -446,4 +446,4 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "RK4": RK4,
     "ImplicitMidpoint": ImplicitMidpoint,
 }
-"""The named schemes; every test of a declared property walks this catalogue."""
+"""The named schemes; every test of a declared property walks this catalog."""

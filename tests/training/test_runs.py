@@ -185,7 +185,12 @@ def test_places_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.Mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_file", forbidden)
-    refused(command("train", *FLAGS, "--out", "/root/x"), 2, "/root/x: Permission denied", "choose")
+    refused(
+        command("train", *FLAGS, "--out", "forbidden/x"),
+        2,
+        "forbidden/x: Permission denied",
+        "choose",
+    )
 
 
 # --- the state machine, by exit codes -------------------------------------------------------------

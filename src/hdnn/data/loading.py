@@ -19,7 +19,7 @@ from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import HdnnError, optional, unknown_name
 
-if TYPE_CHECKING:  # settings are checked against the catalogues of this package
+if TYPE_CHECKING:  # settings are checked against the catalogs of this package
     from hdnn.config import DataConfig
 
 BUNDLED: dict[str, str] = {

@@ -21,7 +21,7 @@ class Activation:
     """An activation and its energy, both applied element by element.
 
     Args:
-        name: its name in the catalogue.
+        name: its name in the catalog.
         function: sigma.
         energy: a function whose derivative is sigma.
         odd: whether sigma(-x) = -sigma(x).
@@ -94,7 +94,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("erf", torch.erf, _erf_energy),
     )
 }
-"""The catalogue; a new activation is one more line."""
+"""The catalog; a new activation is one more line."""
 
 
 def activation(name: str | Activation) -> Activation:

@@ -1,7 +1,7 @@
 // Activations sigma(z) and their derivatives, on machine vectors.
 //
 // Backward passes have s = sigma(z) and not z: the kernels know the activations whose derivative
-// follows from s alone. The others of the catalogue (arctan, sin, erf) run on the reference.
+// follows from s alone. The others of the catalog (arctan, sin, erf) run on the reference.
 #pragma once
 #include "simd.h"
 

@@ -1,4 +1,4 @@
-// The catalogue: structures of K, interconnections J, schemes, and the paper's networks as their
+// The catalog: structures of K, interconnections J, schemes, and the paper's networks as their
 // combinations; `lower` turns one into the stages of a layer (hdnn/zoo.py, hdnn/schemes.py).
 //
 //   Stage:  x[write] = carry x[write] + A sigma(W x[read] + b),   A = c h S W'  or the number c h
@@ -10,8 +10,8 @@ import { ACTIVATIONS } from "./activations.js";
 /** An error of the user's making: its message is for people. */
 export class PlaygroundError extends Error {}
 
-/** An entry of a catalogue, and not what every object has. */
-const own = (catalogue, name) => (Object.hasOwn(catalogue, name) ? catalogue[name] : undefined);
+/** An entry of a catalog, and not what every object has. */
+const own = (catalog, name) => (Object.hasOwn(catalog, name) ? catalog[name] : undefined);
 
 const table = (n, entry) =>
   Int32Array.from({ length: n * n }, (_, p) => entry(Math.floor(p / n), p % n));
@@ -115,7 +115,7 @@ export const ARCHITECTURES = {
   },
 };
 
-/** The schemes that a network of the catalogue can be discretized with. */
+/** The schemes that a network of the catalog can be discretized with. */
 export function schemesOf(name) {
   const row = ARCHITECTURES[name];
   if (row.scheme === "DirectMap") return ["DirectMap"];

@@ -50,6 +50,7 @@ def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     )
     log_axis(axis)
     axis.set_xlabel("layer $\\ell$")
+    axis.locator_params(axis="x", integer=True)
     return clean(axis)
 
 
@@ -84,6 +85,7 @@ def learning_curves(
         label = name.replace("_", " ")
         axis.plot(epochs, values, color=theme.color(number), linewidth=1.6, label=label)
     axis.set_xlabel("epoch")
+    axis.locator_params(axis="x", integer=True)
     return label_ends(clean(axis))
 
 

@@ -316,6 +316,7 @@ def theory(material: Material) -> Section:
         axis, drawn = chart("mean energy by layer")
         axis.plot(norms.depths, norms.energy, color=plots.LIGHT.color(0))
         axis.set_xlabel("layer")
+        axis.locator_params(axis="x", integer=True)
         plots.clean(axis)
         energy = drawn()
     items = [

@@ -108,7 +108,10 @@ def load(path: str | os.PathLike[str]) -> Any:
 def _read(path: Path) -> tuple[Any, Tensors]:
     """The description and the tensors of a file."""
     content = path.read_bytes()  # at once: what is checked is what is used, whoever writes to it
-    tensors = safetensors.torch.load(content)
+    try:
+        tensors = safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise FileFormatError(f"it is no safetensors file, or damaged ({error})") from error
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
     if "hdnn" not in metadata:

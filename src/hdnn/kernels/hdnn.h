@@ -113,3 +113,8 @@ HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const void *S,
                         const double *rates, int64_t *taken, double *losses, int64_t threads);
 
 HDNN_API const char *hdnn_instruction_set();
+
+// Counted up, here and in native.py, with every change of this file: a library that was built from
+// another one is not called.
+static const int64_t HDNN_INTERFACE = 1;
+HDNN_API int64_t hdnn_interface();

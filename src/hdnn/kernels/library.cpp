@@ -344,3 +344,5 @@ int hdnn_train(const hdnn_plan *p, const hdnn_training *t, const void *S, double
 }
 
 const char *hdnn_instruction_set() { return chosen.name; }
+
+int64_t hdnn_interface() { return HDNN_INTERFACE; }

@@ -28,6 +28,9 @@ ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
+INTERFACE = 1
+"""Of the library that this module calls; see hdnn.h."""
+
 _NAMES = ("libhdnn.so", "libhdnn.dylib", "hdnn.dll", "libhdnn.dll")
 
 
@@ -86,6 +89,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "hdnn_instruction_set": (c_char_p, []),
+    "hdnn_interface": (c_int64, []),
 }
 
 
@@ -115,6 +119,8 @@ def library() -> Any:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
+    if loaded.hdnn_interface() != INTERFACE:
+        raise OSError(f"{path} was built from other sources")
     return loaded
 
 

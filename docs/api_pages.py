@@ -74,21 +74,24 @@ def write(folder: Path) -> None:
     """Write the pages; those that have not changed stay, so that builds are short."""
     folder.mkdir(exist_ok=True)
     listed = "".join(f"   {page}\n" for page in PAGES)
+    contents = "".join(f"- :doc:`{PAGES[page][0]} <{page}>`: {PAGES[page][1]}\n" for page in PAGES)
     _write(
         folder / "index.rst",
         _title("API reference")
-        + "All public classes and functions, grouped by what they are for. Each has an example.\n\n"
-        f".. toctree::\n   :maxdepth: 1\n\n{listed}",
+        + "All public classes and functions, grouped by what they are for. Each has an example.\n"
+        "Most begin with :func:`hdnn.network`, :class:`hdnn.estimators.HDNNClassifier`,\n"
+        ":func:`hdnn.analysis.watch` or :func:`hdnn.analysis.certify`.\n\n"
+        f"{contents}\n.. toctree::\n   :hidden:\n\n{listed}",
     )
     stubs = set()
     for page, (title, about, modules) in PAGES.items():
         parts = [f"{_title(title)}{about}\n"]
         for module, names in modules.items():
-            chosen = names or public(module)
-            stubs |= {f"{module}.{name}.rst" for name in chosen}
-            lines = "".join(f"   {name}\n" for name in chosen)
+            members = names or public(module)
+            stubs |= {f"{module}.{name}.rst" for name in members}
+            lines = "".join(f"   {name}\n" for name in members)
             parts.append(
-                f".. currentmodule:: {module}\n\n.. autosummary::\n"
+                f".. rubric:: {module}\n\n.. currentmodule:: {module}\n\n.. autosummary::\n"
                 f"   :toctree: generated\n   :nosignatures:\n\n{lines}"
             )
         _write(folder / f"{page}.rst", "\n".join(parts))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -31,9 +30,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-if find_spec("latex2mathml"):  # else equations need MathJax, which readers' browsers fetch
-    extensions.append("mathml")
-    html_math_renderer = "mathml"
 html_static_path = ["_static"]
 templates_path = ["_templates"]  # classes list their own methods, not those of nn.Module
 html_theme = "furo"
@@ -50,7 +46,7 @@ html_theme_options = {
     "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "repository", "class": ""}],
 }
 
-myst_enable_extensions = ["amsmath", "attrs_block", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 
 # Tutorials run when the site is built; what has not changed comes from the cache.

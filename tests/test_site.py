@@ -90,3 +90,9 @@ def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:
     runs = " ".join(re.findall(r"run: (.+)", workflow)).replace("pytest", "make test-all")
     assert targets
     assert [target for target in targets if not re.search(rf"make [\w -]*\b{target}\b", runs)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_line_is_a_comment_by_accident(page: Path) -> None:
+    # MyST drops lines that begin with a percent sign, as after a number at the end of a line.
+    assert not re.findall(r"^\s*% .*", _prose(page), re.MULTILINE)

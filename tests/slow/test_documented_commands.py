@@ -28,7 +28,8 @@ from typer.testing import CliRunner
 from hdnn.cli import app
 from hdnn.data import images as image_sets
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = ("", "sh", "shell", "bash", "console")
 PROGRAMS = ("hdnn", "python", "pip", "make", "torchrun", "git", "docker", "apt", "conda")

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def container(tmp_path: Path) -> dict[str, str]:

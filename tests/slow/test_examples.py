@@ -16,7 +16,7 @@ from torch import nn
 import hdnn
 
 pytestmark = pytest.mark.slow
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def example(name: str, package: str) -> dict[str, Any]:

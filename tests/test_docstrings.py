@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from hdnn.errors import HdnnError
-
 PUBLIC = (
     "hdnn",
     "hdnn.analysis",
@@ -112,17 +110,3 @@ def test_public_names_show_an_example(package: str) -> None:
     module = importlib.import_module(package)
     public = {name: value for name, value in _documented(module) if "." not in name}
     assert not [name for name, value in public.items() if ">>>" not in (value.__doc__ or "")]
-
-
-def test_a_missing_section_is_detected() -> None:
-    def half(x: int, y: int) -> int:
-        """A function.
-
-        Args:
-            x: a number.
-        """
-        if x < y:
-            raise HdnnError("x is at least y")
-        return x
-
-    assert _lacking(half) == ["y", "Returns", "Raises"]

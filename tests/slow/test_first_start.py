@@ -1,4 +1,4 @@
-"""The first start of a fresh installation: no home, nothing configured, an extra missing."""
+"""The first start of a fresh installation: no home, nothing configured, perhaps no kernels."""
 
 from __future__ import annotations
 
@@ -7,26 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+from stress import write_table
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def container(tmp_path: Path) -> dict[str, str]:
-    """The environment of a user without a home, as in a container."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
-    nowhere = {"HOME": "/dev/null/home", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    return kept | nowhere
-
-
-def python(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of a user without a home, as in a container."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+    variables |= {"HOME": "/dev/null/home", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     run = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, *words],
         check=False,
-        env=environment,
-        cwd=environment["TMPDIR"],
+        env=variables | environment,
+        cwd=folder,
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -35,39 +31,31 @@ def python(environment: dict[str, str], *arguments: str) -> subprocess.Completed
     return run
 
 
-def test_demo_train_and_predict_in_a_container(container: dict[str, str]) -> None:
-    place = Path(container["TMPDIR"])
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    rows = [f"{a:.3f},{b:.3f},{'up' if a > b else 'down'}" for a, b in X]
-    (place / "data.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
-    options = "--target", "label", "--layers", "2", "--epochs", "3", "--out", "run"
-    runs = [
-        python(container, "-m", "hdnn", *words)
-        for words in (
-            ("demo", "--epochs", "2", "--out", "demo.png"),
-            ("train", "data.csv", *options),
-            ("predict", "run", "data.csv", "--out", "predictions.csv"),
-        )
-    ]
-    assert len((place / "predictions.csv").read_text().splitlines()) == 61
-    assert not any("\x1b" in run.stdout + run.stderr for run in runs)
+def test_demo_train_and_predict_in_a_container(tmp_path: Path) -> None:
+    write_table(tmp_path / "data.csv")
+    for line in (
+        "demo --epochs 2 --out demo.png",
+        "train data.csv --target label --layers 2 --epochs 3 --out run",
+        "predict run data.csv --out predictions.csv",
+    ):
+        run = python(tmp_path, "-m", "hdnn", *line.split())
+        assert "\x1b" not in run.stdout + run.stderr
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 121
 
 
-def test_without_kernels_the_command_line_says_so_once_and_trains(
-    container: dict[str, str],
-) -> None:
-    bare = container | {"HDNN_LIBRARY": "/nonexistent"}
-    trained = python(
-        bare, "-m", "hdnn", "train", "swiss-roll", "--epochs", "1", "--out", "run", "--json"
-    )
+def test_without_kernels_the_command_line_says_so_once_and_trains(tmp_path: Path) -> None:
+    bare = {"HDNN_LIBRARY": "/nonexistent"}
+    words = ["-m", "hdnn", "train", "swiss-roll", "--epochs", "1", "--out", "run", "--json"]
+    trained = python(tmp_path, *words, **bare)
     assert trained.stderr.count("install a C++ compiler (gcc or clang) and hdnn again") == 1
     assert '"finished": true' in trained.stdout
-    assert "the compiled kernels are not there" in python(bare, "-m", "hdnn", "info").stdout
+    info = python(tmp_path, "-m", "hdnn", "info", **bare)
+    assert "the compiled kernels are not there" in info.stdout
     # A library says nothing by itself.
     code = (
         "import hdnn, torch; net = hdnn.network('H1', features=4, layers=3, T=1.0); "
         "y = torch.zeros(2, 4); net(y); print(net.explain_backend(y).reason)"
     )
-    used = python(bare, "-c", code)
+    used = python(tmp_path, "-c", code, **bare)
     assert used.stderr == ""
     assert "install a C++ compiler" in used.stdout

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from speed.cases import CASES, CROSSOVERS, SWEEP
-from speed.measure import machine, measure, sensitivities
+from speed.measure import machine, measure
 from speed.memory import measure_memory
 from speed.training import measure_training
 
@@ -47,7 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         records["cases"] = [measure(case, seconds, report, jax) for case in selected]
     else:
         records["cases"] = [measure(case, seconds, report, jax) for case in CASES]
-        records["sensitivities"] = sensitivities(seconds, report)
         records["training"] = measure_training(report)
         records["memory"] = measure_memory(report)
         records["sweep"] = [measure(case, seconds / 2, report) for case in SWEEP]

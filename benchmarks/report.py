@@ -8,12 +8,12 @@ python benchmarks/report.py
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pages import fill, markdown
 
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL
@@ -37,12 +37,6 @@ README_ROWS = (0, 5, 7, 10)
 def load(name: str) -> dict[str, Any]:
     records: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
     return records
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def name(case: dict[str, Any]) -> str:
@@ -104,15 +98,9 @@ def readme_table(records: dict[str, Any]) -> str:
 
 def training_table(records: dict[str, Any]) -> str:
     """Whole trainings, by hdnn and by eager PyTorch."""
-    trained = records["training"]
-    seconds = trained["seconds"]
-    titles = {"single": "one network", "ensemble": f"one of an ensemble of {trained['members']}"}
-    rows = [["plain eager PyTorch", f"{seconds['eager']:.1f}", ""]]
-    rows += [
-        [title, f"{seconds[key]:.3f}", f"{seconds['eager'] / seconds[key]:.0f}x"]
-        for key, title in titles.items()
-    ]
-    return markdown(["", "seconds", "eager / hdnn"], rows)
+    own, eager = (records["training"]["seconds"][key] for key in ("single", "eager"))
+    cells = [f"{own:.3f} s", f"{eager:.1f} s", f"{eager / own:.0f}x"]
+    return markdown(["hdnn", "plain PyTorch", "ratio"], [cells], texts=3)
 
 
 def crossover_table(records: dict[str, Any]) -> str:
@@ -127,19 +115,6 @@ def crossover_table(records: dict[str, Any]) -> str:
     return markdown(
         ["network", *(f"n = {n}" for n in widths)],
         [[place, *row.values()] for place, row in rows.items()],
-    )
-
-
-def facts(records: dict[str, Any]) -> str:
-    """The single measurements."""
-    seconds = records["sensitivities"]["seconds"]
-    ratio = seconds["batched vjp"]["median"] / seconds["fused"]["median"]
-    lean = speeds(records).lean.max()
-    return (
-        "- Sensitivities d y_N / d y_l of all layers (H1, n = 4, batch 125, 64 layers):"
-        f" {ratio:.0f}x faster than n batched vector-Jacobian products through one graph.\n"
-        f'- `memory="lean"` at n = 256, 16 layers, batch 4096 takes {lean:.2f}x the time of'
-        ' `"fast"`.'
     )
 
 
@@ -190,20 +165,11 @@ def _plot(axis: Any, x: Sequence[float], y: Sequence[float], line: str) -> None:
     axis.loglog(x, y, "o-", ms=3, linewidth=1.6, color=LIGHT.color(number), label=label)
 
 
-def fill(text: str, parts: dict[str, str]) -> str:
-    """A page with each part written between its marks."""
-    for key, part in parts.items():
-        pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.S)
-    return text
-
-
 def main() -> None:
     """Fill the marked parts of the pages."""
     records = load("results")
     parts = {
         "speed": speed_table(records),
-        "facts": facts(records),
         "memory": memory_table(records),
         "machine": machine(records),
         "training": training_table(records),

@@ -6,14 +6,14 @@ Run by ``python benchmarks/structure.py --figures``. Tables stand between marks 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import structure
+from pages import fill, markdown
 
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL, SMALL
@@ -108,12 +108,6 @@ def least_norm() -> pd.Series:
 
 
 # --- tables ---------------------------------------------------------------------------------------
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table; all columns but the first ones, which are texts, are aligned to the right."""
-    lines = [heads, ["---"] * texts + ["---:"] * (len(heads) - texts), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def short(value: float) -> str:
@@ -350,11 +344,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def filled(text: str) -> str:
     """The page with every table written between its marks."""
-    for key, table in TABLES.items():
-        pattern = rf"(<!-- {key} -->\n).*?(<!-- end -->)"
-        made = f"{table()}\n"
-        text = re.sub(pattern, lambda m, made=made: m[1] + made + m[2], text, flags=re.S)
-    return text
+    return fill(text, {name: table() for name, table in TABLES.items()})
 
 
 def write() -> None:

@@ -97,11 +97,6 @@ def test_every_peer_is_known() -> None:
         assert set(case.peers) <= {*peers.PEERS, "jax"}
 
 
-def test_sensitivities_are_those_of_the_batched_products() -> None:
-    record = measure.sensitivities(seconds=0.0, case=TINY)
-    assert set(record["seconds"]) == {"fused", "batched vjp"}
-
-
 @pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
     assert memory.megabytes(sys.executable, "reference", "fast", 8, 20000, 16) > 10
@@ -123,6 +118,6 @@ def test_pages_show_what_was_measured() -> None:
     records, crossovers = report.load("results"), report.load("crossovers")
     page = report.PAGE.read_text()
     assert report.readme_table(records) in report.README.read_text()
-    for table in (report.speed_table, report.training_table, report.memory_table, report.facts):
+    for table in (report.speed_table, report.training_table, report.memory_table):
         assert table(records) in page
     assert report.crossover_table(crossovers) in page

@@ -25,7 +25,6 @@ from speed.worker import Worker
 
 Record = dict[str, Any]
 Report = Callable[[str], None]
-JACOBIANS = Case("sensitivities", "H1", 4, 64, 125)
 
 
 def silent(line: str) -> None:
@@ -103,32 +102,6 @@ def prepare_jax(worker: Worker, case: Case) -> Record:
         if not error < 1e-4:
             raise HdnnError(f"{case.name}: gradients of {found['form']} deviate by {error:.1e}")
     return found
-
-
-def sensitivities(
-    seconds: float = 2.0,
-    report: Report = silent,
-    case: Case = JACOBIANS,
-) -> Record:
-    """d y_N / d y_l of all layers against n vector-Jacobian products through one graph."""
-    net, y = case.network(), case.state()
-    K, b = (p.detach() for p in plain.parameters(case))
-    rows = torch.eye(case.width).unsqueeze(1).expand(-1, case.batch, -1)
-
-    def batched() -> tuple[torch.Tensor, ...]:
-        states = list(plain.states(case, y.clone().requires_grad_(), K, b))
-        return torch.autograd.grad(states[-1], states, rows, is_grads_batched=True)
-
-    works = {
-        "fused": repeat(lambda: hdnn.analysis.sensitivities(net, y)),
-        "batched vjp": repeat(batched),
-    }
-    jacobians = torch.stack(batched()).transpose(1, 2)
-    torch.testing.assert_close(hdnn.analysis.sensitivities(net, y), jacobians, rtol=1e-3, atol=1e-3)
-    timings = interleave(works, seconds=seconds)
-    ratio = timings["batched vjp"].median / timings["fused"].median
-    report(f"sensitivities of all layers: batched vjp / fused = {ratio:.1f}")
-    return {"case": asdict(case), "seconds": as_records(timings)}
 
 
 def machine() -> Record:

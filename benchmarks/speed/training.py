@@ -1,4 +1,4 @@
-"""Whole trainings by coordinate descent, single and as an ensemble, against plain eager PyTorch.
+"""Whole trainings by coordinate descent, against plain eager PyTorch.
 
 The peer is appendix B.1 of the paper as a researcher would write it: a Python loop over the layers,
 autograd, Adam on the hidden layers, and in every iteration ten Adam steps from zero for the output
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,14 +17,14 @@ from torch.nn import functional as F
 
 import hdnn
 from hdnn.data import Dataset, split
-from hdnn.training import Trainer, TrainingConfig, train_ensemble
+from hdnn.training import Trainer, TrainingConfig
 from speed import plain
 from speed.cases import Case
 from speed.timing import CLOCK
 
 CASE = Case("training", "H1", 4, 64, 125)
 ADAM = {"lr": 0.05, "betas": (0.9, 0.999)}
-EPOCHS, MEMBERS, REPEATS = 50, 16, 3
+EPOCHS, REPEATS = 50, 3
 
 
 def fit_output(features: Tensor, target: Tensor) -> nn.Linear:
@@ -65,20 +64,12 @@ def train_one(data: Dataset) -> None:
     Trainer(model, TrainingConfig(epochs=EPOCHS)).fit(Dataset.from_arrays(data.X, data.y))
 
 
-def train_many(data: Dataset) -> None:
-    """An ensemble, side by side."""
-    networks = replace(CASE, ensemble=MEMBERS).network()
-    states = hdnn.Augmentation(2, CASE.width)(data.X.float()).expand(MEMBERS, -1, -1)
-    y = data.y.expand(MEMBERS, -1)
-    train_ensemble(networks, states, y, range(MEMBERS), TrainingConfig(epochs=EPOCHS))
-
-
 def measure_training(report: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of a training of all epochs, per network: medians, interleaved."""
+    """Seconds of a training of all epochs: medians, interleaved."""
     data = split("swiss-roll")
     train_one(data)  # loads the kernels
-    works = {"eager": train_eager, "single": train_one, "ensemble": train_many}
-    scale = {"eager": EPOCHS, "single": 1, "ensemble": 1 / MEMBERS}
+    works = {"eager": train_eager, "single": train_one}
+    scale = {"eager": EPOCHS, "single": 1}
     samples: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(REPEATS):
         for name, work in works.items():
@@ -87,5 +78,4 @@ def measure_training(report: Callable[[str], None]) -> dict[str, Any]:
             samples[name].append((CLOCK() - start) * scale[name])
     seconds = {name: statistics.median(values) for name, values in samples.items()}
     report(f"a training of {EPOCHS} epochs, seconds: {seconds}")
-    counts = {"epochs": EPOCHS, "members": MEMBERS, "threads": torch.get_num_threads()}
-    return counts | {"seconds": seconds}
+    return {"epochs": EPOCHS, "threads": torch.get_num_threads(), "seconds": seconds}

@@ -108,10 +108,12 @@ def main() -> None:
                 record = train_cell(cell, seed, Path(folder) / "run", epochs=8)
                 model = Run(Path(folder) / "run").load_model().eval()
             data = image_sets.load(cell.data)
-            found = [accuracy_under(*place, model, data.X_test, data.y_test) for place in wanted]
+            accuracies = [
+                accuracy_under(*place, model, data.X_test, data.y_test) for place in wanted
+            ]
             store.add(
                 {**record, "perturbation": kind, "level": level, "accuracy": accuracy}
-                for (kind, level), accuracy in zip(wanted, found, strict=True)
+                for (kind, level), accuracy in zip(wanted, accuracies, strict=True)
             )
     print(tables(pd.DataFrame(store.read().values())))
 

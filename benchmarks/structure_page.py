@@ -76,8 +76,8 @@ def planar() -> pd.DataFrame:
             dict(zip(structure.TIMES, 100 * reduce(by_time(v), 1), strict=True)) if has_T else {}
             for v, has_T in zip(values, stepped, strict=True)
         ]
-    chosen = zip(frame.good_by_T, frame["T"], strict=True)
-    frame["good_rates"] = [shares.get(T, np.nan) for shares, T in chosen]
+    shares_and_times = zip(frame.good_by_T, frame["T"], strict=True)
+    frame["good_rates"] = [shares.get(T, np.nan) for shares, T in shares_and_times]
     return frame
 
 
@@ -240,12 +240,12 @@ def tables_table() -> str:
     """Tables: mean accuracy of 10 seeds, and the mean rank over tables."""
     names, frame = list(structure.MODELS), read("tables")
     frame["default"] = 100 * frame.accuracy_defaults.map(np.mean)
-    chosen, default = (
+    tuned, default = (
         frame.pivot(index="data", columns="network", values=column)[names]
         for column in ("mean", "default")
     )
-    rows = [[name, *(f"{v:.1f}" for v in chosen.loc[name])] for name in structure.TABLES]
-    for what, values in (("chosen settings", chosen), ("default settings", default)):
+    rows = [[name, *(f"{v:.1f}" for v in tuned.loc[name])] for name in structure.TABLES]
+    for what, values in (("chosen settings", tuned), ("default settings", default)):
         ranks = values.round(2).rank(axis=1, ascending=False).mean()
         rows.append([f"mean, {what}", *(f"{v:.2f}" for v in values.mean())])
         rows.append([f"mean rank, {what}", *(f"{v:.2f}" for v in ranks)])

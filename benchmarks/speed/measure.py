@@ -52,9 +52,9 @@ def measure(
             if peer == "jax":
                 for python in jax:
                     worker = stack.enter_context(jax_worker(python))
-                    found = prepare_jax(worker, case)
-                    name = f"jax {found['version']}"
-                    works[name], forms[name] = worker.work, found
+                    answer = prepare_jax(worker, case)
+                    name = f"jax {answer['version']}"
+                    works[name], forms[name] = worker.work, answer
                 continue
             works[peer] = repeat(PEERS[peer](case))
             works[peer](1)
@@ -93,15 +93,15 @@ def prepare_jax(worker: Worker, case: Case) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "arrays.npz"
         np.savez(path, **{name: array.detach().numpy() for name, array in arrays.items()})
-        found = worker.ask({"case": asdict(case), "arrays": str(path)})
+        answer = worker.ask({"case": asdict(case), "arrays": str(path)})
         with np.load(path) as file:
             results = [torch.from_numpy(file[name]) for name in ("y", "K", "b")]
     grad_y, *gradients = loop(case)()
     for result, exact in zip(results, (columns(grad_y), *gradients), strict=True):
         error = float((result - exact).norm() / exact.norm())
         if not error < 1e-4:
-            raise HdnnError(f"{case.name}: gradients of {found['form']} deviate by {error:.1e}")
-    return found
+            raise HdnnError(f"{case.name}: gradients of {answer['form']} deviate by {error:.1e}")
+    return answer
 
 
 def machine() -> Record:

@@ -170,22 +170,6 @@ def long_table() -> str:
     return markdown(["initial, T", *ORDER[:-1]], rows)
 
 
-def norms_table() -> str:
-    """Norms before and after training: median of largest, minimum of least, median of smallest."""
-    parts = [(w, m) for w in ("start", "end") for m in ("largest", "least", "smallest")]
-    frame = planar().query("layers == 64 and data == 'swiss-roll'")
-    frame = frame[(frame.init == "normal") | (frame.network == "FCNN")]
-    rows = []
-    for weights in ("free", "shared"):
-        own = frame[frame.weights == weights].set_index("network").loc[[*ORDER, "FCNN"]]
-        for one in own.itertuples():
-            norms = {"start": one.start, "end": one.end}
-            cells = [short(norms[when][m][0 if m == "least" else 1]) for when, m in parts]
-            rows.append([f"{one.Index}, {weights}, {one.init}", *cells])
-    heads = [f"{when}: {measure}" for when, measure in parts]
-    return markdown(["network, weights, initial", *heads], rows)
-
-
 def guarantees_table() -> str:
     """What each network guarantees, and what was measured."""
     deep = planar().query("weights == 'free' and layers in (16, 64)")
@@ -337,7 +321,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "robustness": robustness_table,
     "measures": measures_table,
     "long": long_table,
-    "norms": norms_table,
     "tables": tables_table,
 }
 

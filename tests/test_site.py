@@ -43,20 +43,6 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_is_linked_from_the_text_of_another() -> None:
-    included = {
-        (page.parent / included).resolve(): page
-        for page in PAGES
-        for included in re.findall(r"^```\{include\} (\S+)", page.read_text(), re.MULTILINE)
-    }
-    linked = {target for page in TEXTS for target, _ in _links(page) if target != page}
-    # A link to a folder of results, or into it, is one to the page of the site that shows it.
-    folders = linked | {target.parent for target in linked}
-    linked |= {shown for file, shown in included.items() if file.parent in folders}
-    alone = [str(page.relative_to(DOCS)) for page in PAGES if page not in linked]
-    assert not [name for name in alone if name != "index.md"]
-
-
 def test_the_repository_has_one_address() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]

@@ -12,9 +12,8 @@ CPP     := $(KERNELS) $(wildcard tests/kernels/*.cpp)
 PYTHON  ?=                # an interpreter to use instead of the first suitable one on the PATH
 WORKERS ?= 2              # test processes; 0 runs the tests in one process, as a debugger needs
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
-ATTACK  ?=                # further arguments of the attack: make attack ATTACK='--scale 0.1'
 
-.PHONY: help setup demo test test-all sanitize attack lint format types bench docs wheel clean FORCE
+.PHONY: help setup demo test test-all sanitize lint format types bench docs wheel clean FORCE
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +32,6 @@ test-all: $(VENV)/.dev  ## run all tests, also those marked slow: processes, com
 
 sanitize: $(VENV)/.dev  ## run the tests of the kernels under the address, undefined and thread sanitizers
 	.ci/sanitize $(PY)
-
-attack: $(VENV)/.dev  ## attack hdnn for about an hour: files, signals, disks, threads (docs/reliability.md)
-	OMP_NUM_THREADS=1 PYTHONPATH=tests:tests/helpers $(PY) -m attacks $(ATTACK)
 
 lint: $(VENV)/.dev  ## check style and formatting
 	$(PY) -m ruff check .

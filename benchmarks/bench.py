@@ -18,8 +18,9 @@ import sys
 from collections.abc import Sequence
 
 from speed.cases import CASES, CROSSOVERS, SWEEP
-from speed.measure import machine, measure, sensitivities, share_of_peak
+from speed.measure import machine, measure
 from speed.memory import measure_memory
+from speed.training import measure_training
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,23 +35,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--jax", action="append", default=[], metavar="PYTHON", help="an interpreter with JAX"
     )
-    given = parser.parse_args(arguments)
-    seconds, jax = given.seconds, given.jax
+    options = parser.parse_args(arguments)
+    seconds, jax = options.seconds, options.jax
 
     def report(line: str) -> None:
-        print(line, file=sys.stderr if given.json else sys.stdout, flush=True)
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
 
     records = {"machine": machine()}
-    if given.group:
-        selected = [case for case in (*CASES, *SWEEP, *CROSSOVERS) if case.group in given.group]
+    if options.group:
+        selected = [case for case in (*CASES, *SWEEP, *CROSSOVERS) if case.group in options.group]
         records["cases"] = [measure(case, seconds, report, jax) for case in selected]
     else:
         records["cases"] = [measure(case, seconds, report, jax) for case in CASES]
-        records["sensitivities"] = sensitivities(seconds, report)
-        records["peak"] = share_of_peak(seconds, report)
+        records["training"] = measure_training(report)
         records["memory"] = measure_memory(report)
         records["sweep"] = [measure(case, seconds / 2, report) for case in SWEEP]
-    if given.json:
+    if options.json:
         print(json.dumps(records, indent=1))
 
 

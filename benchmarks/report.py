@@ -1,19 +1,20 @@
 """Writes the tables and the figure of docs/performance.md, and the README's, from the records.
 
 python benchmarks/bench.py --jax ... --json > benchmarks/results.json
-python benchmarks/bench.py --group crossovers --seconds 0.5 --json > benchmarks/crossovers.json
-python benchmarks/training.py --json > benchmarks/training.json
+OMP_NUM_THREADS=1 python benchmarks/bench.py --group crossovers --json > benchmarks/crossovers.json
 python benchmarks/report.py
 """
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import training
+import pandas as pd
+from pages import fill, markdown
+
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL
 
@@ -21,20 +22,21 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
 README = HERE.parent / "README.md"
 FIGURE = HERE.parent / "docs" / "figures" / "performance.svg"
-PEERS = {
-    "loop": "plain PyTorch",
-    "reference": "reference",
-    "compile": "torch.compile",
-    "torchdiffeq": "torchdiffeq",
-}
+PEERS = {"loop": "plain PyTorch", "reference": "reference", "compile": "torch.compile"}
 """Columns of the table after those of JAX."""
-NAMES = {
+LINES = {
     "reference": (1, "plain PyTorch"),
     "fused": (0, "hdnn"),
     "lean": (2, "lean memory"),
 }
-"""Numbers in the palette, and labels."""
-README_WORKS = (("H1", 4, None), ("MS3", 4, 16), ("H2", 8, None), ("H1", 256, None))
+"""Of the figure: numbers in the palette, and labels."""
+README_ROWS = (0, 5, 7, 10)
+"""One small network, an ensemble, images, and a network too wide for the kernels."""
+
+
+def load(name: str) -> dict[str, Any]:
+    records: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
+    return records
 
 
 def name(case: dict[str, Any]) -> str:
@@ -45,133 +47,88 @@ def name(case: dict[str, Any]) -> str:
     return f"{case['architecture']}, {size}, {case['layers']} layers{many}"
 
 
-def own(record: dict[str, Any]) -> float:
-    """Seconds of hdnn through autograd."""
-    seconds = record["seconds"]
-    return float((seconds.get("fused") or seconds["auto"])["median"])
+def speeds(records: dict[str, Any]) -> pd.DataFrame:
+    """A row a work: milliseconds of hdnn, and how many times longer each peer takes.
+
+    A peer that was measured apart (torch.compile) is compared with hdnn of its own run.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for record in records["cases"]:
+        seconds = record["seconds"]
+        own = seconds.get("fused") or seconds["auto"]
+        low, middle, high = (f"{1e3 * own[key]:.3g}" for key in ("low", "median", "high"))
+        row = {"quartiles": f"{middle} ({low} to {high})", "hdnn": f"{middle} ms"}
+        row |= {peer: timing["median"] / own["median"] for peer, timing in seconds.items()}
+        if "vjp" in seconds:
+            row["vjp"] = f"{1e3 * seconds['vjp']['median']:.3g}"
+        work = name(record["case"])
+        rows[work] = row | rows.get(work, {})
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def times(record: dict[str, Any], peer: str) -> str:
-    """How many times longer a peer takes."""
-    seconds = record["seconds"]
-    return f"{seconds[peer]['median'] / own(record):.1f}x" if peer in seconds else "-"
-
-
-def jax_peers(records: dict[str, Any]) -> list[str]:
-    """The versions of JAX, the fastest for the first case first."""
-    seconds = records["cases"][0]["seconds"]
-    versions = [peer for peer in seconds if peer.startswith("jax")]
-    return sorted(versions, key=lambda peer: seconds[peer]["median"])
+def times(ratio: float) -> str:
+    """2.6x, or - where it was not measured."""
+    return "-" if pd.isna(ratio) else f"{ratio:.1f}x"
 
 
 def speed_table(records: dict[str, Any]) -> str:
-    """Milliseconds of hdnn, and how many times longer each peer takes."""
-    peers = {peer: peer.replace("jax", "JAX") for peer in jax_peers(records)} | PEERS
+    """hdnn, and how many times longer each peer takes; the fastest JAX first."""
+    frame = speeds(records)
+    jax = frame.iloc[0].filter(like="jax").sort_values().index
+    peers = {peer: peer.replace("jax", "JAX") for peer in jax} | PEERS
+    frame[list(peers)] = frame[list(peers)].map(times)
+    columns = frame[["quartiles", "vjp", *peers]].fillna("-")
     heads = ["work", "hdnn, ms (quartiles)", "`vjp`, ms", *peers.values()]
-    lines = [_row(heads), _row(["---"] * len(heads))]
-    for record in records["cases"]:
-        seconds = record["seconds"]
-        ours = seconds.get("fused") or seconds["auto"]
-        low, mid, high = (1e3 * ours[key] for key in ("low", "median", "high"))
-        direct = f"{1e3 * seconds['vjp']['median']:.3g}" if "vjp" in seconds else "-"
-        cells = [f"{mid:.3g} ({low:.3g} to {high:.3g})", direct, *(times(record, p) for p in peers)]
-        lines.append(_row([name(record["case"]), *cells]))
-    return "\n".join(lines)
+    return markdown(heads, [[work, *cells] for work, *cells in columns.itertuples()])
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def readme_table(records: dict[str, Any], trained: dict[str, Any]) -> str:
+def readme_table(records: dict[str, Any]) -> str:
     """The few rows that the README shows: the strongest JAX, and plain PyTorch."""
-    lines = [
-        "| work | hdnn | strongest JAX | plain PyTorch |",
-        "| --- | --- | --- | --- |",
-    ]
-    for architecture, width, ensemble in README_WORKS:
-        record = next(
-            r
-            for r in records["cases"]
-            if (r["case"]["architecture"], r["case"]["width"], r["case"]["ensemble"])
-            == (architecture, width, ensemble)
-        )
-        peers = [peer for peer in record["seconds"] if peer.startswith("jax")]
-        best = min(peers, key=lambda peer: record["seconds"][peer]["median"], default=None)
-        jax = f"{times(record, best)} ({best.removeprefix('jax ')})" if best else "-"
-        cells = [f"{1e3 * own(record):.3g} ms", jax, times(record, "loop")]
-        lines.append(_row([name(record["case"]), *cells]))
-    seconds = trained["seconds"]
-    whole = f"a whole training of H1, 64 layers, {trained['epochs']} epochs"
+    rows = []
+    for work, row in speeds(records).iloc[list(README_ROWS)].iterrows():
+        jax = row.filter(like="jax").dropna().astype(float)
+        best = f"{times(jax.min())} ({jax.idxmin().removeprefix('jax ')})" if len(jax) else "-"
+        rows.append([work, row.hdnn, best, times(row.loop)])
+    trained = records["training"]
+    seconds, whole = trained["seconds"], f"H1, 64 layers, {trained['epochs']} epochs"
     ratio = f"{seconds['eager'] / seconds['single']:.0f}x"
-    return "\n".join([*lines, _row([whole, f"{seconds['single']:.2g} s", "-", ratio])])
+    rows.append([f"a whole training of {whole}", f"{seconds['single']:.2g} s", "-", ratio])
+    return markdown(["work", "hdnn", "strongest JAX", "plain PyTorch"], rows)
+
+
+def training_table(records: dict[str, Any]) -> str:
+    """Whole trainings, by hdnn and by eager PyTorch."""
+    own, eager = (records["training"]["seconds"][key] for key in ("single", "eager"))
+    cells = [f"{own:.3f} s", f"{eager:.1f} s", f"{eager / own:.0f}x"]
+    return markdown(["hdnn", "plain PyTorch", "ratio"], [cells], texts=3)
 
 
 def crossover_table(records: dict[str, Any]) -> str:
-    """Networks down, sizes across: reference / fused, float32 / float64."""
-    cells: dict[tuple[str, int], dict[tuple[int, int], list[str]]] = {}
+    """Networks and sizes down, widths across: reference / fused."""
+    rows: dict[str, dict[int, str]] = {}
     for record in records["cases"]:
-        case = record["case"]
-        row = cells.setdefault((case["architecture"], case["width"]), {})
-        ratio = f"{_ratio(record, 'reference', 'fused'):.2f}"
-        row.setdefault((case["batch"], case["layers"]), []).append(ratio)
-    sizes = sorted({size for row in cells.values() for size in row})
-    heads = ["network", "n", *(f"{batch} samples, {layers} layers" for batch, layers in sizes)]
-    lines = [_row(heads), _row(["---"] * len(heads))]
-    for (architecture, width), row in cells.items():
-        ratios = [" / ".join(row[size]) if size in row else "-" for size in sizes]
-        lines.append(_row([architecture, str(width), *ratios]))
-    return "\n".join(lines)
-
-
-def facts(records: dict[str, Any]) -> str:
-    """The single measurements."""
-    ratio = _ratio(records["sensitivities"], "batched vjp", "fused")
-    flops = records["peak"]["flops"]
-    cases = {case["case"]["group"]: case for case in records["cases"]}
-    scaling = _ratio(cases["images"], "fused, 1 thread", "fused")
-    lean = _ratio(cases["wide"], "lean", "auto")
-    return "\n".join(
-        [
-            "- Sensitivities d y_N / d y_l of all layers (H1, n = 4, batch 125, 64 layers):"
-            f" {ratio:.0f}x faster than n batched vector-Jacobian products through one graph.",
-            f"- {records['machine']['threads']} threads are {scaling:.2f}x as fast as one"
-            " (MS1, images).",
-            f"- Share of the machine's sgemm rate ({flops['sgemm'] / 1e9:.0f} GFLOP/s at"
-            f" 1024 x 1024), H2, images: forward {flops['forward'] / flops['sgemm']:.0%}, forward"
-            f" and backward {flops['both'] / flops['sgemm']:.0%}. Counted are products only:"
-            " 2 m (r + w) a stage, layer and sample forward, three times that backward"
-            " (recomputation, state, parameters); nothing for tanh.",
-            f'- `memory="lean"` at n = 256, 16 layers, batch 4096 takes {lean:.2f}x the time of'
-            ' `"fast"`.',
-        ]
+        case, seconds = record["case"], record["seconds"]
+        ratio = seconds["reference"]["median"] / seconds["fused"]["median"]
+        place = f"{case['architecture']}, {case['batch']} samples, {case['layers']} layers"
+        rows.setdefault(place, {})[case["width"]] = f"{ratio:.2f}"
+    widths = next(iter(rows.values()))
+    return markdown(
+        ["network", *(f"n = {n}" for n in widths)],
+        [[place, *row.values()] for place, row in rows.items()],
     )
-
-
-def _ratio(record: dict[str, Any], slow: str, fast: str) -> float:
-    seconds = record["seconds"]
-    return float(seconds[slow]["median"] / seconds[fast]["median"])
 
 
 def memory_table(records: dict[str, Any]) -> str:
     """Peak extra memory against depth."""
-    depths = sorted({row["layers"] for row in records["memory"]})
-    lines = [
-        f"| backend, memory, n, rows | {' | '.join(f'{d} layers' for d in depths)} |",
-        f"| --- |{' --- |' * len(depths)}",
-    ]
-    keys = list(
-        dict.fromkeys((r["backend"], r["memory"], r["width"], r["rows"]) for r in records["memory"])
+    frame = pd.DataFrame(records["memory"])
+    place = ["backend", "memory", "width", "rows"]
+    wide = frame.set_index([*place, "layers"]).megabytes.unstack()
+    wide = wide.loc[list(dict.fromkeys(frame[place].itertuples(index=False, name=None)))]
+    cells = wide.map(lambda v: "-" if pd.isna(v) else f"{v:.{1 if v < 10 else 0}f} MB")
+    return markdown(
+        ["backend, memory, n, rows", *(f"{depth} layers" for depth in wide)],
+        [[", ".join(map(str, key)), *row] for key, *row in cells.itertuples()],
     )
-    for key in keys:
-        found = {
-            r["layers"]: f"{r['megabytes']:.{1 if r['megabytes'] < 10 else 0}f} MB"
-            for r in records["memory"]
-            if (r["backend"], r["memory"], r["width"], r["rows"]) == key
-        }
-        cells = " | ".join(found.get(depth, "-") for depth in depths)
-        lines.append(f"| {key[0]}, {key[1]}, {key[2]}, {key[3]} | {cells} |")
-    return "\n".join(lines)
 
 
 def machine(records: dict[str, Any]) -> str:
@@ -186,13 +143,11 @@ def draw(records: dict[str, Any]) -> None:
     for axis, group, key in ((left, "depth", "layers"), (middle, "width", "width")):
         rows = [r for r in records["sweep"] if r["case"]["group"] == group]
         for peer in ("reference", "fused"):
-            times = [1e3 * r["seconds"][peer]["median"] for r in rows]
-            _plot(axis, [r["case"][key] for r in rows], times, peer)
-    for backend, kind in (("reference", "fast"), ("reference", "lean"), ("fused", "fast")):
-        key = (backend, kind, 8)
-        rows = [r for r in records["memory"] if (r["backend"], r["memory"], r["width"]) == key]
-        sizes = [max(r["megabytes"], 0.1) for r in rows]
-        _plot(right, [r["layers"] for r in rows], sizes, "lean" if kind == "lean" else backend)
+            milliseconds = [1e3 * r["seconds"][peer]["median"] for r in rows]
+            _plot(axis, [r["case"][key] for r in rows], milliseconds, peer)
+    memory = pd.DataFrame(records["memory"]).query("width == 8")
+    for (backend, kind), part in memory.groupby(["backend", "memory"], sort=False):
+        _plot(right, part.layers, part.megabytes, "lean" if kind == "lean" else backend)
     for axis, title, label in (
         (left, "forward + backward, ms", "layers (width 4, batch 125)"),
         (middle, "forward + backward, ms", "width (16 layers, batch 1024)"),
@@ -201,44 +156,27 @@ def draw(records: dict[str, Any]) -> None:
         axis.set_title(title, fontsize=NORMAL, loc="left")
         axis.set_xlabel(label)
         clean(axis)
-    for axis in (left, middle, right):
         label_ends(axis)
-    FIGURE.parent.mkdir(exist_ok=True)
     save_figure(figure, FIGURE)
 
 
-def _plot(axis: Any, x: list[float], y: list[float], name: str) -> None:
-    number, label = NAMES[name]
+def _plot(axis: Any, x: Sequence[float], y: Sequence[float], line: str) -> None:
+    number, label = LINES[line]
     axis.loglog(x, y, "o-", ms=3, linewidth=1.6, color=LIGHT.color(number), label=label)
-
-
-def fill(page: Path, parts: dict[str, str]) -> None:
-    """Write each part between its marks."""
-    text = page.read_text()
-    for key, part in parts.items():
-        pattern = rf"(<!-- {key} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(
-            pattern, lambda m, part=part: m.group(1) + part + m.group(2), text, flags=re.S
-        )
-    page.write_text(text)
 
 
 def main() -> None:
     """Fill the marked parts of the pages."""
-    records, trained, crossed = (
-        json.loads((HERE / f"{name}.json").read_text())
-        for name in ("results", "training", "crossovers")
-    )
+    records = load("results")
     parts = {
         "speed": speed_table(records),
-        "facts": facts(records),
         "memory": memory_table(records),
         "machine": machine(records),
-        "training": training.table(trained),
-        "crossovers": crossover_table(crossed),
+        "training": training_table(records),
+        "crossovers": crossover_table(load("crossovers")),
     }
-    fill(PAGE, parts)
-    fill(README, {"speed": readme_table(records, trained)})
+    PAGE.write_text(fill(PAGE.read_text(), parts))
+    README.write_text(fill(README.read_text(), {"speed": readme_table(records)}))
     draw(records)
 
 

@@ -1,7 +1,7 @@
 """Why not a ResNet? What the structure of a network changes, measured on equal terms.
 
     python benchmarks/structure.py                        # what is missing of all parts: hours
-    python benchmarks/structure.py planar --layers 16 64  # one part
+    python benchmarks/structure.py random                 # one part
     python benchmarks/structure.py --figures              # figures and tables of the page
 
 Records go to results/structure, one file a part, one JSON object a line; what is there is not
@@ -14,8 +14,7 @@ computed again, so that a killed run continues. One thread.
 - protocol: the same for 64 layers, trained with the paper's own protocol.
 - long: shared weights over long times, on the double moons; seeds 200 to 219.
 - random: gradient norms of untrained networks over T and the size of the weights.
-- tables, digits: the same comparison on tables and on small images.
-- memory: peak memory and time of a step, width 256.
+- tables: the same comparison on tables.
 """
 
 from __future__ import annotations
@@ -23,11 +22,9 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +32,21 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.model_selection import train_test_split
+from tabular import runs
 from tabular.sources import read
 
 import hdnn
 from hdnn import analysis
-from hdnn.data import Dataset, images, split
+from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
-from hdnn.training import Trainer, TrainingConfig
+from hdnn.training import TrainingConfig
 
 Record = dict[str, Any]
 OUT = Path(__file__).resolve().parent.parent / "results" / "structure"
 NETWORKS = ("ResNet", "H1", "MS1", "MS3", "MS2", "H2", "FCNN", "HS")
+NETWORKS_WITH_T = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
 INITS = ("normal", "scaled")
 """The paper's (K and b standard normal), and a practitioner's (K / sqrt(n), biases 0)."""
 STARTS = ("0.1", "3", "10")
@@ -78,39 +77,33 @@ MODELS = ("ResNet", "FCNN", "H1", "MS1", "MS3")
 
 
 def load(part: str) -> list[Record]:
-    """The records of a part; a line that a killed process left half-written does not count."""
-    path = OUT / f"{part}.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The records of a part."""
+    return runs.load(OUT / f"{part}.jsonl")
 
 
 def sweep(part: str, cells: Iterable[Record], run: Callable[..., Record]) -> None:
     """Compute the cells that have no record yet; each record is written when it is there."""
     OUT.mkdir(parents=True, exist_ok=True)
-    records, wanted = load(part), list(cells)
-    path = OUT / f"{part}.jsonl"
-    path.write_text("".join(map(_line, records)))
-    for k, cell in enumerate(wanted):
-        if any(all(record[name] == value for name, value in cell.items()) for record in records):
+    path, records = OUT / f"{part}.jsonl", load(part)
+    runs.save(path, records)  # without a line that a killed process left half-written
+    for cell in cells:
+        if any(cell.items() <= {k: record[k] for k in cell}.items() for record in records):
             continue
-        begin = time.perf_counter()
-        found = {**cell, **run(**cell), "version": hdnn.__version__}
+        record = {**cell, **run(**cell), "version": hdnn.__version__}
         with open(path, "a") as file:
-            file.write(_line(found))
-        seconds = time.perf_counter() - begin
-        sys.stderr.write(f"{part} {k + 1}/{len(wanted)} {list(cell.values())} {seconds:.1f} s\n")
+            file.write(runs.line(record))
+        sys.stderr.write(f"{part}: {list(cell.values())}\n")
 
 
-def _line(record: Record) -> str:
-    return json.dumps(record, separators=(",", ":")) + "\n"
+def grid(**values: Sequence[Any]) -> list[Record]:
+    """All combinations; the last name changes fastest."""
+    return [
+        dict(zip(values, combined, strict=True)) for combined in itertools.product(*values.values())
+    ]
 
 
 def _digits(values: Any, digits: int = 4) -> Any:
     """Numbers with so many significant digits, as plain lists."""
-    if isinstance(values, dict):
-        return {name: _digits(value, digits) for name, value in values.items()}
     if isinstance(values, Sequence | np.ndarray):
         return [_digits(value, digits) for value in values]
     return float(f"{float(values):.{digits}g}")
@@ -189,7 +182,7 @@ def train(
     return *planar.measure(network, V, data.X_test, data.y_test), before, network, seconds
 
 
-def grid(network: str) -> list[tuple[float | None, float]]:
+def settings(network: str) -> list[tuple[float | None, float]]:
     """What is tried for a network: T and learning rate."""
     if network == "FCNN":
         return [(None, rate) for rate in RATES_WITHOUT_T]
@@ -206,12 +199,12 @@ def run_planar(**cell: Any) -> Record:
     """Choose T and learning rate of a network, and train it with other seeds."""
     accuracies, losses = [], []
     choice_seeds = DEEP_CHOICE_SEEDS if cell["layers"] == DEEP else CHOICE_SEEDS
-    for T, rate in grid(cell["network"]):
+    for T, rate in settings(cell["network"]):
         accuracy, loss, *_ = train(cell, samples(cell["data"], choice_seeds, True), T, rate)
         accuracies.append(accuracy)
         losses.append(loss)
     means = np.mean(accuracies, 1)
-    T, rate = grid(cell["network"])[best(means, np.mean(losses, 1))]
+    T, rate = settings(cell["network"])[best(means, np.mean(losses, 1))]
     data = samples(cell["data"], SEEDS, False)
     accuracy, _, before, after, seconds = train(cell, data, T, rate)
     record = {
@@ -227,41 +220,39 @@ def run_planar(**cell: Any) -> Record:
         },
     }
     for name, network in (("start", before), ("end", after)):
-        found = extremes(network, data.X_test[:, :50])
-        record[name] = {measure: spread(values) for measure, values in found.items()}
+        norms = extremes(network, data.X_test[:, :50])
+        record[name] = {measure: spread(values) for measure, values in norms.items()}
     if T is not None:
         record["accuracy_4T"] = _digits(train(cell, data, 4 * T, rate)[0])
     return record
 
 
-def planar_cells(layers: Sequence[int]) -> Iterator[Record]:
-    """The networks of some depths; first those that answer most."""
-    every = itertools.product(layers, INITS, ("free", "shared"), ("swiss-roll", "double-moons"))
-    for (depth, init, weights, data), network in itertools.product(every, NETWORKS):
-        if depth == DEEP and (network == "HS" or (init != "normal" and network != "FCNN")):
-            continue
-        yield {
-            **{"data": data, "network": network, "init": init, "weights": weights},
-            "layers": depth,
-        }
-
-
-def start_cells() -> Iterator[Record]:
-    """The same from initial weights that are too small or too large; 64 layers."""
-    for init, network in itertools.product(STARTS, NETWORKS):
-        yield {
-            **{"data": "swiss-roll", "network": network, "init": init, "weights": "free"},
-            "layers": 64,
-        }
-
-
-def protocol_cells() -> Iterator[Record]:
-    """The paper's own protocol: a constant learning rate, stronger penalties."""
-    for data, network in itertools.product(("swiss-roll", "double-moons"), NETWORKS):
-        yield {
-            **{"protocol": "paper", "data": data, "network": network, "init": "normal"},
-            **{"weights": "free", "layers": 64},
-        }
+PROBLEMS = ("swiss-roll", "double-moons")
+PLANAR = [
+    cell
+    for cell in grid(
+        layers=(16, 64, 4, DEEP),  # first those that answer most
+        init=INITS,
+        weights=("free", "shared"),
+        data=PROBLEMS,
+        network=NETWORKS,
+    )
+    if cell["layers"] != DEEP
+    or (cell["network"] != "HS" and (cell["init"] == "normal" or cell["network"] == "FCNN"))
+]
+STARTING = grid(
+    data=("swiss-roll",), init=STARTS, network=NETWORKS, weights=("free",), layers=(64,)
+)
+"""The same from initial weights that are too small or too large."""
+PROTOCOL = grid(
+    protocol=("paper",),
+    data=PROBLEMS,
+    network=NETWORKS,
+    init=("normal",),
+    weights=("free",),
+    layers=(64,),
+)
+"""The paper's own protocol: a constant learning rate, stronger penalties."""
 
 
 LONG_TIMES, LONG_RATES = (2.0, 6.0, 20.0, 50.0), (0.015, 0.05, 0.15)
@@ -273,19 +264,15 @@ def run_long(network: str, init: str, T: float) -> Record:
     """Shared weights over long times: 64 layers on the double moons, every setting reported."""
     cell = {"network": network, "init": init, "weights": "shared", "layers": 64}
     data = samples("double-moons", LONG_SEEDS, False)
-    found = [train(cell, data, T, rate)[0] for rate in LONG_RATES]
+    accuracies = [train(cell, data, T, rate)[0] for rate in LONG_RATES]
     return {
         "learning_rates": LONG_RATES,
         "seeds": [min(LONG_SEEDS), max(LONG_SEEDS)],
-        "accuracy": _digits(found),
+        "accuracy": _digits(accuracies),
     }
 
 
-def long_cells() -> Iterator[Record]:
-    """The networks that have a T."""
-    names = ("ResNet", "H1", "H2", "MS1", "MS2", "MS3")
-    for init, T, network in itertools.product(("scaled", "normal"), LONG_TIMES, names):
-        yield {"network": network, "init": init, "T": T}
+LONG = grid(init=("scaled", "normal"), T=LONG_TIMES, network=NETWORKS_WITH_T)
 
 
 # --- random weights -------------------------------------------------------------------------------
@@ -303,24 +290,25 @@ def run_random(network: str, weights: str, T: float, scale: float) -> Record:
         **without_none(T=None if network == "FCNN" else T),
     )
     y = samples("swiss-roll", SEEDS, False).X_test[:, :50].double()
-    found: Record = {name: spread(values) for name, values in extremes(net, y).items()}
+    record: Record = {name: spread(values) for name, values in extremes(net, y).items()}
     energy = analysis.profile(net, y, depths=17).energy
     if energy is not None and weights == "shared":  # H is conserved where it does not change
-        drift = (energy / energy[:, :1]).log().abs().amax(-1).numpy()
-        found["energy_drift"] = spread(drift)
-    return found
+        record["energy_drift"] = spread((energy / energy[:, :1]).log().abs().amax(-1).numpy())
+    return record
 
 
-def random_cells() -> Iterator[Record]:
-    """T at the paper's weights, and the size of the weights at T = 5."""
-    scales = [(5.0, scale) for scale in (0.1, 0.3, 1.0, 3.0, 10.0)]
-    for (T, scale), weights, network in itertools.product(
-        [*((T, 1.0) for T in (1.0, 20.0, 50.0)), *scales], ("free", "shared"), NETWORKS
-    ):
-        yield {"network": network, "weights": weights, "T": T, "scale": scale}
+RANDOM = [
+    {**cell, "T": T, "scale": scale}
+    for T, scale in (
+        *((T, 1.0) for T in (1.0, 20.0, 50.0)),
+        *((5.0, scale) for scale in (0.1, 0.3, 1.0, 3.0, 10.0)),
+    )
+    for cell in grid(weights=("free", "shared"), network=NETWORKS)
+]
+"""T at the paper's weights, and the size of the weights at T = 5."""
 
 
-# --- tables and digits ----------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def fit_table(
@@ -341,165 +329,46 @@ def fit_table(
 
 
 def run_tables(data: str, network: str) -> Record:
-    """Choose T and learning rate on a fifth of the training rows; test on a fifth of all rows."""
+    """T and learning rate, chosen on a fifth of the training rows; a fifth of all rows tests."""
     table = read(data)
     columns = pd.get_dummies(table.X, dtype=float)
-
-    def parts(seed: int, X: Any, y: Any) -> Any:
-        return train_test_split(X, y, test_size=0.2, stratify=y, random_state=seed)
-
     # The width that the defaults choose, written out, since the learning rate is relative to it.
     least, factor = (8, 2) if len(columns) * 0.64 < 800 else (32, 4)
     width = max(least, min(factor * columns.shape[1], 64))
-    rates = (0.1, 0.3, 1.0)
+
+    def fit(T: float | None, rate: float | None, seed: int, held_out: bool) -> float:
+        part = functools.partial(train_test_split, test_size=0.2, random_state=seed)
+        X, X_test, y, y_test = part(columns, table.y, stratify=table.y)
+        if held_out:
+            X, X_test, y, y_test = part(X, y, stratify=y)
+        options = without_none(T=T, learning_rate=rate and rate / width, width=width)
+        return fit_table(network, X, y, X_test, y_test, seed, **options)
+
     times = (None,) if network == "FCNN" else (0.3, 1.0, 3.0, 10.0)
-    choices = list(itertools.product(times, rates))
-    tried = np.zeros(len(choices))
-    for seed in range(100, 102):
-        X, _, y, _ = parts(seed, columns, table.y)
-        X, X_held, y, y_held = parts(seed, X, y)
-        for k, (T, rate) in enumerate(choices):
-            given = without_none(T=T, learning_rate=rate / width, width=width)
-            tried[k] += fit_table(network, X, y, X_held, y_held, seed, **given) / 2
-    T, rate = choices[int(tried.argmax())]
-    chosen, default, begin = [], [], time.perf_counter()
-    for seed in range(10):
-        X, X_test, y, y_test = parts(seed, columns, table.y)
-        given = without_none(T=T, learning_rate=rate / width, width=width)
-        chosen.append(fit_table(network, X, y, X_test, y_test, seed, **given))
-    seconds = (time.perf_counter() - begin) / len(chosen)
-    for seed in range(10):
-        X, X_test, y, y_test = parts(seed, columns, table.y)
-        default.append(fit_table(network, X, y, X_test, y_test, seed, width=width))
+    choices = list(itertools.product(times, (0.1, 0.3, 1.0)))
+    tried = [np.mean([fit(*choice, seed, True) for seed in (100, 101)]) for choice in choices]
+    choice, begin = choices[int(np.argmax(tried))], time.perf_counter()
+    accuracy = [fit(*choice, seed, False) for seed in range(10)]
+    seconds = (time.perf_counter() - begin) / len(accuracy)
     return {
-        **{"T": T, "rate_times_width": rate, "seeds": 10, "accuracy": _digits(chosen)},
-        **{"accuracy_defaults": _digits(default), "seconds": _digits(seconds, 3)},
+        **dict(zip(("T", "rate_times_width"), choice, strict=True)),
+        "seeds": 10,
+        "accuracy": _digits(accuracy),
+        "accuracy_defaults": _digits([fit(None, None, seed, False) for seed in range(10)]),
+        "seconds": _digits(seconds, 3),
         "tried": _digits(tried),
     }
 
 
-def fit_digits(network: str, h: float | None, rate: float, seed: int, held_out: bool) -> float:
-    """Accuracy of the paper's image network with 8 layers on the digits of scikit-learn."""
-    digits = images.load("digits")
-    X, y, X_test, y_test = digits.X, digits.y, digits.X_test, digits.y_test
-    if held_out:
-        kept, held = train_test_split(np.arange(len(y)), test_size=0.2, random_state=seed)
-        X, y, X_test, y_test = X[kept], y[kept], X[held], y[held]
-    generator = torch.Generator().manual_seed(seed)
-    model = hdnn.image_model(
-        channels=1,
-        size=(8, 8),
-        classes=10,
-        architecture=network,
-        layers=8,
-        step=h,
-        generator=generator,
-    )
-    initialize(model.network, "scaled")
-    training = TrainingConfig(
-        **{"method": "joint", "epochs": 30, "batch_size": 100, "learning_rate": rate},
-        **{"schedule": "one-cycle", "warmup": 2.0, "alpha": 1e-3, "alpha_c": 1e-3, "seed": seed},
-    )
-    try:
-        Trainer(model, training).fit(Dataset.from_arrays(X, y))
-    except HdnnError:
-        return 0.0
-    return float((model.predict(X_test) == y_test).double().mean())
-
-
-def run_digits(network: str) -> Record:
-    """Choose step and learning rate on a fifth of the training images; then 10 seeds."""
-    steps = (None,) if network == "FCNN" else (0.05, 0.1, 0.2, 0.4, 0.8)
-    choices = list(itertools.product(steps, (0.003, 0.01, 0.03)))
-    tried = [
-        np.mean([fit_digits(network, *choice, seed, True) for seed in range(100, 102)])
-        for choice in choices
-    ]
-    h, rate = choices[int(np.argmax(tried))]
-    begin = time.perf_counter()
-    accuracy = [fit_digits(network, h, rate, seed, False) for seed in range(10)]
-    seconds = (time.perf_counter() - begin) / len(accuracy)
-    return {
-        **{"h": h, "learning_rate": rate, "seeds": 10, "accuracy": _digits(accuracy)},
-        **{"seconds": _digits(seconds, 3), "tried": _digits(tried)},
-    }
-
-
-# --- memory ---------------------------------------------------------------------------------------
-
-MEMORY = """
-import ctypes, sys, time, torch, hdnn
-name, how, layers = sys.argv[1], sys.argv[2], int(sys.argv[3])
-torch.set_num_threads(1)
-def status(field):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
-def network(layers):
-    memory = "lean" if how == "checkpoint" else "fast"
-    return hdnn.network(name, features=256, layers=layers, step=0.01, scale=1 / 16, memory=memory)
-def step(net, y, g):
-    if how != "inverse":
-        net(y).backward(g)
-        return y
-    with torch.no_grad():  # keep y_N only; each state is computed from the next one
-        y = net(y)
-    one, weights = network(1), net.field.weights
-    grads = [torch.zeros_like(p) for p in (weights.theta, weights.beta)]
-    for j in reversed(range(net.layers)):
-        with torch.no_grad():
-            one.field.weights.theta.copy_(weights.theta[j : j + 1])
-            one.field.weights.beta.copy_(weights.beta[j : j + 1])
-            y = one.inverse(y)
-        x = y.requires_grad_()
-        own = (x, one.field.weights.theta, one.field.weights.beta)
-        g, *own = torch.autograd.grad(one(x), own, g)
-        for grad, part in zip(grads, own):
-            grad[j] = part[0]
-        y = y.detach()
-    return y
-net, y, g = network(layers), torch.randn(2048, 256), torch.randn(2048, 256)
-y.requires_grad_(how != "inverse")
-step(network(2), y[:64].detach().requires_grad_(how != "inverse"), g[:64])
-ctypes.CDLL(None).malloc_trim(0)
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")
-before, begin = status("VmRSS"), time.process_time()
-start = step(net, y, g)
-seconds = time.process_time() - begin
-megabytes = status("VmHWM") - before - sum(p.nbytes for p in net.parameters()) / 2**20
-print(megabytes, seconds, float((start - y).detach().abs().max()))
-"""
-
-
-def run_memory(network: str, how: str, layers: int) -> Record:
-    """Peak memory beyond weights and gradients, processor seconds, error of y_0 in float32."""
-    words = [sys.executable, "-c", MEMORY, network, how]
-    runs = [subprocess.check_output([*words, str(layers)], text=True) for _ in range(3)]
-    found = np.median([[float(x) for x in run.split()] for run in runs], 0)
-    return dict(zip(("megabytes", "seconds", "error"), _digits(found, 3), strict=True))
-
-
-def memory_cells() -> Iterator[Record]:
-    """ResNet keeps all states or checkpoints; MS3 can be inverted as well."""
-    ways = (("ResNet", "keep"), ("ResNet", "checkpoint"), ("MS3", "keep"), ("MS3", "checkpoint"))
-    for layers, (network, how) in itertools.product((16, 64, 256), (*ways, ("MS3", "inverse"))):
-        yield {"network": network, "how": how, "layers": layers}
-
-
 # --- command --------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[Callable[..., Iterable[Record]], Callable[..., Record]]] = {
-    "planar": (planar_cells, run_planar),
-    "starts": (start_cells, run_planar),
-    "protocol": (protocol_cells, run_planar),
-    "long": (long_cells, run_long),
-    "random": (random_cells, run_random),
-    "tables": (
-        lambda: [{"data": t, "network": n} for t in TABLES for n in MODELS],
-        run_tables,
-    ),
-    "digits": (lambda: [{"network": n} for n in (*MODELS, "H2")], run_digits),
-    "memory": (memory_cells, run_memory),
+PARTS: dict[str, tuple[list[Record], Callable[..., Record]]] = {
+    "planar": (PLANAR, run_planar),
+    "starts": (STARTING, run_planar),
+    "protocol": (PROTOCOL, run_planar),
+    "long": (LONG, run_long),
+    "random": (RANDOM, run_random),
+    "tables": (grid(data=TABLES, network=MODELS), run_tables),
 }
 
 
@@ -507,18 +376,16 @@ def main() -> None:
     """Compute what is missing, or draw the figures and fill the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
-    parser.add_argument("--layers", nargs="+", type=int, default=[16, 64, 4, DEEP])
     parser.add_argument("--figures", action="store_true")
-    given = parser.parse_args()
-    if given.figures:
+    options = parser.parse_args()
+    if options.figures:
         import structure_page
 
         structure_page.write()
         return
     torch.set_num_threads(1)
-    for part in given.parts or PARTS:
-        cells, run = PARTS[part]
-        sweep(part, cells(given.layers) if part == "planar" else cells(), run)
+    for part in options.parts or PARTS:
+        sweep(part, *PARTS[part])
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ SEEDS = range(100, 104)
 CHOICES = {
     "paper": [Settings(T, 0.05, "append") for T in (0.3, 0.6, 1.2, 2.4, 4.8, 9.6)],
     "tuned": [
-        Settings(*chosen)
-        for chosen in itertools.product(
+        Settings(*choice)
+        for choice in itertools.product(
             (0.1, 0.2, 0.4, 1.0, 2.5, 6.0), (0.05, 0.1), ("append", "spread")
         )
     ],
@@ -48,10 +48,10 @@ def held_out(cell: Cell, seed: int) -> Dataset:
 def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[Record]:
     """A record for every seed of a cell, with what every choice gives on its validation part."""
     records = [{**dict(zip(KEY, cell, strict=False)), "seed": seed, "tried": []} for seed in seeds]
-    for chosen in choices:
+    for choice in choices:
         parts = [held_out(cell, seed) for seed in seeds]
-        data = planar.Samples.stack(seeds, parts, chosen.augmentation, torch.float32)
-        accuracies, losses = planar.measure(*train(cell, chosen, data), data.X_test, data.y_test)
+        data = planar.Samples.stack(seeds, parts, choice.augmentation, torch.float32)
+        accuracies, losses = planar.measure(*train(cell, choice, data), data.X_test, data.y_test)
         for record, accuracy, loss in zip(records, accuracies, losses, strict=True):
             record["tried"].append({"accuracy": float(accuracy), "loss": float(loss)})
     return records
@@ -70,11 +70,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--protocol", choices=list(CHOICES), default="tuned")
     parser.add_argument("--out", type=Path, default=Path("tuning"))
-    given = parser.parse_args()
-    choices, wanted = CHOICES[given.protocol], cells(given.protocol)
+    options = parser.parse_args()
+    choices, wanted = CHOICES[options.protocol], cells(options.protocol)
     experiment = Experiment(wanted, KEY, functools.partial(run, choices), len(SEEDS))
-    records = experiment.sweep(SEEDS, Records(given.out, KEY))
-    print(f"[{given.protocol}]")
+    records = experiment.sweep(SEEDS, Records(options.out, KEY))
+    print(f"[{options.protocol}]")
     for cell in wanted:
         own = [r for r in records if all(r[name] == getattr(cell, name) for name in KEY)]
         T, rate, augmentation = best(choices, own)

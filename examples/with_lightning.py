@@ -48,13 +48,13 @@ def train(folder: Path, epochs: int, precision: Any = "32-true", processes: int 
     with hdnn.analysis.monitor(model.net, every=100, log=logger.log_metrics):
         trainer.fit(model, DataLoader(rows, 50 // processes, shuffle=True))
     with torch.no_grad():
-        found = model.net.eval()(data.X_test.to(dtype))[:, 0] > 0
-    return float((found == data.y_test).double().mean())
+        predicted = model.net.eval()(data.X_test.to(dtype))[:, 0] > 0
+    return float((predicted == data.y_test).double().mean())
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("epochs", 30), ("processes", 1), ("precision", "32-true")):
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    given = parser.parse_args()
-    print(f"test accuracy {train(Path('lightning'), **vars(given)):.4f}; see lightning/")
+    options = parser.parse_args()
+    print(f"test accuracy {train(Path('lightning'), **vars(options)):.4f}; see lightning/")

@@ -53,10 +53,10 @@ def search(epochs: int, size: int) -> tuple[dict[str, object], float]:
         "neuralnetbinaryclassifier__module__layers": [4, 16],
     }
     pipeline = make_pipeline(StandardScaler(), net)
-    found = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
-    found.fit(data.X.float().numpy(), data.y.float().numpy())
-    accuracy = found.score(data.X_test.float().numpy(), data.y_test.float().numpy())
-    best = {name.split("__")[-1]: value for name, value in found.best_params_.items()}
+    grid_search = GridSearchCV(pipeline, grid, cv=2, error_score="raise")
+    grid_search.fit(data.X.float().numpy(), data.y.float().numpy())
+    accuracy = grid_search.score(data.X_test.float().numpy(), data.y_test.float().numpy())
+    best = {name.split("__")[-1]: value for name, value in grid_search.best_params_.items()}
     return best, float(accuracy)
 
 

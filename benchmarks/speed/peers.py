@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdnn.errors import HdnnError
 from speed import plain
 from speed.cases import Case
 
@@ -50,20 +49,6 @@ def vjp(case: Case) -> Function:
     return function
 
 
-def one_thread(case: Case) -> Function:
-    """hdnn's fused kernels on one thread."""
-    step, threads = network(backend="fused")(case), torch.get_num_threads()
-
-    def function() -> Gradients:
-        torch.set_num_threads(1)
-        try:
-            return step()
-        finally:
-            torch.set_num_threads(threads)
-
-    return function
-
-
 def loop(case: Case) -> Function:
     """A plain loop over the layers in eager PyTorch; gradients are those of K and b."""
     K, b = plain.parameters(case)
@@ -77,37 +62,14 @@ def compiled_loop(case: Case) -> Function:
     return _training_step(case, lambda y: forward(y, K, b), (K, b))
 
 
-def torchdiffeq(case: Case) -> Function:
-    """torchdiffeq's fixed-step Euler over the same velocity; H1 and H2 only."""
-    if case.architecture not in ("H1", "H2") or case.ensemble or case.pixels:
-        raise HdnnError("only single networks of forward Euler on rows")
-    from torchdiffeq import odeint
-
-    K, b = plain.parameters(case)
-    J, h = plain.interconnection(case.architecture, case.width), 1.2 / case.layers
-    grid = torch.arange(case.layers + 1) * h
-
-    def velocity(t: Tensor, y: Tensor) -> Tensor:
-        j = min(round(float(t) / h), case.layers - 1)
-        return torch.tanh(y @ K[j].mT + b[j]) @ (J @ K[j].mT).mT
-
-    def forward(y: Tensor) -> Tensor:
-        out: Tensor = odeint(velocity, y, grid, method="euler")[-1]
-        return out
-
-    return _training_step(case, forward, (K, b))
-
-
 PEERS: dict[str, Peer] = {
     "fused": network(backend="fused"),
     "fused compiled": network(backend="fused", compiled=True),
-    "fused, 1 thread": one_thread,
     "auto": network(),
     "lean": network(memory="lean"),
     "reference": network(backend="reference"),
     "vjp": vjp,
     "loop": loop,
     "compile": compiled_loop,
-    "torchdiffeq": torchdiffeq,
 }
-"""What is compared; torchdiffeq needs the extra `bench`."""
+"""What is compared."""

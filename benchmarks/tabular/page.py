@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
+from pages import markdown
 
 from tabular.models import HDNN, MODELS
 from tabular.runs import FOLDS, Record
-from tabular.runs import key as runs_key
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source
 
 BEHIND = 0.02
@@ -37,63 +37,45 @@ def table_means(records: Sequence[Record]) -> Means:
     columns = ["table", "model", "seed", "fold", "score", "log_loss", "cpu"]
     frame = pd.DataFrame(records, columns=columns)
     frame["score"] = frame["score"].astype(float).fillna(0.0)
+    wide = frame.pivot(index=["table", "seed", "fold"], columns="model")
     order = [name for name in MODELS if name in set(frame["model"])]
-    place = ["table", "seed", "fold"]
-    scores = frame.pivot(index=place, columns="model", values="score")[order].dropna()
-    losses, seconds = (
-        frame.pivot(index=place, columns="model", values=name)[order].loc[scores.index]
-        for name in ("log_loss", "cpu")
+    common = wide["score"].dropna().index
+    scores, losses, seconds = (
+        wide[name][order].loc[common].groupby("table") for name in ("score", "log_loss", "cpu")
     )
-    return Means(
-        scores.groupby("table").mean(),
-        losses.groupby("table").mean(),
-        seconds.groupby("table").median(),
-    )
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return Means(scores.mean(), losses.mean(), seconds.median())
 
 
 def summary(means: Means, what: str) -> str:
-    """A row a model: mean rank and score, mean rank and log loss, median time, wins."""
-    scores, losses, seconds = means
-    ranks = scores.round(5).rank(axis=1, ascending=False)
-    loss_ranks = losses.round(5).rank(axis=1)
-    classifies = what == "accuracy"
-    header = ["model", "mean rank", f"mean {what}"]
-    header += ["mean log loss", "its mean rank"] if classifies else []
-    rows = []
-    for model in scores:
-        score = scores[model].mean()
-        cells = [model, f"{ranks[model].mean():.2f}"]
-        if classifies:
-            cells += [f"{100 * score:.2f}", f"{losses[model].mean():.3f}"]
-            cells += [f"{loss_ranks[model].mean():.2f}"]
-        else:
-            cells += [f"{score:.3f}"]
-        best = int((ranks[model] == ranks.min(axis=1)).sum())
-        rows.append([*cells, f"{seconds[model].median():.3f}", str(best)])
-    return _markdown([*header, "median fit, s", "best on"], rows)
+    """A row a model: mean rank and score, mean log loss and its rank, median time, wins."""
+    ranks = means.scores.round(5).rank(axis=1, ascending=False)
+    columns = {"mean rank": ranks.mean().map("{:.2f}".format)}
+    if what == "accuracy":
+        columns["mean accuracy"] = (100 * means.scores.mean()).map("{:.2f}".format)
+        columns["mean log loss"] = means.losses.mean().map("{:.3f}".format)
+        loss_ranks = means.losses.round(5).rank(axis=1)
+        columns["its mean rank"] = loss_ranks.mean().map("{:.2f}".format)
+    else:
+        columns[f"mean {what}"] = means.scores.mean().map("{:.3f}".format)
+    columns["median fit, s"] = means.seconds.median().map("{:.3f}".format)
+    columns["best on"] = ranks.eq(ranks.min(axis=1), axis=0).sum().map(str)
+    frame = pd.DataFrame(columns)
+    return markdown(["model", *frame], list(frame.itertuples(name=None)))
 
 
 def details(means: Means, what: str) -> str:
     """A row a table: score, log loss and fit time of every model."""
     scores, losses, seconds = means
-    scale, digits = (100, 1) if what == "accuracy" else (1, 3)
     rows = []
-    for name in scores.index:
-        best = scores.loc[name].round(5).max()
+    for name, row in scores.round(5).iterrows():
         cells = []
-        for model in scores:
-            score = round(scores.loc[name, model], 5)
-            text = f"{scale * score:.{digits}f}"
-            text = f"**{text}**" if score == best else text
+        for model, score in row.items():
+            text = f"{100 * score:.1f}" if what == "accuracy" else f"{score:.3f}"
+            text = f"**{text}**" if score == row.max() else text
             loss = f", {losses.loc[name, model]:.3f}" if what == "accuracy" else ""
             cells.append(f"{text}{loss} ({seconds.loc[name, model]:.2g} s)")
         rows.append([name, *cells])
-    return _markdown(["table", *scores], rows)
+    return markdown(["table", *scores], rows)
 
 
 def behind(scores: pd.DataFrame) -> str:
@@ -112,11 +94,10 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
     for task, what in (("classification", "accuracy"), ("regression", "R2")):
         present = set(means.scores.index)
         names = [name for name in sources if sources[name].task == task and name in present]
-        if not names:
-            continue
-        part = means.of(names)
-        parts.append(f"## {task.capitalize()}: {len(names)} tables")
-        parts += [summary(part, what), behind(part.scores), details(part, what)]
+        if names:
+            part = means.of(names)
+            parts.append(f"## {task.capitalize()}: {len(names)} tables")
+            parts += [summary(part, what), behind(part.scores), details(part, what)]
     failed = sum(r["score"] is None for r in records)
     if failed:
         parts.append(f"{failed} of {len(records)} fits failed and count as 0.")
@@ -145,16 +126,13 @@ with some knowledge of these):
 
 def full_page(records: Sequence[Record]) -> str:
     """The page results/tables/README.md."""
-    package = {True: "hdnn", False: "scikit-learn"}
-    versions = sorted({f"{package[r['model'] == HDNN]} {r['version']}" for r in records})
-    seeds = len({r["seed"] for r in records})
-    frame = pd.DataFrame([runs_key(r) for r in records], columns=["table", "model", "seed", "fold"])
-    models = frame["model"].nunique()
+    frame = pd.DataFrame(records)
+    packages = frame["model"].eq(HDNN).map({True: "hdnn ", False: "scikit-learn "})
     sizes = frame.groupby(["table", "seed", "fold"]).size()
-    counts = (sizes == models).groupby("table").sum()
+    counts = (sizes == frame["model"].nunique()).groupby("table").sum()
     preface = PREFACE.format(
-        seeds=f"seeds: {seeds}",
+        seeds=f"seeds: {frame['seed'].nunique()}",
         folds=f"folds of a table that all models have: {counts.min()} to {counts.max()}",
-        versions=", ".join(versions),
+        versions=", ".join(sorted(set(packages + frame["version"]))),
     )
     return f"{preface}\n\n{render(records, COMPARISON)}\n"

@@ -88,6 +88,14 @@ def _synthetic(task: str, make: Callable[..., Any], **options: Any) -> Source:
     return Source(task, lambda: make(random_state=0, **options))
 
 
+def _classes(samples: int, features: int, informative: int, **options: Any) -> Source:
+    return _synthetic(
+        "classification",
+        datasets.make_classification,
+        **{"n_samples": samples, "n_features": features, "n_informative": informative, **options},
+    )
+
+
 _COMPARED = (
     *("australian", "bands", "breast", "chess", "contraceptive", "crx", "german", "heart"),
     *("housevotes", "ionosphere", "led7digit", "letter", "magic", "mammographic"),
@@ -115,59 +123,14 @@ COMPARISON: dict[str, Source] = {
 TUNING: dict[str, Source] = {
     "moons": _synthetic("classification", datasets.make_moons, n_samples=1000, noise=0.3),
     "circles": _synthetic("classification", datasets.make_circles, n_samples=1000, noise=0.2),
-    "noisy": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=400,
-        n_features=20,
-        n_informative=4,
-        flip_y=0.2,
-    ),
-    "wide": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=500,
-        n_features=200,
-        n_informative=20,
-    ),
-    "many-classes": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=3000,
-        n_features=20,
-        n_informative=12,
-        n_classes=8,
-    ),
-    "few-wide": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=220,
-        n_features=60,
-        n_informative=15,
-        n_redundant=30,
-        class_sep=1.5,
-    ),
-    "few-many-classes": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=400,
-        n_features=90,
-        n_informative=15,
-        n_redundant=60,
-        n_classes=12,
-        n_clusters_per_class=1,
-    ),
+    "noisy": _classes(400, 20, 4, flip_y=0.2),
+    "wide": _classes(500, 200, 20),
+    "many-classes": _classes(3000, 20, 12, n_classes=8),
+    "few-wide": _classes(220, 60, 15, n_redundant=30, class_sep=1.5),
+    "few-many-classes": _classes(400, 90, 15, n_redundant=60, n_classes=12, n_clusters_per_class=1),
     "few-noisy-categories": Source("classification", lambda: _noisy_categories(280, 9, 0)),
     "noisy-mixed": Source("classification", lambda: _noisy_categories(650, 8, 6)),
-    "26-classes": _synthetic(
-        "classification",
-        datasets.make_classification,
-        n_samples=8000,
-        n_features=16,
-        n_informative=12,
-        n_classes=26,
-        class_sep=2.0,
-    ),
+    "26-classes": _classes(8000, 16, 12, n_classes=26, class_sep=2.0),
     "quantiles": _synthetic(
         "classification",
         datasets.make_gaussian_quantiles,
@@ -190,10 +153,7 @@ TUNING: dict[str, Source] = {
     "linear-noisy": _synthetic(
         "regression",
         datasets.make_regression,
-        n_samples=300,
-        n_features=12,
-        n_informative=6,
-        noise=150.0,
+        **{"n_samples": 300, "n_features": 12, "n_informative": 6, "noise": 150.0},
     ),
     "bupa-drinks": _keel_column("bupa", 5),
     "yeast-mcg": _keel_column("yeast1", 0, "imbalanced"),

@@ -378,7 +378,7 @@ LONG = replace(CONFIG, data=replace(CONFIG.data, size=400), training=changed(epo
 
 @pytest.mark.parametrize("early", [False, True])
 def test_killed_at_random_moments(early: bool, tmp_path: Path) -> None:
-    """Three kills; `make attack` has a longer campaign."""
+    """Three kills; tests/slow/test_kills.py has more."""
     stopping = replace(LONG.training, epochs=300, validation=0.2, early_stopping=20)
     config = replace(LONG, training=stopping) if early else LONG
     whole = Run.create(tmp_path / "whole", config)

@@ -96,7 +96,8 @@ def _check_line(line: dict[str, Any]) -> dict[str, Any]:
     columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
     if any(type(line[name]) is not int for name in ("epoch", "iteration")):
         raise ValueError("epoch and iteration are integers")
-    if any(column.shape != (len(norms.layers),) for column in columns):
+    # What is no list in the line is no tensor here.
+    if any(getattr(column, "shape", None) != (len(norms.layers),) for column in columns):
         raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
     return line
 

@@ -1,0 +1,20 @@
+"""Tables in Markdown, and pages with tables between marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A table; all columns but the first ones, which are texts, are aligned to the right."""
+    lines = [heads, ["---"] * texts + ["---:"] * (len(heads) - texts), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def fill(text: str, parts: dict[str, str]) -> str:
+    """A page with each part written between ``<!-- its name -->`` and ``<!-- end -->``."""
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
+        text = re.sub(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.S)
+    return text

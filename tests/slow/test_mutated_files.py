@@ -1,0 +1,223 @@
+"""Whatever bytes a file of a model or a run holds, there is a result or a short `HdnnError`.
+
+Never another exception, a crash, a hang, or more memory than ten times the file and 64 MB. Tables
+and images: tests/data/test_any_bytes.py; descriptions of models: tests/models/test_files.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import hdnn
+from commands import done
+from hdnn.config import Config
+from hdnn.training.recorder import read_recordings
+from hdnn.training.runs import Run, prepare, read_history
+from processes import ended, forked
+from stress import inputs, one_thread
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+]
+ROOM, FACTOR, LONGEST, SECONDS = 64 * 2**20, 10, 1000, 60
+NUMBERS = (0, 1, -1, 7, 2**31, 2**63, 2**64, 10**9, 10**400, 0.5, 1e-300, 1e308, float("nan"))
+VALUES = (None, True, "", "x", "\0", "\ud800", "9" * 5000, [], {}, [[]], [10**9] * 4, {"": 0})
+TOKENS = (b"", b"\0", b"\xff" * 8, b"\n", b'"', b"{", b"NaN", b"1e999", b"9" * 5001, b"[" * 9999)
+
+
+# --- mutations ------------------------------------------------------------------------------------
+
+
+def mutate(data: bytes, rng: Random) -> bytes:
+    """One to four changes of bits, bytes, numbers and stretches, whatever they mean."""
+    whole = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        place = rng.randrange(len(whole) + 1)
+        match rng.randrange(6):
+            case 0 if place < len(whole):
+                whole[place] ^= 1 << rng.randrange(8)
+            case 1:
+                del whole[place:]
+            case 2:
+                del whole[place : place + rng.choice((1, 4, 64, 1000))]
+            case 3:
+                whole[place:place] = whole[place : place + 100] * rng.choice((1, 9))
+            case 4:
+                whole[place : place + rng.choice((0, 1, 8))] = rng.choice(TOKENS)
+            case _:
+                number = rng.choice((0, 1, 255, 2**31, 2**32 - 1, 2**63, 2**64 - 1))
+                form, size = rng.choice((("<I", 4), (">I", 4), ("<Q", 8)))
+                whole[place : place + size] = struct.pack(form, number % 256**size)
+    return bytes(whole)
+
+
+def mutate_value(node: Any, rng: Random) -> Any:
+    """A copy of a JSON value with one place changed or lost."""
+    if not isinstance(node, dict | list) or not node or rng.random() < 0.1:
+        near = [node + 1, -node, node * 1000] if isinstance(node, int | float) else []
+        return rng.choice([*near, *VALUES, *NUMBERS])
+    copied: Any = node.copy()
+    place = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
+    if rng.random() < 0.1:
+        del copied[place]
+    else:
+        copied[place] = mutate_value(node[place], rng)
+    return copied
+
+
+def mutate_lines(data: bytes, rng: Random) -> bytes:
+    """JSON lines or TOML: the bytes, or the value of one line."""
+    lines = data.splitlines()
+    place = rng.randrange(len(lines))
+    name, equals, _ = lines[place].partition(b" = ")
+    if equals:
+        lines[place] = name + equals + json.dumps(mutate_value(0, rng)).encode()
+    elif lines[place].startswith(b"{"):
+        lines[place] = json.dumps(mutate_value(json.loads(lines[place]), rng)).encode()
+    return b"\n".join(lines) + b"\n" if rng.random() < 0.6 else mutate(data, rng)
+
+
+def mutate_tensors(data: bytes, rng: Random) -> bytes:
+    """A safetensors file: its bytes, its header, or the description in the header."""
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    if rng.random() < 0.7:
+        description = json.loads(header["__metadata__"]["hdnn"])
+        header["__metadata__"]["hdnn"] = json.dumps(mutate_value(description, rng))
+    else:
+        header = mutate_value(header, rng)
+    text = json.dumps(header).encode()
+    changed = len(text).to_bytes(8, "little") + text + data[8 + size :]
+    return changed if rng.random() < 0.7 else mutate(data, rng)
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def status(field: str) -> int:
+    """A size of this process in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def read_all(
+    name: str, count: int, data: bytes, mutation: Any, read: Callable[[bytes], Any], bounded: bool
+) -> None:
+    """Read mutated files in a process of its own, so that a crash or a hang is found."""
+
+    def work() -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        warnings.simplefilter("ignore")
+        read(data)  # imports what it needs
+        for number, rng in enumerate(inputs(name, count)):
+            changed = mutation(data, rng)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+            # Pages of libraries come back one by one after a fork; they do not count.
+            before = status("VmRSS") - status("RssFile")
+            signal.alarm(SECONDS)  # which ends the process
+            try:
+                read(changed)
+            except hdnn.HdnnError as error:
+                message = str(error)
+            else:
+                message = ""
+            assert len(message) <= LONGEST, (number, message)
+            growth = status("VmHWM") - status("RssFile") - before
+            assert not bounded or growth <= FACTOR * len(changed) + ROOM, (number, growth)
+
+    assert ended(forked(work)) == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run that was stopped after its last epoch; its model is beside it."""
+    folder = tmp_path_factory.mktemp("mutated") / "run"
+    words = ("swiss-roll", "--size", 40, "--layers", 1, "--epochs", 3, "--record", 1)
+    done("train", *words, "--checkpoint-seconds", 0, "--out", folder)
+    (folder / "model.safetensors").rename(folder.with_name("expected"))
+    return folder
+
+
+NETWORKS: dict[str, Callable[[], Any]] = {
+    "network": lambda: hdnn.network(
+        "HS", features=4, layers=3, T=1.0, X="learned", learn_steps=True
+    ),
+    "table": lambda: hdnn.Model(
+        hdnn.network("H1", features=6, layers=2, T=1.0),
+        3,
+        hdnn.Augmentation(3, 6),
+        classes=["a", "b", "é"],
+        feature_names=["u", "v", "w"],
+    ),
+    "images": lambda: hdnn.image_model(
+        channels=1, size=(8, 8), classes=3, widths=(2, 4), layers=(1, 2), kernel=3, norm="batch"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_models(name: str, tmp_path: Path) -> None:
+    one_thread()
+    path = tmp_path / "model"
+    hdnn.save(NETWORKS[name](), path)
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        hdnn.load(path)
+
+    read_all(name, 200, path.read_bytes(), mutate_tensors, read, bounded=True)
+
+
+def test_configs(tmp_path: Path) -> None:
+    """Memory is not bounded here: a config may ask for a large network."""
+    one_thread()
+    stopping = {"epochs": 1, "validation": 0.2, "early_stopping": 3}
+    config = Config(data={"size": 40}, model={"layers": 2, "step": 0.1}, training=stopping)
+
+    def read(data: bytes) -> None:
+        (tmp_path / "config.toml").write_bytes(data)
+        prepare(Run.open(tmp_path).config)
+
+    read_all("config", 100, config.to_toml().encode(), mutate_lines, read, bounded=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"), [("history.jsonl", read_history), ("gradients.jsonl", read_recordings)]
+)
+def test_histories(name: str, reader: Callable[[Path], object], run: Path, tmp_path: Path) -> None:
+    def read(data: bytes) -> None:
+        (tmp_path / name).write_bytes(data)
+        reader(tmp_path / name)
+
+    read_all(name, 100, (run / name).read_bytes(), mutate_lines, read, bounded=True)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "history.jsonl", "gradients.jsonl"])
+def test_resumed_runs(name: str, run: Path, tmp_path: Path) -> None:
+    """Damage to the history or the recordings does not change the model."""
+    one_thread()
+    files = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    expected = run.with_name("expected").read_bytes()
+
+    def read(data: bytes) -> None:
+        for other, whole in {**files, name: data}.items():
+            (tmp_path / other).write_bytes(whole)
+        (tmp_path / "model.safetensors").unlink(missing_ok=True)
+        Run.open(tmp_path).train()
+        same = (tmp_path / "model.safetensors").read_bytes() == expected
+        assert same or name == "checkpoint"  # which has no checksum, as model files have none
+
+    mutation = mutate if name == "checkpoint" else mutate_lines
+    read_all(f"{name}, resumed", 30, files[name], mutation, read, bounded=True)

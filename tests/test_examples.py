@@ -104,4 +104,5 @@ def test_torchinfo_counts_parameters_and_torch_counts_operations() -> None:
     block.backend = "reference"  # torch sees no products inside a kernel
     with FlopCounterMode(display=False) as counter:
         model(torch.randn(32, 30))
-    assert counter.get_total_flops() == 2 * linear + block.flops(32, 8)
+    per_layer = 2 * 32 * 8**2 + 8**3  # K y and (J K') s of every sample, and J K' once
+    assert counter.get_total_flops() == 2 * (linear + 16 * per_layer)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import (
-    STRUCTURES,
     Activation,
     ActivationField,
     Field,
@@ -268,11 +267,10 @@ def network(
 
 
 def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
-    n = weights.layout.width
+    """J = [0 X; -X' 0] of HS."""
+    n, ensemble = weights.layout.width, weights.layout.ensemble
+    if isinstance(X, str) and X != "learned":
+        raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
     if isinstance(X, str):
-        if X != "learned":
-            raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
-        ensemble = weights.layout.ensemble
-        return Learned(n, "off-diagonal-skew", ensemble=ensemble, dtype=weights.theta.dtype)
-    # A zero of X is a value: another X may be loaded.
-    return Fixed(canonical(n, X), name="X", support=STRUCTURES["off-diagonal-skew"](n).support)
+        return Learned(n, "off-diagonal-skew", ensemble=ensemble)
+    return Fixed(canonical(n, X), name="X")

@@ -16,7 +16,7 @@ from hdnn.fields import ACTIVATIONS, Pattern, canonical
 from hdnn.fields.patterns import masked
 from hdnn.schemes import Leapfrog
 from hdnn.zoo import ARCHITECTURES, Architecture
-from longhand import J1, J2, LONGHAND, Layer, Vector, corners, halves, hs
+from longhand import J1, J2, LONGHAND, Layer, Vector, hs
 
 COUNTS: dict[str, Callable[[int], float]] = {
     "MS1": lambda n: n**2 / 4 + n,
@@ -59,26 +59,11 @@ def test_network_equals_the_layer_equations(name: str, n: int, backend: str) -> 
         np.testing.assert_allclose(net(Y).detach(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("sigma", ACTIVATIONS)
-def test_MS1_follows_its_layer_equation_or_raises(sigma: str) -> None:
+@pytest.mark.parametrize("sigma", [name for name, row in ACTIVATIONS.items() if not row.odd])
+def test_MS1_with_an_activation_that_is_not_odd_raises(sigma: str) -> None:
     """-sigma(x) is sigma(-x) for an odd sigma only; else the general form is another network."""
-    row = ACTIVATIONS[sigma]
-    try:
-        net = build("MS1", activation=sigma)
-    except HdnnError:
-        assert not row.odd
-        return
-
-    def layer(s: Vector, K: Vector, b: Vector, h: float) -> Vector:
-        def f(x: Vector) -> Vector:
-            return row.function(torch.from_numpy(x)).numpy()
-
-        (y, z), (b1, b2), (_, K0, _, _) = halves(s), halves(b), corners(K)
-        z = z - h * f(K0.T @ y + b1)
-        return np.concatenate([y + h * f(K0 @ z + b2), z])
-
-    Y = torch.randn(5, 4)
-    np.testing.assert_allclose(net(Y).detach(), longhand(net, layer, Y), rtol=1e-12, atol=1e-12)
+    with pytest.raises(HdnnError, match="only for odd activations"):
+        build("MS1", activation=sigma)
 
 
 @pytest.mark.parametrize("X", ["learned", "given"])

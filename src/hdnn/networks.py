@@ -132,6 +132,8 @@ class HamiltonianNetwork(nn.Module):
     def lower(self) -> None:
         """Make the program: once, and again after layers or layout of the field were changed."""
         self.program = Program(self.layers, self.scheme.lower(self.field), self.field.layout)
+        # A frozen J or frozen steps suit the kernels, but these give no gradients of them.
+        self._only_weights = len(list(self.parameters())) == 2
 
     @property
     def h(self) -> float | Tensor:
@@ -358,7 +360,7 @@ class HamiltonianNetwork(nn.Module):
         choice = backends.choose(self.program, values, y, self.backend)
         # A parametrized theta is no parameter, but a function of some.
         direct = isinstance(values.theta, nn.Parameter) and isinstance(values.beta, nn.Parameter)
-        if choice.backend == "fused" and direct:
+        if choice.backend == "fused" and direct and self._only_weights:
             grad_y, gtheta, gbeta = backends.fused.vjp(self.program, values, y, grad_out)
             return grad_y, {"field.weights.theta": gtheta, "field.weights.beta": gbeta}
         # Copies: also what requires no gradient has one.

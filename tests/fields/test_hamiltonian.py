@@ -84,22 +84,17 @@ def test_velocity_is_J_times_the_gradient_of_the_energy(
         torch.testing.assert_close((damped.velocity(y, layer, t) * g).sum(-1), loss)
 
 
-def test_channels_and_ensembles_have_the_energy_and_velocity_of_their_parts() -> None:
-    weights = Weights("dense", channels=N, layers=L, ensemble=2)
-    field = HamiltonianField("J2", weights)
+def test_an_ensemble_over_channels_is_its_members_at_every_pixel() -> None:
+    net = build("H2", channels=N, ensemble=2)
     y = torch.randn(2, 3, N, 2, 5)
-    H = field.energy(y, 1)
+    H, f = net.field.energy(y, 1), net.field.velocity(y, 1)
     assert H.shape == (2, 3)
     for e in range(2):
-        part = HamiltonianField("J2", Weights("dense", features=N, layers=L))
-        with torch.no_grad():
-            part.weights.theta.copy_(weights.theta[e])
-            part.weights.beta.copy_(weights.beta[e])
+        single = build("H2")
+        single.load_state_dict(net.member(e).state_dict())
         x = y[e].movedim(1, -1)
-        torch.testing.assert_close(H[e], part.energy(x, 1).sum((1, 2)))
-        torch.testing.assert_close(
-            field.velocity(y, 1)[e], part.velocity(x, 1).movedim(-1, 1), rtol=1e-12, atol=1e-12
-        )
+        torch.testing.assert_close(H[e], single.field.energy(x, 1).sum((1, 2)))
+        torch.testing.assert_close(f[e], single.field.velocity(x, 1).movedim(-1, 1))
 
 
 @pytest.mark.parametrize("name", HAMILTONIAN)

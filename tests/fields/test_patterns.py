@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.fields import STRUCTURES, Pattern, Weights
-from hdnn.fields.patterns import masked
 
 
 def adjoint(K: Tensor) -> Tensor:
@@ -56,19 +55,6 @@ def test_every_structure_is_a_linear_space_of_its_dimension(structure: str, n: i
     assert torch.equal(project(basis.K), basis.K)
     assert basis.pattern.is_skew == bool(torch.equal(basis.K, -adjoint(basis.K)))
     assert set(basis.pattern.repeats) == ({2.0} if basis.pattern.is_skew else {1.0})
-
-
-@given(
-    graph=st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=5),
-    kernel=st.sampled_from((1, 3)),
-)
-def test_an_edge_of_a_graph_is_a_parameter_or_a_whole_kernel(
-    graph: list[list[bool]], kernel: int
-) -> None:
-    pattern = masked(graph, kernel)
-    assert pattern.size == np.sum(graph) * kernel**2
-    assert np.array_equal(pattern.support, graph)
-    assert (pattern.code >= 0).all()
 
 
 @given(st.data())

@@ -94,11 +94,7 @@ def test_any_batch_shape_is_rows_one_by_one(name: str, batch: list[int]) -> None
 
 
 @each
-def test_an_empty_batch_and_no_layers(name: str, scheme: str) -> None:
-    net = build(name, scheme)
-    empty = torch.randn(0, 4, requires_grad=True)
-    net(empty).sum().backward()
-    assert empty.grad is not None
+def test_a_network_without_layers_is_the_identity(name: str, scheme: str) -> None:
     identity, y = build(name, scheme, layers=0), torch.randn(3, 4)
     assert torch.equal(identity(y), y)
     assert torch.equal(identity.trajectory(y), y.unsqueeze(0))
@@ -117,22 +113,6 @@ def test_channels_are_features_on_another_axis(name: str, scheme: str) -> None:
         close(channels(y), expected[-1])
         if channels.invertible:
             close(channels.inverse(channels(y)), y, 1e-10)
-
-
-@every_name
-def test_a_trajectory_is_all_the_prefixes(name: str) -> None:
-    net, y = build(name, layers=5), torch.randn(3, 4)
-    path = net.trajectory(y)
-    assert torch.equal(path[0], y)
-    close(path[-1], net(y))
-    for k in range(1, 5):
-        options = {"step": net.h} if net.scheme.uses_step else {}
-        prefix = build(name, layers=k, **options)
-        state = net.state_dict()
-        for key in ("field.weights.theta", "field.weights.beta"):
-            state[key] = state[key][:k]
-        prefix.load_state_dict(state)
-        close(path[k], prefix(y))
 
 
 @pytest.mark.parametrize("layout", ["features", "channels"])
@@ -323,20 +303,18 @@ class Halved(nn.Module):
 
 
 @every_backend
-@pytest.mark.parametrize("name", ["H1", "MS1", "FCNN"])
-def test_parametrized_weights_are_used_and_trained(name: str, backend: str) -> None:
-    net, y = build(name, backend=backend), torch.randn(5, 4)
+def test_parametrized_weights_are_used_and_trained(backend: str) -> None:
+    net, y = build("MS1", backend=backend), torch.randn(5, 4)
     half = copy.deepcopy(net)
     with torch.no_grad():
         half.field.weights.theta.div_(2)
     parametrize.register_parametrization(net.field.weights, "theta", Halved())
     close(net(y), half(y))
+    expected = half.vjp(y, y)[1]["field.weights.theta"] / 2
     original = net.field.weights.parametrizations.theta.original
-    (gradient,) = torch.autograd.grad(net(y).square().sum(), original)
-    (expected,) = torch.autograd.grad(half(y).square().sum(), half.field.weights.theta)
-    close(gradient, expected / 2, 1e-11)
-    grads = net.vjp(y, 2 * net(y).detach())[1]
-    close(grads["field.weights.parametrizations.theta.original"], gradient, 1e-11)
+    close(torch.autograd.grad(net(y), original, y)[0], expected, 1e-11)
+    grads = net.vjp(y, y)[1]
+    close(grads["field.weights.parametrizations.theta.original"], expected, 1e-11)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 import hdnn
 from catalogue import NAMES, build
-from hdnn.backends import reference
-from hdnn.program import Flow, Program, Stage
+from hdnn.program import Stage
 from hdnn.schemes import Leapfrog, Yoshida4
 
 ALL, Y, Z = (0, 4), (0, 2), (2, 4)
@@ -54,26 +51,3 @@ def test_splittings_are_stages_with_their_coefficients_and_other_schemes_flows()
         assert program.has_flows
         assert not program.stages
         assert program.invertible == (name == "ImplicitMidpoint")
-
-
-def test_stages_and_flows_mix() -> None:
-    """A flow between two stages: the reference interprets any sequence of steps."""
-
-    def doubled(f: Any, x: Tensor, h: Any, layout: Any) -> Tensor:
-        return 2 * x
-
-    net = build("MS3", layers=2)
-    first, second = net.program.steps
-    program = Program(2, (first, Flow(doubled), second), net.program.layout)
-    values = net.values()._replace(velocity=net.field.velocity_fn())
-    y = torch.randn(3, 4)
-    found = reference.run(program, values, y)
-    J, K, b, expected = net.J, net.K, net.b, y
-    for j in range(2):
-        K1, K2 = K[j, :2, 2:], K[j, 2:, :2]
-        p, q = expected.chunk(2, -1)
-        p = p + net.h * torch.tanh(q @ K1.mT + b[j, :2]) @ K1 @ J[:2, 2:].mT
-        p, q = 2 * p, 2 * q
-        q = q + net.h * torch.tanh(p @ K2.mT + b[j, 2:]) @ K2 @ J[2:, :2].mT
-        expected = torch.cat([p, q], -1)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)

@@ -486,10 +486,8 @@ def _autocasts(y: Tensor) -> bool:
 def _layers(field: Field, layers: int | None) -> int:
     if layers is None:
         layers = field.layers
-    if layers is None:
-        raise HdnnError("give layers: this field has no number of layers of its own")
-    if field.layers is not None and layers != field.layers:
+    if layers is None or not is_count(layers, least=0):
+        raise HdnnError(f"give layers, an integer of at least 0, got {layers!r:.40}")
+    if field.layers not in (None, layers):
         raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
-    if not is_count(layers, least=0):
-        raise HdnnError(f"layers must be an integer of at least 0, got {layers!r:.40}")
     return layers

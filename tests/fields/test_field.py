@@ -94,7 +94,7 @@ def test_J_that_inverts_K_needs_weights_and_no_dissipation() -> None:
     with pytest.raises(HdnnError, match="needs weights K"):
         EnergyField(InverseTranspose(), split, features=4)
     weights = Weights("skew", features=4, layers=2)
-    with pytest.raises(HdnnError, match="J K' = I; give J"):
+    with pytest.raises(HdnnError, match=r"J K' = I needs .* no dissipation"):
         HamiltonianField(InverseTranspose(), weights, dissipation=torch.eye(4))
 
 

@@ -90,7 +90,7 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
         ({"features": 4, "scale": float("nan")}, "scale"),
         ({"features": 4, "kernel": 3}, "give channels=n"),
         ({"features": 4, "bias": Pattern.of([1, 2, 3])}, r"shape \(4,\)"),
-        ({"channels": 4, "kernel": 3, "ensemble": 2}, "ensembles have matrices only"),
+        ({"channels": 4, "kernel": 3, "ensemble": 2}, "without features and ensemble"),
         ({"features": 4, "ensemble": 2, "generator": [torch.Generator()]}, "1 generators"),
         *(({"channels": 4, "kernel": k}, "odd and positive") for k in (0, 2, -3, 3.0, True)),
     ],

@@ -18,12 +18,7 @@ from torch import Tensor
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
 from hdnn.fields.field import Field, InterconnectedField, LayerEnergy
-from hdnn.fields.interconnection import (
-    GivenJ,
-    InverseTranspose,
-    StateDependent,
-    inverse_transpose,
-)
+from hdnn.fields.interconnection import GivenJ, InverseTranspose, StateDependent, inverse_transpose
 from hdnn.fields.maps import Assembly, LinearMap, Matrix, affine
 from hdnn.fields.weights import Weights
 from hdnn.program import Stage, Step, Values, Velocity
@@ -148,19 +143,19 @@ class HamiltonianField(WeightedField, InterconnectedField):
         super().__init__(weights.layout, J, dissipation, weights.theta)
         self._set_weights(weights, activation)
         self._check_interconnection()
-        kind = self.interconnection
-        self.adjoint = not isinstance(kind, InverseTranspose | StateDependent)
-        self.parts = {} if isinstance(kind, StateDependent) else {**self.parts, **_halves(self)}
+        self.adjoint = not isinstance(self.interconnection, InverseTranspose | StateDependent)
+        if isinstance(self.interconnection, StateDependent):
+            self.parts = {}  # no stage: a velocity only
+        self.parts.update(_halves(self))
         self.separable = "y" in self.parts
 
     def _check_interconnection(self) -> None:
         J = self.interconnection
-        if isinstance(J, InverseTranspose) and self.R is not None:
-            raise HdnnError("dissipation needs J itself, but here J K' = I; give J")
-        if isinstance(J, InverseTranspose) and not self.weights.pattern.is_skew:
+        inverse = isinstance(J, InverseTranspose)
+        if inverse and not (self.weights.pattern.is_skew and self.R is None):
             raise HdnnError(
-                f"J K' = I makes J skew only where K is skew, but K is {self.weights.structure!r}; "
-                "use the structure 'skew' or 'off-diagonal-skew'"
+                "J K' = I needs K of structure 'skew' or 'off-diagonal-skew' and no dissipation, "
+                f"but K is {self.weights.structure!r}; give J itself"
             )
         # MS1 writes -sigma(x) as sigma(-x): its bias pattern has minus signs.
         if not self.activation.odd and (self.weights.bias_pattern.sign < 0).any():
@@ -223,7 +218,7 @@ class LayerField(NamedTuple):
     b: Tensor
 
 
-def _halves(field: HamiltonianField) -> dict[str, Part]:
+def _halves(field: HamiltonianField) -> dict[str | None, Part]:
     """The halves of a field in which y' depends on z only and z' on y only; else nothing."""
     J, weights, K = field.interconnection, field.weights, field.weights.map.support
     half, odd = divmod(field.layout.width, 2)
@@ -232,7 +227,7 @@ def _halves(field: HamiltonianField) -> dict[str, Part]:
     if odd or not (inverse or (J.bipartite and field.R is None)):
         return {}
     y, z = (0, half), (half, 2 * half)
-    halves = {}
+    halves: dict[str | None, Part] = {}
     for part, read, write in (("y", z, y), ("z", y, z)):
         # J = [0 X; -X' 0]: units that read z drive y. J K' = I: unit i drives feature i.
         units = np.arange(*write) if inverse else np.flatnonzero(K[:, slice(*read)].any(axis=1))

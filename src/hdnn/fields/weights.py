@@ -72,7 +72,13 @@ class Weights(nn.Module):
         super().__init__()
         if not is_count(layers, least=0):
             raise HdnnError(f"layers must be an integer of at least 0, got {reprlib.repr(layers)}")
-        _check_kernel(kernel, features, ensemble)
+        if not is_count(kernel) or kernel % 2 == 0:  # an even kernel has no center
+            raise HdnnError(f"kernel must be odd and positive (1: a matrix), got {kernel!r:.40}")
+        if kernel > 1 and (features is not None or ensemble is not None):
+            raise HdnnError(
+                f"kernel={kernel} is a convolution over images (B, n, height, width); "
+                "give channels=n, without features and ensemble, or kernel=1"
+            )
         self.layout = layout_of(features, channels, ensemble, 2 if kernel > 1 else None)
         self.layers, self.time_invariant, self.kernel = layers, time_invariant, kernel
         self.structure = structure if isinstance(structure, str) else "custom"
@@ -208,21 +214,6 @@ def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:
     if pattern.shape[1:] != expected:
         raise HdnnError(f"a structure of K must have shape {('m', *expected)}, got {pattern.shape}")
     return Matrix(pattern) if kernel == 1 else Convolution(pattern)
-
-
-def _check_kernel(kernel: int, features: int | None, ensemble: int | None) -> None:
-    if not is_count(kernel) or kernel % 2 == 0:  # an even kernel has no center
-        raise HdnnError(f"kernel must be odd and positive (1: no convolution), got {kernel!r:.40}")
-    if kernel > 1 and features is not None:
-        raise HdnnError(
-            f"kernel={kernel} is a convolution over images (B, n, height, width); "
-            "give channels=n instead of features, or kernel=1"
-        )
-    if kernel > 1 and ensemble is not None:
-        raise HdnnError(
-            f"ensembles have matrices only, got kernel={kernel} with ensemble={ensemble}; "
-            "use kernel=1, or one network after the other"
-        )
 
 
 def finite_number(name: str, value: object, *, positive: bool = False) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import solve_ivp
 
 import hdnn
 from catalogue import HAMILTONIAN, build
@@ -60,18 +59,6 @@ def test_torchdiffeq_agrees_and_differentiates() -> None:
         torch.testing.assert_close(own[0], exact[0], rtol=1e-5, atol=1e-6)
         for a, b in zip(own[1:], exact[1:], strict=True):
             torch.testing.assert_close(a, b.unflatten(0, (3, 20)).sum(1), rtol=1e-5, atol=1e-6)
-
-
-def test_scipy_solves_layer_by_layer() -> None:
-    net, y = build("H2", "RK4", layers=3, T=0.3, scale=0.5), torch.randn(2, 4)
-    ode, state = net.ode(), y.numpy().ravel()
-    times = ode.breakpoints.tolist()
-    for j in range(3):
-        span = (times[j], times[j + 1])
-        state = solve_ivp(ode.layer(j), span, state, method="DOP853", rtol=1e-12, atol=1e-13).y
-        state = state[:, -1]
-    fine = hdnn.refine(net, 300)
-    np.testing.assert_allclose(state, fine(y).detach().ravel(), rtol=1e-10, atol=1e-10)
 
 
 def test_energies_get_the_time_itself() -> None:

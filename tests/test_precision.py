@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 import hdnn
@@ -51,16 +50,6 @@ def test_backward_under_autocast_is_no_less_precise(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         cast = derivatives(net, y, y)
     assert all(torch.equal(cast[key], plain[key]) for key in plain)
-
-
-def test_autocast_and_compilation_agree() -> None:
-    net = build("H1", dtype=torch.float32, backend="reference")
-    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.float32), net)
-    x = torch.randn(5, 3, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        out = model(x)
-        assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(x), out)
-    assert out.dtype == torch.float32
 
 
 @pytest.mark.parametrize("lower", LOW, ids=str)

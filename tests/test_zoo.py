@@ -12,7 +12,7 @@ import torch
 import hdnn
 from catalogue import HAMILTONIAN, build, jacobian
 from hdnn.errors import HdnnError
-from hdnn.fields import ACTIVATIONS, Pattern, canonical
+from hdnn.fields import ACTIVATIONS, canonical
 from hdnn.fields.patterns import masked
 from hdnn.schemes import Leapfrog
 from hdnn.zoo import ARCHITECTURES, Architecture
@@ -149,44 +149,20 @@ def test_unknown_name_raises_with_the_known_ones_and_the_nearest(typed: str, nea
     assert all(name in str(caught.value) for name in ARCHITECTURES)
 
 
-# --- architectures of one's own -------------------------------------------------------------------
+# --- an architecture of one's own -----------------------------------------------------------------
 
-
-def ring(n: int) -> Pattern:
-    """Every unit sees itself and its neighbor on a ring."""
-    return masked(np.eye(n) + np.roll(np.eye(n), 1, axis=1) > 0)
-
-
-RING = Architecture("Ring", "y += h J2 K' tanh(K y + b),  K on a ring", ring, "J2")
 TWISTED = Architecture(
     "Twisted",
     "HS with a twist and leapfrog",
-    "block-diagonal",
+    lambda n: masked(np.kron(np.eye(2), np.ones((n // 2, n // 2)))),
     lambda n: canonical(n, torch.ones(n // 2, n // 2).triu()),
     Leapfrog("z"),
 )
 
 
-@pytest.fixture
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for row in (RING, TWISTED):
-        monkeypatch.setitem(ARCHITECTURES, row.name, row)
-
-
-def test_a_new_architecture_need_not_be_registered() -> None:
-    net, y = hdnn.network(RING, features=4, layers=5, T=1.0), torch.randn(3, 4)
-    expected = y
-    for K, b in zip(net.K, net.b, strict=True):
-        force = torch.tanh(expected @ K.mT + b) @ K
-        expected = expected + net.h * force @ hdnn.fields.signs(4).mT
-    torch.testing.assert_close(net(y), expected, rtol=1e-12, atol=1e-12)
-    assert torch.equal(net.K[0] != 0, torch.from_numpy(ring(4).support))
-    assert net.field.weights.parameters_per_layer == 8 + 4
-
-
-@pytest.mark.usefixtures("_registered")
-def test_a_registered_architecture_is_found_saved_and_structure_preserving(tmp_path: Path) -> None:
-    net, y = build("Twisted", layers=10), torch.randn(4)
+def test_a_new_architecture_is_structure_preserving_and_saved(tmp_path: Path) -> None:
+    net, y = hdnn.network(TWISTED, features=4, layers=10, T=1.0), torch.randn(4)
+    assert net.parameters_per_layer == 8 + 4
     M = jacobian(net, y)
     torch.testing.assert_close(M @ net.J @ M.mT, net.J, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(net.inverse(net(y)), y, rtol=0, atol=1e-12)
@@ -194,5 +170,10 @@ def test_a_registered_architecture_is_found_saved_and_structure_preserving(tmp_p
     other = hdnn.load(tmp_path / "net")
     assert torch.equal(other(y), net(y))
     assert repr(other) == repr(net)
-    with pytest.raises(HdnnError, match=r"Twisted.*did you mean 'Ring'"):
-        hdnn.network("Rings", features=4, layers=2, T=1.0)
+
+
+def test_a_registered_architecture_is_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES, TWISTED.name, TWISTED)
+    assert hdnn.network("twisted", features=4, layers=2, T=1.0).name == "Twisted"
+    with pytest.raises(HdnnError, match="did you mean 'Twisted'"):
+        hdnn.network("Twister", features=4, layers=2, T=1.0)

@@ -30,18 +30,18 @@ class HamiltonianNetwork(nn.Module):
 
     Args:
         field: the dynamics y' = f(y, t): J, the weights K and b, the energy; see `hdnn.fields`.
-        scheme: how time is discretized; see `hdnn.schemes`. None: forward Euler.
-        layers: the number of layers L; may be left out where the field has weights.
+        scheme: how time is discretized, one of `hdnn.schemes`; None is forward Euler.
+        layers: the number of layers L; None takes it from the weights of the field.
         T: the final time; every layer has the step h = T / L.
-        step: the step h, instead of T: a number, a sequence with one entry for every layer, or
-            ``(E, L)`` for an ensemble.
-        learn_steps: make the steps parameters, kept positive (their logarithms are trained).
+        step: the step h, instead of T: a number, a list or tensor with one entry for every layer,
+            or ``(E, L)`` for an ensemble.
+        learn_steps: True makes the steps parameters, which stay positive.
         backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
             "fused" (compiled kernels, or an error that says why not).
         memory: "fast", or "lean": the reference keeps states between about sqrt(L) segments of
             layers only, and computes a segment again on the way back. With glibc, large blocks of
             memory then go back to the system when they are freed, in the whole process.
-        name: of the architecture, shown by `repr`.
+        name: the name of the architecture, shown by `repr` and in messages.
 
     Attributes:
         program: what it computes, as stages and flows: static, made once.
@@ -53,10 +53,12 @@ class HamiltonianNetwork(nn.Module):
         HdnnError: scheme, backend, memory, step or layers do not suit the field.
 
     >>> from hdnn.fields import HamiltonianField, Weights
-    >>> field = HamiltonianField("J2", Weights("dense", features=4, layers=16))
-    >>> net = HamiltonianNetwork(field, step=0.05)
-    >>> net(torch.zeros(3, 4)).shape, net.trajectory(torch.zeros(3, 4)).shape
-    (torch.Size([3, 4]), torch.Size([17, 3, 4]))
+    >>> weights = Weights("dense", features=2, layers=4, generator=torch.Generator().manual_seed(0))
+    >>> net = HamiltonianNetwork(HamiltonianField("J1", weights), step=0.25)
+    >>> net(torch.tensor([1.0, 2.0]))
+    tensor([2.6199, 1.0778], grad_fn=...)
+    >>> net.trajectory(torch.zeros(3, 2)).shape  # y_0 to y_4
+    torch.Size([5, 3, 2])
     """
 
     steps: Tensor | None

@@ -215,8 +215,11 @@ def network(
             and step.
 
     >>> net = network("H1", features=4, layers=64, T=1.2)
-    >>> net.K.shape, net.h, net.J.shape
-    (torch.Size([64, 4, 4]), 0.01875, torch.Size([4, 4]))
+    >>> net.K.shape, net.h, net.parameters_per_layer
+    (torch.Size([64, 4, 4]), 0.01875, 20)
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> network("MS3", features=2, layers=4, T=1.0, generator=draw)(torch.tensor([1.0, 2.0]))
+    tensor([2.1483, 1.2925], grad_fn=...)
     >>> images = network("H1", channels=8, kernel=3, layers=4, T=0.5)
     >>> images.K.shape, images(torch.zeros(2, 8, 14, 14)).shape
     (torch.Size([4, 8, 8, 3, 3]), torch.Size([2, 8, 14, 14]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hdnn
-from catalogue import OWN, as_function, build, each, every_name, jacobian
+from catalogue import OWN, as_function, build, every_name, jacobian
 from hdnn.errors import HdnnError
 from hdnn.fields import (
     STRUCTURES,
@@ -178,23 +178,6 @@ def test_convolutions_follow_the_layer_equations(name: str) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
 
 
-@each
-def test_kernels_of_one_point_are_the_pointwise_network(name: str, scheme: str) -> None:
-    """With zeros around its center a kernel is a matrix over channels, for every scheme."""
-    plain, net = build(name, scheme, channels=4), conv(name, scheme)
-    K, theta, code = plain.K, net.field.weights.theta, net.field.weights.pattern.code[..., 1, 1]
-    with torch.no_grad():
-        theta.zero_()
-        for o, i in zip(*np.nonzero(code > 0), strict=True):
-            theta[:, code[o, i] - 1] = K[:, o, i]
-        net.field.weights.beta.copy_(plain.field.weights.beta)
-    y = torch.randn(2, 4, 3, 2)
-    torch.testing.assert_close(net(y), plain(y), rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(net.trajectory(y)[-1], net(y), rtol=0, atol=0)
-    if net.invertible:
-        torch.testing.assert_close(net.inverse(net(y)), y, rtol=1e-9, atol=1e-9)
-
-
 @every_name
 def test_gradients_of_convolutions(name: str) -> None:
     function, parameters = as_function(conv(name, channels=2, layers=2))
@@ -234,13 +217,6 @@ def test_any_J_acts_on_channels() -> None:
     for other in (J.expand(3, 4, 4), lambda y, t: J.expand(*y.shape, 4)):
         net = Net(HamiltonianField(other, weights), step=0.2)
         torch.testing.assert_close(net(y), expected, rtol=1e-12, atol=1e-12)
-
-
-def test_convolutions_take_any_memory_format() -> None:
-    net, y = conv("MS3"), torch.randn(3, 4, 5, 6)
-    expected = net(y)
-    for state in (y.contiguous(memory_format=torch.channels_last), y.mT.contiguous().mT):
-        torch.testing.assert_close(net(state), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_convolution_has_no_matrices_and_needs_images() -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from hdnn.errors import HdnnError
@@ -55,21 +53,6 @@ def test_every_structure_is_a_linear_space_of_its_dimension(structure: str, n: i
     assert torch.equal(project(basis.K), basis.K)
     assert basis.pattern.is_skew == bool(torch.equal(basis.K, -adjoint(basis.K)))
     assert set(basis.pattern.repeats) == ({2.0} if basis.pattern.is_skew else {1.0})
-
-
-@given(st.data())
-def test_a_block_is_a_part_of_the_assembled_matrix(data: st.DataObject) -> None:
-    pattern = STRUCTURES[data.draw(st.sampled_from(sorted(STRUCTURES)))](6)
-    numbers = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True).map(np.array)
-    rows, columns = data.draw(numbers), data.draw(numbers)
-    theta = np.random.default_rng(0).normal(size=pattern.size)
-
-    def assembled(p: Pattern) -> np.ndarray:
-        return (p.sign * theta[p.index]).reshape(p.shape)
-
-    block = pattern.block(rows, columns)
-    assert np.array_equal(assembled(block), assembled(pattern)[rows][:, columns])
-    assert block.size == pattern.size
 
 
 @pytest.mark.parametrize(

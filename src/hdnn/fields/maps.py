@@ -42,6 +42,7 @@ class LinearMap(nn.Module, ABC):
     def __init__(self, width: int, units: int, size: int) -> None:
         super().__init__()
         self.width, self.units, self.size = width, units, size
+        self.name = type(self).__name__  # in messages
 
     def assemble(self, theta: Tensor) -> Tensor:
         """What `multiply` and `adjoint` take, of all layers at once; by default theta itself.
@@ -110,11 +111,6 @@ class LinearMap(nn.Module, ABC):
     def support(self) -> npt.NDArray[np.bool_]:
         """``(units, width)``: which features a hidden unit can depend on."""
         return np.ones((self.units, self.width), dtype=bool)
-
-    @property
-    def name(self) -> str:
-        """How messages call it."""
-        return type(self).__name__
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, for `hdnn.save`.
@@ -337,11 +333,7 @@ class _Part(LinearMap):
 
     def __init__(self, inner: LinearMap, start: int) -> None:
         super().__init__(inner.width, inner.units, inner.size)
-        self.inner, self.start = inner, start
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
+        self.inner, self.start, self.name = inner, start, inner.name
 
     @property
     def support(self) -> npt.NDArray[np.bool_]:

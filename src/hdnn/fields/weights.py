@@ -188,13 +188,10 @@ class Weights(nn.Module):
         """``([E,] L, m)``: the bias as the layer equations of section 2.3 write it."""
         return self._of_layers(self.beta)
 
-    def extra_repr(self) -> str:
+    def __repr__(self) -> str:  # one line: the map and the bias inside follow from it
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
         shared = ", time_invariant=True" if self.time_invariant else ""
-        return f"{self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared}"
-
-    def __repr__(self) -> str:  # without the map and the bias, which follow from it
-        return f"Weights({self.extra_repr()})"
+        return f"Weights({self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared})"
 
 
 def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:

@@ -36,8 +36,8 @@ def test_arrays_and_tensors_are_the_same_numbers() -> None:
     assert np.array_equal(flat, expected.ravel())
     assert np.array_equal(ode(0.5, y.numpy()), expected)
     images, z = build("H2", channels=4), torch.randn(2, 4, 3)
-    assert images.ode(shape=z.shape)(0.5, z.numpy().ravel()).shape == (24,)
-    with pytest.raises(HdnnError, match=r"shape=y\.shape"):
+    assert images.ode()(0.5, z.numpy()).shape == (2, 4, 3)
+    with pytest.raises(HdnnError, match=r"\(B, 4, \*spatial\), got \(24,\)"):
         images.ode()(0.5, z.numpy().ravel())
 
 

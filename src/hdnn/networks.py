@@ -437,11 +437,8 @@ class HamiltonianNetwork(nn.Module):
             )
         return reference.inverse(self.program, self.values(), y)
 
-    def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
+    def ode(self) -> ODE:
         """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`.
-
-        Args:
-            shape: of a state, for solvers that flatten it; None where it is a vector.
 
         Returns:
             The right-hand side, and the times at which layers begin.
@@ -451,7 +448,7 @@ class HamiltonianNetwork(nn.Module):
         """
         if not self.scheme.uses_step:
             raise HdnnError(f"{self._title()} discretizes no ODE: it has no step size")
-        return ODE(self.field, self.h, self.layers, shape)
+        return ODE(self.field, self.h, self.layers)
 
     def reset_parameters(self, generator: Generators = None, *, scale: float = 1.0) -> None:
         """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`.

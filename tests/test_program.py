@@ -1,4 +1,4 @@
-"""The program: static stages and flows, the table of the design, and numbers read at each call."""
+"""The program: every architecture and scheme lowers to its stages or flows."""
 
 from __future__ import annotations
 

@@ -72,13 +72,10 @@ def test_MS1_preserves_the_J_of_its_layer_within_that_layer_only() -> None:
 
 
 def test_dissipation_and_varying_J_void_the_promise() -> None:
-    damped = HamiltonianField(
-        "J1", Weights("dense", features=4, layers=2), dissipation=torch.eye(4)
-    )
-    varying = HamiltonianField(skew(4, 2), Weights("dense", features=4, layers=2))
-    for field in (damped, varying):
-        net = hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), T=1.0)
-        assert not net.structure_preserving
+    weights = Weights("dense", features=4, layers=2)
+    for J, R in (("J1", torch.eye(4)), (skew(4, 2), None)):
+        field = HamiltonianField(J, weights, dissipation=R)
+        assert not hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), T=1.0).structure_preserving
 
 
 # --- inverse --------------------------------------------------------------------------------------
@@ -99,12 +96,10 @@ def test_the_inverse_undoes_the_network(name: str, scheme: str, layers: int) -> 
         torch.testing.assert_close(net.inverse(there), y, rtol=0, atol=1e-12)
 
 
-@every_pair([pair for pair in EACH if pair not in INVERTIBLE])
-def test_inverse_of_what_cannot_be_undone_raises(name: str, scheme: str) -> None:
-    net = build(name, scheme)
-    assert not net.scheme.invertible
-    with pytest.raises(HdnnError, match="no exact inverse"):
-        net.inverse(torch.randn(2, 4))
+def test_inverse_of_what_cannot_be_undone_raises() -> None:
+    for name, scheme in set(EACH) - set(INVERTIBLE):
+        with pytest.raises(HdnnError, match="no exact inverse"):
+            build(name, scheme).inverse(torch.randn(2, 4))
 
 
 # --- implicit midpoint ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
-from catalogue import HAMILTONIAN, build, skew
+from catalogue import build, skew
 from hdnn.fields import (
     ACTIVATIONS,
     STRUCTURES,
@@ -55,24 +55,18 @@ CASES = [
 ]
 
 
-def grad(function: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
-    y = y.clone().requires_grad_()
-    return torch.autograd.grad(function(y).sum(), y)[0]
-
-
 @pytest.mark.parametrize(("structure", "sigma", "kind"), CASES)
 def test_velocity_is_J_times_the_gradient_of_the_energy(
     structure: str, sigma: str, kind: str
 ) -> None:
-    weights = Weights(structure, features=N, layers=L)
-    R = torch.randn(N, N)
-    R = R @ R.mT
-    J = INTERCONNECTIONS[kind]()
+    weights, J = Weights(structure, features=N, layers=L), INTERCONNECTIONS[kind]()
+    A = torch.randn(N, N)
+    R = A @ A.mT
     free = HamiltonianField(J, weights, activation=sigma)
     damped = HamiltonianField(J, weights, activation=sigma, dissipation=R)
     y, t = torch.randn(2, 3, N), 0.7
     for layer in range(L):
-        g = grad(lambda y, j=layer: free.energy(y, j, t), y)
+        g = torch.func.grad(lambda y, j=layer: free.energy(y, j, t).sum())(y)
         torch.testing.assert_close(free.gradient(y, layer, t), g)
         J_here = free.J_at(y, layer, t)
         torch.testing.assert_close(J_here, -J_here.mT)
@@ -97,7 +91,7 @@ def test_an_ensemble_over_channels_is_its_members_at_every_pixel() -> None:
         torch.testing.assert_close(f[e], single.field.velocity(x, 1).movedim(-1, 1))
 
 
-@pytest.mark.parametrize("name", HAMILTONIAN)
+@pytest.mark.parametrize("name", ["MS1", "H2"])
 def test_the_energy_of_a_convolution_sums_over_channels_and_pixels(name: str) -> None:
     """H = sum log cosh(K y + b); K' sigma(K y + b) is its derivative."""
     net = build(name, channels=4, kernel=3, scale=2.0)
@@ -107,10 +101,9 @@ def test_the_energy_of_a_convolution_sums_over_channels_and_pixels(name: str) ->
     torch.testing.assert_close(H, units.cosh().log().sum((1, 2, 3)))
     (gradient,) = torch.autograd.grad(H.sum(), y)
     torch.testing.assert_close(field.gradient(y, layer=1), gradient, rtol=1e-12, atol=1e-12)
-    if name not in ("MS1", "MS2"):
+    if name == "H2":
         J = torch.einsum("wr,brpq->bwpq", net.J, gradient)
         torch.testing.assert_close(field.velocity(y, layer=1), J, rtol=1e-12, atol=1e-12)
-        assert abs((gradient * field.velocity(y, layer=1)).sum()) < 1e-10
 
 
 def test_energy_decreases_along_a_damped_network_and_stays_along_a_free_one() -> None:

@@ -11,14 +11,7 @@ import torch
 import hdnn
 from catalogue import build
 from hdnn.errors import HdnnError
-from hdnn.fields import (
-    HamiltonianField,
-    InverseTranspose,
-    Learned,
-    Weights,
-    canonical,
-    signs,
-)
+from hdnn.fields import HamiltonianField, InverseTranspose, Learned, Weights, canonical, signs
 
 
 @pytest.mark.parametrize(
@@ -70,9 +63,6 @@ def test_singular_K_has_no_J_but_the_network_runs(name: str, features: int) -> N
     with pytest.raises(HdnnError, match=message):
         _ = net.J
     assert net(torch.randn(2, features)).shape == (2, features)
-
-
-# --- J(y, t) --------------------------------------------------------------------------------------
 
 
 def field_of(function: Any) -> HamiltonianField:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from typing import Any
 
 import pytest
@@ -57,29 +56,7 @@ def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
         hdnn.network("H1", **({"features": 4, "layers": 2} | options))
 
 
-@pytest.mark.parametrize("name", ["T", "step"])
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
-        (math.nan, torch.float64),
-        (math.inf, torch.float64),
-        (-1.0, torch.float64),
-        (10**400, torch.float64),
-        (1e308, torch.float32),
-        (1e-60, torch.float32),
-        (1e6, torch.float16),
-    ],
-    ids=reprlib.repr,
-)
-def test_a_step_is_a_number_of_the_networks_dtype(
-    name: str, value: float, dtype: torch.dtype
-) -> None:
-    with pytest.raises(HdnnError, match=f"{name} must be|{name} gives") as caught:
-        hdnn.network("H1", features=4, layers=3, dtype=dtype, **{name: value})
-    assert len(str(caught.value)) < 300
-
-
-@pytest.mark.parametrize("scale", [math.nan, math.inf, "big", None, True, 10**400], ids=type)
+@pytest.mark.parametrize("scale", [math.nan, math.inf, "big", None, True], ids=type)
 def test_a_scale_is_a_finite_number(scale: Any) -> None:
     with pytest.raises(HdnnError, match="scale"):
         build("H1", scale=scale)

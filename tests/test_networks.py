@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 from torch.nn.utils import parametrize
-from torch.utils.flop_counter import FlopCounterMode
 
 import hdnn
 from catalogue import (
@@ -32,7 +30,7 @@ from catalogue import (
 )
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Weights
-from twins import agree, derivatives, error, twin
+from twins import agree, derivatives, error
 
 Net = hdnn.HamiltonianNetwork
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -49,22 +47,16 @@ def stepped(name: str, scheme: str = OWN) -> bool:
 # --- derivatives ----------------------------------------------------------------------------------
 
 
-@every_backend
+@pytest.mark.parametrize("kind", [*BACKENDS, "learned steps"])
 @each
-def test_gradients_of_state_and_parameters(name: str, scheme: str, backend: str) -> None:
-    net = build(name, scheme, features=2, layers=2, backend=backend)
+def test_gradients_of_state_and_parameters(name: str, scheme: str, kind: str) -> None:
+    options: dict[str, Any] = {"backend": kind}
+    if kind == "learned steps":
+        options = {"step": [0.2, 0.3], "learn_steps": True} if stepped(name, scheme) else {}
+    net = build(name, scheme, features=2, layers=2, **options)
     function, parameters = as_function(net)
     y = torch.randn(2, 2, requires_grad=True)
     assert torch.autograd.gradcheck(function, (y, *parameters))
-
-
-@each
-def test_gradients_of_learned_steps(name: str, scheme: str) -> None:
-    if not stepped(name, scheme):
-        return
-    net = build(name, scheme, features=2, layers=2, step=[0.2, 0.3], learn_steps=True)
-    function, parameters = as_function(net)
-    assert torch.autograd.gradcheck(function, (torch.randn(2, 2, requires_grad=True), *parameters))
 
 
 @every_pair([*((n, s) for n, s in EACH if s == OWN), ("H2", "RK4"), ("H2", "ImplicitMidpoint")])
@@ -82,87 +74,6 @@ def test_functional_transforms_see_the_same_network(name: str, scheme: str) -> N
     M = vmap(jacrev(net))(y)
     for k in range(3):
         close(M[k], jacobian(net, y[k]), 1e-10)
-
-
-@every_name
-def test_vmap_over_parameters_is_an_ensemble(name: str) -> None:
-    together = build(name, ensemble=3)
-    single, y = build(name), torch.randn(5, 4)
-    stacked = dict(together.named_parameters())
-    buffers = dict(single.named_buffers())
-
-    def call(parameters: dict[str, Tensor]) -> Tensor:
-        return functional_call(single, parameters | buffers, (y,))
-
-    close(vmap(call)(stacked), together(y.unsqueeze(0)))
-
-
-# --- vjp ------------------------------------------------------------------------------------------
-
-LAYOUTS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "features": ({}, (5, 4)),
-    "one state": ({}, (4,)),
-    "tokens": ({}, (2, 3, 4)),
-    "channels": ({"channels": 4}, (2, 4, 3, 5)),
-    "convolution": ({"channels": 4, "kernel": 3}, (2, 4, 3, 5)),
-    "ensemble": ({"ensemble": 3}, (3, 5, 4)),
-    "shared batch": ({"ensemble": 3}, (1, 5, 4)),
-    "ensemble of channels": ({"channels": 4, "ensemble": 2}, (2, 3, 4, 2)),
-    "time-invariant": ({"time_invariant": True}, (5, 4)),
-    "empty": ({}, (0, 4)),
-}
-
-
-def vjp(net: Net, y: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    grad_y, grads = net.vjp(y, weight)
-    assert not any(g.requires_grad for g in (grad_y, *grads.values()))
-    return {"state": grad_y, **grads}
-
-
-@every_backend
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_vjp_is_the_gradient_of_autograd(layout: str, backend: str) -> None:
-    for name in ("H1", "MS1", "MS3", "FCNN"):
-        options, shape = LAYOUTS[layout]
-        net, y = build(name, backend=backend, **options), torch.randn(shape)
-        weight = torch.randn_like(net(y))
-        expected = derivatives(net, y, weight)
-        del expected["value"]
-        agree(vjp(net, y, weight), expected)
-        with torch.no_grad():
-            agree(vjp(net, y, weight), expected)
-        assert all(p.grad is None for p in net.parameters())
-
-
-@pytest.mark.parametrize("kind", ["learned X", "learned steps", "RK4", "parametrized", "frozen"])
-def test_vjp_of_everything_that_is_trained(kind: str) -> None:
-    options = {"learned X": {"X": "learned"}, "learned steps": {"learn_steps": True}}.get(kind, {})
-    net, y = build("HS", "RK4" if kind == "RK4" else OWN, **options), torch.randn(5, 4)
-    if kind == "parametrized":
-        parametrize.register_parametrization(net.field.weights, "theta", Halved())
-    weight = torch.randn(5, 4)
-    expected = derivatives(net, y, weight)
-    del expected["value"]
-    net.requires_grad_(kind != "frozen")
-    for backend in BACKENDS:
-        agree(vjp(twin(net, backend), y, weight), expected)
-
-
-@every_backend
-def test_vjp_raises_for_what_does_not_fit(backend: str) -> None:
-    net, y = build("H1", backend=backend), torch.randn(5, 4)
-    for state, weight in (
-        (y, y[:3]),
-        (y, y[0]),
-        (y, y.float()),
-        (y.float(), y.float()),
-        (y[:, :3], y[:, :3]),
-    ):
-        with pytest.raises(HdnnError):
-            net.vjp(state, weight)
-    together = build("H1", backend=backend, ensemble=3)
-    with pytest.raises(HdnnError, match=r"\(3, 5, 4\)"):
-        together.vjp(y[None], y[None])
 
 
 # --- shapes and layouts ---------------------------------------------------------------------------
@@ -183,11 +94,7 @@ def test_any_batch_shape_is_rows_one_by_one(name: str, batch: list[int]) -> None
 
 
 @each
-def test_an_empty_batch_and_no_layers(name: str, scheme: str) -> None:
-    net = build(name, scheme)
-    empty = torch.randn(0, 4, requires_grad=True)
-    net(empty).sum().backward()
-    assert empty.grad is not None
+def test_a_network_without_layers_is_the_identity(name: str, scheme: str) -> None:
     identity, y = build(name, scheme, layers=0), torch.randn(3, 4)
     assert torch.equal(identity(y), y)
     assert torch.equal(identity.trajectory(y), y.unsqueeze(0))
@@ -208,22 +115,6 @@ def test_channels_are_features_on_another_axis(name: str, scheme: str) -> None:
             close(channels.inverse(channels(y)), y, 1e-10)
 
 
-@every_name
-def test_a_trajectory_is_all_the_prefixes(name: str) -> None:
-    net, y = build(name, layers=5), torch.randn(3, 4)
-    path = net.trajectory(y)
-    assert torch.equal(path[0], y)
-    close(path[-1], net(y))
-    for k in range(1, 5):
-        options = {"step": net.h} if net.scheme.uses_step else {}
-        prefix = build(name, layers=k, **options)
-        state = net.state_dict()
-        for key in ("field.weights.theta", "field.weights.beta"):
-            state[key] = state[key][:k]
-        prefix.load_state_dict(state)
-        close(path[k], prefix(y))
-
-
 @pytest.mark.parametrize("layout", ["features", "channels"])
 @each
 def test_an_ensemble_is_its_members_side_by_side(name: str, scheme: str, layout: str) -> None:
@@ -233,11 +124,10 @@ def test_an_ensemble_is_its_members_side_by_side(name: str, scheme: str, layout:
     out, shared, path = together(y), together(y[:1]), together.trajectory(y)
     assert path.shape == (3, *y.shape)
     for e in range(3):
-        own = {"step": steps["step"][e]} if steps else {}
-        member = build(name, scheme, layers=2, **{layout: 4}, **own)
-        with torch.no_grad():
-            for target, source in zip(member.parameters(), together.parameters(), strict=True):
-                target.copy_(source[e])
+        member = together.member(e)
+        assert member.ensemble is None
+        for own, both in zip(member.parameters(), together.parameters(), strict=True):
+            assert torch.equal(own, both[e])
         close(out[e], member(y[e]))
         close(shared[e], member(y[0]))
         close(path[:, e], member.trajectory(y[e]))
@@ -245,31 +135,23 @@ def test_an_ensemble_is_its_members_side_by_side(name: str, scheme: str, layout:
             close(together.inverse(out)[e], y[e], 1e-10)
 
 
-def test_members_of_an_ensemble_with_a_learned_X_are_independent() -> None:
-    """E networks at once are E networks: no parameter is shared between members."""
-    net = build("HS", ensemble=3, X="learned")
-    out = net(torch.randn(3, 5, 4))
-    gradients = torch.autograd.grad(out[1].sum(), list(net.parameters()))
-    for gradient in gradients:
+def test_members_share_no_parameters() -> None:
+    """E networks at once are E networks, also with a learned J and learned steps."""
+    net = build("HS", ensemble=3, X="learned", learn_steps=True)
+    torch.nn.init.normal_(net.field.interconnection.theta)
+    y = torch.randn(3, 5, 4)
+    for gradient in torch.autograd.grad(net(y)[1].sum(), list(net.parameters())):
         assert gradient.shape[0] == 3
         assert bool((gradient[[0, 2]] == 0).all())
         assert bool((gradient[1] != 0).any())
-
-
-@every_name
-def test_fits_into_a_sequence_and_learns(name: str) -> None:
-    net = build(name, features=6)
-    model = nn.Sequential(hdnn.Augmentation(3, 6), net, nn.Linear(6, 1))
-    x, target = torch.randn(20, 3), torch.randn(20, 1)
-    optimizer = torch.optim.Adam(model.parameters(), 0.03)
-    losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = (model(x) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.7 * losses[0]
+    two = net.member([2, 0])
+    close(two(y[[2, 0]]), net(y)[[2, 0]])
+    close(two.member(1).J, net.J[0])
+    with torch.no_grad():
+        two.field.weights.theta.zero_()
+    assert bool(net.K.any())
+    with pytest.raises(HdnnError, match="single network; build one with ensemble=E"):
+        two.member(0).member(0)
 
 
 # --- form and values: a call computes with the numbers of now -------------------------------------
@@ -318,20 +200,7 @@ def pickled(net: Net) -> Net:
     return pickle.loads(pickle.dumps(net))
 
 
-def stored(net: Net) -> Net:
-    """A fresh network of the same make, with everything else from a file of plain tensors."""
-    buffer = io.BytesIO()
-    torch.save(net.state_dict(), buffer)
-    buffer.seek(0)
-    other = copy.deepcopy(net)
-    with torch.no_grad():
-        for tensor in other.state_dict().values():
-            tensor.fill_(0.5)
-    other.load_state_dict(torch.load(buffer, weights_only=True))
-    return other
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, stored], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled], ids=lambda f: f.__name__)
 @every_variant
 def test_copies_keep_everything_and_are_independent(variant: str, copied: Any) -> None:
     net = VARIANTS[variant]()
@@ -350,18 +219,42 @@ def test_copies_keep_everything_and_are_independent(variant: str, copied: Any) -
 
 @every_variant
 def test_to_another_dtype_moves_everything(variant: str) -> None:
-    for backend in BACKENDS:
-        net = VARIANTS[variant]()
-        net.backend = backend
-        y = sample(net)
-        expected = net(y)
-        net.to(torch.float32)
-        out = net(y.to(torch.float32))
-        assert out.dtype == torch.float32
-        torch.testing.assert_close(out.to(torch.float64), expected, rtol=1e-3, atol=1e-3)
-        assert all(t.dtype == torch.float32 for t in net.state_dict().values())
-        net.to(torch.float64)
-        assert error(net(y), expected) < 1e-5
+    net = VARIANTS[variant]()
+    y = sample(net)
+    expected = net(y)
+    net.to(torch.float32)
+    out = net(y.to(torch.float32))
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out.to(torch.float64), expected, rtol=1e-3, atol=1e-3)
+    assert all(t.dtype == torch.float32 for t in net.state_dict().values())
+    net.to(torch.float64)
+    assert error(net(y), expected) < 1e-5
+
+
+@every_backend
+@every_variant
+def test_vjp_is_the_gradient_of_autograd(variant: str, backend: str) -> None:
+    net = VARIANTS[variant]()
+    net.backend = backend
+    y = sample(net)
+    expected = derivatives(net, y, y)
+    del expected["value"]
+    net.requires_grad_(False)  # frozen parameters have gradients too
+    grad_y, grads = net.vjp(y, y)
+    assert not any(g.requires_grad for g in (grad_y, *grads.values()))
+    agree({"state": grad_y, **grads}, expected)
+
+
+@every_backend
+def test_vjp_of_another_shape_or_dtype_raises(backend: str) -> None:
+    net, y = build("H1", backend=backend), torch.randn(5, 4)
+    for state, weight in ((y, y[:3]), (y, y.float()), (y.float(), y.float()), (y[:, :3], y[:, :3])):
+        with pytest.raises(HdnnError):
+            net.vjp(state, weight)
+    together = build("H1", backend=backend, ensemble=3)
+    assert together.vjp(y[None], y.expand(3, 5, 4))[0].shape == (1, 5, 4)  # one batch for all
+    with pytest.raises(HdnnError, match=r"\(3, 5, 4\)"):
+        together.vjp(y[None], y[None])
 
 
 def in_place(net: Net) -> None:
@@ -377,19 +270,13 @@ def assigned(net: Net) -> None:
     net.load_state_dict(state, assign=True)
 
 
-def applied(net: Net) -> None:
-    """What .to() does: new data for parameters, new tensors for buffers."""
-    kept = {id(tensor) for tensor in net.state_dict(keep_vars=True).values()}
-    net._apply(lambda tensor: tensor * 1.25 if id(tensor) in kept else tensor.clone())
-
-
 def behind(net: Net) -> None:
     """Numpy views do not move torch's version counter."""
     for tensor in net.state_dict().values():
         tensor.numpy()[...] *= 1.25
 
 
-CHANGES = (in_place, assigned, applied, behind)
+CHANGES = (in_place, assigned, behind)
 
 
 @every_backend
@@ -410,94 +297,37 @@ def test_a_network_follows_its_tensors(variant: str, backend: str) -> None:
         agree(derivatives(net, y, y), derivatives(fresh, y, y))
 
 
-@every_backend
-@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
-def test_functional_calls_compute_with_the_tensors_given(name: str, backend: str) -> None:
-    net, other, y = build(name, backend=backend), build(name), torch.randn(5, 4)
-    before = net(y)
-    given = dict(other.named_parameters())
-    out = functional_call(net, given, (y,))
-    close(out, twin(other, "reference")(y))
-    grads = torch.autograd.grad(out.square().sum(), list(given.values()))
-    expected = torch.autograd.grad(other(y).square().sum(), list(given.values()))
-    for a, b in zip(grads, expected, strict=True):
-        close(a, b, 1e-11)
-    assert torch.equal(net(y), before)
-
-
 class Halved(nn.Module):
     def forward(self, theta: Tensor) -> Tensor:
         return theta / 2
 
 
 @every_backend
-@pytest.mark.parametrize("name", ["H1", "MS1", "MS3", "FCNN"])
-def test_parametrizations_are_what_counts(name: str, backend: str) -> None:
-    net, y = build(name, backend=backend), torch.randn(5, 4)
+def test_parametrized_weights_are_used_and_trained(backend: str) -> None:
+    net, y = build("MS1", backend=backend), torch.randn(5, 4)
     half = copy.deepcopy(net)
     with torch.no_grad():
         half.field.weights.theta.div_(2)
     parametrize.register_parametrization(net.field.weights, "theta", Halved())
     close(net(y), half(y))
+    expected = half.vjp(y, y)[1]["field.weights.theta"] / 2
     original = net.field.weights.parametrizations.theta.original
-    (found,) = torch.autograd.grad(net(y).square().sum(), original)
-    (expected,) = torch.autograd.grad(half(y).square().sum(), half.field.weights.theta)
-    close(found, expected / 2, 1e-11)
-    with torch.no_grad():
-        original.mul_(2)
-    parametrize.remove_parametrizations(net.field.weights, "theta")
-    with torch.no_grad():
-        half.field.weights.theta.mul_(2)
-    close(net(y), half(y))
-
-
-def test_a_field_without_units_stands_still() -> None:
-    field = HamiltonianField(torch.zeros(4, 4), Weights("dense", features=4, layers=3))
-    net = Net(field, hdnn.schemes.Leapfrog(), T=1.0)
-    y = torch.randn(5, 4)
-    assert torch.equal(net(y), y)
-    assert "nothing to compute" in net.explain_backend(y).reason
-
-
-S = torch.tensor([[0.0, 1, 0, 2], [-1, 0, 3, 0], [0, -3, 0, 1], [-2, 0, -1, 0]])
+    close(torch.autograd.grad(net(y), original, y)[0], expected, 1e-11)
+    grads = net.vjp(y, y)[1]
+    close(grads["field.weights.parametrizations.theta.original"], expected, 1e-11)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
 def test_transforms_and_tracers_follow_J_of_the_state() -> None:
+    S = skew(4)
+
     def J(y: Tensor, t: Any) -> Tensor:
         return torch.cos(y[..., :1, None]) * S.to(y)
 
     net = Net(HamiltonianField(J, Weights("dense", features=4, layers=3)), T=1.0)
     y = torch.randn(5, 4)
-    assert torch.func.jacrev(net)(y).shape == (5, 4, 5, 4)
-    assert torch.func.jvp(net, (y,), (y,))[0].shape == y.shape
+    M = torch.func.jacrev(net)(y[0])
+    close(torch.func.jvp(net, (y[0],), (y[1],))[1], M @ y[1])
     compiled = torch.compile(net, backend="eager", fullgraph=True)
     assert torch.equal(compiled(y), vmap(net)(y))
-    net(y.requires_grad_()).sum().backward()
-    assert y.grad is not None
     assert net.to("meta")(y.to("meta")).shape == y.shape
-
-
-# --- counting -------------------------------------------------------------------------------------
-
-
-@every_pair([pair for pair in EACH if pair[1] != "ImplicitMidpoint"])
-def test_flops_are_those_that_torch_counts(name: str, scheme: str) -> None:
-    for layout in ({}, {"channels": 4}, {"channels": 4, "kernel": 3}):
-        net = build(name, scheme, backend="reference", **layout)
-        y = torch.randn(5, 4, *((3, 6) if layout else ()))
-        with FlopCounterMode(display=False) as counter:
-            net(y)
-        assert net.flops(*y.shape) == counter.get_total_flops() > 0
-
-
-def test_flops_are_two_for_every_multiply_add() -> None:
-    B, n, L = 7, 6, 5
-    names = ("FCNN", "MS1", "H1")
-    cost = {name: build(name, features=n, layers=L).flops(B, n) for name in names}
-    assert cost["FCNN"] == 2 * L * B * n**2
-    assert cost["MS1"] == 2 * L * B * 2 * (n // 2) ** 2
-    assert cost["H1"] == 2 * L * (2 * B * n**2 + n**3)  # K y, (J K') s, and J K' once
-    assert build("FCNN", channels=n, kernel=3, layers=L).flops(B, n, 4, 5) == (
-        2 * L * B * n**2 * 9 * 20
-    )

@@ -1,17 +1,14 @@
-"""The program: static stages and flows, the table of the design, and numbers read at each call."""
+"""The program: every architecture and scheme lowers to its stages or flows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 import hdnn
 from catalogue import NAMES, build
-from hdnn.backends import reference
-from hdnn.program import Flow, Program, Stage
+from hdnn.program import Stage
 from hdnn.schemes import Leapfrog, Yoshida4
 
 ALL, Y, Z = (0, 4), (0, 2), (2, 4)
@@ -42,73 +39,15 @@ def test_every_architecture_lowers_to_its_stages(name: str) -> None:
     assert program.invertible == (name in ("MS1", "MS3", "HS"))
 
 
-def test_splittings_are_stages_with_their_coefficients() -> None:
+def test_splittings_are_stages_with_their_coefficients_and_other_schemes_flows() -> None:
     for scheme in (Leapfrog("z"), Yoshida4()):
-        net = hdnn.network("MS3", features=4, layers=3, T=1.0, scheme=scheme)
-        stages = net.program.stages
+        stages = hdnn.network("MS3", features=4, layers=3, T=1.0, scheme=scheme).program.stages
         assert tuple(stage.factor for stage in stages) == scheme.coefficients
         writes = [Y, Z] if scheme.first == "y" else [Z, Y]
         assert [s.write for s in stages] == [writes[k % 2] for k in range(len(stages))]
         assert all(stage.invertible for stage in stages)
-
-
-def test_a_half_reads_only_the_units_that_drive_it() -> None:
-    """K of MS1 is [0 K0; -K0' 0]: each half has its block, over the same parameters."""
-    net = build("MS1", features=6)
-    first, second = net.program.stages
-    theta = torch.arange(1.0, 10.0)
-    K0 = theta.reshape(3, 3)
-    assert torch.equal(first.W.assemble(theta), -K0.mT)
-    assert torch.equal(second.W.assemble(theta), K0)
-    beta = torch.arange(1.0, 7.0)
-    assert torch.equal(first.b.assemble(beta), -beta[:3])  # as sigma is odd
-    assert torch.equal(second.b.assemble(beta), beta[3:])
-
-
-@pytest.mark.parametrize("scheme", ["RK4", "ImplicitMidpoint"])
-def test_other_schemes_are_flows(scheme: str) -> None:
-    program = build("H2", scheme).program
-    (flow,) = program.steps
-    assert isinstance(flow, Flow)
-    assert program.has_flows
-    assert not program.stages
-    assert program.invertible == flow.invertible == (scheme == "ImplicitMidpoint")
-
-
-def test_stages_and_flows_mix() -> None:
-    """A flow between two stages: the reference interprets any sequence of steps."""
-
-    def doubled(f: Any, x: Tensor, h: Any, layout: Any) -> Tensor:
-        return 2 * x
-
-    net = build("MS3", layers=2)
-    first, second = net.program.steps
-    program = Program(2, (first, Flow(doubled), second), net.program.layout)
-    values = net.values()._replace(velocity=net.field.velocity_fn())
-    y = torch.randn(3, 4)
-    found = reference.run(program, values, y)
-    J, K, b, expected = net.J, net.K, net.b, y
-    for j in range(2):
-        K1, K2 = K[j, :2, 2:], K[j, 2:, :2]
-        p, q = expected.chunk(2, -1)
-        p = p + net.h * torch.tanh(q @ K1.mT + b[j, :2]) @ K1 @ J[:2, 2:].mT
-        p, q = 2 * p, 2 * q
-        q = q + net.h * torch.tanh(p @ K2.mT + b[j, 2:]) @ K2 @ J[2:, :2].mT
-        expected = torch.cat([p, q], -1)
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-
-
-def test_the_program_stays_while_the_numbers_change() -> None:
-    """Form and values are apart: no number of a network is in its program."""
-    net, y = build("H1"), torch.randn(3, 4)
-    program, before, J = net.program, net.values(), net.J.clone()
-    with torch.no_grad():
-        net.field.weights.theta.mul_(2.0)
-        net.field.interconnection.J.mul_(3.0)
-    net(y)
-    net.to(torch.float32)
-    after = net.values()
-    assert net.program is program
-    assert after.theta.dtype == torch.float32
-    assert before.theta is after.theta is net.field.weights.theta
-    assert torch.equal(after.S, 3 * J.float())
+    for name in ("RK4", "ImplicitMidpoint"):
+        program = build("H2", name).program
+        assert program.has_flows
+        assert not program.stages
+        assert program.invertible == (name == "ImplicitMidpoint")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import reprlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import Field, HamiltonianField, LayerField
-from hdnn.fields.field import InterconnectedField, listed
+from hdnn.fields.field import InterconnectedField
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.layout import is_count
 from hdnn.fields.weights import Generators, finite_number
@@ -29,18 +30,18 @@ class HamiltonianNetwork(nn.Module):
 
     Args:
         field: the dynamics y' = f(y, t): J, the weights K and b, the energy; see `hdnn.fields`.
-        scheme: how time is discretized; see `hdnn.schemes`. None: forward Euler.
-        layers: the number of layers L; may be left out where the field has weights.
+        scheme: how time is discretized, one of `hdnn.schemes`; None is forward Euler.
+        layers: the number of layers L; None takes it from the weights of the field.
         T: the final time; every layer has the step h = T / L.
-        step: the step h, instead of T: a number, a sequence with one entry for every layer, or
-            ``(E, L)`` for an ensemble.
-        learn_steps: make the steps parameters, kept positive (their logarithms are trained).
+        step: the step h, instead of T: a number, a list or tensor with one entry for every layer,
+            or ``(E, L)`` for an ensemble.
+        learn_steps: True makes the steps parameters, which stay positive.
         backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
             "fused" (compiled kernels, or an error that says why not).
         memory: "fast", or "lean": the reference keeps states between about sqrt(L) segments of
             layers only, and computes a segment again on the way back. With glibc, large blocks of
             memory then go back to the system when they are freed, in the whole process.
-        name: of the architecture, shown by `repr`.
+        name: the name of the architecture, shown by `repr` and in messages.
 
     Attributes:
         program: what it computes, as stages and flows: static, made once.
@@ -52,13 +53,18 @@ class HamiltonianNetwork(nn.Module):
         HdnnError: scheme, backend, memory, step or layers do not suit the field.
 
     >>> from hdnn.fields import HamiltonianField, Weights
-    >>> field = HamiltonianField("J2", Weights("dense", features=4, layers=16))
-    >>> net = HamiltonianNetwork(field, step=0.05)
-    >>> net(torch.zeros(3, 4)).shape, net.trajectory(torch.zeros(3, 4)).shape
-    (torch.Size([3, 4]), torch.Size([17, 3, 4]))
+    >>> weights = Weights("dense", features=2, layers=4, generator=torch.Generator().manual_seed(0))
+    >>> net = HamiltonianNetwork(HamiltonianField("J1", weights), step=0.25)
+    >>> net(torch.tensor([1.0, 2.0]))
+    tensor([2.6199, 1.0778], grad_fn=...)
+    >>> net.trajectory(torch.zeros(3, 2)).shape  # y_0 to y_4
+    torch.Size([5, 3, 2])
     """
 
     steps: Tensor | None
+
+    # torch.jit.trace reads every property; these raise where a field has no such thing.
+    __jit_unused_properties__ = ("J", "K", "b", "parameters_per_layer")
 
     def __init__(
         self,
@@ -81,20 +87,19 @@ class HamiltonianNetwork(nn.Module):
             )
         self.scheme.check(field)
         self.layers = _layers(field, layers)
-        if backend not in BACKENDS:
-            raise unknown_name("backend", backend, BACKENDS)
-        if memory not in MEMORY:
-            raise unknown_name("kind of memory", memory, MEMORY)
+        for kind, word, known in (("backend", backend, BACKENDS), ("memory", memory, MEMORY)):
+            if word not in known:
+                raise unknown_name(kind, word, known)
         if memory == "lean":
             reference.return_freed_memory()
         self.backend, self.memory, self.name = backend, memory, name
-        self._step: float | None = None
         self.learn_steps = learn_steps
         self._set_steps(T, step)
         self.lower()
 
     def _set_steps(self, T: float | None, step: StepSize | None) -> None:
         """One step for all layers is a number; one for each is a buffer, or a parameter."""
+        self._step: float | None = None
         self.register_buffer("steps", None)
         if not self.scheme.uses_step:
             if T is not None or step is not None or self.learn_steps:
@@ -105,18 +110,22 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(
                 f"give exactly one of T (h = T / layers) and step (h), got T={T}, step={step}"
             )
-        dtype = self.field.dtype or torch.get_default_dtype()
         if T is not None:
             step = finite_number("T", T, positive=True) / max(self.layers, 1)
-        elif not isinstance(step, Tensor | Sequence) or isinstance(step, str):
+        elif not isinstance(step, Tensor | list | tuple):
             step = finite_number("step", step, positive=True)
-        if isinstance(step, float):
-            _check_range("step" if T is None else "T", step, dtype)
-            if not self.learn_steps:
-                self._step = step
-                return
-        assert step is not None
-        h = _steps_of_layers(step, (*self.field.layout.lead, self.layers), dtype)
+        if isinstance(step, float) and not self.learn_steps:
+            self._step = step
+            return
+        h = torch.as_tensor(step, dtype=self.field.dtype or torch.get_default_dtype())
+        shape = (*self.field.layout.lead, self.layers)
+        if h.shape not in ((), shape[-1:], shape):
+            raise HdnnError(
+                f"step must have shape {shape} (one for every layer), got {tuple(h.shape)}"
+            )
+        if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
+            raise HdnnError(f"steps must be positive and finite, got {reprlib.repr(h.tolist())}")
+        h = h.expand(shape).clone()
         if self.learn_steps:
             self.log_steps = nn.Parameter(h.log())
         else:
@@ -125,24 +134,23 @@ class HamiltonianNetwork(nn.Module):
     def lower(self) -> None:
         """Make the program: once, and again after layers or layout of the field were changed."""
         self.program = Program(self.layers, self.scheme.lower(self.field), self.field.layout)
+        # A frozen J or frozen steps suit the kernels, but these give no gradients of them.
+        self._only_weights = len(list(self.parameters())) == 2
 
     @property
     def h(self) -> float | Tensor:
         """The step size, one number, or ``([E,] L)`` where every layer has its own."""
         if self._step is not None:
             return self._step
-        if self.learn_steps:
-            return self.log_steps.exp()
-        assert self.steps is not None
-        return self.steps
+        # Logarithms are trained, so that steps stay positive.
+        return self.log_steps.exp() if self.steps is None else self.steps
 
     @property
     def T(self) -> float:
         """The final time, the sum of all steps (of the first network of an ensemble)."""
         if self._step is not None:
             return self._step * self.layers
-        h = self.h
-        assert isinstance(h, Tensor)
+        h = torch.as_tensor(self.h)
         if h.is_meta:  # shapes without numbers
             return float("nan")
         return float(h.detach().reshape(-1, self.layers)[0].sum())
@@ -216,31 +224,55 @@ class HamiltonianNetwork(nn.Module):
                 layer.
         """
         field = self._hamiltonian()
-        if not isinstance(field, HamiltonianField):
-            raise HdnnError("field_at gives K and b, which an energy of one's own does not have")
-        if self.kernel > 1:
+        if not isinstance(field, HamiltonianField) or self.kernel > 1 or self.ensemble is not None:
             raise HdnnError(
-                f"field_at gives J, K and b as matrices, but K is a convolution (kernel="
-                f"{self.kernel}); use net.K, net.b, net.field.gradient(y, layer=j), .velocity"
+                "field_at gives J, K and b as matrices of a single network with weights, not of "
+                "an energy of one's own, a convolution or an ensemble; use net.field, net.K, net.b"
             )
-        if self.ensemble is not None:
-            raise HdnnError("field_at serves single networks; index net.J, net.K and net.b instead")
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
-        J, weights = field.J, field.weights
-        return LayerField(
-            J if field.interconnection.constant else J[layer],
-            weights.K[layer],
-            weights.b[layer],
-        )
+        J = field.J if field.interconnection.constant else field.J[layer]
+        return LayerField(J, field.weights.K[layer], field.weights.b[layer])
+
+    def member(self, index: int | Sequence[int]) -> HamiltonianNetwork:
+        """A network of an ensemble, as a copy; or some of them, as a smaller ensemble.
+
+        Args:
+            index: the number e of the network, from 0, or several such numbers.
+
+        Returns:
+            The network with the parameters and steps of number e; for several numbers an ensemble
+            of these.
+
+        Raises:
+            HdnnError: this is no ensemble with weights.
+
+        >>> import hdnn, torch
+        >>> nets = hdnn.network("H1", features=4, layers=3, T=1.0, ensemble=5)
+        >>> torch.equal(nets.member(2).K, nets.K[2]), nets.member([0, 2]).K.shape
+        (True, torch.Size([2, 3, 4, 4]))
+        """
+        if self.ensemble is None:
+            raise HdnnError(f"{self._title()} is a single network; build one with ensemble=E")
+        copied = copy.deepcopy(self)
+        weights = copied._weighted("weights of members").weights
+        for module in copied.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    part = parameter.detach()[index].clone()
+                    setattr(module, name, nn.Parameter(part, parameter.requires_grad))
+        if copied.steps is not None:
+            copied.steps = copied.steps[index].clone()
+        number = None if isinstance(index, int) else len(index)
+        copied.field.layout = weights.layout = replace(weights.layout, ensemble=number)
+        copied.lower()
+        return copied
 
     @property
     def structure_preserving(self) -> bool:
         """Whether M J M' = J holds for the Jacobian M of the whole network, up to rounding."""
-        if not self.scheme.structure_preserving:
-            return False
         field = self.field
-        if not isinstance(field, InterconnectedField):
+        if not isinstance(field, InterconnectedField) or not self.scheme.structure_preserving:
             return False
         return field.interconnection.constant and field.R is None
 
@@ -254,9 +286,6 @@ class HamiltonianNetwork(nn.Module):
         if self.program.has_flows:
             values = values._replace(velocity=self.field.velocity_fn())
         return values
-
-    def __dir__(self) -> list[str]:
-        return listed(self, super().__dir__(), ("J", "K", "b", "parameters_per_layer"))
 
     @property
     def invertible(self) -> bool:
@@ -333,17 +362,17 @@ class HamiltonianNetwork(nn.Module):
         choice = backends.choose(self.program, values, y, self.backend)
         # A parametrized theta is no parameter, but a function of some.
         direct = isinstance(values.theta, nn.Parameter) and isinstance(values.beta, nn.Parameter)
-        if choice.backend == "fused" and direct:
+        if choice.backend == "fused" and direct and self._only_weights:
             grad_y, gtheta, gbeta = backends.fused.vjp(self.program, values, y, grad_out)
             return grad_y, {"field.weights.theta": gtheta, "field.weights.beta": gbeta}
         # Copies: also what requires no gradient has one.
-        given = {name: p.detach().requires_grad_() for name, p in self.named_parameters()}
+        parameters = {name: p.detach().requires_grad_() for name, p in self.named_parameters()}
         with torch.enable_grad():
             y = y.detach().requires_grad_()
-            out = torch.func.functional_call(self, given, (y,))
-            inputs = [y, *given.values()]
+            out = torch.func.functional_call(self, parameters, (y,))
+            inputs = [y, *parameters.values()]
             grads = torch.autograd.grad(out, inputs, grad_out, materialize_grads=True)
-        return grads[0], dict(zip(given, grads[1:], strict=True))
+        return grads[0], dict(zip(parameters, grads[1:], strict=True))
 
     def _values_for(self, y: Tensor) -> Values:
         """The values, after a look at the dtype of a state; backends look at its shape."""
@@ -408,11 +437,8 @@ class HamiltonianNetwork(nn.Module):
             )
         return reference.inverse(self.program, self.values(), y)
 
-    def ode(self, shape: tuple[int, ...] | None = None) -> ODE:
+    def ode(self) -> ODE:
         """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`.
-
-        Args:
-            shape: of a state, for solvers that flatten it; None where it is a vector.
 
         Returns:
             The right-hand side, and the times at which layers begin.
@@ -422,33 +448,7 @@ class HamiltonianNetwork(nn.Module):
         """
         if not self.scheme.uses_step:
             raise HdnnError(f"{self._title()} discretizes no ODE: it has no step size")
-        return ODE(self.field, self.h, self.layers, shape)
-
-    @torch.no_grad()
-    def flops(self, *shape: int) -> int:
-        """Floating-point operations of `forward` on states of a shape, as torch counts them.
-
-        A multiply-add is two; products and convolutions count, activations and sums do not. The
-        products J K' of the layers are among them, once for a batch of any size. Of an implicit
-        scheme, whose iterations depend on the state, it is that of nine iterations a layer.
-
-        Args:
-            shape: of the states, as `forward` takes them.
-
-        Returns:
-            The number of operations.
-
-        >>> import hdnn
-        >>> hdnn.network("ResNet", features=4, layers=10, T=1.0).flops(100, 4)  # 10 * 2 * 4^2 * 100
-        32000
-        """
-        from torch.utils.flop_counter import FlopCounterMode
-
-        y = torch.empty(shape, dtype=self.field.dtype, device="meta")
-        shapes = copy.deepcopy(self).to("meta")  # nothing is computed
-        with FlopCounterMode(display=False) as counter:
-            reference.run(shapes.program, shapes.values(), y)
-        return counter.get_total_flops()
+        return ODE(self.field, self.h, self.layers)
 
     def reset_parameters(self, generator: Generators = None, *, scale: float = 1.0) -> None:
         """Draw K and b anew; see `hdnn.fields.Weights.reset_parameters`.
@@ -485,39 +485,8 @@ def _autocasts(y: Tensor) -> bool:
 def _layers(field: Field, layers: int | None) -> int:
     if layers is None:
         layers = field.layers
-    if layers is None:
-        raise HdnnError("give layers: this field has no number of layers of its own")
-    if field.layers is not None and layers != field.layers:
+    if layers is None or not is_count(layers, least=0):
+        raise HdnnError(f"give layers, an integer of at least 0, got {layers!r:.40}")
+    if field.layers not in (None, layers):
         raise HdnnError(f"layers={layers}, but the weights of the field have {field.layers}")
-    if not is_count(layers, least=0):
-        raise HdnnError(f"layers is an integer of at least 0, got {layers!r:.40}")
     return layers
-
-
-def _check_range(name: str, h: float, dtype: torch.dtype) -> None:
-    numbers = torch.finfo(dtype)
-    low, high = numbers.smallest_normal * numbers.eps, numbers.max
-    if not low <= h <= high:
-        raise HdnnError(
-            f"{name} gives a step of {h:.3g}, which {numbers.dtype} cannot hold: "
-            f"it has {low:.3g} to {high:.3g}; use another {name}, or float64"
-        )
-
-
-def _steps_of_layers(
-    step: float | Sequence[float] | Tensor, shape: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
-    """``([E,] L)``: positive steps, one for every layer."""
-    try:
-        h = torch.as_tensor(step, dtype=dtype)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise HdnnError(f"steps are positive numbers, got {reprlib.repr(step)}") from None
-    try:
-        h = h.expand(shape).clone()
-    except RuntimeError:
-        raise HdnnError(
-            f"steps must have shape {shape} (one for every layer), got {tuple(h.shape)}"
-        ) from None
-    if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
-        raise HdnnError(f"steps must be positive and finite, got {reprlib.repr(h.tolist())}")
-    return h

@@ -30,13 +30,12 @@ class ODE(nn.Module):
 
     Tensors in, tensors out, differentiable, with the parameters of the field as its own (so that
     torchdiffeq's adjoint finds them). Arrays in, arrays out, as scipy's ``solve_ivp`` calls it: a
-    vector is taken for all entries of a state of the given shape, one after the other.
+    vector stands for states ``(B, n)``, one after the other (channels and ensembles: reshape it).
 
     Args:
-        field: the dynamics.
-        h: the step, one number or ``(L,)``.
-        layers: L.
-        shape: of the state that a flat vector stands for; None: ``(-1, n)``, for features only.
+        field: the dynamics of every layer.
+        h: the step size, one number or ``(L,)``.
+        layers: the number of layers L.
 
     Raises:
         HdnnError: there are no layers, or the networks of an ensemble have no time in common.
@@ -46,13 +45,13 @@ class ODE(nn.Module):
     >>> f = net.ode()
     >>> f(0.3, torch.zeros(5, 4, dtype=torch.float64)).shape, f(0.3, np.zeros(20)).shape
     (torch.Size([5, 4]), (20,))
+    >>> f.layer_at(0.3), f.breakpoints[:4]
+    (2, tensor([0.0000, 0.1250, 0.2500, 0.3750], dtype=torch.float64))
     """
 
     breakpoints: Tensor
 
-    def __init__(
-        self, field: Field, h: Step, layers: int, shape: tuple[int, ...] | None = None
-    ) -> None:
+    def __init__(self, field: Field, h: Step, layers: int) -> None:
         super().__init__()
         if isinstance(h, Tensor) and h.ndim > 1:
             raise HdnnError(
@@ -61,7 +60,7 @@ class ODE(nn.Module):
             )
         if not layers:
             raise HdnnError("a network without layers discretizes no ODE")
-        self.field, self.layers, self.shape = field, layers, shape
+        self.field, self.layers = field, layers
         begins = [float(t) for t in times(h, layers)]
         last = h[-1].item() if isinstance(h, Tensor) else h
         self._times = [*begins, begins[-1] + last]
@@ -83,7 +82,8 @@ class ODE(nn.Module):
             Its number, from 0.
         """
         times, now = self._times, t.detach().item() if isinstance(t, Tensor) else float(t)
-        if isinstance(t, Tensor) and t.dtype != torch.float64:  # t_j as that solver rounds it
+        # A solver in float32 stops at t_j as float32 rounds it, which may lie before t_j.
+        if isinstance(t, Tensor) and t.dtype != torch.float64:
             times = torch.tensor(times, dtype=t.dtype).tolist()
         return min(max(bisect.bisect_right(times, now) - 1, 0), self.layers - 1)
 
@@ -119,24 +119,14 @@ class ODE(nn.Module):
         if isinstance(y, Tensor):
             return self.field.velocity(y, j, t)
         array = np.asarray(y, dtype=np.float64)
-        state = array.reshape(self._shape()) if array.ndim == 1 else array
-        weights = next(iter(self.field.parameters()), None)
-        x = torch.as_tensor(state)
+        layout = self.field.layout
+        flat = array.ndim == 1 and not layout.channels and layout.ensemble is None
+        x = torch.as_tensor(array.reshape(-1, layout.width) if flat else array)
+        weights = next(iter(self.field.parameters()), x)
         with torch.no_grad():
-            velocity = self.field.velocity(x if weights is None else x.to(weights), j, float(t))
+            velocity = self.field.velocity(x.to(weights), j, float(t))
         out: Array = velocity.cpu().numpy().reshape(array.shape).astype(np.float64, copy=False)
         return out
-
-    def _shape(self) -> tuple[int, ...]:
-        if self.shape is not None:
-            return self.shape
-        layout = self.field.layout
-        if layout.channels or layout.ensemble is not None:
-            raise HdnnError(
-                f"a flat vector says nothing about the shape of a state with {layout}; "
-                "give it, such as net.ode(shape=y.shape)"
-            )
-        return (-1, layout.width)
 
     def extra_repr(self) -> str:
         return f"{self.layers} pieces on [0, {self.T:.6g}]"

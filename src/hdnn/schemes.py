@@ -81,9 +81,11 @@ class Scheme(ABC):
 class ForwardEuler(Scheme):
     """y_{j+1} = y_j + h f(y_j): the layers of H1, H2, MS2 and ResNet.
 
-    >>> from hdnn import schemes
-    >>> schemes.ForwardEuler().order, schemes.ForwardEuler().structure_preserving
-    (1, False)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1) / 2, features=2)
+    >>> net = hdnn.HamiltonianNetwork(H, ForwardEuler(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 1.0000, -0.5000])
     """
 
     order: ClassVar[int] = 1
@@ -100,9 +102,10 @@ def _euler(f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
 class DirectMap(Scheme):
     """y_{j+1} = f(y_j): not a discretization; a plain feed-forward network (FCNN).
 
-    >>> from hdnn import schemes
-    >>> schemes.DirectMap().uses_step
-    False
+    >>> import hdnn, torch
+    >>> net = hdnn.network("FCNN", features=2, layers=3, scale=0, activation="sigmoid")
+    >>> net(torch.tensor([7.0, 9.0]))  # K = 0, b = 0: the state is replaced, not carried on
+    tensor([0.5000, 0.5000], grad_fn=...)
     """
 
     order: ClassVar[int] = 0
@@ -128,9 +131,9 @@ class Splitting(Scheme):
         y += c_1 h f_y(z),   z += c_2 h f_z(y),   y += c_3 h f_y(z),   ...
 
     Args:
-        coefficients: c_1, c_2, ...; those of y sum to 1, and those of z.
-        first: the half that moves first.
-        name: how it shows itself.
+        coefficients: the factors c_1, c_2, ... of the step; those of each half sum to 1.
+        first: the half that moves first, "y" or "z".
+        name: what `repr` and messages call it.
 
     Raises:
         HdnnError: the coefficients or the first half are impossible.
@@ -216,10 +219,13 @@ def SemiImplicitEuler(first: str = "y") -> Splitting:  # noqa: N802 (reads as th
     Returns:
         The scheme.
 
-    >>> import hdnn
-    >>> scheme = hdnn.schemes.SemiImplicitEuler()
-    >>> scheme.order, scheme.structure_preserving, scheme.invertible
-    (1, True, True)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField(
+    ...     "J1", lambda x, t: (x**2).sum(-1) / 2, features=2, separable=True
+    ... )
+    >>> net = hdnn.HamiltonianNetwork(H, SemiImplicitEuler(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 1.0000, -0.5000])
     """
     return Splitting((1.0, 1.0), first, "SemiImplicitEuler")
 
@@ -233,10 +239,8 @@ def Verlet(first: str = "y") -> Splitting:  # noqa: N802
     Returns:
         The scheme.
 
-    >>> import hdnn
-    >>> scheme = hdnn.schemes.Verlet()
-    >>> scheme.order, scheme.structure_preserving, scheme.invertible
-    (1, True, True)
+    >>> Verlet("z").coefficients, Verlet("z").first, Verlet("z").order
+    ((1.0, 1.0), 'z', 1)
     """
     return Splitting((1.0, 1.0), first, "Verlet")
 
@@ -250,10 +254,13 @@ def Leapfrog(first: str = "y") -> Splitting:  # noqa: N802
     Returns:
         The scheme.
 
-    >>> import hdnn
-    >>> scheme = hdnn.schemes.Leapfrog()
-    >>> scheme.order, scheme.structure_preserving, scheme.invertible
-    (2, True, True)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField(
+    ...     "J1", lambda x, t: (x**2).sum(-1) / 2, features=2, separable=True
+    ... )
+    >>> net = hdnn.HamiltonianNetwork(H, Leapfrog(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 0.8750, -0.5000])
     """
     return Splitting((0.5, 1.0, 0.5), first, "Leapfrog")
 
@@ -267,11 +274,16 @@ def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
     Returns:
         The scheme.
 
-    >>> import hdnn
-    >>> scheme = hdnn.schemes.Yoshida4()
-    >>> scheme.order, scheme.structure_preserving, scheme.invertible
-    (4, True, True)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField(
+    ...     "J1", lambda x, t: (x**2).sum(-1) / 2, features=2, separable=True
+    ... )
+    >>> net = hdnn.HamiltonianNetwork(H, Yoshida4(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 0.8786, -0.4762])
     """
+    # The third-order errors of the three leapfrogs cancel: 2 outer^3 + (1 - 2 outer)^3 = 0. The
+    # last move of one and the first of the next are of the same half: they are one.
     outer = 1 / (2 - 2 ** (1 / 3))
     weights = (outer, 1 - 2 * outer, outer)
     merged = [weights[0] / 2]
@@ -284,9 +296,11 @@ def Yoshida4(first: str = "y") -> Splitting:  # noqa: N802
 class RK4(Scheme):
     """The classical Runge-Kutta method: order 4, any field, not structure-preserving.
 
-    >>> from hdnn import schemes
-    >>> schemes.RK4().order, schemes.RK4().structure_preserving
-    (4, False)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1) / 2, features=2)
+    >>> net = hdnn.HamiltonianNetwork(H, RK4(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 0.8776, -0.4792])
     """
 
     order: ClassVar[int] = 4
@@ -308,19 +322,20 @@ class ImplicitMidpoint(Scheme):
     """y_{j+1} = y_j + h f((y_j + y_{j+1}) / 2): order 2, preserves M J M' = J for any constant J.
 
     Args:
-        solver: "newton" (also for large steps), or "fixed-point" (cheaper for small h;
-            differentiates through its iterations).
-        tolerance: largest change of the last iteration, relative to 1 + |y|; None: 32 eps.
-        max_iterations: error beyond this many.
+        solver: "newton", which also converges for large steps, or "fixed-point", which is cheaper
+            for small h and differentiates through its iterations.
+        tolerance: the change at which iterations stop, relative to 1 + |y|; None is 32 eps, a few
+            roundings of the dtype.
+        max_iterations: the number of iterations after which a `ConvergenceError` is raised.
 
     Raises:
-        HdnnError: solver, tolerance or max_iterations is impossible.
+        HdnnError: there is no such solver.
 
-    >>> import hdnn
-    >>> scheme = hdnn.schemes.ImplicitMidpoint()
-    >>> net = hdnn.network("H2", features=4, layers=3, T=1.0, scheme=scheme)
-    >>> scheme.order, net.scheme.structure_preserving
-    (2, True)
+    >>> import hdnn, torch
+    >>> H = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1) / 2, features=2)
+    >>> net = hdnn.HamiltonianNetwork(H, ImplicitMidpoint(), layers=1, step=0.5)
+    >>> net(torch.tensor([1.0, 0.0]))  # y' = z, z' = -y; exact is (0.8776, -0.4794)
+    tensor([ 0.8824, -0.4706])
     """
 
     solver: str = "newton"
@@ -333,12 +348,6 @@ class ImplicitMidpoint(Scheme):
     def __post_init__(self) -> None:
         if self.solver not in ("newton", "fixed-point"):
             raise HdnnError(f"solver is 'newton' or 'fixed-point', got {self.solver!r}")
-        if not isinstance(self.max_iterations, int) or self.max_iterations < 1:
-            raise HdnnError(f"max_iterations is a positive integer, got {self.max_iterations!r}")
-        if self.tolerance is not None and not (
-            isinstance(self.tolerance, float) and self.tolerance > 0
-        ):
-            raise HdnnError(f"tolerance is a positive number or None, got {self.tolerance!r}")
 
     def lower(self, field: Field) -> Steps:
         return (Flow(partial(self._advance, field.couples_pixels), invertible=True),)

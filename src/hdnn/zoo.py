@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import (
-    STRUCTURES,
     Activation,
     ActivationField,
     Field,
@@ -19,6 +18,7 @@ from hdnn.fields import (
     HamiltonianField,
     Interconnection,
     InverseTranspose,
+    Layout,
     Learned,
     Pattern,
     Weights,
@@ -40,16 +40,21 @@ class Architecture:
     """A composition of structure, J and scheme under a name.
 
     Args:
-        name: as the paper writes it.
-        equation: its layer equation, for people.
-        structure: structure of K, by name or as a function of the width.
-        J: a named or given interconnection, "inverse" for J K' = I, or None for a baseline.
-        scheme: its own scheme.
-        bias: pattern of the bias in the general form, where it differs.
+        name: the name that `network` takes, as the paper writes it.
+        equation: its layer equation, shown to people.
+        structure: the structure of K: a name of `hdnn.fields.STRUCTURES`, or a function of the
+            width that gives a `Pattern`.
+        J: "J1" or "J2", a function of the width that gives a skew matrix, "inverse" for J K' = I,
+            or None for a baseline y' = sigma(K y + b).
+        scheme: the scheme that it has unless another is asked for.
+        bias: the pattern of the bias in the general form sigma(K y + b), as a function of the
+            width; None where it is the bias of the layer equation. Only MS1 has one.
 
     >>> from hdnn.zoo import ARCHITECTURES
-    >>> ARCHITECTURES["H1"].structure, ARCHITECTURES["H1"].J
-    ('dense', 'J1')
+    >>> for name in ("H1", "MS3"):
+    ...     print(ARCHITECTURES[name].equation)
+    y += h J1 K' tanh(K y + b)
+    y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)
     """
 
     name: str
@@ -59,22 +64,39 @@ class Architecture:
     scheme: Scheme = field(default_factory=ForwardEuler)
     bias: Callable[[int], Pattern] | None = None
 
-    def interconnection(self, n: int) -> str | Tensor | Interconnection:
-        """Its J for width n.
 
-        Args:
-            n: the width.
-
-        Returns:
-            A name, a matrix ``(n, n)``, or an interconnection.
-        """
-        assert self.J is not None
-        if callable(self.J):
-            return Fixed(self.J(n), name=self.name)
-        return InverseTranspose() if self.J == "inverse" else self.J
-
-
-ARCHITECTURES: dict[str, Architecture] = {}
+ARCHITECTURES: dict[str, Architecture] = {
+    row.name: row
+    for row in (
+        Architecture(
+            "MS1",
+            "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
+            "off-diagonal-skew",
+            "inverse",
+            Verlet("z"),
+            _ms1_bias,
+        ),
+        Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew", "inverse"),
+        Architecture(
+            "MS3",
+            "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
+            "off-diagonal",
+            "J1",
+            Verlet("y"),
+        ),
+        Architecture("H1", "y += h J1 K' tanh(K y + b)", "dense", "J1"),
+        Architecture("H2", "y += h J2 K' tanh(K y + b)", "dense", "J2"),
+        Architecture(
+            "HS",
+            "y += h X K2' tanh(K2 z + b2);  z -= h X' K1' tanh(K1 y + b1)",
+            "block-diagonal",
+            "J1",
+            SemiImplicitEuler("y"),
+        ),
+        Architecture("FCNN", "y = tanh(K y + b)", scheme=DirectMap()),
+        Architecture("ResNet", "y += h tanh(K y + b)"),
+    )
+}
 """The catalog, by name; add to it with `register`."""
 
 
@@ -85,49 +107,17 @@ def register(architecture: Architecture) -> Architecture:
         architecture: the new row; one of the same name is replaced.
 
     Returns:
-        The same.
+        The same architecture.
 
     >>> import hdnn
     >>> from hdnn.zoo import ARCHITECTURES, Architecture, register
     >>> _ = register(Architecture("Mine", "y += h J2 K' tanh(K y + b)", "skew", J="J2"))
-    >>> hdnn.network("Mine", features=4, layers=3, T=1.0).K.shape
-    torch.Size([3, 4, 4])
+    >>> hdnn.network("Mine", features=4, layers=3, T=1.0).parameters_per_layer
+    10
     >>> _ = ARCHITECTURES.pop("Mine")
     """
     ARCHITECTURES[architecture.name] = architecture
     return architecture
-
-
-for _row in (
-    Architecture(
-        "MS1",
-        "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
-        "off-diagonal-skew",
-        "inverse",
-        Verlet("z"),
-        _ms1_bias,
-    ),
-    Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew", "inverse"),
-    Architecture(
-        "MS3",
-        "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
-        "off-diagonal",
-        "J1",
-        Verlet("y"),
-    ),
-    Architecture("H1", "y += h J1 K' tanh(K y + b)", "dense", "J1"),
-    Architecture("H2", "y += h J2 K' tanh(K y + b)", "dense", "J2"),
-    Architecture(
-        "HS",
-        "y += h X K2' tanh(K2 z + b2);  z -= h X' K1' tanh(K1 y + b1)",
-        "block-diagonal",
-        "J1",
-        SemiImplicitEuler("y"),
-    ),
-    Architecture("FCNN", "y = tanh(K y + b)", scheme=DirectMap()),
-    Architecture("ResNet", "y += h tanh(K y + b)"),
-):
-    register(_row)
 
 
 def architecture(name: str | Architecture) -> Architecture:
@@ -225,8 +215,11 @@ def network(
             and step.
 
     >>> net = network("H1", features=4, layers=64, T=1.2)
-    >>> net.K.shape, net.h, net.J.shape
-    (torch.Size([64, 4, 4]), 0.01875, torch.Size([4, 4]))
+    >>> net.K.shape, net.h, net.parameters_per_layer
+    (torch.Size([64, 4, 4]), 0.01875, 20)
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> network("MS3", features=2, layers=4, T=1.0, generator=draw)(torch.tensor([1.0, 2.0]))
+    tensor([2.1483, 1.2925], grad_fn=...)
     >>> images = network("H1", channels=8, kernel=3, layers=4, T=0.5)
     >>> images.K.shape, images(torch.zeros(2, 8, 14, 14)).shape
     (torch.Size([4, 8, 8, 3, 3]), torch.Size([2, 8, 14, 14]))
@@ -246,13 +239,11 @@ def network(
         dtype=dtype,
         device=device,
     )
-    if X is not None and row.name != "HS":
-        raise HdnnError(f"X is the interconnection of HS; {row.name} has none, leave it out")
     dynamics: Field
-    if row.J is None:
+    if row.J is None and X is None:
         dynamics = ActivationField(weights, activation=activation)
     else:
-        J = row.interconnection(weights.layout.width) if X is None else _bipartite(weights, X)
+        J = _interconnection(row, weights.layout, X)
         dynamics = HamiltonianField(J, weights, activation=activation)
     return HamiltonianNetwork(
         dynamics,
@@ -267,12 +258,19 @@ def network(
     )
 
 
-def _bipartite(weights: Weights, X: Tensor | str) -> Interconnection:
-    n = weights.layout.width
+def _interconnection(
+    row: Architecture, layout: Layout, X: Tensor | str | None
+) -> str | Interconnection:
+    """The J of an architecture; of HS with an X it is [0 X; -X' 0]."""
+    if X is not None and row.name != "HS":
+        raise HdnnError(f"X is the interconnection of HS; {row.name} has none, leave it out")
     if isinstance(X, str):
         if X != "learned":
             raise HdnnError(f"X is a matrix or 'learned', got {X!r}")
-        ensemble = weights.layout.ensemble
-        return Learned(n, "off-diagonal-skew", ensemble=ensemble, dtype=weights.theta.dtype)
-    # A zero of X is a value: another X may be loaded.
-    return Fixed(canonical(n, X), name="X", support=STRUCTURES["off-diagonal-skew"](n).support)
+        return Learned(layout.width, "off-diagonal-skew", ensemble=layout.ensemble)
+    if X is not None:
+        return Fixed(canonical(layout.width, X), name="X")
+    if callable(row.J):
+        return Fixed(row.J(layout.width), name=row.name)
+    assert row.J is not None
+    return InverseTranspose() if row.J == "inverse" else row.J

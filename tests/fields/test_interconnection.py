@@ -7,20 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import hdnn
 from catalogue import build
 from hdnn.errors import HdnnError
-from hdnn.fields import (
-    Fixed,
-    HamiltonianField,
-    InverseTranspose,
-    Learned,
-    Weights,
-    canonical,
-    signs,
-)
+from hdnn.fields import HamiltonianField, InverseTranspose, Learned, Weights, canonical, signs
 
 
 @pytest.mark.parametrize(
@@ -30,27 +21,22 @@ from hdnn.fields import (
         (np.full((4, 4), np.nan), "skew"),
         (np.stack([signs(4).numpy(), np.ones((4, 4))]), "skew"),
         (signs(6).numpy(), r"\(4, 4\)"),
-        (Fixed(signs(6)), "4"),
         (Learned(6), "4"),
         (np.zeros((3, 4)), r"\(3, 4\)"),
-        (np.zeros(4), r"\(4,\)"),
         (np.zeros((5, 4, 4)), "5 layers"),
-        ([["a"]], "J"),
         ("J3", "J1, J2"),
         (InverseTranspose(), "K is 'dense'"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
 )
-def test_an_impossible_J_raises(J: Any, message: str) -> None:
+def test_impossible_J_raises(J: Any, message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         HamiltonianField(J, Weights("dense", features=4, layers=2))
 
 
 @pytest.mark.parametrize("structure", ["skew", "off-diagonal-skew"])
 @pytest.mark.parametrize("layers", [None, 3])
-def test_a_learned_J_starts_where_it_is_told_and_stays_skew(
-    structure: str, layers: int | None
-) -> None:
+def test_learned_J_starts_at_init_and_stays_skew(structure: str, layers: int | None) -> None:
     start = canonical(6, torch.randn(3, 3))
     J = Learned(6, structure, layers=layers, init=start)
     torch.testing.assert_close(J.matrix(), start.expand_as(J.matrix()), rtol=0, atol=0)
@@ -68,33 +54,19 @@ def test_the_zeros_of_X_are_values_not_structure() -> None:
     assert torch.equal(net(y), other(y))
 
 
-@pytest.mark.parametrize("name", ["MS1", "MS2"])
-def test_a_singular_K_has_no_J_but_the_network_runs(name: str) -> None:
-    net = build(name, features=4, layers=3)
+@pytest.mark.parametrize(("name", "features"), [("MS1", 4), ("MS2", 4), ("MS2", 5)])
+def test_singular_K_has_no_J_but_the_network_runs(name: str, features: int) -> None:
+    net = build(name, features=features)
     with torch.no_grad():
         net.field.weights.theta[1].zero_()
-    with pytest.raises(HdnnError, match="K_1 is singular"):
+    message = "K_1 is singular" if features == 4 else "odd width.*augment"
+    with pytest.raises(HdnnError, match=message):
         _ = net.J
-    assert net(torch.randn(2, 4)).shape == (2, 4)
+    assert net(torch.randn(2, features)).shape == (2, features)
 
 
-def test_a_skew_K_of_odd_width_is_always_singular() -> None:
-    net = build("MS2", features=5)
-    with pytest.raises(HdnnError, match=r"odd width.*augment"):
-        _ = net.J
-    assert net(torch.randn(2, 5)).shape == (2, 5)
-
-
-# --- J(y, t) --------------------------------------------------------------------------------------
-
-
-def growing(y: Tensor, t: Tensor | float) -> Tensor:
-    return (1 + y.square().sum(-1))[..., None, None] * signs(4).to(y)
-
-
-def network(function: Any) -> hdnn.HamiltonianNetwork:
-    field = HamiltonianField(function, Weights("dense", features=4, layers=3))
-    return hdnn.HamiltonianNetwork(field, T=1.0)
+def field_of(function: Any) -> HamiltonianField:
+    return HamiltonianField(function, Weights("dense", features=4, layers=3))
 
 
 @pytest.mark.parametrize(
@@ -107,15 +79,13 @@ def network(function: Any) -> hdnn.HamiltonianNetwork:
     ],
     ids=["not skew", "not finite", "narrow", "a number"],
 )
-def test_a_function_that_gives_no_J_raises_where_the_field_is_built(
-    function: Any, message: str
-) -> None:
+def test_function_that_gives_no_J_raises(function: Any, message: str) -> None:
     with pytest.raises(HdnnError, match=message):
-        network(function)
+        field_of(function)
 
 
-def test_J_raises_where_it_depends_on_the_state_and_for_baselines() -> None:
-    for net in (network(growing), build("ResNet"), build("FCNN")):
-        with pytest.raises(HdnnError):
+def test_J_of_the_state_and_of_baselines_raises() -> None:
+    field = field_of(lambda y, t: (1 + y.square().sum(-1))[..., None, None] * signs(4).to(y))
+    for net in (hdnn.HamiltonianNetwork(field, T=1.0), build("ResNet"), build("FCNN")):
+        with pytest.raises(HdnnError, match=r"depends on the state|is a baseline"):
             _ = net.J
-        assert "J" not in dir(net)  # tools read every name that dir gives

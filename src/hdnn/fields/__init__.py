@@ -1,8 +1,7 @@
-"""What the dynamics are: J (`interconnection`), K, b (`weights`), H (`hamiltonian`, `energy`)."""
+"""What the dynamics are: J (`interconnection`), K, b (`weights`), H (`field`, `hamiltonian`)."""
 
 from hdnn.fields.activations import ACTIVATIONS, Activation
-from hdnn.fields.energy import EnergyField
-from hdnn.fields.field import Field
+from hdnn.fields.field import EnergyField, Field
 from hdnn.fields.hamiltonian import ActivationField, HamiltonianField, LayerField
 from hdnn.fields.interconnection import (
     MATRICES,

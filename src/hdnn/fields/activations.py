@@ -21,16 +21,17 @@ class Activation:
     """An activation and its energy, both applied element by element.
 
     Args:
-        name: its name in the catalog.
-        function: sigma.
-        energy: a function whose derivative is sigma.
-        odd: whether sigma(-x) = -sigma(x).
+        name: the key of the catalog, shown by `repr`.
+        function: sigma, a function of a tensor that returns one of the same shape.
+        energy: E, a function of a tensor whose derivative is sigma.
+        odd: whether sigma(-x) = -sigma(x); the layer equation of MS1 needs it.
 
     >>> import torch
     >>> from hdnn.fields import Activation
-    >>> identity = Activation("identity", lambda x: x, lambda x: x.square() / 2)
-    >>> float(identity.energy(torch.tensor(3.0)))
-    4.5
+    >>> cube = Activation("cube", lambda x: x**3, lambda x: x**4 / 4)
+    >>> x = torch.tensor(2.0)
+    >>> float(cube.function(x)), float(cube.energy(x))
+    (8.0, 4.0)
     """
 
     name: str
@@ -41,7 +42,7 @@ class Activation:
 
 def _log_cosh(x: Tensor) -> Tensor:
     # log(1 + exp(-2x)) + x neither overflows for large |x| nor loses derivatives at 0; beyond the
-    # threshold the exponential is below the rounding of either dtype.
+    # threshold the exponential is below the rounding of float64 (torch's default of 20 is not).
     return F.softplus(-2 * x, threshold=40) + x - math.log(2.0)
 
 
@@ -51,10 +52,6 @@ def _relu_energy(x: Tensor) -> Tensor:
 
 def _arctan_energy(x: Tensor) -> Tensor:
     return x * torch.atan(x) - torch.log1p(x.square()) / 2
-
-
-def _softsign(x: Tensor) -> Tensor:
-    return x / (1 + x.abs())
 
 
 def _softsign_energy(x: Tensor) -> Tensor:
@@ -89,7 +86,7 @@ ACTIVATIONS: dict[str, Activation] = {
         Activation("relu", torch.relu, _relu_energy, odd=False),
         Activation("identity", _identity, _half_square),
         Activation("arctan", torch.atan, _arctan_energy),
-        Activation("softsign", _softsign, _softsign_energy),
+        Activation("softsign", F.softsign, _softsign_energy),
         Activation("sin", torch.sin, _versine),
         Activation("erf", torch.erf, _erf_energy),
     )
@@ -101,6 +98,6 @@ def activation(name: str | Activation) -> Activation:
     """The activation of a name, or the activation itself."""
     if isinstance(name, Activation):
         return name
-    if not isinstance(name, str) or name not in ACTIVATIONS:
+    if name not in ACTIVATIONS:
         raise unknown_name("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]

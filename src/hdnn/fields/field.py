@@ -1,41 +1,34 @@
-"""What every field has: a velocity for each layer, and perhaps the form of one hidden layer."""
+"""What every field has, a velocity for each layer; and what those with an energy H share.
+
+    y' = (J - R) dH/dy
+
+`EnergyField` takes any H, whose gradient comes from autograd; the H of the paper, with weights K
+and b, is in `hamiltonian`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import HdnnError
-from hdnn.fields.interconnection import GivenJ, StateDependent, as_values, interconnection
-from hdnn.fields.layout import Layout
+from hdnn.errors import HdnnError, IncompatibleError
+from hdnn.fields.interconnection import (
+    GivenJ,
+    InverseTranspose,
+    StateDependent,
+    as_values,
+    interconnection,
+)
+from hdnn.fields.layout import Layout, layout_of
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Stage, Step, Time, Values, Velocity
 
-
-def listed(thing: object, names: Iterable[str], optional: Collection[str]) -> list[str]:
-    """Names of attributes, without the optional ones that this thing does not have.
-
-    Tools ask for every name that `dir` gives: an editor's completion, torch.jit.trace.
-
-    Args:
-        thing: whose attributes they are.
-        names: all of them.
-        optional: properties that may raise HdnnError.
-    """
-
-    def has(name: str) -> bool:
-        try:
-            getattr(thing, name)
-        except HdnnError:
-            return False
-        return True
-
-    return [name for name in names if name not in optional or has(name)]
+Energy = Callable[[Tensor, Time], Tensor]
+LayerEnergy = Callable[[int, Time, Tensor], Tensor]
 
 
 class Field(nn.Module, ABC):
@@ -58,8 +51,8 @@ class Field(nn.Module, ABC):
     separable: bool = False
     couples_pixels: bool = False
 
-    def __dir__(self) -> list[str]:
-        return listed(self, super().__dir__(), ("J",))
+    # torch.jit.trace reads every property; this one raises where there is no J.
+    __jit_unused_properties__ = ("J",)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -80,7 +73,7 @@ class Field(nn.Module, ABC):
 
         Args:
             part: "y" or "z" moves that half of the state only, None all of it.
-            factor: on the step.
+            factor: a number that multiplies the step.
             carry: 1 adds to the state, 0 replaces it.
 
         Returns:
@@ -100,15 +93,15 @@ class Field(nn.Module, ABC):
         return Values(h)
 
     def velocity(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """The right-hand side of the ODE of a layer at time t, in the shape of y.
+        """The right-hand side of the ODE of a layer at time t.
 
         Args:
             y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
-            t: the time.
+            layer: the number j of the layer, from 0.
+            t: the time, for a J(y, t) or H(y, t) that depends on it.
 
         Returns:
-            The shape of y.
+            f(y), in the shape of y.
         """
         x, restore = self.layout.flatten(y)
         return restore(self.velocity_fn()(layer, t, x))
@@ -126,7 +119,6 @@ class InterconnectedField(Field):
     Attributes:
         interconnection: J of every layer.
         R: the dissipation, or None.
-        support: ``(n, n)``, where J - R can be other than zero.
     """
 
     R: Tensor | None
@@ -137,25 +129,20 @@ class InterconnectedField(Field):
         super().__init__()
         self.layout = layout
         self.interconnection = interconnection(J, layout.width).to(like)
-        if isinstance(self.interconnection, StateDependent) and not like.is_meta:
-            size = 2 * layout.width
-            some = torch.linspace(-1, 1, size).reshape(2, -1).to(like)
-            self.interconnection.check(some.expand(*layout.lead, 2, -1))
-        R = None if dissipation is None else check_dissipation(dissipation, layout.width)
-        self.support = self.interconnection.support(layout.width)
-        if R is not None:
-            # On the device meta it has no numbers, so it may be anything.
-            own = np.ones_like(self.support) if R.is_meta else (R != 0).cpu().numpy()
-            self.support = self.support | own
-        self.register_buffer("R", None if R is None else R.to(like))
+        if isinstance(self.interconnection, StateDependent):
+            # Two states, so that a J(y, t) that forgets the batch is found out by its shape.
+            states = torch.linspace(-1, 1, 2 * layout.width).reshape(2, -1).to(like)
+            self.interconnection.check(states.expand(*layout.lead, 2, -1))
+        R = None if dissipation is None else _dissipation(dissipation, layout.width).to(like)
+        self.register_buffer("R", R)
 
     @property
-    @abstractmethod
     def J(self) -> Tensor:
         """``(n, n)`` where constant, ``([E,] L, n, n)`` where every layer has its own."""
+        return self.interconnection.matrix()
 
     @abstractmethod
-    def energy_fn(self) -> Callable[[int, Time, Tensor], Tensor]:
+    def energy_fn(self) -> LayerEnergy:
         """H ``([E,] B)`` of canonical states, with the weights assembled once.
 
         Returns:
@@ -171,18 +158,18 @@ class InterconnectedField(Field):
         """
 
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
-        """J of a layer at the state y: ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+        """J of a layer at the state y.
 
         Args:
-            y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
+            y: states ``(..., n)``.
+            layer: the number j of the layer, from 0.
             t: the time.
 
         Returns:
-            The matrix J.
+            ``(n, n)``, or ``(..., n, n)`` for J(y, t).
         """
         if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.at(y, t)
+            return self.interconnection.function(y, t)
         return self.J if self.interconnection.constant else self.J[..., layer, :, :]
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
@@ -190,7 +177,7 @@ class InterconnectedField(Field):
 
         Args:
             y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
+            layer: the number j of the layer, from 0.
             t: the time.
 
         Returns:
@@ -204,28 +191,23 @@ class InterconnectedField(Field):
 
         Args:
             y: states ``(..., n)`` or ``(B, n, *spatial)``.
-            layer: j, from 0.
+            layer: the number j of the layer, from 0.
             t: the time.
 
         Returns:
-            The shape of y.
+            The gradient, in the shape of y.
         """
         x, restore = self.layout.flatten(y)
         return restore(self.gradient_fn()(layer, t, x))
 
-    def interconnected_fn(self) -> Velocity:
-        """(J - R) dH/dy of canonical states.
-
-        Returns:
-            A function of layer, time and canonical state.
-        """
+    def velocity_fn(self) -> Velocity:
         J, R, layout, gradient = self.interconnection, self.R, self.layout, self.gradient_fn()
         if isinstance(J, StateDependent):
             axis = layout.axis
 
             def velocity(j: int, t: Time, x: Tensor) -> Tensor:
                 g = gradient(j, t, x).movedim(axis, -1).unsqueeze(-1)
-                S = J.at(x.movedim(axis, -1), t)
+                S = J.function(x.movedim(axis, -1), t)
                 return ((S if R is None else S - R) @ g).squeeze(-1).movedim(-1, axis)
 
             return velocity
@@ -233,16 +215,17 @@ class InterconnectedField(Field):
         return lambda j, t, x: matrix_product(of_layer(S, j, layout), gradient(j, t, x))
 
     def effective(self) -> Tensor:
-        """J - R: ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``.
+        """J - R, which multiplies dH/dy.
 
         Returns:
-            What multiplies dH/dy.
+            ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``.
 
         Raises:
             HdnnError: J depends on the state, or is the inverse of K'.
         """
         J = self.interconnection
         S = J.matrix() if self.R is None else J.matrix() - self.R
+        # One J for every network: an axis of layers tells it from J(t), one for every layer.
         return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
 
 
@@ -253,21 +236,71 @@ def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:
     return S if S.ndim == 2 + len(layout.lead) else S.expand(*layout.lead, *S.shape)
 
 
-def check_dissipation(dissipation: Tensor | npt.ArrayLike, n: int) -> Tensor:
+def _dissipation(numbers: Tensor | npt.ArrayLike, n: int) -> Tensor:
     """R as a tensor, checked to be symmetric and positive semidefinite."""
-    R = as_values(dissipation).to(torch.float64)
+    R = as_values(numbers).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
     if R.is_meta:  # a shape without numbers
         return R
-    if not bool(torch.isfinite(R).all()):
-        raise HdnnError("the dissipation R must be finite")
-    scale = max(1.0, float(R.abs().max()))
-    if float((R - R.mT).abs().max()) > 1e-6 * scale:
-        raise HdnnError("the dissipation R must be symmetric; use (R + R') / 2")
-    smallest = float(torch.linalg.eigvalsh((R + R.mT) / 2)[0])
-    if smallest < -1e-6 * scale:
+    tolerance = 1e-6 * max(1.0, float(R.abs().max()))
+    symmetric = bool((R - R.mT).abs().max() <= tolerance)  # also False for NaN and infinity
+    if not symmetric or float(torch.linalg.eigvalsh(R)[0]) < -tolerance:
         raise HdnnError(
-            f"the dissipation R must be positive semidefinite, but has eigenvalue {smallest:.3g}"
+            "the dissipation R must be finite, symmetric and positive semidefinite; "
+            "A @ A.T is, for any matrix A"
         )
     return (R + R.mT) / 2
+
+
+class EnergyField(InterconnectedField):
+    """y' = (J - R) dH/dy for any energy H(y, t), a torch callable; the gradient is autograd's.
+
+    Args:
+        J: a name ("J1", "J2"), a skew matrix ``(n, n)``, a stack ``(L, n, n)`` for J(t), a callable
+            J(y, t), or an `Interconnection`.
+        energy: H, ``(canonical state, t) -> (..)`` with one number for every sample. It may be a
+            module with parameters, which are trained with the network.
+        features: the width n of states ``(..., n)``.
+        channels: instead of features, the width n of states ``(B, n, *spatial)``.
+        ensemble: the number E of networks side by side, on states ``(E, ..., n)``.
+        separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
+        dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+        dtype: of J and R; None is torch's default dtype.
+
+    Raises:
+        HdnnError: the width is impossible, or J does not suit it.
+
+    >>> pendulum = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
+    >>> pendulum.velocity(torch.tensor([0.0, 1.0]))
+    tensor([1., -0.])
+    """
+
+    function: Energy
+
+    def __init__(
+        self,
+        J: GivenJ,
+        energy: Energy,
+        *,
+        features: int | None = None,
+        channels: int | None = None,
+        ensemble: int | None = None,
+        separable: bool = False,
+        dissipation: Tensor | npt.ArrayLike | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if isinstance(J, InverseTranspose):
+            raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
+        layout = layout_of(features, channels, ensemble)
+        super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
+        self.layers = self.interconnection.layers
+        self.function, self.separable = energy, separable
+        if separable and not (self.interconnection.bipartite and self.R is None):
+            raise IncompatibleError("a separable field needs J = [0 X; -X' 0] and no dissipation")
+
+    def energy_fn(self) -> LayerEnergy:
+        return lambda j, t, x: self.function(x, t)
+
+    def gradient_fn(self) -> Velocity:
+        return lambda j, t, x: torch.func.grad(lambda v: self.function(v, t).sum())(x)

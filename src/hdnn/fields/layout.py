@@ -24,10 +24,10 @@ class Layout:
     """The width of a state, and the size of an ensemble, if any.
 
     Args:
-        width: n.
-        channels: whether states are ``(B, n, *spatial)``, or ``(..., n)``.
-        ensemble: E, the number of networks that run side by side, or None.
-        spatial: how many axes follow the channels; None for any number.
+        width: the number n of features or channels of a state.
+        channels: True for states ``(B, n, *spatial)``, False for states ``(..., n)``.
+        ensemble: the number E of networks that run side by side, or None for a single network.
+        spatial: the number of axes after the channels; None allows any number.
 
     >>> import hdnn
     >>> print(hdnn.network("H1", channels=8, layers=2, T=1.0).field.layout)
@@ -85,7 +85,7 @@ class Layout:
             HdnnError: the shape of y is not this layout's.
         """
         if y.ndim == 2 and self.ensemble is None and not self.channels and y.shape[1] == self.width:
-            return y, _same  # by far the most frequent
+            return y, _same  # the most frequent case first: this runs at every call
         self.check(y)
         if self.ensemble is not None and y.shape[0] != self.ensemble:
             y = y.expand(self.ensemble, *y.shape[1:])  # one batch for all
@@ -117,10 +117,7 @@ def _same(x: Tensor) -> Tensor:
 
 
 def layout_of(
-    features: int | None,
-    channels: int | None,
-    ensemble: int | None = None,
-    spatial: int | None = None,
+    features: int | None, channels: int | None, ensemble: int | None, spatial: int | None = None
 ) -> Layout:
     """The layout of ``features=n`` or ``channels=n``: exactly one of the two is given."""
     if (features is None) == (channels is None):
@@ -128,15 +125,13 @@ def layout_of(
             "give exactly one of features, states (..., n), and channels, states (B, n, *spatial); "
             f"got features={features}, channels={channels}"
         )
-    width = channels if features is None else features
-    if not is_count(width):
-        raise HdnnError(f"a width is a positive integer, got {width!r:.40}")
-    if ensemble is not None and not is_count(ensemble):
-        raise HdnnError(f"ensemble is a positive integer or None, got {ensemble!r:.40}")
-    assert isinstance(width, int)
-    return Layout(width, features is None, ensemble, spatial)
+    sizes = {"features": features, "channels": channels, "ensemble": ensemble}
+    for name, size in sizes.items():
+        if size is not None and not is_count(size):
+            raise HdnnError(f"{name} must be a positive integer, got {size!r:.40}")
+    return Layout(features or channels or 0, features is None, ensemble, spatial)
 
 
 def is_count(value: object, least: int = 1) -> bool:
-    """Whether a value is an integer of at least so much; True is none."""
+    """Whether a value is an integer of at least `least`; a bool is not."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

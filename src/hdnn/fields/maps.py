@@ -8,6 +8,7 @@ scheme, the reference backend and the analysis only ask for K x and K' s.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,9 @@ class LinearMap(nn.Module, ABC):
     ``([E,] B, units, *spatial)``.
 
     Args:
-        width: n, of what it reads.
-        units: m, the number of hidden units.
-        size: parameters of a layer.
+        width: the number n of features or channels that it reads.
+        units: the number m of hidden units that it writes.
+        size: the number of parameters of a layer.
 
     >>> import torch
     >>> from hdnn.fields import Matrix, Pattern
@@ -41,6 +42,7 @@ class LinearMap(nn.Module, ABC):
     def __init__(self, width: int, units: int, size: int) -> None:
         super().__init__()
         self.width, self.units, self.size = width, units, size
+        self.name = type(self).__name__  # in messages
 
     def assemble(self, theta: Tensor) -> Tensor:
         """What `multiply` and `adjoint` take, of all layers at once; by default theta itself.
@@ -109,11 +111,6 @@ class LinearMap(nn.Module, ABC):
     def support(self) -> npt.NDArray[np.bool_]:
         """``(units, width)``: which features a hidden unit can depend on."""
         return np.ones((self.units, self.width), dtype=bool)
-
-    @property
-    def name(self) -> str:
-        """How messages call it."""
-        return type(self).__name__
 
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments, for `hdnn.save`.
@@ -287,7 +284,8 @@ class BlockDiagonal(LinearMap):
     """[K1 0; 0 K2] of any two maps: K1 reads y, K2 reads z, so that splitting schemes apply.
 
     Args:
-        first, second: the two maps.
+        first: K1, which maps the first features (y) to the first units.
+        second: K2, which maps the other features (z) to the other units.
 
     >>> from hdnn.fields import STRUCTURES
     >>> K = BlockDiagonal(Matrix(STRUCTURES["dense"](2)), Matrix(STRUCTURES["skew"](2)))
@@ -296,33 +294,36 @@ class BlockDiagonal(LinearMap):
     """
 
     def __init__(self, first: LinearMap, second: LinearMap) -> None:
-        maps = (first, second)
-        super().__init__(*(sum(getattr(m, k) for m in maps) for k in ("width", "units", "size")))
+        width, units = first.width + second.width, first.units + second.units
+        super().__init__(width, units, first.size + second.size)
         self.first, self.second = _Part(first, 0), _Part(second, first.size)
 
     @property
     def support(self) -> npt.NDArray[np.bool_]:
-        (m, n), mask = self.first.support.shape, np.zeros((self.units, self.width), dtype=bool)
+        m, n = self.first.units, self.first.width
+        mask = np.zeros((self.units, self.width), dtype=bool)
         mask[:m, :n], mask[m:, n:] = self.first.support, self.second.support
         return mask
 
+    def _parts(self, K: Tensor, x: Tensor, cut: int) -> Iterator[tuple[LinearMap, Tensor, Tensor]]:
+        """The two maps, their parameters, and what they are applied to."""
+        y, z = x.tensor_split([cut], K.ndim)  # the axis right after the samples
+        for part, v in ((self.first, y), (self.second, z)):
+            yield part, part.assemble(K), v
+
     def multiply(self, K: Tensor, x: Tensor) -> Tensor:
-        return self._each("multiply", K, x, self.first.width)
+        parts = self._parts(K, x, self.first.width)
+        return torch.cat([part.multiply(k, v) for part, k, v in parts], K.ndim)
 
     def adjoint(self, K: Tensor, s: Tensor) -> Tensor:
-        return self._each("adjoint", K, s, self.first.units)
-
-    def _each(self, name: str, K: Tensor, x: Tensor, cut: int) -> Tensor:
-        axis = K.ndim  # right after the samples
-        y, z = x.split([cut, x.shape[axis] - cut], axis)
-        pairs = ((self.first, y), (self.second, z))
-        return torch.cat([getattr(part, name)(part.assemble(K), v) for part, v in pairs], axis)
+        parts = self._parts(K, s, self.first.units)
+        return torch.cat([part.adjoint(k, v) for part, k, v in parts], K.ndim)
 
     def block(self, units: Codes, columns: Codes) -> LinearMap | None:
-        ranges = ((self.first, 0, 0), (self.second, self.first.units, self.first.width))
-        for part, unit, column in ranges:
-            own = np.arange(unit, unit + part.units), np.arange(column, column + part.width)
-            if np.array_equal(units, own[0]) and np.array_equal(columns, own[1]):
+        first, second = self.first, self.second
+        for part, unit, column in ((first, 0, 0), (second, first.units, first.width)):
+            rows, own = np.arange(part.units) + unit, np.arange(part.width) + column
+            if np.array_equal(units, rows) and np.array_equal(columns, own):
                 return part
         return None
 
@@ -332,11 +333,7 @@ class _Part(LinearMap):
 
     def __init__(self, inner: LinearMap, start: int) -> None:
         super().__init__(inner.width, inner.units, inner.size)
-        self.inner, self.start = inner, start
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
+        self.inner, self.start, self.name = inner, start, inner.name
 
     @property
     def support(self) -> npt.NDArray[np.bool_]:

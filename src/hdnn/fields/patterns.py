@@ -25,13 +25,14 @@ class Pattern:
     """A table of signed parameter numbers, starting at 1; 0 marks a structural zero.
 
     Args:
-        code: ``(rows, columns)`` for matrices, ``(n,)`` for biases, ``(o, i, u, v)`` for kernels.
-        size: number of parameters that the numbers refer to.
+        code: the table: ``(rows, columns)`` for matrices, ``(n,)`` for biases, ``(o, i, u, v)`` for
+            kernels.
+        size: the number of parameters; a block of a pattern may use only some of them.
 
-    >>> import numpy as np
     >>> from hdnn.fields import Pattern
-    >>> Pattern.of(np.array([[0, 1], [-1, 0]])).size  # a skew 2 x 2 matrix has one parameter
-    1
+    >>> skew = Pattern.of([[0, 1], [-1, 0]])
+    >>> skew.size, skew.repeats.tolist()  # one parameter, which stands in two places
+    (1, [2.0])
     """
 
     code: Codes
@@ -56,16 +57,11 @@ class Pattern:
             raise HdnnError(
                 f"a pattern holds signed integers (0: zero, +-k: +-parameter k), got {table.dtype}"
             )
-        number = np.abs(table)
-        size = int(number.max(initial=0))
-        good = size <= table.size and number.min(initial=0) == 0  # |-2^63| is negative
-        if good:
-            used = np.zeros(size + 1, dtype=bool)
-            used[number] = True
-            good = bool(used[1:].all())
-        if not good:
-            raise HdnnError(f"a pattern must use every parameter number from 1 to {size}")
-        return cls(table.astype(np.int64), size)
+        numbers = np.unique(np.abs(table))
+        numbers = numbers[numbers != 0]
+        if not np.array_equal(numbers, np.arange(1, len(numbers) + 1)):
+            raise HdnnError("a pattern must use every parameter number from 1 to the largest one")
+        return cls(table.astype(np.int64), len(numbers))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -95,11 +91,6 @@ class Pattern:
         return first - 1 if run else None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether theta in its own order already is the assembled array."""
-        return self.first == 0 and self.code.size == self.size
-
-    @property
     def repeats(self) -> npt.NDArray[np.float64]:
         """``(size,)``: how often every parameter stands in the assembled array."""
         counts = np.bincount(np.abs(self.code.ravel()), minlength=self.size + 1)
@@ -125,31 +116,35 @@ class Pattern:
         return Pattern(code if columns is None else code[:, columns], self.size)
 
 
-def _numbered(*shape: int, start: int = 1) -> Codes:
-    return np.arange(start, start + int(np.prod(shape)), dtype=np.int64).reshape(shape)
+def _numbered(*shape: int) -> Codes:
+    """1, 2, 3, ... in reading order."""
+    return np.arange(1, 1 + int(np.prod(shape)), dtype=np.int64).reshape(shape)
 
 
 def _adjoint(code: Codes) -> Codes:
+    """K': rows and columns change places, kernels turn by 180 degrees."""
     return np.flip(code.swapaxes(0, 1), axis=tuple(range(2, code.ndim)))
 
 
-def _blocks(*rows: tuple[Codes, Codes]) -> Codes:
+def _blocks(*rows: tuple[Codes, Codes]) -> Pattern:
     """[A B; C D], of matrices or of kernels: np.block, but over the first two axes."""
-    return np.concatenate([np.concatenate(row, axis=1) for row in rows], axis=0)
+    return Pattern.of(np.concatenate([np.concatenate(row, axis=1) for row in rows], axis=0))
 
 
-def _space(kernel: int) -> tuple[int, ...]:
+def space_of(kernel: int) -> tuple[int, ...]:
     """The axes of a structure after rows and columns: none for matrices."""
     return () if kernel == 1 else (kernel, kernel)
 
 
-def _half(n: int) -> int:
+def _half_blocks(n: int, kernel: int) -> tuple[Codes, Codes, Codes]:
+    """K1 and K2, which map one half of the state each, and a block of zeros."""
     if n % 2:
         raise HdnnError(
             f"this structure splits the state into halves (y, z) and needs an even width, got {n}; "
             f"augment the features by one to {n + 1}"
         )
-    return n // 2
+    K1, K2 = _numbered(2, n // 2, n // 2, *space_of(kernel))
+    return K1, K2, np.zeros_like(K1)
 
 
 def plain(*shape: int) -> Pattern:
@@ -159,7 +154,7 @@ def plain(*shape: int) -> Pattern:
 
 def dense(n: int, kernel: int = 1) -> Pattern:
     """Anything: n^2 k^2 parameters."""
-    return plain(n, n, *_space(kernel))
+    return plain(n, n, *space_of(kernel))
 
 
 def skew(n: int, kernel: int = 1) -> Pattern:
@@ -172,7 +167,8 @@ def skew(n: int, kernel: int = 1) -> Pattern:
     >>> skew(1, kernel=3).code.tolist()
     [[[[1, 2, 3], [4, 0, -4], [-3, -2, -1]]]]
     """
-    place = _numbered(n, n, *_space(kernel))
+    # An entry before its adjoint in reading order is a parameter; one that is its own adjoint, 0.
+    place = _numbered(n, n, *space_of(kernel))
     code = np.where(place < _adjoint(place), 1, 0)
     code[code > 0] = _numbered(int(code.sum()))
     return Pattern.of(code - _adjoint(code))
@@ -180,24 +176,20 @@ def skew(n: int, kernel: int = 1) -> Pattern:
 
 def off_diagonal_skew(n: int, kernel: int = 1) -> Pattern:
     """[0 K0; -K0' 0]: n^2 k^2/4 parameters (MS1; with K0 = X also the J of HS)."""
-    half = _half(n)
-    K0 = _numbered(half, half, *_space(kernel))
-    zero = np.zeros_like(K0)
-    return Pattern.of(_blocks((zero, K0), (-_adjoint(K0), zero)))
+    K0, _, zero = _half_blocks(n, kernel)
+    return _blocks((zero, K0), (-_adjoint(K0), zero))
 
 
 def off_diagonal(n: int, kernel: int = 1) -> Pattern:
     """[0 K1; K2 0]: n^2 k^2/2 parameters (MS3)."""
-    half = _half(n)
-    K1, K2 = _numbered(2, half, half, *_space(kernel))
-    return Pattern.of(_blocks((np.zeros_like(K1), K1), (K2, np.zeros_like(K2))))
+    K1, K2, zero = _half_blocks(n, kernel)
+    return _blocks((zero, K1), (K2, zero))
 
 
 def block_diagonal(n: int, kernel: int = 1) -> Pattern:
     """[K1 0; 0 K2]: n^2 k^2/2 parameters (HS)."""
-    half = _half(n)
-    K1, K2 = _numbered(2, half, half, *_space(kernel))
-    return Pattern.of(_blocks((K1, np.zeros_like(K1)), (np.zeros_like(K2), K2)))
+    K1, K2, zero = _half_blocks(n, kernel)
+    return _blocks((K1, zero), (zero, K2))
 
 
 def masked(graph: npt.ArrayLike, kernel: int = 1) -> Pattern:
@@ -211,9 +203,8 @@ def masked(graph: npt.ArrayLike, kernel: int = 1) -> Pattern:
     mask = np.asarray(graph)
     if mask.ndim != 2 or not np.isin(mask, (0, 1)).all():
         raise HdnnError(f"a graph is a matrix of booleans, got shape {mask.shape}, {mask.dtype}")
-    space = _space(kernel)
-    code = np.zeros((*mask.shape, *space), dtype=np.int64)
-    code[mask.astype(bool)] = _numbered(int(mask.sum()), *space)
+    code = np.zeros((*mask.shape, *space_of(kernel)), dtype=np.int64)
+    code[mask.astype(bool)] = _numbered(int(mask.sum()), *space_of(kernel))
     return Pattern.of(code)
 
 

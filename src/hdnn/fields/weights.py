@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import reprlib
 from collections.abc import Callable, Sequence
 from numbers import Real
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.layout import is_count, layout_of
 from hdnn.fields.maps import Assembly, Convolution, LinearMap, Matrix, Patterned, matrices
-from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain
+from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain, space_of
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
 Structure = str | LinearMap | Pattern | Callable[..., Pattern] | npt.ArrayLike
@@ -26,17 +26,19 @@ class Weights(nn.Module):
 
     Args:
         structure: a name of `STRUCTURES`, a boolean graph ``(m, n)``, a `Pattern`, a function of
-            the width (and of the kernel) that gives one, or any `LinearMap`.
-        features, channels: the width n; exactly one of the two.
-        kernel: k, odd: with channels, K is a convolution with a kernel of k x k pixels.
-        layers: L.
-        time_invariant: all layers share K and b.
-        ensemble: E networks side by side: every array gets a leading axis E.
-        bias: pattern of b in the general form, over the biases of the layer equations
-            (None: the same); MS1 needs it.
-        generator, scale: see `reset_parameters`.
-        dtype: of the parameters; None is torch's default.
-        device: of the parameters.
+            the width (with a kernel, of width and kernel) that gives one, or any `LinearMap`.
+        features: the width n of states ``(..., n)``.
+        channels: instead of features, the width n of states ``(B, n, *spatial)``.
+        kernel: the side k of the kernels, odd: with channels and k > 1, K is a convolution.
+        layers: the number of layers L.
+        time_invariant: True makes all layers share one K and b.
+        ensemble: the number E of networks side by side: every array gets a leading axis E.
+        bias: the pattern of b in the general form, over the biases of the layer equations; None
+            where both are the same. Only MS1 needs one.
+        generator: the source of random numbers, see `reset_parameters`.
+        scale: the standard deviation of the initial parameters, see `reset_parameters`.
+        dtype: of the parameters; None is torch's default dtype.
+        device: of the parameters; None is torch's default device.
 
     Attributes:
         map: K as a linear map of its parameters.
@@ -69,19 +71,22 @@ class Weights(nn.Module):
     ) -> None:
         super().__init__()
         if not is_count(layers, least=0):
-            raise HdnnError(f"layers is an integer of at least 0, got {reprlib.repr(layers)}")
-        _check_kernel(kernel, features, ensemble)
+            raise HdnnError(f"layers must be an integer of at least 0, got {reprlib.repr(layers)}")
+        if not is_count(kernel) or kernel % 2 == 0:  # an even kernel has no center
+            raise HdnnError(f"kernel must be odd and positive (1: a matrix), got {kernel!r:.40}")
+        if kernel > 1 and (features is not None or ensemble is not None):
+            raise HdnnError(
+                f"kernel={kernel} is a convolution over images (B, n, height, width); "
+                "give channels=n, without features and ensemble, or kernel=1"
+            )
         self.layout = layout_of(features, channels, ensemble, 2 if kernel > 1 else None)
         self.layers, self.time_invariant, self.kernel = layers, time_invariant, kernel
         self.structure = structure if isinstance(structure, str) else "custom"
         self.map = map_of(structure, self.layout.width, kernel)
-        made = bias(self.map.units) if callable(bias) else bias
-        self.bias_pattern = plain(self.map.units) if made is None else made
-        if self.bias_pattern.shape != (self.map.units,):
-            raise HdnnError(
-                f"the pattern of the bias has shape {self.bias_pattern.shape}, "
-                f"but K has {self.map.units} rows"
-            )
+        units = self.map.units
+        self.bias_pattern = bias(units) if callable(bias) else bias or plain(units)
+        if self.bias_pattern.shape != (units,):
+            raise HdnnError(f"bias must have shape ({units},), got {self.bias_pattern.shape}")
         self.bias = Assembly(self.bias_pattern)
         self._blocks = nn.ModuleList()  # parts of the map and the bias that stages use
         lead = (*self.layout.lead, 1 if time_invariant else layers)
@@ -119,26 +124,26 @@ class Weights(nn.Module):
             HdnnError: scale is no number, or an ensemble has another number of members.
         """
         scale = finite_number("scale", scale)
-        if self.theta.is_meta:
+        if self.theta.is_meta:  # a shape without numbers
             return
         if self.kernel > 1:
             scale /= math.sqrt(self.layout.width * self.kernel**2)
-        for member, source in self._members(generator):
-            for parameter in (self.theta, self.beta):
-                target = parameter if member is None else parameter[member]
-                device = "cpu" if source is None else source.device
-                fresh = torch.empty_like(target, device=device).contiguous()
-                target.copy_(fresh.normal_(generator=source).mul_(scale))
-
-    def _members(self, generator: Generators) -> list[tuple[int | None, torch.Generator | None]]:
+        parts: list[tuple[Any, torch.Generator | None]]
         if generator is None or isinstance(generator, torch.Generator):
-            return [(None, generator)]
-        if len(generator) != self.layout.ensemble:
+            parts = [(..., generator)]
+        elif len(generator) == self.layout.ensemble:
+            parts = list(enumerate(generator))
+        else:
             raise HdnnError(
                 f"got {len(generator)} generators for an ensemble of {self.layout.ensemble}; "
                 "give one for every member, or a single one"
             )
-        return list(enumerate(generator))
+        for index, source in parts:
+            for parameter in (self.theta, self.beta):
+                # Drawn where the generator lives, so that a GPU starts from the same numbers.
+                device = "cpu" if source is None else source.device
+                fresh = torch.empty_like(parameter[index], device=device).contiguous()
+                parameter[index] = fresh.normal_(generator=source).mul_(scale)
 
     def block(self, units: Codes, columns: Codes) -> tuple[LinearMap, Assembly] | None:
         """Some rows of K over some features, and their biases.
@@ -183,71 +188,35 @@ class Weights(nn.Module):
         """``([E,] L, m)``: the bias as the layer equations of section 2.3 write it."""
         return self._of_layers(self.beta)
 
-    def extra_repr(self) -> str:
+    def __repr__(self) -> str:  # one line: the map and the bias inside follow from it
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
         shared = ", time_invariant=True" if self.time_invariant else ""
-        return f"{self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared}"
-
-    def __repr__(self) -> str:  # one line: what is inside follows from it
-        return f"Weights({self.extra_repr()})"
+        return f"Weights({self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared})"
 
 
 def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:
     """The map that a name, a graph, a pattern, a function of the width or a map stands for."""
-    if isinstance(structure, LinearMap):
-        if structure.width != width:
-            raise HdnnError(f"K must read {width} features, got a map of {structure.width}")
-        return structure
-    pattern = pattern_of(structure, width, kernel)
-    return Matrix(pattern) if kernel == 1 else Convolution(pattern)
-
-
-def pattern_of(structure: Structure, width: int, kernel: int = 1) -> Pattern:
-    """The pattern that a name, a graph, a pattern or a function of the width stands for."""
     if isinstance(structure, str):
         if structure not in STRUCTURES:
             raise unknown_name("structure", structure, STRUCTURES)
         structure = STRUCTURES[structure]
-    if callable(structure):
-        with_kernel = kernel > 1 and len(inspect.signature(structure).parameters) > 1
-        structure = structure(width, kernel) if with_kernel else structure(width)
-    assert not isinstance(structure, LinearMap)
+    if callable(structure) and not isinstance(structure, LinearMap):  # a module is callable too
+        structure = structure(width) if kernel == 1 else structure(width, kernel)
+    if isinstance(structure, LinearMap):
+        if structure.width != width:
+            raise HdnnError(f"K must read {width} features, got a map of {structure.width}")
+        return structure
     pattern = structure if isinstance(structure, Pattern) else masked(structure, kernel)
-    if len(pattern.shape) < 2 or pattern.shape[1] != width:
-        raise HdnnError(f"K must have {width} columns, got a structure of shape {pattern.shape}")
-    space = () if kernel == 1 else (kernel, kernel)
-    if pattern.shape[2:] != space:
-        raise HdnnError(
-            f"with kernel={kernel} a structure has shape {('m', width, *space)}, "
-            f"got {pattern.shape}; give a table of that shape, or a function of (n, kernel)"
-        )
-    return pattern
-
-
-def _check_kernel(kernel: int, features: int | None, ensemble: int | None) -> None:
-    if not is_count(kernel) or kernel % 2 == 0:
-        raise HdnnError(
-            f"kernel is an odd positive integer (1: no convolution), got {kernel!r:.40}"
-        )
-    if kernel > 1 and features is not None:
-        raise HdnnError(
-            f"kernel={kernel} is a convolution over images (B, n, height, width); "
-            "give channels=n instead of features, or kernel=1"
-        )
-    if kernel > 1 and ensemble is not None:
-        raise HdnnError(
-            f"ensembles have matrices only, got kernel={kernel} with ensemble={ensemble}; "
-            "use kernel=1, or one network after the other"
-        )
+    expected = (width, *space_of(kernel))
+    if pattern.shape[1:] != expected:
+        raise HdnnError(f"a structure of K must have shape {('m', *expected)}, got {pattern.shape}")
+    return Matrix(pattern) if kernel == 1 else Convolution(pattern)
 
 
 def finite_number(name: str, value: object, *, positive: bool = False) -> float:
-    """A finite number, as a float; an integer of hundreds of digits is none."""
-    try:
-        number = float(value) if isinstance(value, Real) else math.nan
-    except OverflowError:
-        number = math.inf
-    if isinstance(value, bool) or not math.isfinite(number) or (positive and number <= 0):
+    """A finite number, as a float."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not math.isfinite(number) or (positive and number <= 0):
         kind = "positive and finite" if positive else "a finite number"
         raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
     return number

@@ -294,7 +294,7 @@ def _weights(weights: fields.Weights) -> Arguments:
     custom: Any = weights.map
     if isinstance(custom, fields.Matrix | fields.Convolution):
         custom = custom.pattern
-    plain = weights.bias_pattern.is_plain
+    plain = weights.bias_pattern.first == 0
     return {
         "structure": structure if structure in STRUCTURES else custom,
         "channels" if layout.channels else "features": layout.width,

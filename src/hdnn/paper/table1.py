@@ -148,30 +148,14 @@ def train(
     _, losses = planar.measure(network, V, members.X, members.y)
     best = np.nan_to_num(losses.reshape(-1, len(seeds)), nan=np.inf).argmin(0)
     kept = best * len(seeds) + np.arange(len(seeds))
-    smaller = build(seeds)
-    smaller.load_state_dict(_members(network, kept))
-    return smaller, V[kept]
-
-
-def _members(network: HamiltonianNetwork, which: Any) -> dict[str, torch.Tensor]:
-    """The state of some networks of an ensemble; what has no axis of networks is shared."""
-    weights = dict(network.named_parameters())
-    return {k: v[which] if k in weights else v for k, v in network.state_dict().items()}
+    return network.member(kept.tolist()), V[kept]
 
 
 def trained_model(cell: Cell, seed: int) -> tuple[Model, float]:
     """A cell trained for one seed, as a model by itself, and its test accuracy."""
     chosen, data = settings(cell), draw_data(cell, [seed])
     networks, V = train(cell, chosen, data)
-    network = hdnn.network(
-        cell.architecture,
-        features=planar.WIDTH,
-        layers=cell.layers,
-        T=chosen.T,
-        dtype=torch.float32,
-    )
-    network.load_state_dict(_members(networks, 0))
-    model = Model(network, 1, Augmentation(2, planar.WIDTH, chosen.augmentation))
+    model = Model(networks.member(0), 1, Augmentation(2, planar.WIDTH, chosen.augmentation))
     with torch.no_grad():
         model.head.weight.copy_(torch.from_numpy(V[0, :, :-1]))
         model.head.bias.copy_(torch.from_numpy(V[0, :, -1]))

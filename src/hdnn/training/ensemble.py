@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence, Sized
 from dataclasses import replace
@@ -147,7 +146,7 @@ def _train_alone(
     may_diverge: bool,
 ) -> np.ndarray:
     """Network e of the ensemble, by the ordinary trainer; returns its output layer."""
-    model = Model(_member(network, e), 1)
+    model = Model(network.member(e), 1)
     try:
         trainer = Trainer(model, config, recorder=observer)
         trainer.fit(Dataset(X, y, X[:0], y[:0], "classification"))
@@ -159,17 +158,3 @@ def _train_alone(
             whole[e] = part
         V: np.ndarray = torch.cat([model.head.weight, model.head.bias[:, None]], 1).numpy()
     return V
-
-
-def _member(network: HamiltonianNetwork, e: int) -> HamiltonianNetwork:
-    """A copy of one network of an ensemble."""
-    single = copy.deepcopy(network)
-    field = single.field
-    assert isinstance(field, WeightedField)
-    weights = field.weights
-    weights.theta, weights.beta = (nn.Parameter(p.detach()[e].clone()) for p in _weights(single))
-    field.layout = weights.layout = replace(weights.layout, ensemble=None)
-    if single.steps is not None:
-        single.steps = single.steps[e].clone()
-    single.lower()
-    return single

@@ -40,7 +40,8 @@ class Reader:
         samples: valid files to mutate.
         read: reads the file at a path.
         mutation: how samples are changed.
-        bounded: whether memory is bounded by the file's size; what a config asks for may be large.
+        bounded: whether memory is bounded by the file's size; what a config or the description of
+            a model asks for may be large.
     """
 
     file: str
@@ -83,7 +84,9 @@ def _lines(name: str, read: Callable[[Path], object]) -> Reader:
 
 
 READERS: dict[str, Reader] = {
-    "model": Reader("net.safetensors", samples.models, hdnn.load, mutate.safetensors),
+    "model": Reader(
+        "net.safetensors", samples.models, hdnn.load, mutate.safetensors, bounded=False
+    ),
     "config": Reader("config.toml", samples.configs, _config, mutate.toml, bounded=False),
     "history": _lines("history.jsonl", read_history),
     "gradients": _lines("gradients.jsonl", read_recordings),

@@ -55,8 +55,8 @@ def _classifiers() -> list[Any]:
     lean = hdnn.network("MS3", features=4, layers=2, T=1.0)
     options: list[dict[str, Any]] = [
         {"layers": 2},
-        {"widths": (2, 4), "layers": (1, 2), "kernel": 3, "norm": "batch", "connector": "stride"},
-        {"widths": (2, 2), "layers": (2, 2), "kernel": 3, "time_invariant": True, "head": "pool"},
+        {"widths": (2, 4), "layers": (1, 2), "kernel": 3, "norm": "batch"},
+        {"widths": (2, 2), "layers": (2, 2), "kernel": 3, "time_invariant": True},
         {"architecture": "H2", "layers": 1, "mean": (0.5,), "std": (0.1,)},
     ]
     return [

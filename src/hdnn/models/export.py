@@ -74,7 +74,6 @@ def export_onnx(
     path: str | os.PathLike[str],
     *,
     check: bool = True,
-    encoded: bool = False,
 ) -> Export:
     """Write a network or a model as an ONNX file, in which depth is one `Scan` over layers.
 
@@ -90,7 +89,6 @@ def export_onnx(
         thing: a network or a model, in float32 or float64; it is exported as in evaluation mode.
         path: the file to write.
         check: compare the file with hdnn on a batch, if onnxruntime is installed.
-        encoded: take ``columns`` as the model's encoder gives them, also where some were texts.
 
     Returns:
         Names, shapes and size of what was written, and the deviation that was measured.
@@ -116,12 +114,12 @@ def export_onnx(
     thing = copy.deepcopy(thing).cpu().eval()
     interface = _interface(thing)
     proto = _translate(thing, interface)
-    if isinstance(thing, Model) and thing.columns is not None and not encoded:
+    if isinstance(thing, Model) and thing.columns is not None:
         from hdnn.models.onnx_columns import put_columns_before
 
         interface = put_columns_before(proto, interface, thing.columns)
     _describe(proto, thing, interface)
-    content = _serialize(proto)
+    content = proto.SerializeToString()
     deviation = None
     if check and (session := _session(content)) is not None:
         deviation = _deviation(thing, interface, session)
@@ -369,13 +367,6 @@ def _describe(
             facts["labels"] = thing.labels
         about |= {name: json.dumps(value) for name, value in facts.items() if value is not None}
     helper.set_model_props(proto, about)
-
-
-def _serialize(proto: onnx.ModelProto) -> bytes:
-    try:
-        return proto.SerializeToString()
-    except ValueError as error:  # of protobuf, which holds at most 2 GB
-        raise HdnnError(f"the network is too large for one ONNX file: {error!s:.100}") from error
 
 
 # --- the check ------------------------------------------------------------------------------------

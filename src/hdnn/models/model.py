@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.stems import Augmentation, Projection, Scaler, Stem, TableStem
 from hdnn.networks import HamiltonianNetwork
-from hdnn.notebook import table
 
 TASKS = ("classification", "regression")
 Label = str | int | float | bool
@@ -52,15 +51,15 @@ class Blocks(nn.Sequential):
         Returns:
             Pairs of a network and its state.
         """
-        found: list[tuple[HamiltonianNetwork, Tensor]] = []
-        networks = self.networks
+        pairs: list[tuple[HamiltonianNetwork, Tensor]] = []
+        last = self.networks[-1:]
         for block in self:
             if isinstance(block, HamiltonianNetwork):
-                found.append((block, y))
-                if len(found) == len(networks):
-                    break
+                pairs.append((block, y))
+                if block is last[0]:
+                    break  # nobody asks for what it computes
             y = block(y)
-        return found
+        return pairs
 
 
 class Model(nn.Module):
@@ -127,23 +126,13 @@ class Model(nn.Module):
         self.classes = None if classes is None else list(classes)
         self.feature_names = None if feature_names is None else list(feature_names)
         self.target_names = None if target_names is None else list(target_names)
-        self._check_names()
-
-    def _check_names(self) -> None:
-        outputs = self.head.out_features
         for what, names, count in (
+            ("classes", self.classes, max(2, outputs)),
             ("feature_names", self.feature_names, self.features),
             ("target_names", self.target_names, outputs),
         ):
-            if names is not None and (
-                len(names) != count or not all(isinstance(name, str) for name in names)
-            ):
-                raise HdnnError(f"{what} are {count} strings, got {names!r:.100}")
-        labels = self.classes or []
-        if not all(isinstance(label, str | int | float | bool) for label in labels):
-            raise HdnnError(f"classes are strings, numbers or booleans, got {labels!r:.100}")
-        if self.task == "classification" and labels and len(labels) != max(2, outputs):
-            raise HdnnError(f"{len(labels)} labels do not fit {max(2, outputs)} classes")
+            if names is not None and len(names) != count:
+                raise HdnnError(f"the model has {count} {what}, got {names!r:.100}")
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -165,6 +154,7 @@ class Model(nn.Module):
     @property
     def network(self) -> HamiltonianNetwork:
         """The only Hamiltonian network; of several, see `networks`."""
+        # A single block is the network whatever its class, so that a wrapped one is one, too.
         networks = tuple(self.blocks) if len(self.blocks) == 1 else self.networks
         if len(networks) != 1:
             raise HdnnError(f"the model has {len(networks)} networks: use model.networks")
@@ -177,17 +167,6 @@ class Model(nn.Module):
 
     # --- from data to prediction ------------------------------------------------------------------
 
-    def check(self, x: Tensor) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's.
-
-        Args:
-            x: the data, ``(samples, features)`` or images ``(B, C, H, W)``.
-
-        Raises:
-            HdnnError: they have another shape or type.
-        """
-        self.stem.check(x, self.head.weight.dtype)
-
     def prepare(self, x: Tensor) -> Tensor:
         """What can be computed once, before the training: y_0 of a table; images stay uint8.
 
@@ -196,7 +175,11 @@ class Model(nn.Module):
 
         Returns:
             What `hidden`, `logits` and `block_inputs` take.
+
+        Raises:
+            HdnnError: the data have another shape or dtype than the model's.
         """
+        self.stem.check(x, self.head.weight.dtype)
         return self.stem.prepare(x)
 
     def preprocess(self, x: Tensor) -> Tensor:
@@ -208,7 +191,7 @@ class Model(nn.Module):
         Returns:
             ``(..., n)``, or ``(B, n, H, W)`` of images.
         """
-        y: Tensor = self.stem(self.stem.prepare(x))
+        y: Tensor = self.stem(self.prepare(x))
         return y
 
     def block_inputs(self, prepared: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
@@ -258,7 +241,7 @@ class Model(nn.Module):
         Raises:
             HdnnError: the data have another shape or dtype than the model's.
         """
-        return self.logits(self.stem.prepare(x))
+        return self.logits(self.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
         """``(..., classes)``: logistic for a single output, softmax for more.
@@ -293,14 +276,3 @@ class Model(nn.Module):
         shape = "x".join(map(str, self.stem.shape))
         count = sum(p.numel() for p in self.parameters())
         return f"{shape} -> {self.head.out_features}, {self.task}, {count} parameters"
-
-    def _repr_html_(self) -> str:
-        count = sum(p.numel() for p in self.parameters())
-        rows: list[tuple[str, object]] = [
-            ("input", " x ".join(map(str, self.stem.shape))),
-            *(("block", net.extra_repr()) for net in self.networks),
-            ("output", f"{self.head.out_features}, {self.task}"),
-        ]
-        if self.classes is not None:
-            rows.append(("classes", ", ".join(map(str, self.classes))))
-        return table("Model", [*rows, ("parameters", f"{count:,}")])

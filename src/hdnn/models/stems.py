@@ -7,13 +7,11 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.layout import is_count
 
 MODES = ("append", "spread")
-PROJECTIONS = ("auto", "on", "off")
 MOST_PADDED = 64
 """The most features that a network takes as they are, unless its width is given."""
 
@@ -51,13 +49,6 @@ class Augmentation(nn.Module):
             )
         self.features, self.width, self.mode = features, width + width % 2, mode
 
-    @property
-    def places(self) -> list[int]:
-        """Which entry of the state each feature becomes."""
-        front = self.features if self.mode == "append" else (self.features + 1) // 2
-        extra = self.width - self.features
-        return [f if f < front else f + extra for f in range(self.features)]
-
     def forward(self, x: Tensor) -> Tensor:
         """``(..., features)`` to ``(..., width)``.
 
@@ -71,13 +62,9 @@ class Augmentation(nn.Module):
             HdnnError: the last axis of ``x`` is not the features.
         """
         _check_last_axis(x, self.features)
-        extra = self.width - self.features
-        if self.mode == "append":
-            return F.pad(x, (0, extra))
-        front = (self.features + 1) // 2
-        return F.pad(x[..., :front], (0, extra + self.features - front)) + F.pad(
-            x[..., front:], (front + extra, 0)
-        )
+        front = self.features if self.mode == "append" else (self.features + 1) // 2
+        zeros = x.new_zeros(*x.shape[:-1], self.width - self.features)
+        return torch.cat([x[..., :front], zeros, x[..., front:]], -1)
 
     def extra_repr(self) -> str:
         return f"{self.features} -> {self.width}, {self.mode}"
@@ -184,21 +171,6 @@ class Projection(nn.Linear):
         """Width of the network."""
         return self.out_features
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to ``(..., width)``.
-
-        Args:
-            x: ``(..., features)``.
-
-        Returns:
-            ``(..., width)``.
-
-        Raises:
-            HdnnError: the last axis of ``x`` is not the features.
-        """
-        _check_last_axis(x, self.features)
-        return super().forward(x)
-
 
 def default_width(features: int, choice: str = "auto") -> int:
     """The width of a network that is not given one: the features and as many zeros, at most 32.
@@ -211,20 +183,6 @@ def default_width(features: int, choice: str = "auto") -> int:
     if features > MOST_PADDED and choice != "off":
         return MOST_PADDED
     return features + min(features, 32)
-
-
-def needs_projection(choice: str, features: int, width: int) -> bool:
-    """Whether a table of so many features enters a network through a projection.
-
-    Args:
-        choice: "auto" (where the features exceed the width), "on" or "off".
-        features: width of the data.
-        width: width of the network.
-
-    >>> needs_projection("auto", 50, 16), needs_projection("auto", 2, 4)
-    (True, False)
-    """
-    return choice == "on" or (choice == "auto" and features > width)
 
 
 class Stem(nn.Module, ABC):
@@ -256,7 +214,7 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's.
+        """Raise HdnnError for data of another shape or dtype than the model's.
 
         Args:
             x: the data.
@@ -327,11 +285,7 @@ class TableStem(Stem):
         self.augmentation, self.scaler, self.projection = augmentation, scaler, projection
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        if x.ndim != 2 or x.shape[1:] != self.shape:
-            raise HdnnError(
-                f"X must have {self.shape[0]} features a sample for this model, "
-                f"got {tuple(x.shape)}"
-            )
+        _check_last_axis(x, *self.shape)
         if x.dtype != dtype:
             raise HdnnError(f"X is {x.dtype} but the model is {dtype}; convert one of them")
 

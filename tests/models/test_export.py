@@ -45,8 +45,8 @@ def run(path: Path, x: Tensor) -> Tensor:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    return torch.from_numpy(found)
+    (result,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    return torch.from_numpy(result)
 
 
 def states(net: hdnn.HamiltonianNetwork, batch: int) -> Tensor:
@@ -75,7 +75,6 @@ NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
     **{name: lambda name=name: build(name) for name in ARCHITECTURES},
     "H2, channels": lambda: build("H2", channels=4),
     "MS3, convolution": lambda: build("MS3", channels=4, kernel=3, **FLOAT),
-    "MS1, ensemble": lambda: build("MS1", ensemble=2),
     "MS3, time-invariant ensemble": lambda: build("MS3", time_invariant=True, ensemble=2),
     "H1, no layers": lambda: build("H1", layers=0),
     "HS, one layer": lambda: build("HS", layers=1),
@@ -83,9 +82,7 @@ NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
     "RK4": lambda: build("MS1", "RK4"),
     "RK4, steps": lambda: build("H1", "RK4", step=torch.rand(2, 3), ensemble=2, channels=4),
     "J(t), weights shared": lambda: hamiltonian(skew(4, 3), time_invariant=True),
-    "steps of an ensemble": lambda: build("MS3", step=torch.rand(2, 3), ensemble=2, channels=4),
     "learned steps": lambda: build("H2", T=1.0, learn_steps=True, time_invariant=True),
-    **{a: lambda a=a: build("H1", activation=a, **FLOAT) for a in ("arctan", "softsign")},
     "own map": lambda: hamiltonian("J2", Diagonal(4, 4, 4)),
     "own activation": lambda: build(
         "H1", activation=Activation("mine", F.elu, torch.cosh), **FLOAT
@@ -100,8 +97,8 @@ def test_networks_compute_the_same_for_any_batch(name: str, tmp_path: Path) -> N
     tolerance = 1e-5 if next(net.parameters()).dtype == torch.float32 else 1e-12
     for batch in (1, 6):
         y = states(net, batch)
-        found = run(export.path, y)
-        torch.testing.assert_close(found, net(y).detach(), rtol=tolerance, atol=tolerance)
+        result = run(export.path, y)
+        torch.testing.assert_close(result, net(y).detach(), rtol=tolerance, atol=tolerance)
     assert 0 <= (export.deviation or 0) <= tolerance
 
 
@@ -116,13 +113,7 @@ def test_the_graph_does_not_grow_with_depth(tmp_path: Path) -> None:
     shallow, deep = nodes_and_size(2, True), nodes_and_size(256, True)
     assert shallow[0] == deep[0]
     assert deep[1] - shallow[1] < 256 * 8 + 100  # the array that counts, no weights
-
-
-@pytest.mark.slow
-def test_a_file_says_nothing_of_where_it_was_made(tmp_path: Path) -> None:
-    content = hdnn.export_onnx(build("H1"), tmp_path / "net.onnx").path.read_bytes()
-    assert b".py" not in content
-    assert str(Path.home()).encode() not in content
+    assert b".py" not in (tmp_path / "net.onnx").read_bytes()  # nor where it was made
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -173,17 +164,16 @@ def test_a_table_model_goes_from_raw_columns_to_predictions(
 IMAGES: dict[str, dict[str, Any]] = {
     "paper": {},
     "colors": {"channels": 3, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7), "kernel": 3},
-    "batch": {"norm": "batch", "widths": (4, 8), "layers": (2, 3), "head": "pool"},
-    "group": {"norm": "group", "widths": (4, 8), "layers": (2, 0), "connector": "stride"},
+    "batch": {"norm": "batch", "widths": (4, 8), "layers": (2, 0)},
     "plain": {"block": "convolution", "kernel": 3},
 }
 
 
 @pytest.mark.parametrize("kind", mostly_slow(IMAGES, fast="paper"))
 def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Path) -> None:
-    given = {"size": (9, 7), "channels": 1, "classes": 10} | IMAGES[kind]
-    model = hdnn.image_model(**given, dtype=torch.float32)
-    images = torch.randint(256, (6, given["channels"], 9, 7), dtype=torch.uint8)
+    options = {"size": (9, 7), "channels": 1, "classes": 10} | IMAGES[kind]
+    model = hdnn.image_model(**options, dtype=torch.float32)
+    images = torch.randint(256, (6, options["channels"], 9, 7), dtype=torch.uint8)
     with torch.no_grad():
         model(images)  # in training mode, so that batch norm has statistics of its own
     path = hdnn.export_onnx(model, tmp_path / "model.onnx").path
@@ -195,20 +185,17 @@ def test_an_image_model_goes_from_uint8_to_probabilities(kind: str, tmp_path: Pa
 ALONE = """
 import json, sys
 sys.modules["torch"] = sys.modules["hdnn"] = None  # importing them raises
-import numpy as np, onnxruntime, pandas as pd
+import onnxruntime, pandas as pd
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 facts = session.get_modelmeta().custom_metadata_map
-if sys.argv[2].endswith(".npy"):
-    feeds = {session.get_inputs()[0].name: np.load(sys.argv[2])}
-else:
-    frame, feeds = pd.read_csv(sys.argv[2], parse_dates=["day"]), {}
-    for name, kind in zip(json.loads(facts["columns"]), json.loads(facts["kinds"])):
-        if kind == "category":
-            feeds[name] = frame[name].fillna("").to_numpy(object)
-        elif kind == "date":
-            feeds[name] = ((frame[name] - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy()
-        else:
-            feeds[name] = frame[name].to_numpy(float)
+frame, feeds = pd.read_csv(sys.argv[2], parse_dates=["day"]), {}
+for name, kind in zip(json.loads(facts["columns"]), json.loads(facts["kinds"])):
+    if kind == "category":
+        feeds[name] = frame[name].fillna("").to_numpy(object)
+    elif kind == "date":
+        feeds[name] = ((frame[name] - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy()
+    else:
+        feeds[name] = frame[name].to_numpy(float)
 chances, = session.run(None, feeds)
 labels = json.loads(facts["labels"])
 print(json.dumps({"labels": [labels[k] for k in chances.argmax(1)], "p": chances.tolist()}))
@@ -220,18 +207,6 @@ def alone(model: Path, data: Path) -> tuple[list[Any], Tensor]:
     call = [sys.executable, "-c", ALONE, str(model), str(data)]
     result = json.loads(subprocess.run(call, capture_output=True, check=True, text=True).stdout)
     return result["labels"], torch.tensor(result["p"])
-
-
-@pytest.mark.slow
-def test_images_of_uint8_go_to_a_process_without_torch(tmp_path: Path) -> None:
-    model = hdnn.image_model(channels=1, size=(9, 7), classes=10, dtype=torch.float32)
-    images = torch.randint(256, (6, 1, 9, 7), dtype=torch.uint8)
-    np.save(tmp_path / "x.npy", images.numpy())
-    export = hdnn.export_onnx(model, tmp_path / "model.onnx")
-    labels, chances = alone(export.path, tmp_path / "x.npy")
-    assert labels == model.predict(images).tolist()
-    expected = model.probabilities(images).detach().double()
-    torch.testing.assert_close(chances, expected, rtol=1e-5, atol=1e-6)
 
 
 def mixed_table(rows: int = 200) -> pd.DataFrame:
@@ -296,21 +271,8 @@ def test_large_numbers_and_rare_categories_are_exported(tmp_path: Path) -> None:
     feeds = {"x": x[:52], "c": np.array([*texts[:50], "new", None], object)}
     expected = model(torch.from_numpy(encoder.transform(feeds))).detach()
     session = onnxruntime.InferenceSession(export.path, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {**feeds, "c": np.array([*texts[:50], "new", ""], object)})
-    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_a_run_is_exported_from_the_command_line(tmp_path: Path) -> None:
-    folder, out = tmp_path / "run", tmp_path / "model.onnx"
-    words = ["train", "swiss-roll", "--layers", "4", "--T", "1", "--epochs", "1"]
-    assert CliRunner().invoke(app, [*words, "--out", str(folder)]).exit_code == 0
-    result = CliRunner().invoke(app, ["export", str(folder), "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "probabilities (batch, 2)" in result.output
-    model = hdnn.load(folder / "model.safetensors")
-    x = torch.randn(5, 2, dtype=model.head.weight.dtype)
-    torch.testing.assert_close(run(out, x), model.probabilities(x).detach(), rtol=1e-5, atol=1e-6)
+    (result,) = session.run(None, {**feeds, "c": np.array([*texts[:50], "new", ""], object)})
+    torch.testing.assert_close(torch.from_numpy(result), expected, rtol=1e-10, atol=1e-10)
 
 
 # --- what has no ONNX form ------------------------------------------------------------------------
@@ -321,11 +283,7 @@ def unsupported() -> dict[str, tuple[Any, str]]:
     state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
     return {
         "implicit": (build("H1", "ImplicitMidpoint"), "solves an equation"),
-        "energy": (hdnn.HamiltonianNetwork(pendulum, layers=2, T=1.0), "function of yours"),
-        "energy, RK4": (
-            hdnn.HamiltonianNetwork(pendulum, RK4(), layers=2, T=1.0),
-            "function of yours",
-        ),
+        "energy": (hdnn.HamiltonianNetwork(pendulum, RK4(), layers=2, T=1.0), "function of yours"),
         "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
         "module": (torch.nn.Linear(2, 2), "network or a model"),
@@ -346,7 +304,7 @@ def test_a_file_that_computes_something_else_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = ScannedNetwork._advance
-    monkeypatch.setattr(ScannedNetwork, "_advance", lambda *given: 1.01 * advance(*given))
+    monkeypatch.setattr(ScannedNetwork, "_advance", lambda *args: 1.01 * advance(*args))
     net = build("H1")
     with pytest.raises(HdnnError, match="differ"):
         hdnn.export_onnx(net, tmp_path / "net.onnx")

@@ -88,22 +88,11 @@ class ImageStem(Stem):
     def prepare(self, x: Tensor) -> Tensor:
         return x  # as uint8: y_0 of the paper's network would take 32 times the memory
 
-    def normalize(self, x: Tensor) -> Tensor:
-        """Standardize images given as uint8 (0 to 255) or as numbers (0 to 1).
-
-        Args:
-            x: images ``(B, C, H, W)``.
-
-        Returns:
-            ``(B, C, H, W)`` in the model's dtype.
-        """
-        gain = self.gain
+    def forward(self, prepared: Tensor) -> Tensor:
+        x, gain = prepared, self.gain
         if x.dtype == torch.uint8:
             x, gain = x.to(gain.dtype), gain / 255
-        return torch.addcmul(self.offset, x, gain)
-
-    def forward(self, prepared: Tensor) -> Tensor:
-        y: Tensor = self.opening[0](self.normalize(prepared))
+        y: Tensor = self.opening[0](torch.addcmul(self.offset, x, gain))
         if self.channels_last:  # then all convolutions, and their gradients, are faster
             y = y.contiguous(memory_format=torch.channels_last)
         out: Tensor = self.opening[1:](y)

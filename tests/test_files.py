@@ -42,18 +42,17 @@ def test_a_private_file_stays_private(tmp_path: Path) -> None:
         assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
         temporary.write_text("new")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    (tmp_path / "plain").write_text("")
-    write(tmp_path / "fresh")
-    assert (tmp_path / "fresh").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 @posix
-def test_folders_and_devices_raise_and_stay(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path, tmp_path / "fifo", Path(os.devnull)):
+def test_where_no_file_can_be_nothing_is_written(tmp_path: Path) -> None:
+    for path in (tmp_path, Path(os.devnull)):
         with pytest.raises(HdnnError, match="a folder or a device"):
             write(path)
-    assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
+    (tmp_path / "file").write_text("")
+    for place in ("file/net", "/proc/my-net", "none/net"):
+        with pytest.raises(StorageError, match=r"cannot write .*net: .*; choose a folder"):
+            write(tmp_path / place)
 
 
 @posix

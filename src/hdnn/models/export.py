@@ -111,14 +111,14 @@ def export_onnx(
         optional(package, "onnx")
     thing = copy.deepcopy(thing).cpu().eval()
     interface = _interface(thing)
-    if isinstance(thing, Model) and thing.columns is not None:
-        from hdnn.models.onnx_columns import column_interface, take_columns
+    columns = thing.columns if isinstance(thing, Model) else None
+    if columns is not None:
+        from hdnn.models import onnx_columns  # which needs onnx and the application
 
-        interface = column_interface(interface, thing.columns)
-        proto = _translate(thing, interface)
-        take_columns(proto, interface)
-    else:
-        proto = _translate(thing, interface)
+        interface = onnx_columns.column_interface(interface, columns)
+    proto = _translate(thing, interface)
+    if columns is not None:
+        onnx_columns.take_columns(proto, interface)
     _describe(proto, thing, interface)
     content = proto.SerializeToString()
     deviation = _deviation(thing, interface, content) if check else None
@@ -160,10 +160,8 @@ def _interface(thing: HamiltonianNetwork | Model) -> Interface:
         name, shape = "state", (*layout.lead, "batch", layout.width, *space)
         output = "final_state", shape
     else:
-        name, shape = (
-            "images" if thing.stem.takes_images else "columns",
-            ("batch", *thing.stem.shape),
-        )
+        name = "images" if thing.stem.takes_images else "columns"
+        shape = ("batch", *thing.stem.shape)
         output = "prediction", ("batch", thing.head.out_features)
         if thing.task == "classification":
             output = "probabilities", ("batch", len(thing.labels))
@@ -218,21 +216,18 @@ class ScannedNetwork(nn.Module):
         ]
         self.program = Program(1, tuple(steps), layout)
         h = h if h.ndim else h.expand(*layout.lead, net.layers)
-        self.names, self.scanned = ["h", "theta", "beta"], ["h"]
-        self.register_buffer("h", _layers_first(h, len(layout.lead)))
-        for name in ("theta", "beta"):
-            self._keep(name, getattr(values, name), len(layout.lead))
-        if values.S is not None:
-            self.names.append("S")
-            self._keep("S", values.S, values.S.ndim - 3)
-
-    def _keep(self, name: str, stack: Tensor, axis: int) -> None:
-        """Scan what has an entry for every layer along an axis; a matrix has no such axis."""
-        scanned = axis >= 0 and stack.shape[axis] == self.layers
-        if scanned:
-            self.scanned.append(name)
-            stack = _layers_first(stack, axis)
-        self.register_buffer(name, stack.detach().clone())
+        stacks = {"h": h, "theta": values.theta, "beta": values.beta, "S": values.S}
+        self.scanned, self.shared = list[str](), list[str]()
+        for name, stack in stacks.items():
+            if stack is None:
+                continue
+            # The axis of layers follows that of an ensemble; a single matrix S has none.
+            axis = stack.ndim - 3 if name == "S" else len(layout.lead)
+            scanned = axis >= 0 and stack.shape[axis] == net.layers
+            (self.scanned if scanned else self.shared).append(name)
+            if scanned:
+                stack = stack.unsqueeze(axis + 1).movedim(axis, 0)  # the program has one layer
+            self.register_buffer(name, stack.detach().clone().contiguous())
 
     def forward(self, y: Tensor) -> Tensor:
         """y_N of a state ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``."""
@@ -240,15 +235,15 @@ class ScannedNetwork(nn.Module):
 
         if not self.layers:
             return y.clone()
-        arrays = {name: self.get_buffer(name) for name in self.names}
 
         def layer(x: Tensor, slices: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             # Copies, since a scan takes no two views of a memory; the file has none of them.
-            shared = {name: arrays[name].clone() for name in self.names if name not in self.scanned}
-            values = Values(**shared, **dict(zip(self.scanned, slices, strict=True)))  # type: ignore[arg-type]
+            arrays = {name: self.get_buffer(name).clone() for name in self.shared}
+            arrays |= dict(zip(self.scanned, slices, strict=True))
+            values = Values(**arrays)  # type: ignore[arg-type]
             return self._advance(values, x).clone(), []
 
-        final: Tensor = scan(layer, y, [arrays[name] for name in self.scanned])[0]
+        final: Tensor = scan(layer, y, [self.get_buffer(name) for name in self.scanned])[0]
         return final
 
     def _advance(self, values: Values, x: Tensor) -> Tensor:
@@ -258,11 +253,6 @@ class ScannedNetwork(nn.Module):
             unit = values._replace(h=torch.ones_like(values.h))
             values = values._replace(velocity=lambda j, t, v: reference.run(velocity, unit, v))
         return reference.run(self.program, values, x)
-
-
-def _layers_first(stack: Tensor, axis: int) -> Tensor:
-    """``(L, [E,] 1, ...)`` of a stack: what is scanned keeps an axis of one layer."""
-    return stack.unsqueeze(axis + 1).movedim(axis, 0).contiguous()
 
 
 def _velocity(net: HamiltonianNetwork) -> Program | None:

@@ -3,7 +3,7 @@
 A network or model is described by its class and the arguments of its constructor, these again down
 to plain values:
 
-    {"class": "Verlet", "arguments": {"first": "y"}}     an object of a class in `_CLASSES`
+    {"class": "Augmentation", "arguments": {"features": 2, "width": 4, "mode": "append"}}
     {"tensor": "stem.scaler.mean"}, {"dtype": "float32"}
 
 Classes come from a fixed list, so loading executes no code of the file.

@@ -38,7 +38,6 @@ for name in ("MS1", "MS2", "MS3", "H1", "H2", "HS", "FCNN", "ResNet"):
     net(y).sum().backward()
     assert y.grad is not None and all(p.grad is not None for p in net.parameters())
     net.vjp(y.detach(), torch.ones(20, 4))
-    net.trajectory(y)
 net = hdnn.network("MS3", channels=4, kernel=3, layers=2, T=1.0, scheme=hdnn.schemes.Leapfrog())
 net(torch.randn(2, 4, 5, 5)).sum().backward()
 assert not {"hdnn.application", "hdnn.config", "hdnn.data"} & set(sys.modules)
@@ -50,8 +49,6 @@ assert hdnn.analysis.certify(net, y).ok
 hdnn.analysis.norms(hdnn.analysis.sensitivities(net, y))
 assert hdnn.coarsen(hdnn.refine(net, 16), 8).layers == 8
 path = os.path.join(tempfile.mkdtemp(), "net")
-hdnn.save(net, path)
-assert torch.equal(hdnn.load(path)(y), net(y))
 model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
 hdnn.save(model, path)
 x = torch.randn(5, 2)

@@ -20,7 +20,7 @@ import hdnn
 from catalogue import build, skew
 from hdnn.cli import app
 from hdnn.errors import HdnnError
-from hdnn.fields import Activation, EnergyField, HamiltonianField, LinearMap, Weights
+from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights
 from hdnn.models.export import ScannedNetwork
 from hdnn.schemes import RK4
 from hdnn.zoo import ARCHITECTURES
@@ -51,20 +51,6 @@ def states(net: hdnn.HamiltonianNetwork, batch: int) -> Tensor:
     return torch.randn(*lead, batch, net.field.layout.width, *space, dtype=dtype)
 
 
-def hamiltonian(J: Any, structure: Any = "dense", **options: Any) -> hdnn.HamiltonianNetwork:
-    weights = Weights(structure, features=4, layers=3, **options)
-    return hdnn.HamiltonianNetwork(HamiltonianField(J, weights), step=0.1)
-
-
-class Diagonal(LinearMap):
-    """K = diag(theta): a map of one's own."""
-
-    def multiply(self, K: Tensor, x: Tensor) -> Tensor:
-        return K * x
-
-    adjoint = multiply
-
-
 FLOAT: dict[str, Any] = {"dtype": torch.float32}  # onnxruntime convolves nothing else
 NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
     **{name: lambda name=name: build(name) for name in ARCHITECTURES},
@@ -74,9 +60,10 @@ NETWORKS: dict[str, Callable[[], hdnn.HamiltonianNetwork]] = {
     "H1, no layers": lambda: build("H1", layers=0),
     "Yoshida4": lambda: build("MS3", "Yoshida4", time_invariant=True),
     "RK4, steps": lambda: build("H1", "RK4", step=torch.rand(2, 3), ensemble=2, channels=4),
-    "J(t), weights shared": lambda: hamiltonian(skew(4, 3), time_invariant=True),
+    "J(t), weights shared": lambda: hdnn.HamiltonianNetwork(
+        HamiltonianField(skew(4, 3), Weights(features=4, layers=3, time_invariant=True)), step=0.1
+    ),
     "learned steps": lambda: build("H2", T=1.0, learn_steps=True, time_invariant=True),
-    "own map": lambda: hamiltonian("J2", Diagonal(4, 4, 4)),
     "own activation": lambda: build(
         "H1", activation=Activation("mine", F.elu, torch.cosh), **FLOAT
     ),

@@ -64,15 +64,6 @@ def test_plain_convolutions_in_place_of_the_block() -> None:
     torch.testing.assert_close(model(x), model.head(y.flatten(1)))
 
 
-def test_the_generator_decides_the_weights() -> None:
-    one, two, other = (
-        model_of(generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    for a, b, c in zip(one.parameters(), two.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert not torch.equal(a, c)
-
-
 # --- stages ---------------------------------------------------------------------------------------
 
 DEEP: dict[str, Any] = {

@@ -234,7 +234,7 @@ class ScannedNetwork(nn.Module):
         from torch._higher_order_ops.scan import scan
 
         if not self.layers:
-            return y.clone()
+            return y.clone()  # a graph does not give back its own input
 
         def layer(x: Tensor, slices: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             # Copies, since a scan takes no two views of a memory; the file has none of them.

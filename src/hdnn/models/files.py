@@ -132,6 +132,7 @@ def _parse(content: bytes) -> HamiltonianNetwork | Model:
 
 def _describe(thing: nn.Module) -> tuple[Any, Tensors]:
     """The description, and the tensors: those of the state, and others that are arguments."""
+    # By identity, so that an argument that is also part of the state is stored once.
     state = thing.state_dict(keep_vars=True)
     names = {id(tensor): name for name, tensor in state.items()}
     tensors = {name: tensor.detach() for name, tensor in state.items()}

@@ -237,7 +237,7 @@ def _integers(name: str, numbers: int | Sequence[int], least: int = 1) -> tuple[
 
 @torch.no_grad()
 def _initialize(module: nn.Module, generator: torch.Generator | None) -> None:
-    """Torch's own initial values of convolutions and linear maps, from a generator."""
+    """The initial values of torch's `reset_parameters`, which takes no generator."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.Linear):
             nn.init.kaiming_uniform_(part.weight, a=math.sqrt(5), generator=generator)

@@ -1,4 +1,4 @@
-"""What one trains and saves: a stem, Hamiltonian blocks, and a linear head."""
+"""A model, which one trains and saves: a stem, Hamiltonian blocks, and a linear head."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Label = str | int | float | bool
 
 
 class Blocks(nn.Sequential):
-    """y_0 to what the head takes: Hamiltonian networks, and layers between and after them.
+    """The body of a model: Hamiltonian networks, and layers between and after them.
 
     Args:
-        modules: in order.
-        features: how many values a sample has in the end; None: the width of the last network.
+        modules: the networks and layers, in order.
+        features: inputs of the head; None: the width of the last network.
 
     >>> import hdnn, torch
     >>> block = hdnn.network("H1", features=4, layers=3, T=1.0)
@@ -67,17 +67,17 @@ class Model(nn.Module):
 
     Args:
         network: the Hamiltonian network (or a baseline), or `Blocks` of several.
-        outputs: outputs of the head: 1 for two classes, else one for every class or target.
-        augmentation: widens the data to the network's width; None where they agree.
-        scaler: standardizes the data; None for none.
-        projection: brings the data to the network's width instead, by a learned linear map.
-        stem: instead of augmentation, scaler and projection, where the data are no table.
+        outputs: number of outputs: 1 for two classes, else one for every class or target.
+        augmentation: widens the data with zeros to the network's width; None where they agree.
+        scaler: standardizes the data; None leaves them as they are.
+        projection: a learned linear map to the network's width, instead of the augmentation.
+        stem: replaces augmentation, scaler and projection where the data are no table.
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
-        feature_names: of the numbers that the model takes, in order.
+        feature_names: names of the features, in order.
         target_names: the columns of a table that a regression predicts, in order.
-        columns: how the columns of a table become these numbers: what
-            `hdnn.data.ColumnEncoder.to_list` gives; None where they are numbers already.
+        columns: how the columns of a table become features, as `hdnn.data.ColumnEncoder.to_list`
+            gives it; None where the columns are the features.
 
     Raises:
         HdnnError: the parts do not fit together.
@@ -138,7 +138,7 @@ class Model(nn.Module):
 
     @property
     def features(self) -> int:
-        """How many numbers a sample has."""
+        """Number of features, or of pixel values, of a sample."""
         return math.prod(self.stem.shape)
 
     @property
@@ -162,13 +162,13 @@ class Model(nn.Module):
 
     @property
     def scaler(self) -> Scaler | None:
-        """What standardizes the columns of a table, if anything does."""
+        """The scaler of a table's columns, or None."""
         return self.stem.scaler if isinstance(self.stem, TableStem) else None
 
     # --- from data to prediction ------------------------------------------------------------------
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training: y_0 of a table; images stay uint8.
+        """Compute what needs computing only once, before training: y_0 of a table; images stay.
 
         Args:
             x: ``(..., features)`` or images ``(B, C, H, W)``.
@@ -206,19 +206,19 @@ class Model(nn.Module):
         return self.blocks.inputs(self.stem(prepared))
 
     def hidden(self, prepared: Tensor) -> Tensor:
-        """What the head takes: y_N of a table.
+        """The inputs of the head: y_N of a table.
 
         Args:
             prepared: what `prepare` gave.
 
         Returns:
-            ``(..., n)``, one number for every input of the head.
+            ``(..., n)``.
         """
         y: Tensor = self.blocks(self.stem(prepared))
         return y
 
     def logits(self, prepared: Tensor) -> Tensor:
-        """The values of the head.
+        """The outputs of the head.
 
         Args:
             prepared: what `prepare` gave.
@@ -230,7 +230,7 @@ class Model(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values of the head: logits, or the predictions of a regression.
+        """The outputs of the head: logits, or the predictions of a regression.
 
         Args:
             x: ``(..., features)`` or images ``(B, C, H, W)``.

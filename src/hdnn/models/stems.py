@@ -13,7 +13,7 @@ from hdnn.fields.layout import is_count
 
 MODES = ("append", "spread")
 MOST_PADDED = 64
-"""The most features that a network takes as they are, unless its width is given."""
+"""More features are projected to this width: up to it, a whole epoch runs in compiled code."""
 
 
 class Augmentation(nn.Module):
@@ -173,9 +173,9 @@ class Projection(nn.Linear):
 
 
 def default_width(features: int, choice: str = "auto") -> int:
-    """The width of a network that is not given one: the features and as many zeros, at most 32.
+    """Default width of a network: the features and as many zeros, at most 32.
 
-    Above 64 features, unless there is to be no projection, it stays at 64.
+    More than 64 features are projected to 64, unless the choice is "off".
 
     >>> default_width(2), default_width(50), default_width(20_000)
     (4, 82, 64)
@@ -186,10 +186,10 @@ def default_width(features: int, choice: str = "auto") -> int:
 
 
 class Stem(nn.Module, ABC):
-    """Raw data to y_0, in two parts: what is computed once, and what every iteration computes.
+    """From raw data to y_0 in two parts: what is computed once, and what in every iteration.
 
-    ``stem(stem.prepare(x))`` is y_0. Before a training `prepare` is called once with all data;
-    `forward` then holds what is trained, or would take more memory than the data.
+    ``stem(stem.prepare(x))`` is y_0. Training calls `prepare` once with all data; `forward` holds
+    what is trained, or what would take more memory than the data.
 
     Args:
         shape: of one sample: ``(features,)``, or ``(C, H, W)``.
@@ -223,10 +223,10 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training.
+        """Compute what needs computing only once, before training.
 
         Args:
-            x: the data, as they come.
+            x: the data.
 
         Returns:
             What `forward` takes: y_0 of a table, images as they are.
@@ -234,7 +234,7 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, prepared: Tensor) -> Tensor:
-        """y_0 of data that `prepare` has seen.
+        """y_0 of prepared data.
 
         Args:
             prepared: what `prepare` gave.
@@ -245,13 +245,13 @@ class Stem(nn.Module, ABC):
 
 
 class TableStem(Stem):
-    """Numbers of a table, standardized, and augmented or projected to the width of the network.
+    """Features of a table, standardized, and augmented or projected to the width of the network.
 
     Args:
         width: width of the network.
-        augmentation: widens the data to that width; None where they agree.
-        scaler: standardizes the data; None for none.
-        projection: instead of the augmentation; it alone is trained.
+        augmentation: widens the data with zeros to that width; None where they agree.
+        scaler: standardizes the data; None leaves them as they are.
+        projection: a learned linear map to that width, instead of the augmentation.
 
     Raises:
         HdnnError: the widths do not fit.
@@ -290,6 +290,7 @@ class TableStem(Stem):
             raise HdnnError(f"X is {x.dtype} but the model is {dtype}; convert one of them")
 
     def prepare(self, x: Tensor) -> Tensor:
+        # The projection is not here: it is trained.
         x = x if self.scaler is None else self.scaler(x)
         return x if self.augmentation is None else self.augmentation(x)
 

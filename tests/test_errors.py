@@ -95,10 +95,6 @@ def test_depth_of_field_and_network_agree() -> None:
     free = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     with pytest.raises(HdnnError, match="give layers"):
         hdnn.HamiltonianNetwork(free, T=1.0)
-    varying = torch.stack([hdnn.fields.canonical(2)] * 3)
-    short = hdnn.fields.EnergyField(varying, lambda x, t: (x**2).sum(-1), features=2)
-    with pytest.raises(HdnnError, match="3"):
-        hdnn.HamiltonianNetwork(short, layers=5, T=1.0)
 
 
 def test_unknown_names_and_missing_packages() -> None:

@@ -19,21 +19,6 @@ def test_augmentation_as_the_paper_says_and_as_its_code_does() -> None:
     assert Augmentation(3, 3)(three).tolist() == [1, 2, 3, 0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((50, 16), "width=16 is too small for 50 features"),
-        ((0, 4), "positive"),
-        ((2, 4.5), "integer"),
-        ((2, 4, "apend"), "did you mean 'append'"),
-    ],
-    ids=str,
-)
-def test_augmentation_raises(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(HdnnError, match=message):
-        Augmentation(*arguments)  # type: ignore[arg-type]
-
-
 def test_a_scaler_standardizes_weighted_columns_and_fills_gaps_with_the_mean() -> None:
     x = torch.tensor([[1.0, 5.0], [3.0, 5.0], [torch.nan, 5.0]])
     scaler = Scaler.fit(x, torch.tensor([3.0, 1.0, 7.0]))
@@ -60,6 +45,12 @@ def test_a_projection_starts_with_states_of_variance_one_and_an_even_width() -> 
 
 
 def test_parts_that_do_not_fit_raise() -> None:
+    with pytest.raises(HdnnError, match="width=16 is too small for 50 features"):
+        Augmentation(50, 16)
+    with pytest.raises(HdnnError, match=r"width is a positive integer, got 4\.5"):
+        Augmentation(2, 4.5)  # type: ignore[arg-type]
+    with pytest.raises(HdnnError, match="did you mean 'append'"):
+        Augmentation(2, 4, "apend")
     with pytest.raises(HdnnError, match="not both"):
         TableStem(4, Augmentation(2, 4), projection=Projection(50, 4))
     with pytest.raises(HdnnError, match="the projection gives 6 features"):

@@ -54,9 +54,7 @@ OTHER: dict[str, dict[str, Any]] = {
         "scale": 1e22,
         "kernel": 3,
         "block": "convolution",
-        "connector": "stride",
         "norm": "batch",
-        "head": "pool",
     },
     "training": {
         "method": "joint",
@@ -254,11 +252,11 @@ def test_assignments_reach_every_setting() -> None:
     tables: dict[str, Any] = {}
     add_assignments(
         tables,
-        ["training.warmup=2", "model.connector=stride", "model.layers=[1, 2]", 'data.drop=["a"]'],
+        ["training.warmup=2", "model.norm=batch", "model.layers=[1, 2]", 'data.drop=["a"]'],
     )
     assert tables == {
         "training": {"warmup": 2},
-        "model": {"connector": "stride", "layers": [1, 2]},
+        "model": {"norm": "batch", "layers": [1, 2]},
         "data": {"drop": ["a"]},
     }
     for wrong in ("warmup", "warmup=2", "modell.layers=2", "=", "a.b.c=1"):

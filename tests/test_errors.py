@@ -10,16 +10,7 @@ import torch
 
 import hdnn
 from catalogue import build, every_name
-from hdnn.errors import HdnnError
-
-
-def _shown(options: dict[str, Any]) -> str:
-    """Options as an id that is the same in every process: no addresses of objects."""
-    plain = (str, int, float, list)
-    return ", ".join(
-        f"{name}={value if isinstance(value, plain) and '0x' not in str(value) else '...'}"
-        for name, value in options.items()
-    )
+from hdnn.errors import HdnnError, optional, unknown_name
 
 
 @pytest.mark.parametrize(
@@ -27,36 +18,33 @@ def _shown(options: dict[str, Any]) -> str:
     [
         ({}, "exactly one of T .* and step"),
         ({"T": 1.0, "step": 0.1}, "exactly one of T .* and step"),
-        ({"T": 0.0}, "positive and finite"),
-        ({"T": -1.0}, "positive and finite, got -1"),
-        ({"T": float("nan")}, "positive and finite"),
-        ({"step": float("inf")}, "positive and finite"),
+        ({"T": -1.0}, "T must be positive and finite, got -1"),
+        ({"T": math.nan}, "T must be positive and finite"),
+        ({"T": 10**400}, "T must be"),
+        ({"step": math.inf}, "step must be positive and finite"),
         ({"step": [0.1, -0.1]}, "positive and finite"),
         ({"step": [0.1, 0.1, 0.1]}, r"shape \(2,\)"),
-        ({"step": "0.1"}, "step"),
-        ({"T": "1.2"}, "T"),
+        ({"step": 1e308, "dtype": torch.float32}, "step gives|step must be"),
+        ({"T": 1e-60, "dtype": torch.float32}, "T gives|T must be"),
         ({"T": 1.0, "channels": 4}, "exactly one of features"),
         ({"T": 1.0, "features": None}, "exactly one of features"),
-        ({"T": 1.0, "features": 0}, "positive integer, got 0"),
         ({"T": 1.0, "features": 4.0}, "positive integer, got 4.0"),
         ({"T": 1.0, "features": 3}, "even width"),
         ({"T": 1.0, "layers": -1}, "at least 0, got -1"),
-        ({"T": 1.0, "layers": 2.5}, "at least 0, got 2.5"),
         ({"T": 1.0, "layers": True}, "at least 0, got True"),
-        ({"T": 1.0, "ensemble": 0}, "ensemble"),
         ({"T": 1.0, "generator": [torch.Generator()]}, "ensemble"),
         ({"T": 1.0, "activation": "tahn"}, "did you mean 'tanh'"),
         ({"T": 1.0, "X": torch.eye(2)}, "HS"),
         ({"T": 1.0, "backend": "fussed"}, "fused"),
     ],
-    ids=lambda value: _shown(value) if isinstance(value, dict) else "",
 )
 def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(HdnnError, match=message):
+    with pytest.raises(HdnnError, match=message) as caught:
         hdnn.network("H1", **({"features": 4, "layers": 2} | options))
+    assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("scale", [math.nan, math.inf, "big", None, True], ids=type)
+@pytest.mark.parametrize("scale", [math.nan, "big", None, True, 10**400], ids=type)
 def test_a_scale_is_a_finite_number(scale: Any) -> None:
     with pytest.raises(HdnnError, match="scale"):
         build("H1", scale=scale)
@@ -64,21 +52,13 @@ def test_a_scale_is_a_finite_number(scale: Any) -> None:
         build("H1").reset_parameters(scale=scale)
 
 
-@pytest.mark.parametrize("X", [torch.eye(3), torch.full((2, 2), math.nan), "lerned"], ids=type)
-def test_an_X_that_does_not_fit(X: Any) -> None:
-    with pytest.raises(HdnnError, match=r"X|finite"):
-        build("HS", X=X)
-
-
-@pytest.mark.parametrize("options", [{"T": 1.0}, {"step": 0.1}, {"learn_steps": True}], ids=str)
-def test_a_plain_network_has_no_step(options: dict[str, Any]) -> None:
-    with pytest.raises(HdnnError, match="FCNN takes neither T nor step"):
-        hdnn.network("FCNN", features=4, layers=2, **options)
-
-
-def test_typos_in_keywords_are_not_swallowed() -> None:
-    with pytest.raises(TypeError):
-        build("H1").reset_parameters(sclae=0.1)
+def test_arguments_of_one_architecture_only() -> None:
+    for X in (torch.eye(3), torch.full((2, 2), math.nan), "lerned"):
+        with pytest.raises(HdnnError, match=r"X|finite"):
+            build("HS", X=X)
+    for options in ({"T": 1.0}, {"step": 0.1}, {"learn_steps": True}):
+        with pytest.raises(HdnnError, match="FCNN takes neither T nor step"):
+            hdnn.network("FCNN", features=4, layers=2, **options)
 
 
 @every_name
@@ -100,13 +80,6 @@ def test_states_that_do_not_fit(name: str) -> None:
             net(y)
 
 
-def test_the_dtype_of_an_energy_of_ones_own_is_checked_too() -> None:
-    field = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
-    net = hdnn.HamiltonianNetwork(field, layers=2, T=1.0)
-    with pytest.raises(HdnnError, match="float64"):
-        net(torch.ones(3, 2, dtype=torch.float32))
-
-
 def test_field_at_is_for_layers_that_exist() -> None:
     with pytest.raises(HdnnError, match="there are 3"):
         build("H1", layers=3).field_at(3)
@@ -122,23 +95,19 @@ def test_depth_of_field_and_network_agree() -> None:
     free = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     with pytest.raises(HdnnError, match="give layers"):
         hdnn.HamiltonianNetwork(free, T=1.0)
-    varying = torch.stack([hdnn.fields.canonical(2)] * 3)
-    short = hdnn.fields.EnergyField(varying, lambda x, t: (x**2).sum(-1), features=2)
-    with pytest.raises(HdnnError, match="3"):
-        hdnn.HamiltonianNetwork(short, layers=5, T=1.0)
+
+
+def test_unknown_names_and_missing_packages() -> None:
+    error = unknown_name("scheme", "verlett", ["Verlet", "RK4"])
+    assert str(error) == "unknown scheme 'verlett': known are Verlet, RK4; did you mean 'Verlet'?"
+    with pytest.raises(HdnnError, match=r"this needs no_such: pip install 'hdnn\[app\]'"):
+        optional("no_such.part", "app")
 
 
 def test_print_reads_like_a_specification() -> None:
     text = repr(hdnn.network("H1", features=4, layers=16, T=1.2, activation="relu"))
     for word in ("H1", "features=4", "layers=16", "h=0.075", "T=1.2", "ForwardEuler", "J1", "relu"):
         assert word in text
-    for word, net in (
-        ("DirectMap", build("FCNN")),
-        ("time-invariant", build("H2", time_invariant=True)),
-        ("learned", build("H2", learn_steps=True)),
-        ("ensemble=3", build("H2", ensemble=3)),
-        ("channels=4", build("H2", channels=4)),
-        ("J K' = I", build("MS1")),
-        ("Leapfrog", build("HS", "Leapfrog")),
-    ):
-        assert word in repr(net)
+    text = repr(build("HS", "Leapfrog", channels=4, learn_steps=True, time_invariant=True))
+    for word in ("HS", "channels=4", "Leapfrog", "learned", "time-invariant"):
+        assert word in text

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pandas as pd
-import pyarrow
 import pytest
 import torch
-from scipy import sparse
-from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_friedman1
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -27,9 +23,7 @@ from typer.testing import CliRunner
 import hdnn
 from hdnn import HDNNClassifier, HdnnError, HDNNRegressor
 from hdnn.cli import app
-from hdnn.config import all_settings
 from hdnn.errors import DivergenceError
-from hdnn.estimators import MODEL, STOPPING, TRAINING
 from hdnn.training.runs import Run
 
 Array = np.ndarray
@@ -43,19 +37,19 @@ def quick(kind: Any = HDNNClassifier, **options: Any) -> Any:
 
 def values(estimator: Any, X: Array = IRIS[0]) -> Array:
     """The numbers behind the predictions."""
-    found = estimator.predict_proba if hasattr(estimator, "predict_proba") else estimator.predict
-    return np.asarray(found(X))
+    predict = estimator.predict_proba if hasattr(estimator, "predict_proba") else estimator.predict
+    return np.asarray(predict(X))
 
 
 # --- scikit-learn's checks ------------------------------------------------------------------------
 
 
-# Both ways of training. scikit-learn skips, by itself, what needs pandas or SCIPY_ARRAY_API.
+# Both ways of training. scikit-learn skips, by itself, what needs SCIPY_ARRAY_API.
 @parametrize_with_checks(
     [
-        HDNNClassifier(layers=3, max_iter=20),
+        HDNNClassifier(layers=3, max_iter=20, method="coordinate"),
         HDNNClassifier(layers=3, max_iter=20, method="joint", learning_rate=0.05),
-        HDNNRegressor(layers=3, max_iter=20),
+        HDNNRegressor(layers=3, max_iter=20, method="coordinate"),
         HDNNRegressor(layers=3, max_iter=20, method="joint", learning_rate=0.05),
     ]
 )
@@ -72,37 +66,40 @@ def test_the_defaults_learn(load: Any, floor: float) -> None:
     assert cross_val_score(HDNNClassifier(random_state=0), X, y, cv=3).mean() > floor
 
 
-def test_a_width_below_the_features_is_projected_to() -> None:
+@pytest.mark.parametrize(
+    ("options", "width", "projected"),
+    [
+        ({"max_iter": 15}, 60, False),
+        ({"max_iter": 15, "width": 8}, 8, True),
+        ({"max_iter": 2, "width": 200, "method": "coordinate"}, 200, False),
+    ],
+    ids=["default", "projected", "wide"],
+)
+def test_thirty_features(options: dict[str, Any], width: int, projected: bool) -> None:
     X, y = load_breast_cancer(return_X_y=True)
-    clf = HDNNClassifier(width=8, method="joint", random_state=0, max_iter=15).fit(X[::2], y[::2])
-    assert (clf.model_.stem.projection.features, clf.model_.network.features) == (30, 8)
+    clf = HDNNClassifier(**options, random_state=0).fit(X[::2], y[::2])
+    assert clf.model_.network.features == width
+    assert (clf.model_.stem.projection is not None) == projected
     assert clf.score(X[1::2], y[1::2]) > 0.93
-
-
-def test_a_wide_problem_is_learned_jointly() -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    clf = HDNNClassifier(random_state=0, max_iter=15).fit(X[::2], y[::2])
-    assert clf.score(X[1::2], y[1::2]) > 0.93
-    assert clf.model_.network.features == 60
 
 
 def test_regression_beats_a_linear_model() -> None:
     X, y = make_friedman1(300, noise=0.5, random_state=0)
-    found = cross_val_score(HDNNRegressor(random_state=0), X, y, cv=3).mean()
-    assert found > cross_val_score(Ridge(), X, y, cv=3).mean() + 0.05
+    score = cross_val_score(HDNNRegressor(random_state=0), X, y, cv=3).mean()
+    assert score > cross_val_score(Ridge(), X, y, cv=3).mean() + 0.05
 
 
 def test_probabilities_decisions_and_labels_agree() -> None:
     X, y = IRIS
     names = np.array(["setosa", "versicolor", "virginica"])
-    for kept in (y < 3, y < 2):
-        clf = quick().fit(X[kept], names[y[kept]])
+    for rows in (y < 3, y < 2):
+        clf = quick().fit(X[rows], names[y[rows]])
         p = clf.predict_proba(X)
         np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
         np.testing.assert_allclose(np.exp(clf.predict_log_proba(X)), p)
         assert (clf.predict(X) == clf.classes_[p.argmax(1)]).all()
         decision = clf.decision_function(X)
-        assert decision.shape == ((150, 3) if kept.all() else (150,))
+        assert decision.shape == ((150, 3) if rows.all() else (150,))
         assert clf.model_.classes == clf.classes_.tolist()
 
 
@@ -112,55 +109,22 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
         data = X[:, : estimator.n_features_in_]
         hdnn.save(estimator.model_, tmp_path / "model")
         again = hdnn.load(tmp_path / "model")
-        with torch.no_grad():
-            out = (
-                again.probabilities(torch.tensor(data))
-                if again.task == "classification"
-                else again(torch.tensor(data))
-            )
-        np.testing.assert_allclose(out.numpy(), values(estimator, data), rtol=1e-10, atol=1e-14)
+        predict = again.probabilities if again.task == "classification" else again
+        out = predict(torch.tensor(data)).detach().numpy()
+        np.testing.assert_allclose(out, values(estimator, data), rtol=1e-10, atol=1e-14)
 
 
 def test_what_is_asked_for_is_built() -> None:
     X, y = IRIS
-    clf = quick(
-        architecture="MS3",
-        layers=5,
-        width=11,
-        step=0.25,
-        augmentation="spread",
-        activation="relu",
-        time_invariant=True,
-        dtype="float32",
-        standardize=False,
-    ).fit(X, y)
-    net = clf.model_.network
+    network = {"architecture": "MS3", "layers": 5, "width": 11, "step": 0.25, "activation": "relu"}
+    options = {"augmentation": "spread", "time_invariant": True, "standardize": False}
+    model = quick(**network, **options, dtype="float32").fit(X, y).model_
+    net = model.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
-    assert net.time_invariant
-    assert net.field.activation.name == "relu"
-    assert clf.model_.stem.augmentation.mode == "spread"
-    assert clf.model_.scaler is None
+    assert (net.time_invariant, net.field.activation.name) == (True, "relu")
+    assert (model.stem.augmentation.mode, model.scaler) == ("spread", None)
     assert net.K.dtype == torch.float32
     assert quick(architecture="FCNN").fit(X, y).model_.network.name == "FCNN"
-    longer = quick(T=2.0, layers=4).fit(X, y).model_.network
-    assert pytest.approx(2.0) == longer.T
-
-
-def test_numbers_from_numpy_are_numbers() -> None:
-    X, y = IRIS
-    options = {"layers": np.int64(3), "max_iter": np.int32(6), "alpha": np.float64(1e-3)}
-    found = quick(**options, learning_rate=np.float32(0.01), T=np.float64(1.2)).fit(X, y)
-    np.testing.assert_allclose(
-        values(found), values(quick(learning_rate=float(np.float32(0.01)), T=1.2).fit(X, y))
-    )
-
-
-def test_seconds_since_1970_are_good_features_and_targets() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(1200, 2))
-    seconds = 1.7e9 + 100 * (x[:, 0] - x[:, 1])
-    X = np.column_stack([1.7e9 + 100 * x[:, 0], x[:, 1]])
-    assert quick(HDNNRegressor, max_iter=3).fit(X, seconds).score(X, seconds) > 0.95
 
 
 # --- weights and missing values -------------------------------------------------------------------
@@ -181,13 +145,13 @@ def test_weights_are_repetitions(kind: Any, method: str) -> None:
 
 def test_class_weights_are_sample_weights() -> None:
     X, y = IRIS
-    kept = np.r_[0:50, 50:70, 100:150]
-    X, y = X[kept], y[kept]
+    rows = np.r_[0:50, 50:70, 100:150]
+    X, y = X[rows], y[rows]
     counts = np.bincount(y)
     balanced = quick(standardize=False, class_weight="balanced").fit(X, y)
-    given = {c: len(y) / (3 * counts[c]) for c in range(3)}
-    by_class = quick(standardize=False, class_weight=given).fit(X, y)
-    by_row = quick(standardize=False).fit(X, y, sample_weight=np.array([given[c] for c in y]))
+    weights = {c: len(y) / (3 * counts[c]) for c in range(3)}
+    by_class = quick(standardize=False, class_weight=weights).fit(X, y)
+    by_row = quick(standardize=False).fit(X, y, sample_weight=np.array([weights[c] for c in y]))
     np.testing.assert_allclose(values(balanced), values(by_class), rtol=1e-7)
     np.testing.assert_allclose(values(balanced), values(by_row), rtol=1e-7)
 
@@ -225,11 +189,12 @@ def test_warm_start_goes_on(kind: Any) -> None:
         est.set_params(layers=3).fit(X[:, :2], y)
 
 
-def test_early_stopping() -> None:
+def test_early_stopping(capsys: pytest.CaptureFixture[str]) -> None:
     X, y = IRIS
-    clf = quick(early_stopping=True, n_iter_no_change=2, max_iter=200, learning_rate=0.2)
-    clf.fit(X, y)
+    stopping = {"early_stopping": True, "n_iter_no_change": 2, "max_iter": 200}
+    clf = quick(**stopping, learning_rate=0.2, verbose=True).fit(X, y)
     assert clf.n_iter_ < 200
+    assert capsys.readouterr().out.count("\nIteration") == clf.n_iter_ - 1
     held = [entry.validation_loss for entry in clf.history_]
     assert held.index(min(held)) == clf.n_iter_ - 3
 
@@ -242,53 +207,24 @@ def test_held_out_rows_keep_their_weights() -> None:
     assert clf.fit(X, y, weight).history_[-1].validation_loss < 0.05
 
 
-# --- copies, pipelines, searches ------------------------------------------------------------------
+# --- searches, names, targets ---------------------------------------------------------------------
 
 
-@BOTH
-def test_copies(kind: Any, tmp_path: Path) -> None:
-    X, y = IRIS
-    est = quick(kind).fit(X, y)
-    joblib.dump(est, tmp_path / "est.joblib")
-    copies = [
-        copy.deepcopy(est),
-        pickle.loads(pickle.dumps(est)),
-        joblib.load(tmp_path / "est.joblib"),
-        clone(est).fit(X, y),
-    ]
-    for other in copies:
-        np.testing.assert_array_equal(values(other), values(est))
-
-
-def test_pipeline_and_cross_validation() -> None:
-    X, y = IRIS
-    pipe = make_pipeline(StandardScaler(), quick(standardize=False, max_iter=30))
-    assert cross_val_score(pipe, X, y, cv=3).mean() > 0.9
-
-
-@pytest.mark.parametrize("backend", ["loky", "threading", "multiprocessing"])
+@pytest.mark.parametrize(
+    "backend", ["threading", "multiprocessing", pytest.param("loky", marks=pytest.mark.slow)]
+)
 def test_grid_search_in_parallel(backend: str) -> None:
     X, y = IRIS
-    grid = {"layers": [2, 4], "alpha": np.logspace(-4, -2, 2)}
+    pipe = make_pipeline(StandardScaler(), quick(standardize=False, max_iter=20))
+    grid = {"hdnnclassifier__layers": [2, 4], "hdnnclassifier__alpha": np.logspace(-4, -2, 2)}
     quick().fit(X, y)  # the kernels of the parent are in use before it forks
     with joblib.parallel_backend(backend):
-        search = GridSearchCV(quick(max_iter=20), grid, n_jobs=2, cv=2).fit(X, y)
+        search = GridSearchCV(pipe, grid, n_jobs=2, cv=2).fit(X, y)
     assert search.best_score_ > 0.9
-    serial = GridSearchCV(quick(max_iter=20), grid, cv=2).fit(X, y)
+    serial = GridSearchCV(pipe, grid, cv=2).fit(X, y)
     np.testing.assert_allclose(
         search.cv_results_["mean_test_score"], serial.cv_results_["mean_test_score"]
     )
-
-
-def test_feature_names() -> None:
-    X, y = IRIS
-    names = ["a", "b", "c", "d"]
-    frame = pyarrow.table({name: X[:, i] for i, name in enumerate(names)})
-    clf = quick().fit(frame, y)
-    assert clf.feature_names_in_.tolist() == clf.model_.feature_names == names
-    assert clf.n_features_in_ == 4
-    with pytest.raises(ValueError, match="feature names"):
-        clf.predict(frame.select(["b", "a", "c", "d"]))
 
 
 def test_several_targets() -> None:
@@ -307,12 +243,6 @@ def test_targets_of_any_size_give_the_same_fit() -> None:
     np.testing.assert_allclose(scaled, 1e6 * plain - 3e7, rtol=1e-9)
 
 
-def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
-    quick(max_iter=3, verbose=True).fit(*IRIS)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"Iteration {i}" for i in (1, 2, 3)]
-
-
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -321,23 +251,11 @@ def test_verbose_prints_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"architecture": "H9"}, "unknown architecture 'H9'.*H1"),
         ({"layers": 0}, "layers should be greater than or equal to 1, got 0"),
-        ({"layers": 2.5}, "layers should be a valid integer"),
         ({"layers": (2, 2)}, "lists are for images"),
-        ({"width": "big"}, "width should be a valid integer, got 'big'"),
-        ({"T": -1.0}, "T should be greater than 0, got -1.0"),
         ({"T": 1.0, "step": 0.1}, "T.*step"),
-        ({"augmentation": "front"}, "unknown augmentation 'front'.*append"),
-        ({"activation": "tan"}, "unknown activation 'tan'.*tanh"),
         ({"init_scale": "x"}, "init_scale should be a valid number, got 'x'"),
-        ({"method": "both"}, "unknown method 'both'.*coordinate, joint"),
         ({"max_iter": -1}, "max_iter should be greater than or equal to 0, got -1"),
-        ({"learning_rate": True}, "learning_rate should be a valid number, got True"),
-        (
-            {"early_stopping": True, "validation_fraction": 1.0},
-            "validation_fraction should be less than 1, got 1.0",
-        ),
         ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change should be greater"),
-        ({"dtype": "float16"}, "unknown dtype 'float16'.*float32, float64"),
         ({"class_weight": "even"}, "class_weight is None, 'balanced' or a dictionary.*'even'"),
         ({"class_weight": {5: 1.0}}, r"class_weight names \[5\], but the classes are \[0, 1, 2\]"),
         ({"class_weight": {0: -1.0}}, r"class_weight should be .*, got \(-1.0, 1.0, 1.0\)"),
@@ -350,19 +268,12 @@ def test_errors_name_the_remedy(options: dict[str, Any], message: str) -> None:
 
 def test_other_errors() -> None:
     X, y = IRIS
-    with pytest.raises(TypeError, match=r"(?i)sparse.*dense data is required"):
-        quick().fit(sparse.csr_array(X), y)
     with pytest.raises(HdnnError, match=r"at least two classes, got one class: \[0\]"):
         quick().fit(X[:50], y[:50])
     with pytest.raises(ValueError, match=r"zero|all values of sample_weight"):
         quick().fit(X, y, sample_weight=np.zeros(150))
-    with pytest.raises(NotFittedError):
-        quick().predict(X)
     with pytest.raises(HdnnError, match=r"not finite.*smaller T"):
         quick(HDNNRegressor, T=1e200, activation="relu", method="joint").fit(X, y)
-
-
-# --- trainings that go wrong ----------------------------------------------------------------------
 
 
 @BOTH
@@ -373,19 +284,15 @@ def test_a_training_that_does_not_converge_warns_with_advice(kind: Any) -> None:
         quick(kind, T=15.0, layers=8, activation="relu", method="joint", max_iter=2).fit(*IRIS)
 
 
-# --- data frames ----------------------------------------------------------------------------------
-
-
 def test_a_frame_with_texts_needs_a_frame_to_predict() -> None:
     X, y = IRIS
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(e=np.where(X[:, 0] > 5, "x", "y"))
     clf = quick().fit(frame, y)
     assert clf.predict(frame).shape == (150,)
+    assert clf.feature_names_in_.tolist() == [*"abcde"]
+    assert clf.model_.feature_names == [*"abcd", "e=x", "e=y"]
     with pytest.raises(HdnnError, match=r"data frame with its columns \(a, b, c, d, e"):
         clf.predict(frame.to_numpy())
-
-
-# --- the same as a run ----------------------------------------------------------------------------
 
 
 def test_an_estimator_gives_the_bits_of_a_run(tmp_path: Path) -> None:
@@ -402,36 +309,3 @@ def test_an_estimator_gives_the_bits_of_a_run(tmp_path: Path) -> None:
     clf = HDNNClassifier(max_iter=4, random_state=5).fit(X, y)
     for name, value in clf.model_.state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
-
-
-def test_every_parameter_is_a_setting_or_only_of_scikit_learn() -> None:
-    own = {"early_stopping", "warm_start", "verbose", "random_state"}
-    shared = {*MODEL, *TRAINING, *STOPPING, *own}
-    assert set(HDNNRegressor().get_params()) == shared
-    assert set(HDNNClassifier().get_params()) == shared | {"class_weight"}
-    known = {(each.table, each.name) for each in all_settings()}
-    assert {("model", name) for name in MODEL.values()} <= known
-    assert {("training", name) for name in {**TRAINING, **STOPPING}.values()} <= known
-
-
-# --- the output layer of wide networks ------------------------------------------------------------
-
-
-def problem(loss: str, outputs: int, q: int = 30) -> tuple[Array, Array, Array]:
-    rng = np.random.default_rng(0)
-    Z = np.hstack([rng.normal(size=(150, q - 1)), np.ones((150, 1))])
-    scores = Z @ rng.normal(size=(q, outputs)) + 3 * rng.normal(size=(150, outputs))
-    target = {
-        "logistic": lambda: (scores[:, :1] > 0).astype(float),
-        "softmax": lambda: scores.argmax(1)[:, None].astype(float),
-        "squared": lambda: scores,
-    }[loss]()
-    weight = rng.uniform(0.1, 1.0, 150)
-    return Z, target, weight / weight.sum()
-
-
-def test_coordinate_descent_of_a_wide_network() -> None:
-    X, y = load_breast_cancer(return_X_y=True)
-    clf = quick(method="coordinate", width=200, max_iter=2).fit(X[::4], y[::4])
-    assert clf.model_.head.weight.numel() > 160
-    assert clf.score(X, y) > 0.9

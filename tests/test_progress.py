@@ -1,23 +1,21 @@
-"""Long steps tell how far they are."""
+"""Progress of long steps."""
 
 from __future__ import annotations
 
 import logging
-import sys
-from pathlib import Path
 
 import pytest
 
 from hdnn import progress
 
 
-def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
+def test_progress_goes_to_the_listener_else_to_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[tuple[str, int, int]] = []
-    with progress.listening(lambda *told: heard.append(told)):
+    calls: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *call: calls.append(call)):
         assert list(progress.track("ab", "reading")) == ["a", "b"]
-    assert heard == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
+    assert calls == [("reading", 0, 2), ("reading", 1, 2), ("reading", 2, 2)]
     with caplog.at_level(logging.INFO, "hdnn"):
         list(progress.track("ab", "reading"))
         assert not caplog.messages  # it was over at once
@@ -25,33 +23,4 @@ def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
         list(progress.track("ab", "reading"))
         progress.Meter("rows")(1234, 5678)
     assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234 of 5,678"]
-    assert len(heard) == 3
-
-
-def test_a_large_table_and_many_images_are_announced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from PIL import Image
-
-    from hdnn.data import files, images, read_table
-
-    (tmp_path / "data.csv").write_text("a,y\n1,2\n3,4\n")
-    Image.new("L", (2, 2)).save(tmp_path / "a.png")
-    for module, name in ((files, "LARGE"), (images, "MANY")):
-        monkeypatch.setattr(module, name, -1)
-    with caplog.at_level(logging.INFO, "hdnn"):
-        read_table(tmp_path / "data.csv", "y")
-        images.read_images([tmp_path / "a.png"])
-    assert "reading data.csv, 0 MB ..." in caplog.messages
-    assert "reading 1 images ..." in caplog.messages
-
-
-@pytest.mark.parametrize(("module", "told"), [("ipykernel", True), ("elsewhere", False)])
-def test_a_notebook_is_told_where_nobody_has_configured_logging(
-    module: str, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    monkeypatch.setitem(sys.modules, module, progress)
-    monkeypatch.setattr(progress, "logger", logging.Logger("of nobody", logging.WARNING))
-    progress.note("compiling")
-    assert capsys.readouterr().err == ("hdnn: compiling\n" if told else "")
+    assert len(calls) == 3

@@ -9,6 +9,7 @@ torch.Size([10, 4])
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from hdnn.errors import HdnnError
@@ -16,14 +17,7 @@ from hdnn.errors import HdnnError
 if TYPE_CHECKING:
     from hdnn import fields, schemes, zoo
     from hdnn.estimators import HDNNClassifier, HDNNRegressor
-    from hdnn.models import (
-        Augmentation,
-        Model,
-        Scaler,
-        image_model,
-        load,
-        save,
-    )
+    from hdnn.models import Augmentation, Model, Scaler, image_model, load, save
     from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
@@ -31,39 +25,6 @@ if TYPE_CHECKING:
     from hdnn.zoo import network
 
 __version__ = "0.2.0"
-
-# Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
-_LAZY = {
-    "Augmentation": "models",
-    "HDNNClassifier": "estimators",
-    "HDNNRegressor": "estimators",
-    "HamiltonianNetwork": "networks",
-    "Model": "models",
-    "Scaler": "models",
-    "coarsen": "refinement",
-    "export_onnx": "models.export",
-    "image_model": "models",
-    "load": "models",
-    "network": "zoo",
-    "refine": "refinement",
-    "report": "reports",
-    "save": "models",
-}
-_MODULES = (
-    "analysis",
-    "backends",
-    "data",
-    "estimators",
-    "fields",
-    "models",
-    "plots",
-    "program",
-    "schemes",
-    "refinement",
-    "reports",
-    "training",
-    "zoo",
-)
 
 __all__ = [
     "Augmentation",
@@ -86,14 +47,27 @@ __all__ = [
     "zoo",
 ]
 
+# Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
+_LAZY = {
+    "estimators": ("HDNNClassifier", "HDNNRegressor"),
+    "models": ("Augmentation", "Model", "Scaler", "image_model", "load", "save"),
+    "models.export": ("export_onnx",),
+    "networks": ("HamiltonianNetwork",),
+    "refinement": ("coarsen", "refine"),
+    "reports": ("report",),
+    "zoo": ("network",),
+}
+_MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
+
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"hdnn.{_LAZY[name]}"), name)
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(importlib.import_module(f"hdnn.{module}"), name)
     if name in _MODULES:
         return importlib.import_module(f"hdnn.{name}")
     raise AttributeError(f"module 'hdnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_MODULES})
+    return sorted({*globals(), *__all__, *_MODULES})

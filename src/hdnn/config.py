@@ -283,14 +283,8 @@ class ModelConfig(Settings):
     block: Annotated[str, one_of("hamiltonian", "convolution")] = setting(
         "hamiltonian", "Images: hamiltonian, or convolution: plain layers relu(conv(y))."
     )
-    connector: Annotated[str, one_of("pool", "stride")] = setting(
-        "pool", "Images: from one stage to the next: pool or stride."
-    )
-    norm: Annotated[str, one_of("none", "batch", "group")] = setting(
-        "none", "Images: normalization between stages: none, batch or group."
-    )
-    head: Annotated[str, one_of("linear", "pool")] = setting(
-        "linear", "Images: output layer on all values (linear) or on channel averages (pool)."
+    norm: Annotated[str, one_of("none", "batch")] = setting(
+        "none", "Images: normalization between stages: none or batch."
     )
 
     def __post_init__(self) -> None:

@@ -64,7 +64,6 @@ def optional(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        package = {"sklearn": "scikit-learn", "PIL": "pillow"}.get(package, package)
         raise MissingPackageError(f"this needs {package}: pip install 'hdnn[{extra}]'") from error
 
 

@@ -1,14 +1,11 @@
-"""Long steps tell how far they are.
+"""Progress of long steps, through `logging`; the command line shows a bar on a terminal.
 
-They do so through `logging`; the command line shows a bar where there is a terminal. In a log file:
-``logging.basicConfig(level=logging.INFO)``. Without a logging configuration, messages go to stderr,
-in terminals and notebooks only.
+To see it in a script or a notebook: ``logging.basicConfig(level=logging.INFO)``.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,19 +15,19 @@ logger = logging.getLogger("hdnn")
 
 T = TypeVar("T")
 Listener = Callable[[str, int, int], None]
-"""Takes what is done, how much of it is done, and how much there is."""
+"""Takes the name of a step, how much of it is done, and how much there is."""
 
 SECONDS = 10.0
-"""Between two lines on how far a step is."""
+"""Between two log lines of a step."""
 
 _listeners: list[Listener] = []
 
 
 def track(items: Sequence[T], text: str) -> Iterator[T]:
-    """Go through items, and tell how far that is.
+    """Iterate over items and report progress.
 
     Args:
-        items: what a step consists of.
+        items: the parts of a step.
         text: what is done, as "reading images".
 
     Yields:
@@ -44,7 +41,7 @@ def track(items: Sequence[T], text: str) -> Iterator[T]:
 
 
 class Meter:
-    """Tells how far a step is: whoever listens at once, else the log every few seconds.
+    """Reports the progress of a step: to the listener at once, else to the log now and then.
 
     Args:
         text: what is done.
@@ -54,7 +51,7 @@ class Meter:
         self.text, self.last = text, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """So much is done, of so much in all."""
+        """Report that ``done`` of ``total`` parts are done."""
         if _listeners:
             _listeners[-1](self.text, done, total)
         elif done != total and time.monotonic() - self.last > SECONDS:
@@ -64,10 +61,10 @@ class Meter:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Let a function be told of every step inside, instead of the log.
+    """Send the progress of every step inside to a function instead of the log.
 
     Args:
-        listener: such as one that draws a bar; of several, the innermost is told.
+        listener: such as one that draws a bar; of several, the innermost is called.
     """
     _listeners.append(listener)
     try:
@@ -77,12 +74,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """A line at level INFO.
-
-    Args:
-        text: the line.
-    """
+    """Log a line at level INFO."""
     logger.info(text)
-    unconfigured = not logger.hasHandlers() and not logger.isEnabledFor(logging.INFO)
-    if unconfigured and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-        sys.stderr.write(f"hdnn: {text}\n")

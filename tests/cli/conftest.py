@@ -71,6 +71,6 @@ def roll(home: Path) -> Path:
 def digits(home: Path) -> Path:
     """Images."""
     words = ("--layers", "1,1", "--width", "4,8", "--epochs", 3, "--lr", 0.02)
-    options = ("--protocol", "convolutional", "--set", "model.head=linear")
+    options = ("--protocol", "convolutional", "--set", "model.norm=batch")
     done("train", "digits", *words, *options, "--out", home / "digits")
     return home / "digits"

@@ -131,10 +131,10 @@ def test_one_held_out_row_and_none() -> None:
 
 def test_stages_of_images(digits: Path) -> None:
     config = Run.open(digits).config
-    assert (config.model.layers, config.model.width, config.model.head) == (
+    assert (config.model.layers, config.model.width, config.model.norm) == (
         (1, 1),
         (4, 8),
-        "linear",
+        "batch",
     )
     assert config.training.method == "joint"
     assert record("evaluate", digits)["accuracy"] > 0.7

@@ -307,19 +307,6 @@ def test_labels_may_be_names_and_data_must_fit() -> None:
         hdnn.report(model, X, ["ham", "spam"])
 
 
-def test_what_a_notebook_shows_is_escaped_and_complete() -> None:
-    net = hdnn.network("H1", features=4, layers=5, T=1.0)
-    y = torch.randn(9, 4)
-    model = hdnn.Model(net, 3, classes=["<i>", "b", LONG])
-    for thing in (model, hdnn.analysis.certify(net, y)):
-        text = thing._repr_html_()
-        assert text.endswith("</table>")
-        assert "<script" not in text
-        Page(text)
-    assert "&lt;i&gt;" in model._repr_html_()
-    assert LONG not in model._repr_html_()
-
-
 # --- files and commands ---------------------------------------------------------------------------
 
 

@@ -46,7 +46,6 @@ def image_model(architecture: str) -> hdnn.Model:
         layers=(2, 2),
         step=0.1,
         kernel=3,
-        connector="stride",
         norm="batch",
         channels=1,
         size=(8, 8),
@@ -105,7 +104,7 @@ def compare_all() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hdnn.training.trainer.choose_device", lambda *asked: device)
         with pytest.raises(RuntimeError, match="of the CPU"):  # the device is as strict as it says
-            table_model("H1").to(device)(torch.zeros(1, 4))
+            table_model("H1").to(device)(torch.zeros(1, 2))
         for name, (figures, weights) in here.items():
             there = trained(name, device)
             np.testing.assert_allclose(there[0], figures, rtol=1e-6, err_msg=name)

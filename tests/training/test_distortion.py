@@ -48,7 +48,6 @@ STAGES: dict[str, Any] = {
     "step": 0.1,
     "kernel": 3,
     "norm": "batch",
-    "head": "pool",
     "size": (8, 8),
 }
 

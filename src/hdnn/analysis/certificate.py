@@ -14,7 +14,6 @@ from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork
-from hdnn.notebook import table
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -75,10 +74,6 @@ class Certificate:
             Numbers, strings, lists and dictionaries only.
         """
         return {**asdict(self), "ok": self.ok, "checks": [asdict(c) for c in self.checks]}
-
-    def _repr_html_(self) -> str:
-        rows = [(c.verdict, c.statement, c.comparison, c.consequence) for c in self.checks]
-        return table(self.network, rows, ("verdict", "statement", "measured", "meaning"))
 
     def __str__(self) -> str:
         count = f"{self.samples} sample{'s' if self.samples > 1 else ''}"

@@ -18,10 +18,6 @@ def export(
     check: Annotated[
         bool, typer.Option(help="Compare with hdnn on a batch, if onnxruntime is installed.")
     ] = True,
-    encoded: Annotated[
-        bool,
-        typer.Option("--encoded", help="Take the encoded columns of a table, not the raw ones."),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a trained model as ONNX.
@@ -30,7 +26,7 @@ def export(
     """
     from hdnn.models.export import export_onnx
 
-    written = export_onnx(open_run(run).model, out, check=check, encoded=encoded)
+    written = export_onnx(open_run(run).model, out, check=check)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         figures = {"bytes": written.size, "deviation": written.deviation}

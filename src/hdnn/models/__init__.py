@@ -1,4 +1,4 @@
-"""What one trains, saves and loads: a stem for tables or images, Hamiltonian blocks, a head."""
+"""Models: a stem for tables or images, Hamiltonian blocks, a head; save, load and export them."""
 
 from hdnn.models.files import load, save
 from hdnn.models.images import ImageStem, image_model

@@ -15,10 +15,11 @@ import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Export", "export_onnx"]
 
-SAMPLES = 5
-"""How many samples an export is checked on."""
-PIXELS = (6, 5)
-"""Height and width of the states that a network over channels is checked on."""
+SIZES = {"batch": 5, "height": 6, "width": 5}
+"""Named sizes, which may be any, in the example that a file is checked on."""
 
 Shape = tuple[int | str, ...]
 """A shape; a name stands for a size that may be any."""
@@ -70,13 +69,11 @@ class Export:
 
 @torch.no_grad()
 def export_onnx(
-    thing: HamiltonianNetwork | Model,
-    path: str | os.PathLike[str],
-    *,
-    check: bool = True,
-    encoded: bool = False,
+    thing: HamiltonianNetwork | Model, path: str | os.PathLike[str], *, check: bool = True
 ) -> Export:
-    """Write a network or a model as an ONNX file, in which depth is one `Scan` over layers.
+    """Write a network or a model as an ONNX file, which runs without hdnn and without torch.
+
+    The layers are the iterations of one `Scan`, so the graph does not grow with depth.
 
     A network takes a state ``state``, ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``,
     and gives ``final_state`` of the same shape. A model takes what it was trained on: ``images``
@@ -87,10 +84,9 @@ def export_onnx(
     file's metadata, as JSON.
 
     Args:
-        thing: a network or a model, in float32 or float64; it is exported as in evaluation mode.
-        path: the file to write.
+        thing: the network or model, in float32 or float64; exported as in evaluation mode.
+        path: the file; an existing one is replaced.
         check: compare the file with hdnn on a batch, if onnxruntime is installed.
-        encoded: take ``columns`` as the model's encoder gives them, also where some were texts.
 
     Returns:
         Names, shapes and size of what was written, and the deviation that was measured.
@@ -98,11 +94,11 @@ def export_onnx(
     Raises:
         HdnnError: there is no ONNX form of it (an implicit scheme, J(y, t), an energy of your own),
             onnx or onnxscript is not installed, or the file computes something else.
-        StorageError: the file cannot be written there.
+        StorageError: the file cannot be written.
 
     >>> import hdnn, tempfile
     >>> net = hdnn.network("H1", features=4, layers=64, T=1.2)
-    >>> export = export_onnx(net, Path(tempfile.mkdtemp()) / "net.onnx")
+    >>> export = hdnn.export_onnx(net, Path(tempfile.mkdtemp()) / "net.onnx")
     >>> export.inputs, export.outputs
     ({'state': ('batch', 4)}, {'final_state': ('batch', 4)})
     """
@@ -115,20 +111,21 @@ def export_onnx(
         optional(package, "onnx")
     thing = copy.deepcopy(thing).cpu().eval()
     interface = _interface(thing)
-    proto = _translate(thing, interface)
-    if isinstance(thing, Model) and thing.columns is not None and not encoded:
-        from hdnn.models.onnx_columns import put_columns_before
+    columns = thing.columns if isinstance(thing, Model) else None
+    if columns is not None:
+        from hdnn.models import onnx_columns  # which needs onnx and the application
 
-        interface = put_columns_before(proto, interface, thing.columns)
+        interface = onnx_columns.column_interface(interface, columns)
+    proto = _translate(thing, interface)
+    if columns is not None:
+        onnx_columns.take_columns(proto, interface)
     _describe(proto, thing, interface)
-    content = _serialize(proto)
-    deviation = None
-    if check and (session := _session(content)) is not None:
-        deviation = _deviation(thing, interface, session)
+    content = proto.SerializeToString()
+    deviation = _deviation(thing, interface, content) if check else None
     with atomic(path) as temporary:
         temporary.write_bytes(content)
     outputs = dict([interface.output])
-    return Export(Path(path), len(content), dict(interface.inputs), outputs, deviation)
+    return Export(Path(path), len(content), interface.inputs, outputs, deviation)
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------
@@ -143,37 +140,40 @@ class Interface:
         output: name and shape.
         example: a batch as hdnn takes it.
         feeds: the same as the file takes it; arrays of objects hold texts.
-        kinds: of the columns of a table, where every one is an input.
+        features: makes the example of the feeds.
+        facts: for the file's metadata.
     """
 
-    inputs: Mapping[str, Shape]
+    inputs: dict[str, Shape]
     output: tuple[str, Shape]
     example: Tensor
-    feeds: Mapping[str, Any]
-    kinds: list[str] | None = None
+    feeds: dict[str, Any]
+    features: nn.Module = field(default_factory=nn.Identity)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def _interface(thing: HamiltonianNetwork | Model) -> Interface:
-    draw, dtype = torch.Generator().manual_seed(0), _dtype(thing)
+    output: tuple[str, Shape]
     if isinstance(thing, HamiltonianNetwork):
         layout = thing.field.layout
-        sizes = (*layout.lead, SAMPLES, layout.width, *(PIXELS if layout.channels else ()))
         space = ("height", "width") if layout.channels else ()
-        shape = (*layout.lead, "batch", layout.width, *space)
-        state = torch.randn(sizes, generator=draw, dtype=dtype)
-        return Interface({"state": shape}, ("final_state", shape), state, {"state": state.numpy()})
-    outputs, shape = thing.head.out_features, ("batch", *thing.stem.shape)
-    output: tuple[str, Shape] = "prediction", ("batch", outputs)
-    if thing.task == "classification":
-        output = "probabilities", ("batch", max(2, outputs))
-    if thing.stem.takes_images:
-        images = torch.randint(256, (SAMPLES, *thing.stem.shape), generator=draw).to(torch.uint8)
-        return Interface({"images": shape}, output, images, {"images": images.numpy()})
-    columns = torch.randn((SAMPLES, *thing.stem.shape), generator=draw, dtype=dtype)
-    if thing.scaler is not None:
-        columns = columns * thing.scaler.scale + thing.scaler.mean
-        columns.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
-    return Interface({"columns": shape}, output, columns, {"columns": columns.numpy()})
+        name, shape = "state", (*layout.lead, "batch", layout.width, *space)
+        output = "final_state", shape
+    else:
+        name = "images" if thing.stem.takes_images else "columns"
+        shape = ("batch", *thing.stem.shape)
+        output = "prediction", ("batch", thing.head.out_features)
+        if thing.task == "classification":
+            output = "probabilities", ("batch", len(thing.labels))
+    sizes = [SIZES[size] if isinstance(size, str) else size for size in shape]
+    draw = torch.Generator().manual_seed(0)
+    example = torch.randn(sizes, generator=draw, dtype=_dtype(thing))
+    if name == "images":
+        example = torch.randint(256, sizes, generator=draw).to(torch.uint8)
+    elif isinstance(thing, Model) and thing.scaler is not None:
+        example = example * thing.scaler.scale + thing.scaler.mean
+        example.view(-1)[:: len(thing.scaler.mean) + 1] = torch.nan
+    return Interface({name: shape}, output, example, {name: example.numpy()})
 
 
 def _dtype(thing: HamiltonianNetwork | Model) -> torch.dtype:
@@ -216,37 +216,34 @@ class ScannedNetwork(nn.Module):
         ]
         self.program = Program(1, tuple(steps), layout)
         h = h if h.ndim else h.expand(*layout.lead, net.layers)
-        self.names, self.scanned = ["h", "theta", "beta"], ["h"]
-        self.register_buffer("h", _layers_first(h, len(layout.lead)))
-        for name in ("theta", "beta"):
-            self._keep(name, getattr(values, name), len(layout.lead))
-        if values.S is not None:
-            self.names.append("S")
-            self._keep("S", values.S, values.S.ndim - 3)
-
-    def _keep(self, name: str, stack: Tensor, axis: int) -> None:
-        """Scan what has an entry for every layer along an axis; a matrix has no such axis."""
-        scanned = axis >= 0 and stack.shape[axis] == self.layers
-        if scanned:
-            self.scanned.append(name)
-            stack = _layers_first(stack, axis)
-        self.register_buffer(name, stack.detach().clone())
+        stacks = {"h": h, "theta": values.theta, "beta": values.beta, "S": values.S}
+        self.scanned, self.shared = list[str](), list[str]()
+        for name, stack in stacks.items():
+            if stack is None:
+                continue
+            # The axis of layers follows that of an ensemble; a single matrix S has none.
+            axis = stack.ndim - 3 if name == "S" else len(layout.lead)
+            scanned = axis >= 0 and stack.shape[axis] == net.layers
+            (self.scanned if scanned else self.shared).append(name)
+            if scanned:
+                stack = stack.unsqueeze(axis + 1).movedim(axis, 0)  # the program has one layer
+            self.register_buffer(name, stack.detach().clone().contiguous())
 
     def forward(self, y: Tensor) -> Tensor:
         """y_N of a state ``([E,] batch, n)`` or ``([E,] batch, n, height, width)``."""
         from torch._higher_order_ops.scan import scan
 
         if not self.layers:
-            return y.clone()
-        arrays = {name: self.get_buffer(name) for name in self.names}
+            return y.clone()  # a graph does not give back its own input
 
         def layer(x: Tensor, slices: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
             # Copies, since a scan takes no two views of a memory; the file has none of them.
-            shared = {name: arrays[name].clone() for name in self.names if name not in self.scanned}
-            values = Values(**shared, **dict(zip(self.scanned, slices, strict=True)))  # type: ignore[arg-type]
+            arrays = {name: self.get_buffer(name).clone() for name in self.shared}
+            arrays |= dict(zip(self.scanned, slices, strict=True))
+            values = Values(**arrays)  # type: ignore[arg-type]
             return self._advance(values, x).clone(), []
 
-        final: Tensor = scan(layer, y, [arrays[name] for name in self.scanned])[0]
+        final: Tensor = scan(layer, y, [self.get_buffer(name) for name in self.scanned])[0]
         return final
 
     def _advance(self, values: Values, x: Tensor) -> Tensor:
@@ -256,11 +253,6 @@ class ScannedNetwork(nn.Module):
             unit = values._replace(h=torch.ones_like(values.h))
             values = values._replace(velocity=lambda j, t, v: reference.run(velocity, unit, v))
         return reference.run(self.program, values, x)
-
-
-def _layers_first(stack: Tensor, axis: int) -> Tensor:
-    """``(L, [E,] 1, ...)`` of a stack: what is scanned keeps an axis of one layer."""
-    return stack.unsqueeze(axis + 1).movedim(axis, 0).contiguous()
 
 
 def _velocity(net: HamiltonianNetwork) -> Program | None:
@@ -285,8 +277,9 @@ def _velocity(net: HamiltonianNetwork) -> Program | None:
 class _Exported(nn.Module):
     """What the file computes: the final state, probabilities or predictions."""
 
-    def __init__(self, thing: HamiltonianNetwork | Model) -> None:
+    def __init__(self, thing: HamiltonianNetwork | Model, features: nn.Module) -> None:
         super().__init__()
+        self.features = features
         if isinstance(thing, HamiltonianNetwork):
             self.thing: nn.Module = ScannedNetwork(thing)
             return
@@ -295,8 +288,8 @@ class _Exported(nn.Module):
             if isinstance(block, HamiltonianNetwork):
                 self.thing.blocks[number] = ScannedNetwork(block)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _output(self.thing, x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return _output(self.thing, self.features(*inputs))
 
 
 def _output(thing: nn.Module, x: Tensor) -> Tensor:
@@ -310,19 +303,23 @@ def _output(thing: nn.Module, x: Tensor) -> Tensor:
 def _translate(thing: HamiltonianNetwork | Model, interface: Interface) -> onnx.ModelProto:
     import onnx_ir.passes.common as passes
 
-    ((name, shape),) = interface.inputs.items()
-    named = {axis: size for axis, size in enumerate(shape) if isinstance(size, str)}
-    dynamic = {axis: torch.export.Dim(size) for axis, size in named.items()}
-    module = _Exported(thing).eval()
+    # torch has no texts: there they are codes.
+    arrays = [np.zeros(len(x), int) if x.dtype == object else x for x in interface.feeds.values()]
+    named = [
+        {axis: size for axis, size in enumerate(shape) if isinstance(size, str)}
+        for shape in interface.inputs.values()
+    ]
+    module = _Exported(thing, interface.features).eval()
     try:
         with _quiet():
             program = torch.onnx.export(
                 module,
-                (interface.example,),
+                tuple(map(torch.from_numpy, arrays)),
                 dynamo=True,
-                input_names=[name],
+                # Columns of a table get their names later: here they might be those of values.
+                input_names=None if interface.facts else [*interface.inputs],
                 output_names=[interface.output[0]],
-                dynamic_shapes=(dynamic,),
+                dynamic_shapes=(tuple(named),),
                 verbose=False,
             )
     except Exception as error:  # of torch, which has many
@@ -362,27 +359,20 @@ def _describe(
     networks = (thing,) if isinstance(thing, HamiltonianNetwork) else thing.networks
     about = {"network": "; ".join(net.extra_repr() for net in networks)}
     if isinstance(thing, Model):
-        facts: dict[str, Any] = {"task": thing.task, "columns": thing.feature_names}
-        if interface.kinds is not None:
-            facts |= {"columns": list(interface.inputs), "kinds": interface.kinds}
+        facts = {"task": thing.task, "columns": thing.feature_names, **interface.facts}
         if thing.task == "classification":
             facts["labels"] = thing.labels
         about |= {name: json.dumps(value) for name, value in facts.items() if value is not None}
     helper.set_model_props(proto, about)
 
 
-def _serialize(proto: onnx.ModelProto) -> bytes:
-    try:
-        return proto.SerializeToString()
-    except ValueError as error:  # of protobuf, which holds at most 2 GB
-        raise HdnnError(f"the network is too large for one ONNX file: {error!s:.100}") from error
-
-
 # --- the check ------------------------------------------------------------------------------------
 
 
-def _session(content: bytes) -> Any:
-    """A session of onnxruntime; None where that is not installed."""
+def _deviation(
+    thing: HamiltonianNetwork | Model, interface: Interface, content: bytes
+) -> float | None:
+    """The largest difference between onnxruntime and hdnn; None without onnxruntime."""
     try:
         import onnxruntime
     except ModuleNotFoundError:
@@ -391,22 +381,16 @@ def _session(content: bytes) -> Any:
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     try:
-        return onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own, without a type in common
         raise HdnnError(
             f"onnxruntime cannot run the exported file ({reprlib.repr(str(error))}); it has fewer "
             "operators for float64: export in float32, or write it all the same with check=False"
         ) from error
-
-
-def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, session: Any) -> float:
-    """The largest difference between onnxruntime and hdnn on the example."""
     example = interface.example
     expected = _output(thing, example)
-    (found,) = session.run(None, dict(interface.feeds))
-    if found.shape != expected.shape:
-        raise HdnnError(f"the exported file gives {found.shape} instead of {expected.shape}")
-    deviation = _difference(torch.from_numpy(found), expected)
+    (result,) = session.run(None, interface.feeds)
+    deviation = _difference(torch.from_numpy(result), expected)
     # A network that magnifies its own rounding errors magnifies those of onnxruntime too.
     wide = example if example.dtype == torch.uint8 else example.double()
     rounding = _difference(_output(copy.deepcopy(thing).double(), wide), expected)
@@ -414,14 +398,14 @@ def _deviation(thing: HamiltonianNetwork | Model, interface: Interface, session:
     if not deviation <= tolerance:
         raise HdnnError(
             f"onnxruntime and hdnn differ by {deviation:.2g}, more than {tolerance:.2g}, on a "
-            "batch, so that nothing was written; check=False writes it all the same, and a report "
+            "batch, so nothing was written; check=False writes it all the same, and a report "
             "of what was exported helps us to repair it"
         )
     return deviation
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
+def _difference(result: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest expected number or 1; inf for NaN."""
     scale = max(1.0, float(expected.abs().max()))
-    difference = float((found.double() - expected.double()).abs().max()) / scale
+    difference = float((result.double() - expected.double()).abs().max()) / scale
     return difference if math.isfinite(difference) else math.inf

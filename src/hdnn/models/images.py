@@ -17,22 +17,22 @@ from hdnn.zoo import architecture as named_architecture
 from hdnn.zoo import network
 
 BLOCKS = ("hamiltonian", "convolution")
-CONNECTORS = ("pool", "stride")
-NORMS = ("none", "batch", "group")
-HEADS = ("linear", "pool")
+NORMS = ("none", "batch")
 
 
 class ImageStem(Stem):
-    """Images, normalized and through the opening convolution; they wait as uint8.
+    """Images, normalized and through the opening convolution.
 
         y_0 = conv((x - mean) / std)
 
     Args:
-        channels, size: of the images: C, and (H, W).
+        channels: C of the images.
+        size: (H, W) of the images.
         width: channels of y_0.
-        mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
-        norm: after the convolution: "none", "batch" or "group".
-        channels_last: how y_0 lies in memory: right where blocks are convolutions.
+        mean: of every channel of images scaled to [0, 1]; empty for 0.
+        std: standard deviation of every channel of images scaled to [0, 1]; empty for 1.
+        norm: after the convolution: "none", or "batch" for batch norm and ReLU.
+        channels_last: memory layout of y_0; faster where the blocks are convolutions.
         dtype: of the weights.
 
     Raises:
@@ -60,10 +60,11 @@ class ImageStem(Stem):
         channels_last: bool = False,
         dtype: torch.dtype | None = None,
     ) -> None:
-        for name, given in (("mean", mean), ("std", std)):
-            if len(given) not in (0, channels) or (name == "std" and not all(v > 0 for v in given)):
+        for name, numbers in (("mean", mean), ("std", std)):
+            positive = name == "mean" or all(number > 0 for number in numbers)
+            if len(numbers) not in (0, channels) or not positive:
                 raise HdnnError(
-                    f"{name} has a number for each of {channels} channels, got {given!r:.100}"
+                    f"{name} has a number for each of {channels} channels, got {numbers!r:.100}"
                 )
         super().__init__((channels, *size))
         self.expansion = self.width = width
@@ -71,8 +72,8 @@ class ImageStem(Stem):
         opening = nn.Conv2d(channels, width, 3, padding=1, dtype=dtype)
         self.opening = nn.Sequential(opening, *_normalization(norm, width, opening.weight.dtype))
         shape, weight = (channels, 1, 1), opening.weight
-        center = weight.new_tensor(mean).reshape(shape) if mean else weight.new_zeros(shape)
-        spread = weight.new_tensor(std).reshape(shape) if std else weight.new_ones(shape)
+        center = weight.new_tensor(mean or [0.0] * channels).reshape(shape)
+        spread = weight.new_tensor(std or [1.0] * channels).reshape(shape)
         # Constants that follow from the arguments, so no part of a file.
         self.register_buffer("offset", -center / spread, persistent=False)
         self.register_buffer("gain", 1 / spread, persistent=False)
@@ -85,37 +86,17 @@ class ImageStem(Stem):
             raise HdnnError(f"images are uint8 (0 to 255) or {dtype} (0 to 1), got {x.dtype}")
 
     def prepare(self, x: Tensor) -> Tensor:
-        self.check(x, self.gain.dtype)
-        return x
-
-    def normalize(self, x: Tensor) -> Tensor:
-        """Images as uint8 (0 to 255) or numbers (0 to 1), to numbers of mean 0 and spread 1.
-
-        Args:
-            x: images ``(B, C, H, W)``.
-
-        Returns:
-            ``(B, C, H, W)`` in the model's dtype.
-        """
-        gain = self.gain
-        if x.dtype == torch.uint8:
-            x, gain = x.to(gain.dtype), gain / 255
-        return torch.addcmul(self.offset, x, gain)
+        return x  # as uint8: y_0 of the paper's network would take 32 times the memory
 
     def forward(self, prepared: Tensor) -> Tensor:
-        y: Tensor = self.opening[0](self.normalize(prepared))
+        x, gain = prepared, self.gain
+        if x.dtype == torch.uint8:
+            x, gain = x.to(gain.dtype), gain / 255
+        y: Tensor = self.opening[0](torch.addcmul(self.offset, x, gain))
         if self.channels_last:  # then all convolutions, and their gradients, are faster
             y = y.contiguous(memory_format=torch.channels_last)
         out: Tensor = self.opening[1:](y)
         return out
-
-
-class PixelMean(nn.Module):
-    """``(B, C, H, W)`` to ``(B, C)``: the mean over the pixels."""
-
-    def forward(self, y: Tensor) -> Tensor:
-        """The mean of every channel."""
-        return y.mean((-2, -1))
 
 
 def image_model(
@@ -130,9 +111,7 @@ def image_model(
     T: float | None = None,
     kernel: int = 1,
     block: str = "hamiltonian",
-    connector: str = "pool",
     norm: str = "none",
-    head: str = "linear",
     scale: float = 1.0,
     mean: Sequence[float] = (),
     std: Sequence[float] = (),
@@ -147,24 +126,25 @@ def image_model(
 
     The defaults are the paper's network (section 4.2): a 3x3 convolution to 8 channels (zero
     padding, with a bias), a block that mixes the channels at every pixel, and a linear head on all
-    8 x 28 x 28 values. Convolutions and head start as torch starts them.
+    8 x 28 x 28 values. Convolutions and head start as torch starts them. Between two stages, a 3x3
+    convolution of stride 2 halves the resolution.
 
     Args:
-        channels, size: of the images: C, and (H, W).
+        channels: C of the images.
+        size: (H, W) of the images.
         classes: how many, or the labels in the order of the outputs.
         architecture: of the Hamiltonian blocks: MS1, MS2, MS3, H1, H2, HS (or a baseline).
-        widths, layers: channels and depth of every stage; depth 0 is a stage without a block.
-        step, T: the step h, or the final time of every block (h = T / layers): one of the two;
-            neither: h = 0.4 for MS1 and 0.05 for the others.
+        widths: channels of every stage.
+        layers: depth of every stage; 0 is a stage without a block.
+        step: step h of the blocks; with neither step nor T, 0.4 for MS1 and 0.05 for the others.
+        T: final time of every block (h = T / layers), instead of step.
         kernel: of K: 1 mixes the channels at every pixel, 3 (5, ...) is a convolution.
         block: "hamiltonian", or "convolution": plain layers y = relu(conv(y)) in its place.
-        connector: from one stage to the next, half the resolution: "pool" (convolution, then
-            2x2 maxima) or "stride" (a strided convolution).
-        norm: after the opening convolution, in the connectors and before pooling: "none" (then the
-            opening is linear, as the paper's), "batch" or "group".
-        head: "linear" on all values (the paper's) or "pool": average over pixels, then linear.
+        norm: after the opening convolution and those between stages: "none" (the opening is linear,
+            as the paper's, and ReLU follows the others) or "batch" (batch norm and ReLU).
         scale: of the initial K and b.
-        mean, std: of the channels of images scaled to [0, 1]; empty for 0 and 1.
+        mean: of every channel of images scaled to [0, 1]; empty for 0.
+        std: standard deviation of every channel of images scaled to [0, 1]; empty for 1.
         time_invariant: the layers of a stage share their weights.
         dtype: of the weights; None is torch's default.
         generator: draws the initial weights; None is torch's default generator.
@@ -179,17 +159,12 @@ def image_model(
     >>> model = image_model(channels=1, size=(28, 28), classes=10, layers=4, step=0.05)
     >>> model(torch.zeros(5, 1, 28, 28, dtype=torch.uint8)).shape
     torch.Size([5, 10])
-    >>> sum(p.numel() for p in model.parameters()) == 80 + 4 * (64 + 8) + 62730
-    True
+    >>> sum(p.numel() for p in model.parameters()), 80 + 4 * (64 + 8) + 62730
+    (63098, 63098)
     """
-    for name, given, known in (
-        ("block", block, BLOCKS),
-        ("connector", connector, CONNECTORS),
-        ("norm", norm, NORMS),
-        ("head", head, HEADS),
-    ):
-        if given not in known:
-            raise unknown_name(name, given, known)
+    for name, value, known in (("block", block, BLOCKS), ("norm", norm, NORMS)):
+        if value not in known:
+            raise unknown_name(name, value, known)
     widths, layers = _integers("widths", widths), _integers("layers", layers, least=0)
     if len(widths) != len(layers):
         raise HdnnError(
@@ -199,8 +174,11 @@ def image_model(
     if kernel % 2 == 0:
         raise HdnnError(f"kernel is an odd positive integer, got {kernel!r}")
     labels = None if isinstance(classes, int) else list(classes)
-    outputs = classes if isinstance(classes, int) else len(classes)
-    step = block_step(architecture, step, T, block)
+    row = named_architecture(architecture)
+    if block == "convolution" and (step is not None or T is not None):
+        raise HdnnError("plain convolutions have no step size: leave out step and T")
+    if step is None and T is None and row.scheme.uses_step:
+        step = 0.4 if row.name == "MS1" else 0.05  # the paper's; the others are as sensitive as H2
     dtype = torch.get_default_dtype() if dtype is None else dtype
 
     def make_block(width: int, depth: int) -> nn.Module:
@@ -237,14 +215,12 @@ def image_model(
         dtype=dtype,
     )
     blocks = [make_block(*stage) for stage in zip(widths, layers, strict=True)]
-    connectors = [_connector(connector, norm, *pair, dtype) for pair in pairwise(widths)]
-    closing: list[nn.Module] = [nn.Flatten()]
-    features = widths[-1] * math.prod(final_size(size, len(widths), connector))
-    if head == "pool":
-        closing = [*_normalization(norm, widths[-1], dtype), PixelMean()]
-        features = widths[-1]
-    joined = [part for pair in zip(blocks, connectors, strict=False) for part in pair]
-    body = Blocks(*joined, blocks[-1], *closing, features=features)
+    connectors = [_connector(norm, *pair, dtype) for pair in pairwise(widths)]
+    joined = [part for pair in zip(connectors, blocks[1:], strict=True) for part in pair]
+    halvings = len(widths) - 1
+    pixels = math.prod(math.ceil(side / 2**halvings) for side in size)
+    body = Blocks(blocks[0], *joined, nn.Flatten(), features=widths[-1] * pixels)
+    outputs = classes if isinstance(classes, int) else len(classes)
     model = Model(body, outputs, classes=labels, stem=stem)
     # Blocks before connectors: the order of the draws, not that of the layers.
     for part in (stem, *blocks, *connectors, model.head):
@@ -252,71 +228,16 @@ def image_model(
     return model
 
 
-def block_step(
-    architecture: str, step: float | None, T: float | None, block: str = "hamiltonian"
-) -> float | None:
-    """The step h of the blocks of an image model: the paper's, where neither step nor T is given.
-
-    Args:
-        architecture, step, T, block: as `image_model` takes them.
-
-    Returns:
-        h; None where T is given, or where layers have no step size.
-
-    Raises:
-        HdnnError: both are given, or one where layers have no step size.
-
-    >>> block_step("MS1", None, None), block_step("H2", None, None)
-    (0.4, 0.05)
-    """
-    row = named_architecture(architecture)
-    if block == "convolution" or not row.scheme.uses_step:
-        if step is not None or T is not None:
-            raise HdnnError("these blocks have no step size: leave out step and T")
-        return None
-    if step is not None and T is not None:
-        raise HdnnError("give step (h) or T (h = T / layers), not both")
-    if step is None and T is None:
-        return 0.4 if row.name == "MS1" else 0.05  # other networks are as sensitive as H2
-    return step
-
-
-def final_size(size: tuple[int, int], stages: int, connector: str) -> tuple[int, int]:
-    """(H, W) of the last stage: every connector halves; pooling drops an odd rest.
-
-    Args:
-        size: of the images.
-        stages: how many.
-        connector: "pool" or "stride".
-
-    Returns:
-        (H, W) in pixels.
-
-    Raises:
-        HdnnError: no pixel is left.
-
-    >>> final_size((9, 7), 2, "pool"), final_size((9, 7), 2, "stride")
-    ((4, 3), (5, 4))
-    """
-    height, width = size
-    for _ in range(stages - 1):
-        up = connector == "stride"
-        height, width = (height + up) // 2, (width + up) // 2
-    if min(height, width) < 1:
-        raise HdnnError(f"{stages} stages halve {size} pixels too often; use fewer stages")
-    return height, width
-
-
-def _integers(name: str, given: int | Sequence[int], least: int = 1) -> tuple[int, ...]:
-    values = (given,) if isinstance(given, int) else tuple(given)
+def _integers(name: str, numbers: int | Sequence[int], least: int = 1) -> tuple[int, ...]:
+    values = (numbers,) if isinstance(numbers, int) else tuple(numbers)
     if not values or not all(is_count(value, least) for value in values):
-        raise HdnnError(f"{name} is an integer of at least {least}, or several, got {given!r}")
+        raise HdnnError(f"{name} is an integer of at least {least}, or several, got {numbers!r}")
     return values
 
 
 @torch.no_grad()
 def _initialize(module: nn.Module, generator: torch.Generator | None) -> None:
-    """Torch's own initial values of convolutions and linear maps, from a generator."""
+    """The initial values of torch's `reset_parameters`, which takes no generator."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d | nn.Linear):
             nn.init.kaiming_uniform_(part.weight, a=math.sqrt(5), generator=generator)
@@ -325,21 +246,12 @@ def _initialize(module: nn.Module, generator: torch.Generator | None) -> None:
             nn.init.uniform_(part.bias, -bound, bound, generator=generator)
 
 
-def _connector(connector: str, norm: str, width: int, wider: int, dtype: torch.dtype) -> nn.Module:
-    stride = 2 if connector == "stride" else 1
-    parts: list[nn.Module] = [
-        nn.Conv2d(width, wider, 3, stride=stride, padding=1, dtype=dtype),
-        *(_normalization(norm, wider, dtype) or (nn.ReLU(),)),
-    ]
-    if connector == "pool":
-        parts.append(nn.MaxPool2d(2))
-    return nn.Sequential(*parts)
+def _connector(norm: str, width: int, wider: int, dtype: torch.dtype) -> nn.Module:
+    """From one stage to the next: half the resolution, other channels."""
+    conv = nn.Conv2d(width, wider, 3, stride=2, padding=1, dtype=dtype)
+    return nn.Sequential(conv, *(_normalization(norm, wider, dtype) or (nn.ReLU(),)))
 
 
 def _normalization(norm: str, width: int, dtype: torch.dtype) -> Sequence[nn.Module]:
-    """A normalization with its activation; nothing for "none"."""
-    if norm == "none":
-        return ()
-    if norm == "batch":
-        return nn.BatchNorm2d(width, dtype=dtype), nn.ReLU()
-    return nn.GroupNorm(math.gcd(width, 8), width, dtype=dtype), nn.ReLU()
+    """Batch norm with its activation; nothing for "none"."""
+    return (nn.BatchNorm2d(width, dtype=dtype), nn.ReLU()) if norm == "batch" else ()

@@ -1,4 +1,4 @@
-"""What one trains and saves: a stem, Hamiltonian blocks, and a linear head."""
+"""A model, which one trains and saves: a stem, Hamiltonian blocks, and a linear head."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models.stems import Augmentation, Projection, Scaler, Stem, TableStem
 from hdnn.networks import HamiltonianNetwork
-from hdnn.notebook import table
 
 TASKS = ("classification", "regression")
 Label = str | int | float | bool
 
 
 class Blocks(nn.Sequential):
-    """y_0 to what the head takes: Hamiltonian networks, and layers between and after them.
+    """The body of a model: Hamiltonian networks, and layers between and after them.
 
     Args:
-        modules: in order.
-        features: how many values a sample has in the end; None: the width of the last network.
+        modules: the networks and layers, in order.
+        features: inputs of the head; None: the width of the last network.
 
     >>> import hdnn, torch
     >>> block = hdnn.network("H1", features=4, layers=3, T=1.0)
@@ -52,15 +51,15 @@ class Blocks(nn.Sequential):
         Returns:
             Pairs of a network and its state.
         """
-        found: list[tuple[HamiltonianNetwork, Tensor]] = []
-        networks = self.networks
+        pairs: list[tuple[HamiltonianNetwork, Tensor]] = []
+        last = self.networks[-1:]
         for block in self:
             if isinstance(block, HamiltonianNetwork):
-                found.append((block, y))
-                if len(found) == len(networks):
-                    break
+                pairs.append((block, y))
+                if block is last[0]:
+                    break  # nobody asks for what it computes
             y = block(y)
-        return found
+        return pairs
 
 
 class Model(nn.Module):
@@ -68,17 +67,17 @@ class Model(nn.Module):
 
     Args:
         network: the Hamiltonian network (or a baseline), or `Blocks` of several.
-        outputs: outputs of the head: 1 for two classes, else one for every class or target.
-        augmentation: widens the data to the network's width; None where they agree.
-        scaler: standardizes the data; None for none.
-        projection: brings the data to the network's width instead, by a learned linear map.
-        stem: instead of augmentation, scaler and projection, where the data are no table.
+        outputs: number of outputs: 1 for two classes, else one for every class or target.
+        augmentation: widens the data with zeros to the network's width; None where they agree.
+        scaler: standardizes the data; None leaves them as they are.
+        projection: a learned linear map to the network's width, instead of the augmentation.
+        stem: replaces augmentation, scaler and projection where the data are no table.
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
-        feature_names: of the numbers that the model takes, in order.
+        feature_names: names of the features, in order.
         target_names: the columns of a table that a regression predicts, in order.
-        columns: how the columns of a table become these numbers: what
-            `hdnn.data.ColumnEncoder.to_list` gives; None where they are numbers already.
+        columns: how the columns of a table become features, as `hdnn.data.ColumnEncoder.to_list`
+            gives it; None where the columns are the features.
 
     Raises:
         HdnnError: the parts do not fit together.
@@ -127,29 +126,19 @@ class Model(nn.Module):
         self.classes = None if classes is None else list(classes)
         self.feature_names = None if feature_names is None else list(feature_names)
         self.target_names = None if target_names is None else list(target_names)
-        self._check_names()
-
-    def _check_names(self) -> None:
-        outputs = self.head.out_features
         for what, names, count in (
+            ("classes", self.classes, max(2, outputs)),
             ("feature_names", self.feature_names, self.features),
             ("target_names", self.target_names, outputs),
         ):
-            if names is not None and (
-                len(names) != count or not all(isinstance(name, str) for name in names)
-            ):
-                raise HdnnError(f"{what} are {count} strings, got {names!r:.100}")
-        labels = self.classes or []
-        if not all(isinstance(label, str | int | float | bool) for label in labels):
-            raise HdnnError(f"classes are strings, numbers or booleans, got {labels!r:.100}")
-        if self.task == "classification" and labels and len(labels) != max(2, outputs):
-            raise HdnnError(f"{len(labels)} labels do not fit {max(2, outputs)} classes")
+            if names is not None and len(names) != count:
+                raise HdnnError(f"the model has {count} {what}, got {names!r:.100}")
 
     # --- parts ------------------------------------------------------------------------------------
 
     @property
     def features(self) -> int:
-        """How many numbers a sample has."""
+        """Number of features, or of pixel values, of a sample."""
         return math.prod(self.stem.shape)
 
     @property
@@ -165,6 +154,7 @@ class Model(nn.Module):
     @property
     def network(self) -> HamiltonianNetwork:
         """The only Hamiltonian network; of several, see `networks`."""
+        # A single block is the network whatever its class, so that a wrapped one is one, too.
         networks = tuple(self.blocks) if len(self.blocks) == 1 else self.networks
         if len(networks) != 1:
             raise HdnnError(f"the model has {len(networks)} networks: use model.networks")
@@ -172,31 +162,24 @@ class Model(nn.Module):
 
     @property
     def scaler(self) -> Scaler | None:
-        """What standardizes the columns of a table, if anything does."""
+        """The scaler of a table's columns, or None."""
         return self.stem.scaler if isinstance(self.stem, TableStem) else None
 
     # --- from data to prediction ------------------------------------------------------------------
 
-    def check(self, x: Tensor) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's.
-
-        Args:
-            x: the data, ``(samples, features)`` or images ``(B, C, H, W)``.
-
-        Raises:
-            HdnnError: they have another shape or type.
-        """
-        self.stem.check(x, self.head.weight.dtype)
-
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training: y_0 of a table; images stay uint8.
+        """Compute what needs computing only once, before training: y_0 of a table; images stay.
 
         Args:
             x: ``(..., features)`` or images ``(B, C, H, W)``.
 
         Returns:
             What `hidden`, `logits` and `block_inputs` take.
+
+        Raises:
+            HdnnError: the data have another shape or dtype than the model's.
         """
+        self.stem.check(x, self.head.weight.dtype)
         return self.stem.prepare(x)
 
     def preprocess(self, x: Tensor) -> Tensor:
@@ -208,7 +191,7 @@ class Model(nn.Module):
         Returns:
             ``(..., n)``, or ``(B, n, H, W)`` of images.
         """
-        y: Tensor = self.stem(self.stem.prepare(x))
+        y: Tensor = self.stem(self.prepare(x))
         return y
 
     def block_inputs(self, prepared: Tensor) -> list[tuple[HamiltonianNetwork, Tensor]]:
@@ -223,19 +206,19 @@ class Model(nn.Module):
         return self.blocks.inputs(self.stem(prepared))
 
     def hidden(self, prepared: Tensor) -> Tensor:
-        """What the head takes: y_N of a table.
+        """The inputs of the head: y_N of a table.
 
         Args:
             prepared: what `prepare` gave.
 
         Returns:
-            ``(..., n)``, one number for every input of the head.
+            ``(..., n)``.
         """
         y: Tensor = self.blocks(self.stem(prepared))
         return y
 
     def logits(self, prepared: Tensor) -> Tensor:
-        """The values of the head.
+        """The outputs of the head.
 
         Args:
             prepared: what `prepare` gave.
@@ -247,7 +230,7 @@ class Model(nn.Module):
         return out
 
     def forward(self, x: Tensor) -> Tensor:
-        """The values of the head: logits, or the predictions of a regression.
+        """The outputs of the head: logits, or the predictions of a regression.
 
         Args:
             x: ``(..., features)`` or images ``(B, C, H, W)``.
@@ -258,7 +241,7 @@ class Model(nn.Module):
         Raises:
             HdnnError: the data have another shape or dtype than the model's.
         """
-        return self.logits(self.stem.prepare(x))
+        return self.logits(self.prepare(x))
 
     def probabilities(self, x: Tensor) -> Tensor:
         """``(..., classes)``: logistic for a single output, softmax for more.
@@ -293,14 +276,3 @@ class Model(nn.Module):
         shape = "x".join(map(str, self.stem.shape))
         count = sum(p.numel() for p in self.parameters())
         return f"{shape} -> {self.head.out_features}, {self.task}, {count} parameters"
-
-    def _repr_html_(self) -> str:
-        count = sum(p.numel() for p in self.parameters())
-        rows: list[tuple[str, object]] = [
-            ("input", " x ".join(map(str, self.stem.shape))),
-            *(("block", net.extra_repr()) for net in self.networks),
-            ("output", f"{self.head.out_features}, {self.task}"),
-        ]
-        if self.classes is not None:
-            rows.append(("classes", ", ".join(map(str, self.classes))))
-        return table("Model", [*rows, ("parameters", f"{count:,}")])

@@ -7,15 +7,13 @@ from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.layout import is_count
 
 MODES = ("append", "spread")
-PROJECTIONS = ("auto", "on", "off")
 MOST_PADDED = 64
-"""The most features that a network takes as they are, unless its width is given."""
+"""More features are projected to this width: up to it, a whole epoch runs in compiled code."""
 
 
 class Augmentation(nn.Module):
@@ -51,13 +49,6 @@ class Augmentation(nn.Module):
             )
         self.features, self.width, self.mode = features, width + width % 2, mode
 
-    @property
-    def places(self) -> list[int]:
-        """Which entry of the state each feature becomes."""
-        front = self.features if self.mode == "append" else (self.features + 1) // 2
-        extra = self.width - self.features
-        return [f if f < front else f + extra for f in range(self.features)]
-
     def forward(self, x: Tensor) -> Tensor:
         """``(..., features)`` to ``(..., width)``.
 
@@ -71,13 +62,9 @@ class Augmentation(nn.Module):
             HdnnError: the last axis of ``x`` is not the features.
         """
         _check_last_axis(x, self.features)
-        extra = self.width - self.features
-        if self.mode == "append":
-            return F.pad(x, (0, extra))
-        front = (self.features + 1) // 2
-        return F.pad(x[..., :front], (0, extra + self.features - front)) + F.pad(
-            x[..., front:], (front + extra, 0)
-        )
+        front = self.features if self.mode == "append" else (self.features + 1) // 2
+        zeros = x.new_zeros(*x.shape[:-1], self.width - self.features)
+        return torch.cat([x[..., :front], zeros, x[..., front:]], -1)
 
     def extra_repr(self) -> str:
         return f"{self.features} -> {self.width}, {self.mode}"
@@ -184,26 +171,11 @@ class Projection(nn.Linear):
         """Width of the network."""
         return self.out_features
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(..., features)`` to ``(..., width)``.
-
-        Args:
-            x: ``(..., features)``.
-
-        Returns:
-            ``(..., width)``.
-
-        Raises:
-            HdnnError: the last axis of ``x`` is not the features.
-        """
-        _check_last_axis(x, self.features)
-        return super().forward(x)
-
 
 def default_width(features: int, choice: str = "auto") -> int:
-    """The width of a network that is not given one: the features and as many zeros, at most 32.
+    """Default width of a network: the features and as many zeros, at most 32.
 
-    Above 64 features, unless there is to be no projection, it stays at 64.
+    More than 64 features are projected to 64, unless the choice is "off".
 
     >>> default_width(2), default_width(50), default_width(20_000)
     (4, 82, 64)
@@ -213,25 +185,11 @@ def default_width(features: int, choice: str = "auto") -> int:
     return features + min(features, 32)
 
 
-def needs_projection(choice: str, features: int, width: int) -> bool:
-    """Whether a table of so many features enters a network through a projection.
-
-    Args:
-        choice: "auto" (where the features exceed the width), "on" or "off".
-        features: width of the data.
-        width: width of the network.
-
-    >>> needs_projection("auto", 50, 16), needs_projection("auto", 2, 4)
-    (True, False)
-    """
-    return choice == "on" or (choice == "auto" and features > width)
-
-
 class Stem(nn.Module, ABC):
-    """Raw data to y_0, in two parts: what is computed once, and what every iteration computes.
+    """From raw data to y_0 in two parts: what is computed once, and what in every iteration.
 
-    ``stem(stem.prepare(x))`` is y_0. Before a training `prepare` is called once with all data;
-    `forward` then holds what is trained, or would take more memory than the data.
+    ``stem(stem.prepare(x))`` is y_0. Training calls `prepare` once with all data; `forward` holds
+    what is trained, or what would take more memory than the data.
 
     Args:
         shape: of one sample: ``(features,)``, or ``(C, H, W)``.
@@ -256,7 +214,7 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        """Raise HdnnError where training data have another shape or type than the model's.
+        """Raise HdnnError for data of another shape or dtype than the model's.
 
         Args:
             x: the data.
@@ -265,10 +223,10 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def prepare(self, x: Tensor) -> Tensor:
-        """What can be computed once, before the training.
+        """Compute what needs computing only once, before training.
 
         Args:
-            x: the data, as they come.
+            x: the data.
 
         Returns:
             What `forward` takes: y_0 of a table, images as they are.
@@ -276,7 +234,7 @@ class Stem(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, prepared: Tensor) -> Tensor:
-        """y_0 of data that `prepare` has seen.
+        """y_0 of prepared data.
 
         Args:
             prepared: what `prepare` gave.
@@ -287,13 +245,13 @@ class Stem(nn.Module, ABC):
 
 
 class TableStem(Stem):
-    """Numbers of a table, standardized, and augmented or projected to the width of the network.
+    """Features of a table, standardized, and augmented or projected to the width of the network.
 
     Args:
         width: width of the network.
-        augmentation: widens the data to that width; None where they agree.
-        scaler: standardizes the data; None for none.
-        projection: instead of the augmentation; it alone is trained.
+        augmentation: widens the data with zeros to that width; None where they agree.
+        scaler: standardizes the data; None leaves them as they are.
+        projection: a learned linear map to that width, instead of the augmentation.
 
     Raises:
         HdnnError: the widths do not fit.
@@ -327,15 +285,12 @@ class TableStem(Stem):
         self.augmentation, self.scaler, self.projection = augmentation, scaler, projection
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
-        if x.ndim != 2 or x.shape[1:] != self.shape:
-            raise HdnnError(
-                f"X must have {self.shape[0]} features a sample for this model, "
-                f"got {tuple(x.shape)}"
-            )
+        _check_last_axis(x, *self.shape)
         if x.dtype != dtype:
             raise HdnnError(f"X is {x.dtype} but the model is {dtype}; convert one of them")
 
     def prepare(self, x: Tensor) -> Tensor:
+        # The projection is not here: it is trained.
         x = x if self.scaler is None else self.scaler(x)
         return x if self.augmentation is None else self.augmentation(x)
 

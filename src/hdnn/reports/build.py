@@ -116,7 +116,6 @@ def report(
     inputs = torch.as_tensor(X)
     if not (model.stem.takes_images and inputs.dtype == torch.uint8):
         inputs = inputs.to(model.head.weight.dtype)
-    model.check(inputs)
     target = _targets(model, y)
     if len(target) != len(inputs) or not len(inputs):
         raise HdnnError(f"X has {len(inputs)} samples and y has {len(target)}: give as many")

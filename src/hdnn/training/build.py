@@ -14,7 +14,6 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Augmentation, Model, Projection, Scaler, image_model
-from hdnn.models.stems import needs_projection
 
 MOST_WEIGHTS = 10**9
 """More weights than this are a typing error."""
@@ -50,7 +49,7 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
         )
     dtype = getattr(torch, config.dtype)
     augmentation = projection = None
-    if not needs_projection(config.projection, features, width):
+    if config.projection == "off" or (config.projection == "auto" and features <= width):
         augmentation = Augmentation(features, width, config.augmentation)
     net = zoo.network(
         config.architecture,
@@ -123,9 +122,7 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
         T=config.T,
         kernel=config.kernel,
         block=config.block,
-        connector=config.connector,
         norm=config.norm,
-        head=config.head,
         scale=config.scale,
         time_invariant=config.time_invariant,
         mean=mean,

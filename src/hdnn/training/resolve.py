@@ -206,9 +206,7 @@ _CONVOLUTIONAL = {
     "layers": (0, 2, 2),
     "step": 0.5,
     "kernel": 3,
-    "connector": "stride",
     "norm": "batch",
-    "head": "linear",
 }
 _ONE_CYCLE = {
     "method": "joint",

@@ -216,7 +216,6 @@ class Trainer:
         """What is trained on, and what is held out and watched."""
         model, config = self.model, self.config
         X = data.X if model.stem.takes_images else data.X.to(model.head.weight.dtype)
-        model.check(X)
         whole = Batches(model.prepare(X), target, self._weights(data))
         if not bool((whole.weight > 0).all()):  # a sample of weight 0 is no sample
             whole = whole.take(whole.weight > 0)

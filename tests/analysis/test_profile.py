@@ -77,7 +77,7 @@ def test_norms_of_convolutions_are_estimated(depths: list[int]) -> None:
     state = net.trajectory(y)[depths[0]].detach()
     rest = build("H1", channels=4, kernel=3, layers=4 - depths[0], step=0.25)
     rest.load_state_dict(
-        {k: v[depths[0] :] for k, v in net.state_dict().items() if "J" not in k}, strict=False
+        {k: v[depths[0] :] for k, v in net.state_dict().items() if "weights" in k}, strict=False
     )
     M = [torch.autograd.functional.jacobian(rest, x[None]).reshape(36, 36) for x in state]
     sizes = torch.linalg.matrix_norm(torch.stack(M), 2)

@@ -83,7 +83,7 @@ def test_without_a_boundary_the_plane_shows_the_most_variance(points: torch.Tens
     assert moving.shares == pytest.approx(tuple(variances[:2] / variances.sum()))
 
 
-@pytest.mark.parametrize("theme", plots.THEMES.values(), ids=plots.THEMES)
+@pytest.mark.parametrize("theme", [plots.LIGHT, plots.DARK], ids=["light", "dark"])
 def test_the_figure_of_flows(
     points: torch.Tensor, labels: torch.Tensor, theme: plots.Theme
 ) -> None:

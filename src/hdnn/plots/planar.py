@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figur
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
 
 LABEL = NORMAL + 1
 """Points of text beside panels that are shown small."""
@@ -116,7 +117,7 @@ def scatter(
     >>> plots.scatter(axis, np.zeros((2, 2)), np.array([0, 1])) is axis
     True
     """
-    theme = theme_of(axis) if colors is None else colors
+    theme = colors or theme_of(axis)
     shades = [theme.color(int(label)) for label in labels]
     # Thousands of points would make an SVG large: they are an image inside it.
     axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0, rasterized=True)
@@ -157,39 +158,45 @@ def layer_states(
     >>> plots.layer_states(axis, plots.flow(model, X), (X[:, 0] > 0).long().numpy(), 4) is axis
     True
     """
-    points = moving.points[frame]
+    points, theme = moving.points[frame], theme_of(axis)
     scatter(axis, points, labels, size, colors)
     left, right, bottom, top = moving.box() if box is None else box
     if collapsed(points, right - left):
         x, y = np.nanmean(points, 0)
-        theme = theme_of(axis)
+        share = (x - left) / (right - left)
         axis.plot([x], [y], "o", ms=13, mfc="none", mec=theme.muted, mew=1.0)
         axis.annotate(
             f"all {len(points)} points",
             (x, y),
             xytext=(0, 10 if y < (bottom + top) / 2 else -17),
             textcoords="offset points",
-            ha=_side((x - left) / (right - left)),
+            ha="left" if share < 0.25 else "right" if share > 0.75 else "center",
             fontsize=SMALL,
             color=theme.muted,
         )
     if moving.boundary and moving.depths[frame] == moving.last:
-        axis.axvline(0, color=theme_of(axis).ink, linewidth=1.0)
-    axis.set_xlim(left, right)
-    axis.set_ylim(bottom, top)
-    axis.set_box_aspect(1)
+        axis.axvline(0, color=theme.ink, linewidth=1.0)
+    axis.set(xlim=(left, right), ylim=(bottom, top), box_aspect=1)
     return axis
-
-
-def _side(share: float) -> str:
-    """How a label is aligned so that it stays inside, at a share of the width."""
-    return "left" if share < 0.25 else "right" if share > 0.75 else "center"
 
 
 def collapsed(points: np.ndarray, side: float) -> bool:
     """Whether points ``(samples, 2)`` have fallen onto one, as seen in a square of this side."""
     known = points[np.isfinite(points).all(1)]
     return len(known) > 1 and float(np.ptp(known, axis=0).max()) < 0.02 * side
+
+
+def _states_row(
+    places: Sequence[SubplotSpec], moving: Flow, labels: np.ndarray, name: str, fontsize: float
+) -> None:
+    """A row of panels: the data at evenly spaced depths of a flow, as many as there are places."""
+    frames = spaced_depths(len(moving.depths) - 1, len(places))
+    for place, frame in zip(places, frames, strict=False):  # a shallow network has fewer
+        figure, depth = place.get_gridspec().figure, moving.depths[frame]
+        assert figure is not None
+        axis = layer_states(figure.add_subplot(place), moving, labels, frame)
+        axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=fontsize)
+        axis.set_ylabel(name if frame == 0 else "", fontsize=fontsize)
 
 
 def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4) -> Figure:
@@ -211,14 +218,9 @@ def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4)
     ['input', 'layer 3', 'layer 5', 'layer 8']
     """
     figure = new_figure(1.75 * frames, 2.0 * len(flows))
+    layout = figure.add_gridspec(len(flows), frames)
     for row, (name, moving) in enumerate(flows.items()):
-        for column, frame in enumerate(spaced_depths(len(moving.depths) - 1, frames)):
-            axis = figure.add_subplot(len(flows), frames, row * frames + column + 1)
-            layer_states(axis, moving, labels, frame)
-            depth = moving.depths[frame]
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
-            if column == 0:
-                axis.set_ylabel(name, fontsize=NORMAL)
+        _states_row([layout[row, k] for k in range(frames)], moving, labels, name, NORMAL)
     return figure
 
 
@@ -257,23 +259,16 @@ def flow_figure(
     points, labels = points[:samples], labels[:samples]
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)
     layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
-    numbers = labels.cpu().numpy()
     for row, (name, model) in enumerate(models.items()):
-        moving = flow(model, points, frames)
-        for column, depth in enumerate(moving.depths):
-            axis = layer_states(figure.add_subplot(layout[row, column]), moving, numbers, column)
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=LABEL)
-            if column == 0:
-                axis.set_ylabel(name, fontsize=LABEL, color=theme.ink)
-        axis = figure.add_subplot(layout[row, frames])
-        decision_regions(axis, model, points, labels)
+        places = [layout[row, k] for k in range(frames)]
+        _states_row(places, flow(model, points, frames), labels.cpu().numpy(), name, LABEL)
+        axis = decision_regions(figure.add_subplot(layout[row, frames]), model, points, labels)
         axis.set_box_aspect(1)
         axis.set_title("what it decides", fontsize=LABEL)
     gradients = figure.add_subplot(layout[:, frames + 1])
     for number, (name, model) in enumerate(models.items()):
-        net = model.network
-        seen = profile(net, model.preprocess(points), 65)
-        norms_by_depth(gradients, seen, label=name.split("\n")[0], color=theme.color(2 + number))
+        norms = profile(model.network, model.preprocess(points), 65)
+        norms_by_depth(gradients, norms, name.split("\n")[0], theme.color(2 + number))
     gradients.set_title(
         "gradient norm $|dy_N/dy_\\ell|$ at layer $\\ell$", fontsize=LABEL, loc="left"
     )

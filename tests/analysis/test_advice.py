@@ -91,24 +91,21 @@ def test_weights_states_and_data_that_are_not_finite() -> None:
 def test_any_step_gives_finite_limits(name: str, T: float) -> None:
     advice = advise(build(name, layers=16, T=T), torch.randn(20, 4))
     assert json.loads(json.dumps(advice.to_dict()))["remedy"] == advice.remedy
-    assert advice.T_range is not None
-    assert advice.step_range is not None
-    for low, high in (advice.T_range, advice.step_range):
-        assert 0 < low <= high < math.inf
+    low, high = advice.T_range or (math.nan, math.nan)
+    assert 0 < low <= high < math.inf
     assert advice.ok == (T < 1)
     assert isinstance(advice.layers, int)
 
 
 @pytest.mark.parametrize("size", [1e200, 1e-200, 0.0, math.nan, math.inf])
-@pytest.mark.parametrize("name", ["H1", "MS1", "FCNN"])
+@pytest.mark.parametrize("name", ["H1", "FCNN"])
 def test_any_size_of_weights_and_data_gives_advice(name: str, size: float) -> None:
-    large, plain = torch.randn(5, 4) * size, torch.randn(5, 4)
     scaled = build(name, layers=6)
     with torch.no_grad():
         scaled.field.weights.theta.mul_(size)
-    for net, y in ((build(name, layers=6), large), (scaled, plain)):
-        advice = advise(net, y)
-        assert str(advice)
+    for net, scale in ((build(name, layers=6), size), (scaled, 1.0)):
+        advice = advise(net, scale * torch.randn(5, 4))
         low, high = advice.T_range or (0.0, 0.0)
         assert low <= high
         assert advice.breaks is not None or bool(advice.forward_norms.isfinite().all())
+        assert str(advice)

@@ -26,6 +26,8 @@ def test_every_network_of_the_catalogue(name: str, scheme: str) -> None:
         assert certificate["imaginary-spectrum"].holds
         keeps = net.scheme.structure_preserving
         assert certificate["structure"].holds is (True if keeps else None)
+        if scheme in ("own", "ForwardEuler"):
+            assert certificate["norm-at-least-one"].holds
     else:
         assert certificate["interconnection"].holds is False
         assert certificate["structure"].holds is None

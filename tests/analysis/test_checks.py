@@ -166,17 +166,6 @@ def test_structure_is_kept_at_any_step(
         assert float(norms(sensitivities(net, y)).minimum.min()) >= 1 - 1e-10
 
 
-@settings(max_examples=30)
-@given(name=st.sampled_from(HAMILTONIAN), seed=SEEDS, h=st.floats(0.01, 4.0))
-def test_no_gradient_vanishes_with_forward_euler(name: str, seed: int, h: float) -> None:
-    """det(I + h J K' D K) >= 1, whatever the weights and however large the step."""
-    g = torch.Generator().manual_seed(seed)
-    net = build(name, "ForwardEuler", layers=4, step=h, generator=g)
-    y = torch.randn(5, 4, generator=g)
-    assert certify(net, y)["norm-at-least-one"].holds
-    assert float(torch.linalg.det(sensitivities(net, y)).min()) >= 1 - 1e-8
-
-
 # --- premises that fail ---------------------------------------------------------------------------
 
 
@@ -185,8 +174,7 @@ def test_a_singular_K_with_J1_is_nilpotent() -> None:
     net = general(J1, torch.diag(torch.tensor([1.0, 0.0])), torch.zeros(2), layers=4, T=2.0)
     certificate = certify(net, torch.zeros(3, 2))
     assert certificate["imaginary-spectrum"].holds
-    assert certificate["full-rank"].holds is False
-    assert certificate["diagonalizable"].holds is False
+    assert certificate["full-rank"].holds is certificate["diagonalizable"].holds is False
     assert certificate["diagonalizable"].value == float("inf")
     assert "linearly" in certificate["diagonalizable"].consequence
     assert float(norms(sensitivities(net, torch.zeros(1, 2))).maximum[0]) > 2.0  # 1 + T, sheared
@@ -197,10 +185,8 @@ def test_a_singular_K_with_J1_is_nilpotent() -> None:
 def test_saturated_units_are_detected() -> None:
     net = general(J1, torch.eye(2), torch.tensor([40.0, 0.0]), layers=2, T=0.5)
     certificate = certify(net, torch.randn(3, 2))
-    assert certificate["unsaturated"].holds is False
+    assert {"unsaturated", "diagonalizable"} <= {check.name for check in certificate.failed}
     assert certificate["unsaturated"].value == 0.0
-    assert certificate["diagonalizable"].holds is False
-    assert certificate["full-rank"].holds
 
 
 def test_a_J_that_is_not_skew_everywhere() -> None:

@@ -11,8 +11,6 @@ from catalogue import build, every_name
 from hdnn.analysis import Norms, norms, profile, sensitivities
 from hdnn.analysis.norms import SMALL
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField
-from hdnn.schemes import RK4
 
 COLUMNS = ("mean", "minimum", "maximum", "smallest", "of_mean")
 
@@ -83,14 +81,6 @@ def test_norms_of_convolutions_are_estimated(depths: list[int]) -> None:
     sizes = torch.linalg.matrix_norm(torch.stack(M), 2)
     assert float(estimates.maximum[0]) == pytest.approx(float(sizes.max()), rel=0.02)
     assert float(estimates.maximum[0]) <= float(sizes.max()) * (1 + 1e-12)
-
-
-def test_the_energy_of_ones_own_is_conserved() -> None:
-    field = EnergyField("J1", lambda x, t: x[..., 1] ** 2 / 2 - x[..., 0].cos(), features=2)
-    net = hdnn.HamiltonianNetwork(field, RK4(), layers=5, step=0.01)
-    energy = profile(net, torch.randn(3, 2)).energy
-    assert energy is not None
-    torch.testing.assert_close(energy, energy[:1].expand(6), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("depths", [[], [3, 2], [-1, 2], [7]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -114,13 +115,31 @@ def test_widths_may_differ_and_layers_may_act_in_place() -> None:
 
 
 def test_hamiltonian_blocks_and_layers_that_run_twice() -> None:
-    net = hdnn.network("MS3", features=4, layers=6, T=1.0)  # fused: directions go one by one
-    x = torch.randn(5, 4)
+    net, x = hdnn.network("MS3", features=4, layers=6, T=1.0), torch.randn(5, 4)
     norms = watch(Calls(lambda x: net(net(x)), net=net), ["net"])(x)
     assert norms.layers == ("input", "net", "net:2")
     second = hdnn.analysis.norms(hdnn.analysis.sensitivities(net, net(x)))
     torch.testing.assert_close(norms.mean[1], second.mean[0])
     assert bool((norms.minimum > 1 - 1e-12).all())  # symplectic, twice as well
+
+
+class Square(torch.autograd.Function):
+    """Not in torch: its backward pass cannot be batched over directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.from_numpy(2 * ctx.saved_tensors[0].detach().numpy() * g.detach().numpy())
+
+
+def test_operations_that_cannot_be_batched() -> None:
+    x = torch.randn(5, 4)
+    norms = watch(nn.Sequential(Calls(Square.apply)))(x)
+    torch.testing.assert_close(norms.mean[0], 2 * x.abs().amax(1).mean())
 
 
 def test_layers_that_cannot_be_watched_raise() -> None:

@@ -20,7 +20,6 @@ from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figur
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.gridspec import SubplotSpec
 
 LABEL = NORMAL + 1
 """Points of text beside panels that are shown small."""
@@ -187,16 +186,17 @@ def collapsed(points: np.ndarray, side: float) -> bool:
 
 
 def _states_row(
-    places: Sequence[SubplotSpec], moving: Flow, labels: np.ndarray, name: str, fontsize: float
+    axes: Sequence[Axes], moving: Flow, labels: np.ndarray, name: str, fontsize: float
 ) -> None:
-    """A row of panels: the data at evenly spaced depths of a flow, as many as there are places."""
-    frames = spaced_depths(len(moving.depths) - 1, len(places))
-    for place, frame in zip(places, frames, strict=False):  # a shallow network has fewer
-        figure, depth = place.get_gridspec().figure, moving.depths[frame]
-        assert figure is not None
-        axis = layer_states(figure.add_subplot(place), moving, labels, frame)
+    """A row of panels: the data at evenly spaced depths of a flow; a shallow network has fewer."""
+    frames = spaced_depths(len(moving.depths) - 1, len(axes))
+    for axis, frame in zip(axes, frames, strict=False):
+        depth = moving.depths[frame]
+        layer_states(axis, moving, labels, frame)
         axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=fontsize)
-        axis.set_ylabel(name if frame == 0 else "", fontsize=fontsize)
+    for axis in axes[len(frames) :]:
+        axis.remove()
+    axes[0].set_ylabel(name, fontsize=fontsize)
 
 
 def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4) -> Figure:
@@ -218,9 +218,9 @@ def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4)
     ['input', 'layer 3', 'layer 5', 'layer 8']
     """
     figure = new_figure(1.75 * frames, 2.0 * len(flows))
-    layout = figure.add_gridspec(len(flows), frames)
-    for row, (name, moving) in enumerate(flows.items()):
-        _states_row([layout[row, k] for k in range(frames)], moving, labels, name, NORMAL)
+    axes = figure.subplots(len(flows), frames, squeeze=False)
+    for row, (name, moving) in zip(axes, flows.items(), strict=True):
+        _states_row(row, moving, labels, name, NORMAL)
     return figure
 
 
@@ -260,11 +260,10 @@ def flow_figure(
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)
     layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
     for row, (name, model) in enumerate(models.items()):
-        places = [layout[row, k] for k in range(frames)]
-        _states_row(places, flow(model, points, frames), labels.cpu().numpy(), name, LABEL)
-        axis = decision_regions(figure.add_subplot(layout[row, frames]), model, points, labels)
-        axis.set_box_aspect(1)
-        axis.set_title("what it decides", fontsize=LABEL)
+        *states, plane = (figure.add_subplot(layout[row, k]) for k in range(frames + 1))
+        _states_row(states, flow(model, points, frames), labels.cpu().numpy(), name, LABEL)
+        decision_regions(plane, model, points, labels).set_box_aspect(1)
+        plane.set_title("what it decides", fontsize=LABEL)
     gradients = figure.add_subplot(layout[:, frames + 1])
     for number, (name, model) in enumerate(models.items()):
         norms = profile(model.network, model.preprocess(points), 65)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,27 +10,29 @@ import torch
 from torch import Tensor, nn
 
 import hdnn
-from hdnn.analysis import monitor, watch
+from hdnn.analysis import Norms, monitor, watch
 from hdnn.errors import HdnnError
 
 
-def brute(rest: list[nn.Module], h: Tensor) -> Tensor:
-    """``(samples, m_N, m_l)``: the Jacobian of what is still to come, sample by sample."""
-    found = []
-    for sample in h:
-        J = torch.autograd.functional.jacobian(
-            lambda x: nn.Sequential(*rest)(x[None])[0], sample.detach()
-        )
-        found.append(J.reshape(J[..., 0].numel() if sample.ndim == 1 else -1, sample.numel()))
-    return torch.stack(found)
+class Calls(nn.Module):
+    """A module around a function, with some submodules."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
 
 
-def check(blocks: list[nn.Module], x: Tensor, n: hdnn.analysis.Norms, every: int) -> None:
-    states = [x]
-    for block in blocks:
-        states.append(block(states[-1]))
+def check(blocks: list[nn.Module], x: Tensor, norms: Norms, every: int = 1) -> None:
+    """Against the Jacobians of the blocks that are still to come, sample by sample."""
     for l in range(0, len(blocks), every):
-        M = brute(blocks[l:], states[l])
+        rest = nn.Sequential(*blocks[l:])
+        matrices = [torch.autograd.functional.jacobian(rest, h[None]) for h in x]
+        M = torch.stack([J.reshape(rest(x[:1]).numel(), x[0].numel()) for J in matrices])
         values = torch.linalg.svdvals(M)
         for name, right in (
             ("mean", values[:, 0].mean()),
@@ -38,19 +41,19 @@ def check(blocks: list[nn.Module], x: Tensor, n: hdnn.analysis.Norms, every: int
             ("smallest", values[:, -1].min()),
             ("of_mean", torch.linalg.svdvals(M.mean(0))[0]),
         ):
-            found = getattr(n, name)[l]
-            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-14, msg=f"{name} {l}")
+            value = getattr(norms, name)[l]
+            torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-14, msg=f"{name} {l}")
+        x = nn.Sequential(*blocks[l : l + every])(x).detach()
 
 
 def test_tanh_mlp_of_50_layers() -> None:
-    blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(50)]
-    model = nn.Sequential(*blocks)
-    x = torch.randn(5, 8)
-    found = watch(model)(x)
-    assert found.exact
-    assert found.layers == ("input", *map(str, range(50)))
-    check(list(blocks), x, found, every=7)
-    assert float(found.mean[0]) < 1e-6  # torch's initialization lets gradients vanish
+    blocks: list[nn.Module] = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(50)]
+    model, x = nn.Sequential(*blocks), torch.randn(5, 8)
+    norms = watch(model)(x)
+    assert norms.exact
+    assert norms.layers == ("input", *map(str, range(50)))
+    check(blocks, x, norms, every=7)
+    assert float(norms.mean[0]) < 1e-6  # torch's initialization lets gradients vanish
     assert all(p.grad is None for p in model.parameters())
 
 
@@ -59,33 +62,30 @@ def test_transformer_encoder_of_torch(batch_first: bool) -> None:
     layer = nn.TransformerEncoderLayer(6, 2, 12, batch_first=batch_first, dropout=0.0)
     encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
     x = torch.randn(3, 5, 6)  # 3 samples of 5 tokens
-    watcher = watch(encoder, list(encoder.layers), batch_axis=0 if batch_first else 1)
-    found = watcher(x if batch_first else x.transpose(0, 1))
-    assert found.layers == ("input", *(f"layers.{k}" for k in range(4)))
+    layers, axis = list(encoder.layers), 0 if batch_first else 1
+    given = x if batch_first else x.transpose(0, 1)
+    norms = watch(encoder, layers, batch_axis=axis)(given)
+    assert norms.layers == ("input", *(f"layers.{k}" for k in range(4)))
 
-    class BatchFirst(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
+    def with_batch_first(part: nn.Module) -> nn.Module:
+        return Calls(lambda x: part(x.transpose(0, axis)).transpose(0, axis))
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x) if batch_first else self.inner(x.transpose(0, 1)).transpose(0, 1)
-
-    check([BatchFirst(part) for part in encoder.layers], x, found, every=1)
+    check([with_batch_first(part) for part in layers], x, norms)
+    estimates = watch(encoder, layers, batch_axis=axis, limit=5)(given)
+    torch.testing.assert_close(estimates.mean, norms.mean, rtol=0.05, atol=0)
 
 
 def test_estimates_are_the_norms_from_below() -> None:
     blocks = [nn.Sequential(nn.Linear(20, 20), nn.Tanh()) for _ in range(3)]
     model, x = nn.Sequential(*blocks), torch.randn(6, 20)
     exact = watch(model)(x)
-    found = watch(model, limit=5, iterations=500, tolerance=1e-9)(x)
-    assert not found.exact
+    estimates = watch(model, limit=5, iterations=500, tolerance=1e-9)(x)
+    assert not estimates.exact
     for name in ("mean", "minimum", "maximum", "of_mean"):
-        torch.testing.assert_close(getattr(found, name), getattr(exact, name), rtol=1e-3, atol=0)
-        assert bool((getattr(found, name) <= getattr(exact, name) * (1 + 1e-12)).all())
-    rough = watch(model, limit=5)(x)
-    torch.testing.assert_close(rough.mean, exact.mean, rtol=0.05, atol=0)
-    assert bool(found.smallest.isnan().all())
+        estimate, norm = getattr(estimates, name), getattr(exact, name)
+        torch.testing.assert_close(estimate, norm, rtol=1e-3, atol=0)
+        assert bool((estimate <= norm * (1 + 1e-12)).all())
+    assert bool(estimates.smallest.isnan().all())
 
 
 def test_residual_convolutions_with_batch_normalization() -> None:
@@ -100,120 +100,100 @@ def test_residual_convolutions_with_batch_normalization() -> None:
     model, x = nn.Sequential(Block(), Block(), Block()), torch.randn(4, 2, 3, 3)
     with pytest.raises(HdnnError, match="samples mix after 'input'"):
         watch(model)(x)
-    whole = watch(model, per_sample=False)(x)  # the batch as one state
-    jacobian = torch.autograd.functional.jacobian(model, x).reshape(72, 72)
-    torch.testing.assert_close(whole.maximum[0], torch.linalg.matrix_norm(jacobian, 2))
-    check(list(model.eval()), x, watch(model)(x), every=1)
+    check(list(model.eval()), x, watch(model)(x))
 
 
 def test_widths_may_differ_and_layers_may_act_in_place() -> None:
     model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(inplace=True), nn.Linear(7, 2))
     x = torch.randn(4, 3)
-    found = watch(model, ["0", "2"])(x)
-    assert found.layers == ("input", "0", "2")
+    norms = watch(model, ["0", "2"])(x)
+    assert norms.layers == ("input", "0", "2")
     W0, W2 = model[0].weight.detach(), model[2].weight.detach()
     D = (model[0](x) > 0).double()
     for l, M in enumerate([(W2 * D[:, None]) @ W0, W2 * D[:, None], torch.eye(2).expand(4, 2, 2)]):
-        torch.testing.assert_close(found.mean[l], torch.linalg.matrix_norm(M, 2).mean())
+        torch.testing.assert_close(norms.mean[l], torch.linalg.matrix_norm(M, 2).mean())
 
 
 def test_hamiltonian_blocks_and_layers_that_run_twice() -> None:
-    net = hdnn.network("MS3", features=4, layers=6, T=1.0)  # fused: directions go one by one
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.net(self.net(x))
-
-    x = torch.randn(5, 4)
-    found = watch(Twice(), ["net"])(x)
-    assert found.layers == ("input", "net", "net:2")
+    net, x = hdnn.network("MS3", features=4, layers=6, T=1.0), torch.randn(5, 4)
+    norms = watch(Calls(lambda x: net(net(x)), net=net), ["net"])(x)
+    assert norms.layers == ("input", "net", "net:2")
     second = hdnn.analysis.norms(hdnn.analysis.sensitivities(net, net(x)))
-    torch.testing.assert_close(found.mean[1], second.mean[0])
-    assert bool((found.minimum > 1 - 1e-12).all())  # symplectic, twice as well
+    torch.testing.assert_close(norms.mean[1], second.mean[0])
+    assert bool((norms.minimum > 1 - 1e-12).all())  # symplectic, twice as well
 
 
-@pytest.mark.parametrize(
-    ("layers", "words"), [(["nope"], "'nope' is no submodule"), ([], "empty"), (None, "say which")]
-)
-def test_layers_that_are_not_there(layers: list[str] | None, words: str) -> None:
-    with pytest.raises(HdnnError, match=words):
-        watch(nn.TransformerEncoderLayer(4, 2), layers)
+class Square(torch.autograd.Function):
+    """Not in torch: its backward pass cannot be batched over directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        return torch.from_numpy(2 * ctx.saved_tensors[0].detach().numpy() * g.detach().numpy())
 
 
-def test_layers_that_do_not_run_raise() -> None:
-    class Lazy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused = nn.Linear(2, 2)
+def test_operations_that_cannot_be_batched() -> None:
+    x = torch.randn(5, 4)
+    norms = watch(nn.Sequential(Calls(Square.apply)))(x)
+    torch.testing.assert_close(norms.mean[0], 2 * x.abs().amax(1).mean())
 
-        def forward(self, x: Tensor) -> Tensor:
-            return x
 
+def test_layers_that_cannot_be_watched_raise() -> None:
+    for layers, words in ((["nope"], "'nope' is no submodule"), ([], "say which"), (None, "say")):
+        with pytest.raises(HdnnError, match=words):
+            watch(nn.TransformerEncoderLayer(4, 2), layers)
     with pytest.raises(HdnnError, match="no watched layer ran: unused"):
-        watch(Lazy(), ["unused"])(torch.randn(3, 2))
+        watch(Calls(lambda x: x, unused=nn.Linear(2, 2)), ["unused"])(torch.randn(3, 2))
+    x, tokens = torch.randn(3, 2), nn.Sequential(Calls(lambda x: x.argmax(1)))
+    with pytest.raises(HdnnError, match="layer '0' gives Tensor, not a tensor of numbers"):
+        watch(tokens)(x)
+    with pytest.raises(HdnnError, match=r"\[3, 2\] samples along axis 0"):
+        watch(nn.Sequential(Calls(Tensor.t)))(x)
 
 
 # --- during a training ----------------------------------------------------------------------------
 
 
-class Rings(nn.Module):
-    """A classifier with a Hamiltonian block, as a user writes it; batch norm and dropout too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        block = hdnn.network("H1", features=8, layers=8, T=1.0, dtype=torch.float32)
-        stem = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.02)).float()
-        self.layers = nn.Sequential(stem, block, nn.Linear(8, 2).float())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+def classifier() -> nn.Sequential:
+    """With a Hamiltonian block, as a user writes it; batch norm and dropout too."""
+    torch.manual_seed(3)
+    block = hdnn.network("H1", features=8, layers=8, T=1.0, dtype=torch.float32)
+    stem = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.02)).float()
+    return nn.Sequential(stem, block, nn.Linear(8, 2).float())
 
 
-def rings(samples: int = 512, seed: int = 1) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(samples, 2, generator=draw, dtype=torch.float32)
-    return x, (x.norm(dim=1) > 1.18).long()
-
-
-def train(model: nn.Module, epochs: int) -> None:
-    x, labels = rings()
+def train(model: nn.Module, x: Tensor) -> None:
+    torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(epochs):
-        for some in torch.arange(512).split(64):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[some]), labels[some]).backward()
-            optimizer.step()
+    for batch in x.repeat(2, 1).split(64):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), (batch.norm(dim=1) > 1.18).long()).backward()
+        optimizer.step()
 
 
 def test_a_monitored_training_is_the_same_to_the_last_bit() -> None:
-    plain, watched = Rings(), Rings()
+    x = torch.randn(512, 2, dtype=torch.float32)
+    plain, watched = classifier(), classifier()
     logged: dict[int, dict[str, float]] = {}
-    torch.manual_seed(0)
-    train(plain, 2)
-    torch.manual_seed(0)
-    with monitor(watched.layers, every=5, log=lambda m, step: logged.update({step: m})) as seen:
-        train(watched, 2)
+    train(plain, x)
+    with monitor(watched, every=5, log=lambda m, step: logged.update({step: m})) as norms:
+        train(watched, x)
     for a, b in zip(plain.state_dict().values(), watched.state_dict().values(), strict=True):
         assert torch.equal(a, b)
-    assert list(logged) == [0, 5, 10, 15]
+    assert list(logged) == list(norms) == [0, 5, 10, 15]
     assert set(logged[0]) == {
         f"gradient_norm{kind}/{layer}" for kind in ("", "_min", "_max") for layer in ("input", 0, 1)
     }
-    first = watch(Rings().layers.eval())(rings()[0][:16])
+    first = watch(classifier().eval())(x[:16])
     assert logged[0]["gradient_norm_max/1"] == pytest.approx(float(first.maximum[2]))
-    train(watched, 1)
-    assert len(seen) == 4  # the hook is gone
-    with monitor(watched.layers, every=1) as seen, torch.no_grad():
-        watched(rings()[0])  # no training
-    assert not seen
-
-
-@pytest.mark.parametrize("options", [{"every": 0}, {"samples": -1}, {"every": True}])
-def test_a_monitor_of_nonsense_raises(options: dict[str, Any]) -> None:
-    with pytest.raises(HdnnError, match="positive integer"), monitor(Rings().layers, **options):
+    train(watched, x)
+    assert len(norms) == 4  # the hook is gone
+    with monitor(watched, every=1) as norms, torch.no_grad():
+        watched(x)  # no training
+    assert not norms
+    with pytest.raises(HdnnError, match="every must be positive"), monitor(watched, every=0):
         pass

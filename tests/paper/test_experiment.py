@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import joblib
 import pandas as pd
 import pytest
 
@@ -30,37 +29,19 @@ def area(cell: Square, seeds: Sequence[int]) -> list[Record]:
 
 SQUARES = Experiment([Square(side) for side in range(5)], ("side",), area, together=2)
 
-INTERRUPTED = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from dataclasses import replace
-from test_experiment import SQUARES, Records, area
 
-def run(cell, seeds):
-    if cell.side == 3:  # blocks in the middle of the sweep until the process is killed
-        print("three cells are recorded", flush=True)
-        time.sleep(600)
-    return area(cell, seeds)
+def test_an_interrupted_sweep_is_resumed_record_by_record(tmp_path: Path) -> None:
+    def interrupted(cell: Square, seeds: Sequence[int]) -> list[Record]:
+        if cell.side == 3:
+            raise KeyboardInterrupt
+        return area(cell, seeds)
 
-replace(SQUARES, run=run).sweep(range(4), Records(sys.argv[2], SQUARES.key))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_is_resumed_record_by_record(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        child.kill()
     store = Records(tmp_path, SQUARES.key)
+    with pytest.raises(KeyboardInterrupt):
+        replace(SQUARES, run=interrupted).sweep(range(4), store)
     assert list(store.read()) == [(side, seed) for side in range(3) for seed in range(2)]
     tasks = SQUARES.missing(store.read(), range(4))
-    assert [(cell.side, seeds) for cell, seeds in tasks[:3]] == [
-        (3, [0, 1]),
-        (4, [0, 1]),
-        (0, [2, 3]),
-    ]
+    assert [(c.side, seeds) for c, seeds in tasks[:3]] == [(3, [0, 1]), (4, [0, 1]), (0, [2, 3])]
     records = SQUARES.sweep(range(4), store)
     assert [(r["side"], r["seed"], r["area"]) for r in records] == [
         (side, seed, side**2) for side in range(5) for seed in range(4)
@@ -69,48 +50,32 @@ def test_a_killed_sweep_is_resumed_record_by_record(tmp_path: Path) -> None:
     assert SQUARES.missing(store.read(), range(4)) == []
 
 
-ADD = """
-import sys
-from hdnn.paper.records import Records
-store, first = Records(sys.argv[1], ()), int(sys.argv[2])
-print("ready", flush=True)
-input()
-for seed in range(first, first + 20):
-    store.add([{"seed": seed}])
-"""
+@pytest.mark.slow
+def test_several_processes_add_records_and_none_is_lost(tmp_path: Path) -> None:
+    def add(first: int) -> None:
+        for seed in range(first, first + 20):
+            Records(tmp_path, ()).add([{"seed": seed}])
+
+    joblib.Parallel(n_jobs=3)(joblib.delayed(add)(first) for first in (0, 10, 30))
+    assert list(Records(tmp_path, ()).read()) == [(seed,) for seed in range(50)]
 
 
 @pytest.mark.slow
-def test_several_processes_add_records_and_none_is_lost(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        children = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", ADD, str(tmp_path), first],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for first in ("0", "10", "30")
-        ]
-        for child in children:
-            assert child.stdout is not None
-            child.stdout.readline()
-        for child in children:
-            assert child.stdin is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
-    assert [child.returncode for child in children] == [0, 0, 0]
-    assert list(Records(tmp_path, ()).read()) == [(seed,) for seed in range(50)]
+def test_processes_give_the_records_of_one(tmp_path: Path) -> None:
+    """With joblib's own backend; a real cell, so that networks go through other processes."""
+    experiment = table1.table1(table1.cells(data=["double-moons"], architecture=["H1"], layers=[1]))
+    here = experiment.sweep([0])
+    there = experiment.sweep([0], Records(tmp_path, experiment.key), jobs=2)
+    for record in (*here, *there):
+        del record["seconds"]
+    assert here == there
 
 
 def test_a_key_is_recorded_once_and_pandas_reads_the_file(tmp_path: Path) -> None:
     store = Records(tmp_path, ("side",))
     store.add(area(Square(2), [1, 0]))
     store.add([{"side": 2, "seed": 1, "area": 5}, {"side": 1, "seed": 0, "area": 1}])
-    read = pd.read_json(store.path, lines=True)
-    assert read.area.tolist() == [1, 4, 4]
+    assert pd.read_json(store.path, lines=True).area.tolist() == [1, 4, 4]
     joined = frame([Square(2, "blue")], ("side",), store.read().values())
     assert joined[["color", "seed"]].values.tolist() == [["blue", 0], ["blue", 1]]
 
@@ -125,26 +90,16 @@ def test_a_line_that_is_no_record_raises_and_nothing_is_written(tmp_path: Path, 
     assert store.path.read_bytes() == before
 
 
-@pytest.mark.slow
-def test_processes_give_the_records_of_one(tmp_path: Path) -> None:
-    """With joblib's own backend; a real cell, so that networks go through other processes."""
-    experiment = table1.table1(table1.cells(data=["double-moons"], architecture=["H1"], layers=[1]))
-    here = experiment.sweep([0])
-    there = experiment.sweep([0], Records(tmp_path, experiment.key), jobs=2)
-    for record in (*here, *there):
-        del record["seconds"]
-    assert here == there
+def test_a_folder_that_cannot_be_written_raises(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HdnnError, match="cannot make"):
+        Records(tmp_path / "file" / "folder", ())
 
 
 def test_filters_repeat_and_a_value_in_no_cell_raises() -> None:
-    found = table1.cells(data=["double-moons"], architecture=["h1", "MS2"], layers=[1, 4])
-    assert [(c.architecture, c.layers) for c in found] == [
-        ("MS2", 1),
-        ("H1", 1),
-        ("MS2", 4),
-        ("H1", 4),
-    ]
-    assert len(table1.cells()) == 40
+    cells = table1.cells(data=["double-moons"], architecture=["h1", "MS2"], layers=[1, 4])
+    found = [(c.architecture, c.layers) for c in cells]
+    assert found == [("MS2", 1), ("H1", 1), ("MS2", 4), ("H1", 4)]
     with pytest.raises(HdnnError, match=r"layers \[1\]; swiss-roll has 4 8 16 32 64"):
         table1.cells(data=["swiss-roll"], layers=[1])
     with pytest.raises(HdnnError, match="unknown architecture of Table 1 'h3'"):

@@ -70,11 +70,10 @@ def test_a_killed_sweep_continues_from_the_last_epoch(
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
     assert [path.name for path in tmp_path.rglob("*.jsonl")] == ["records.jsonl"]
     whole = table2.sweep(cells, [0], tmp_path / "whole", epochs=2)
-    for a, b in zip(records, whole, strict=True):
-        assert (a["train_accuracy"], a["test_accuracy"]) == (
-            b["train_accuracy"],
-            b["test_accuracy"],
-        )
+    accuracies = [
+        [(r["train_accuracy"], r["test_accuracy"]) for r in rs] for rs in (records, whole)
+    ]
+    assert accuracies[0] == accuracies[1]
     monkeypatch.setattr(table2, "train_cell", lambda *_: pytest.fail("trained twice"))
     words = ["--data", "digits", "--architecture", "H2", "--layers", "2", "--epochs", "2", "--json"]
     shown = CliRunner().invoke(app, ["reproduce", "table2", *words, "--out", str(out)])

@@ -3,12 +3,7 @@
 from hdnn.analysis.advice import Advice, advise
 from hdnn.analysis.certificate import Certificate, certify
 from hdnn.analysis.checks import Check
-from hdnn.analysis.jacobians import (
-    layer_factors,
-    sensitivities,
-    velocity_jacobians,
-)
-from hdnn.analysis.margins import Robustness, margins, robustness
+from hdnn.analysis.jacobians import layer_factors, sensitivities, velocity_jacobians
 from hdnn.analysis.norms import Norms, norms
 from hdnn.analysis.profile import profile
 from hdnn.analysis.watch import monitor, watch
@@ -18,15 +13,12 @@ __all__ = [
     "Certificate",
     "Check",
     "Norms",
-    "Robustness",
     "advise",
     "certify",
     "layer_factors",
-    "margins",
     "monitor",
     "norms",
     "profile",
-    "robustness",
     "sensitivities",
     "velocity_jacobians",
     "watch",

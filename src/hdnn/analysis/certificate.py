@@ -23,18 +23,21 @@ WIDTH = 80
 class Certificate:
     """What holds for a network on given states; see `certify`.
 
+    Printed, it is a table with a line for every check. ``certificate["structure"]`` is the check of
+    that name.
+
     Args:
-        network: its specification, as `repr` shows it.
-        samples: how many states were examined.
-        dtype: of the network; the examination itself is always in float64.
-        checks: line by line.
+        network: specification of the network, as `repr` shows it.
+        samples: number of states that were examined.
+        dtype: dtype of the states; the examination itself is always in float64.
+        checks: the lines, in the order in which they are printed.
 
     >>> import hdnn, torch
     >>> _ = torch.manual_seed(0)
-    >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
+    >>> net = hdnn.network("H1", features=4, layers=6, T=2.0)
     >>> certificate = hdnn.analysis.certify(net, torch.randn(8, 4))
-    >>> certificate.ok, certificate["structure"].holds
-    (True, True)
+    >>> [(check.name, check.comparison) for check in certificate.failed], certificate.ok
+    ([('scheme-drift', '2.93 > 2')], True)
     """
 
     network: str
@@ -93,27 +96,50 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     paper uses silently (K of full column rank, no saturated units) are checked, not assumed.
 
     Args:
-        net: the network to examine, over features, or over channels without convolution; no
-            ensemble.
-        y: states ``(..., n)`` or ``(B, n, *spatial)`` to examine it on, as they enter the network
-            (of a model: ``model.preprocess(X)``). Statements about all weights and states are
-            proved anyway; the others hold on these.
-        tolerance: relative tolerance of equations such as M J M' = J; None: from rounding, the
-            size of the matrices and the condition of their eigenvectors.
+        net: The network to examine, over features, or over channels without convolution. An
+            ensemble is examined network by network.
+        y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; of a model,
+            ``model.preprocess(X)``. A theorem is checked on these, and holds for all others too;
+            premises and expectations may be met on these and not on others.
+        tolerance: The relative tolerance of equations such as M J M' = J. None derives it from
+            rounding, the size of the matrices and the condition of their eigenvectors.
 
     Returns:
-        One check for every statement; only the first where states are not finite.
+        One check for every statement; only the first, "finite", where states are not finite.
 
     Raises:
         HdnnError: an ensemble, a convolution, or no layers or samples to examine.
 
+    A line has the verdict, the name of the check, the measured number and what it is compared with,
+    and the statement, in which M is d y_N / d y_l. Rounding errors are shown as ``...`` here.
+
     >>> import hdnn, torch
     >>> _ = torch.manual_seed(0)
-    >>> net = hdnn.network("MS3", features=4, layers=8, T=0.5, time_invariant=True)
-    >>> certificate = certify(net, torch.randn(20, 4))
-    >>> check = certificate["norm-at-least-one"]
-    >>> check.verdict, check.comparison, check.consequence
-    ('holds', '1... >= 1', 'gradients cannot vanish, whatever the weights and the step')
+    >>> options = {"time_invariant": True, "dtype": torch.float64}
+    >>> net = hdnn.network("MS3", features=4, layers=8, T=0.5, **options)
+    >>> certificate = certify(net, torch.randn(20, 4, dtype=torch.float64))
+    >>> print(certificate)
+    MS3, features=4, layers=8, h=0.0625, T=0.5, Verlet(first='y'), time-invariant;
+      20 samples, float64
+    holds   finite                                   every state is finite
+    holds   interconnection    0 <= 1.78e-15         J = -J'
+    holds   full-rank          0.0315 >= 8.88e-16    K has full column rank
+    holds   unsaturated        0.000104 >= 8.88e-16  D = sigma'(K y + b) > 0
+    holds   imaginary-spectrum ... <= ...            eigenvalues of df/dy imaginary
+    holds   diagonalizable     841 <= 3.36e+07       df/dy diagonalizable: kappa
+    holds   smooth-weights     0 <= 1                K, b change slowly: rate
+    holds   marginal-growth    0.0711 <= 1           ||M|| within [1/kappa, kappa]
+    holds   structure          ... <= 2.27e-13       M J M' = J
+    holds   reciprocal-pairs   ... <= 2.27e-13       singular values of M: s, 1/s
+    holds   norm-at-least-one  1.03 >= 1             ||M|| >= 1 at every depth
+    holds   bounded-states     0.99 <= 1             ||K y_l + b||_1 <= H + m log 2
+    holds   scheme-drift       1.04 <= 2             scheme changes ||M|| by factor
+    everything that applies holds
+
+    Each check also says what follows:
+
+    >>> certificate["norm-at-least-one"].consequence
+    'gradients cannot vanish, whatever the weights and the step'
     """
     if tolerance is not None and not 0 <= tolerance < float("inf"):
         raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.context import Context
-from hdnn.analysis.norms import unit_eigenvalues
-from hdnn.fields import HamiltonianField
+from hdnn.analysis.jacobians import factors_of
+from hdnn.analysis.norms import singular_values, spectral_norm
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps
@@ -140,10 +141,6 @@ def worst_place(badness: Tensor) -> dict[str, Any]:
     return {"layer": place // badness.shape[1], "sample": place % badness.shape[1]}
 
 
-def _norm(M: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(M, 2)
-
-
 @check(
     "finite",
     "every state is finite",
@@ -174,16 +171,16 @@ def interconnection(context: Context) -> Measured:
     field, allowed = context.hamiltonian, context.allowed(8 * EPS)
     if field is None:  # a baseline
         return Measured(math.nan, allowed)
-    if context.inverse:
-        assert isinstance(field, HamiltonianField)
-        S = field.weights.K
+    if context.inverse and context.standard is not None:
+        S = context.standard.weights.K
     elif context.state_dependent:
         t = times(context.net.h, context.layers)
         J = [field.J_at(context.states[j], j, t[j]) for j in range(context.layers)]
         S = torch.stack(J) if field.R is None else torch.stack(J) - field.R
     else:
         S = field.effective()
-    return Measured(float((_norm(S + S.mT) / _norm(S).clamp_min(1e-300)).max()), allowed)
+    defect = spectral_norm(S + S.mT) / spectral_norm(S).clamp_min(1e-300)
+    return Measured(float(defect.max()), allowed)
 
 
 @check(
@@ -200,15 +197,15 @@ def full_rank(context: Context) -> Measured | None:
     field, allowed = context.hamiltonian, context.n * EPS
     if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
         return None
-    if not isinstance(field, HamiltonianField):
-        values = context.hessian_eigenvalues
-        ratio = values[..., 0] / values.abs().amax(-1).clamp_min(1e-300)
-        return Measured(float(ratio.min()), allowed)
-    K = field.weights.K
-    if K.shape[-2] < K.shape[-1]:
-        return Measured(0.0, allowed)
-    s = torch.linalg.svdvals(K)
-    return Measured(float((s[:, -1] / s[:, 0].clamp_min(1e-300)).min()), allowed)
+    if context.standard is None:
+        values = context.hessian_eigenvalues(field)
+        smallest, largest = values[..., 0], values.abs().amax(-1)
+    else:
+        K = context.standard.weights.K
+        s = singular_values(K)
+        wide = K.shape[-2] < K.shape[-1]  # more columns than rows
+        smallest, largest = (0.0 if wide else 1.0) * s[:, -1], s[:, 0]
+    return Measured(float((smallest / largest.clamp_min(1e-300)).min()), allowed)
 
 
 @check(
@@ -242,8 +239,7 @@ def imaginary_spectrum(context: Context) -> Measured | None:
     """
     if not context.stepped:
         return None
-    values, _ = unit_eigenvalues(context.A)
-    real = values.real.abs().amax(-1)
+    real = context.spectrum[0].real.abs().amax(-1)
     kappa = torch.full_like(real, torch.inf) if context.kappa is None else context.kappa
     rounding = 16 * context.n * (kappa * EPS).clamp(max=EPS**0.5)
     limit = context.allowed(rounding) * torch.ones_like(rounding)
@@ -265,7 +261,7 @@ def imaginary_spectrum(context: Context) -> Measured | None:
 def diagonalizable(context: Context) -> Measured | None:
     """kappa <= sqrt(cond(K'DK)), see `Context.kappa`; Lemma 3 needs K'DK > 0."""
     kappa = context.kappa
-    if kappa is None or not context.stepped:
+    if kappa is None:
         return None
     return Measured(float(kappa.max()), (context.n * EPS) ** -0.5, worst_place(kappa))
 
@@ -281,14 +277,14 @@ def diagonalizable(context: Context) -> Measured | None:
 )
 def smooth_weights(context: Context) -> Measured | None:
     """Relative change of K and b while the fastest mode turns by one radian."""
-    field = context.weighted
-    if field is None or not context.stepped:
+    field = context.field
+    if not isinstance(field, WeightedField) or not context.stepped:
         return None
     both = torch.cat([field.weights.K, field.weights.b.unsqueeze(-1)], -1).flatten(1)
     change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
     if not len(change):
         return Measured(0.0, 1.0)
-    turn = context.h * context.A_norm.amax(1)
+    turn = context.h * context.spectrum[1].amax(1)
     scale = torch.maximum(size[1:], size[:-1]) * torch.maximum(turn[1:], turn[:-1])
     rate = torch.where(change > 0, change / scale, 0.0)
     return Measured(float(rate.max()), 1.0, {"layer": int(rate.argmax()) + 1})
@@ -306,9 +302,9 @@ def smooth_weights(context: Context) -> Measured | None:
 def marginal_growth(context: Context) -> Measured | None:
     """max(||M||, 1 / ||M||) / kappa, sample by sample, with the kappa of its worst layer."""
     kappa = context.kappa
-    if kappa is None or not context.stepped or not bool(kappa.isfinite().any()):
+    if kappa is None or not bool(kappa.isfinite().any()):
         return None
-    size = context.svd[..., 0]
+    size = context.M_norm
     ratio = torch.maximum(size, 1 / size) / kappa.amax(0)
     extremes = {"largest": float(size.max()), "smallest": float(size.min())}
     return Measured(float(ratio.max()), SLACK, {**worst_place(ratio), **extremes})
@@ -327,18 +323,18 @@ def marginal_growth(context: Context) -> Measured | None:
 )
 def structure(context: Context) -> Measured | None:
     """||M J M' - J|| / (||M||^2 ||J||), of the network or, for MS1, of every layer."""
-    where, field = context.preserves, context.hamiltonian
+    where, field = context.preserves, context.conservative
     if where is None or field is None:
         return None
-    M = context.M if where == "network" else context.factors
-    if context.inverse:  # M J M' = J without the inverse J = K^-T
-        assert isinstance(field, HamiltonianField)
-        K = field.weights.K.unsqueeze(1)
-        defect = _norm(M.mT @ K @ M - K) / _norm(K)
+    M = context.M if where == "network" else factors_of(context.net, context.y)
+    if context.inverse and context.standard is not None:  # M J M' = J without J = K^-T
+        J = context.standard.weights.K.unsqueeze(1)
+        defect = M.mT @ J @ M - J
     else:
-        J = field.J if field.interconnection.constant else field.J.unsqueeze(1)
-        defect = _norm(M @ J @ M.mT - J) / _norm(J).clamp_min(1e-300)
-    defect = defect / _norm(M).square()
+        J = field.J if where == "network" else field.J.unsqueeze(1)
+        defect = M @ J @ M.mT - J
+    size = spectral_norm(M).square() * spectral_norm(J).clamp_min(1e-300)
+    defect = spectral_norm(defect) / size
     depth = context.layers if where == "network" else 1
     allowed = context.allowed(32 * context.n * depth * EPS)
     return Measured(float(defect.max()), allowed, {"within": where, **worst_place(defect)})
@@ -354,14 +350,14 @@ def structure(context: Context) -> Measured | None:
 )
 def reciprocal_pairs(context: Context) -> Measured | None:
     """|s s' - 1| / ||M||^2 of the pairs of singular values of a symplectic M."""
-    field = context.hamiltonian
+    field = context.conservative
     if context.preserves != "network" or field is None:
         return None
     square = -field.J @ field.J  # a multiple of the identity where J is J1, up to a rotation
     multiple = square[0, 0] * torch.eye(len(square)).to(square)
     if not torch.allclose(square, multiple) or not bool(square[0, 0] > 0):
         return None
-    s = context.svd
+    s = singular_values(context.M)
     # A small singular value carries an error of eps ||M||, so its product with the large one
     # carries eps ||M||^2.
     defect = ((s * s.flip(-1) - 1).abs() / s[..., :1].square().clamp_min(1)).amax(-1)
@@ -380,7 +376,7 @@ def reciprocal_pairs(context: Context) -> Measured | None:
 )
 def norm_at_least_one(context: Context) -> Measured:
     """||J|| = ||M J M'|| <= ||M||^2 ||J||, or 1 <= det M <= ||M||^n; for every sample."""
-    size, field = context.svd[:-1, :, 0], context.hamiltonian  # the last is that of the identity
+    size, field = context.M_norm[:-1], context.conservative  # the last is that of the identity
     preserves = context.preserves == "network" and field is not None and bool(field.J.any())
     applies = preserves or context.keeps_volume
     limit = 1 - context.allowed(32 * context.n * context.layers * EPS)
@@ -398,11 +394,9 @@ def norm_at_least_one(context: Context) -> Measured:
 )
 def bounded_states(context: Context) -> Measured | None:
     """log cosh x >= |x| - log 2, so constant energy bounds the forward pass; as a ratio."""
-    field = context.hamiltonian
-    tanh = isinstance(field, HamiltonianField) and field.activation.name == "tanh"
-    if not tanh or not context.net.time_invariant:
+    field = context.standard
+    if field is None or field.activation.name != "tanh" or not context.net.time_invariant:
         return None
-    assert isinstance(field, HamiltonianField)
     z = context.states @ field.weights.K[0].mT + field.weights.b[0]
     H = field.activation.energy(z).sum(-1)
     size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))
@@ -423,11 +417,11 @@ def scheme_drift(context: Context) -> Measured | None:
     """Norms of the network's gradients against those of its ODE, for some samples."""
     if not context.stepped:
         return None
-    detail, exact = {"step": float(context.h.max())}, context.ode_sensitivities
+    detail, exact = {"step": float(context.h.max())}, context.ode_sensitivities()
     if exact is None:  # a step turns modes by several full turns
         return Measured(math.inf, DRIFT, detail)
     M = context.sensitivities_with(context.net.program)
-    ratio = _norm(M) / _norm(exact)
-    deviation = float((_norm(M - exact) / _norm(exact)).max())
+    size = spectral_norm(exact)
+    ratio, deviation = spectral_norm(M) / size, spectral_norm(M - exact) / size
     value = float(torch.maximum(ratio, 1 / ratio).max())
-    return Measured(value, DRIFT, {**detail, "deviation": deviation})
+    return Measured(value, DRIFT, {**detail, "deviation": float(deviation.max())})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -12,16 +13,14 @@ from torch import Tensor
 
 from hdnn.analysis.jacobians import (
     batch_jacobian,
-    check_no_convolution,
+    check_single_network,
     factors_of,
     jacobians_at,
     velocity_jacobians,
 )
-from hdnn.analysis.norms import singular_values
-from hdnn.errors import HdnnError
+from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
 from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
 from hdnn.fields.field import InterconnectedField
-from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, Stage, times
 from hdnn.schemes import RK4, ForwardEuler
@@ -41,67 +40,49 @@ class Context:
         net: one network, not an ensemble, with at least one layer.
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
         tolerance: relative tolerance of equations; None: from rounding, see the checks.
+
+    Attributes:
+        hamiltonian: the field, unless it is a baseline.
+        standard: the field, if H = 1' E(K y + b): not a baseline, not an energy of one's own.
+        conservative: the field, if it is (J(t) skew) dH/dy: no J(y, t), no dissipation R.
+        inverse: whether J K' = I, as in MS1 and MS2.
+        stepped: whether the network discretizes an ODE.
+        h: ``(layers,)``, the steps.
     """
 
     def __init__(self, net: HamiltonianNetwork, y: Tensor, tolerance: float | None = None) -> None:
-        net.check_state(y)
-        check_no_convolution(net)
-        if net.ensemble is not None:
-            raise HdnnError("an ensemble holds several networks; examine them one by one")
-        if not net.layers or not y.numel():
-            raise HdnnError("there is nothing to examine: no layers or no samples")
+        check_single_network(net, y)
         self.dtype, self.tolerance = y.dtype, tolerance
         # In float32 rounding hides what the theory says of the weights.
         self.net = copy.deepcopy(net).to(torch.float64).requires_grad_(False)
-        layout = net.field.layout
+        self.field = field = self.net.field
+        self.n, self.layers = field.layout.width, net.layers
         self.y = y.detach().to(torch.float64)
-        if not layout.channels:
-            self.y = self.y.reshape(-1, layout.width)
-        self.field = self.net.field
-        self.n, self.layers = layout.width, net.layers
+        if not field.layout.channels:
+            self.y = self.y.reshape(-1, self.n)
+        self.hamiltonian = field if isinstance(field, InterconnectedField) else None
+        self.standard = field if isinstance(field, HamiltonianField) else None
+        J = None if self.hamiltonian is None else self.hamiltonian.interconnection
+        self.inverse, self.state_dependent = (
+            isinstance(J, kind) for kind in (InverseTranspose, StateDependent)
+        )
+        dissipates = self.hamiltonian is not None and self.hamiltonian.R is not None
+        self.conservative = None if self.state_dependent or dissipates else self.hamiltonian
+        self.stepped = net.scheme.uses_step
+        self.h = torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
     def allowed(self, rounding: Any) -> Any:
         """The given tolerance, else what rounding allows."""
         return rounding if self.tolerance is None else self.tolerance
 
-    # --- what kind of network ---------------------------------------------------------------------
-
-    @property
-    def hamiltonian(self) -> InterconnectedField | None:
-        """The field, unless it is a baseline."""
-        return self.field if isinstance(self.field, InterconnectedField) else None
-
-    @property
-    def weighted(self) -> WeightedField | None:
-        """The field, if it has K and b."""
-        return self.field if isinstance(self.field, WeightedField) else None
-
-    @property
-    def inverse(self) -> bool:
-        """Whether J K' = I: MS1 and MS2."""
-        field = self.hamiltonian
-        return field is not None and isinstance(field.interconnection, InverseTranspose)
-
-    @property
-    def state_dependent(self) -> bool:
-        """Whether J is J(y, t)."""
-        field = self.hamiltonian
-        return field is not None and isinstance(field.interconnection, StateDependent)
-
-    @property
-    def stepped(self) -> bool:
-        """Whether it discretizes an ODE."""
-        return self.net.scheme.uses_step
+    # --- what the network promises ----------------------------------------------------------------
 
     @property
     def preserves(self) -> str | None:
         """Where M J M' = J is promised: in the "network", within every "layer", or nowhere."""
-        field = self.hamiltonian
-        if field is None or field.R is not None or self.state_dependent:
+        if self.conservative is None or not self.net.scheme.structure_preserving:
             return None
-        if not self.net.scheme.structure_preserving:
-            return None
-        return "network" if field.interconnection.constant else "layer"
+        return "network" if self.conservative.interconnection.constant else "layer"
 
     @property
     def keeps_volume(self) -> bool:
@@ -115,22 +96,14 @@ class Context:
         as the matrix on the right is skew, with eigenvalues +-i w. Where J K' = I (MS1 and MS2), it
         is I + h D K with K skew, and D takes the place of P.
         """
-        field = self.hamiltonian
-        if not isinstance(field, HamiltonianField) or field.R is not None or self.state_dependent:
+        if self.conservative is None or self.D is None:
             return False
         program = self.net.program
         if program.invertible and not program.has_flows:
             return True
-        D = self.D
-        monotone = D is not None and bool((D >= 0).all())
-        return monotone and isinstance(self.net.scheme, ForwardEuler)
+        return isinstance(self.net.scheme, ForwardEuler) and bool((self.D >= 0).all())
 
     # --- states and Jacobians ---------------------------------------------------------------------
-
-    @cached_property
-    def h(self) -> Tensor:
-        """``(layers,)``."""
-        return torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
     @cached_property
     def states(self) -> Tensor:
@@ -146,54 +119,40 @@ class Context:
         return jacobians_at(self.net, self.y, range(self.layers + 1))[0]
 
     @cached_property
-    def factors(self) -> Tensor:
-        """``(layers, samples, n, n)``: d y_{l+1} / d y_l."""
-        return factors_of(self.net, self.y)
+    def M_norm(self) -> Tensor:
+        """``(layers + 1, samples)``: spectral norms of M."""
+        return spectral_norm(self.M)
 
     @cached_property
-    def svd(self) -> Tensor:
-        """``(layers + 1, samples, n)``: singular values of M."""
-        return singular_values(self.M)
-
-    @cached_property
-    def A(self) -> Tensor:
-        """``(layers, samples, n, n)``: Jacobians df/dy of the velocity."""
-        return velocity_jacobians(self.net, self.y)
-
-    @cached_property
-    def A_norm(self) -> Tensor:
-        """``(layers, samples)``: spectral norms of df/dy."""
-        return torch.linalg.matrix_norm(self.A, 2)
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues ``(layers, samples, n)`` of A / ||A||, A = df/dy, and the norms of A."""
+        return unit_eigenvalues(velocity_jacobians(self.net, self.y))
 
     # --- Lemma 3 ----------------------------------------------------------------------------------
 
     @cached_property
     def D(self) -> Tensor | None:
         """sigma'(K y_j + b) of every layer, ``(layers, samples, m)``; None without such units."""
-        field = self.hamiltonian
-        if not isinstance(field, HamiltonianField):
+        if self.standard is None:
             return None
-        z = self.states[:-1] @ field.weights.K.mT + field.weights.b.unsqueeze(-2)
+        weights, sigma = self.standard.weights, self.standard.activation.function
+        z = self.states[:-1] @ weights.K.mT + weights.b.unsqueeze(-2)
         # Plain autograd: torch.func.grad would import the compiler of torch, which takes seconds.
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            (derivative,) = torch.autograd.grad(field.activation.function(z).sum(), z)
+            (derivative,) = torch.autograd.grad(sigma(z).sum(), z)
         return derivative
 
-    @cached_property
-    def hessian_eigenvalues(self) -> Tensor:
+    def hessian_eigenvalues(self, field: InterconnectedField) -> Tensor:
         """Ascending eigenvalues of the Hessian P of H, ``(layers, samples, n)``: P = K' D K."""
-        field = self.hamiltonian
-        assert field is not None
-        if isinstance(field, HamiltonianField):
-            assert self.D is not None
-            K = field.weights.K.unsqueeze(1)
+        if self.standard is not None and self.D is not None:
+            K = self.standard.weights.K.unsqueeze(1)
             P = K.mT @ (self.D.unsqueeze(-1) * K)
         else:  # an energy of one's own
             t, axis = times(self.net.h, self.layers), field.layout.axis
             P = torch.stack(
                 [
-                    batch_jacobian(partial(field.gradient, layer=j, t=t[j]), x, axis)
+                    batch_jacobian(partial(field.gradient, layer=j, t=t[j]), x, axis)[1]
                     for j, x in enumerate(self.states[:-1])
                 ]
             )
@@ -211,39 +170,31 @@ class Context:
         Where J K' = I (MS1 and MS2), df/dy = D K with K skew, and D takes the place of P. Infinite
         where P is not positive; None where df/dy has not this form (a baseline, J(y, t), R).
         """
-        field = self.hamiltonian
-        if field is None or field.R is not None or self.state_dependent:
+        if self.conservative is None or not self.stepped:
             return None
-        values = self.hessian_eigenvalues if not self.inverse else self.D
-        assert values is not None
+        values = self.D if self.inverse else self.hessian_eigenvalues(self.conservative)
+        assert values is not None  # MS1 and MS2 have units
         smallest, largest = values.amin(-1), values.amax(-1)
         bound = (largest / smallest.clamp_min(1e-300)).sqrt()
         return torch.where(smallest > 0, bound, torch.inf)
 
     # --- the ODE ----------------------------------------------------------------------------------
 
-    @cached_property
-    def few(self) -> Tensor:
-        """Some states, evenly chosen, in the layout of the network."""
+    def sensitivities_with(self, program: Program) -> Tensor:
+        """``(layers + 1, few samples, n, n)`` by another program over the same parameters."""
         pixels = self.y[0].numel() // self.n
         count = min(len(self.y), max(1, FLOW_SAMPLES // pixels))
-        return self.y[torch.linspace(0, len(self.y) - 1, count).long()]
+        few = self.y[torch.linspace(0, len(self.y) - 1, count).long()]
+        factors = factors_of(self.net, few, program).flip(0)
+        identity = torch.eye(self.n).to(factors).expand_as(factors[0])
+        return torch.stack([*accumulate(factors, torch.matmul, initial=identity)]).flip(0)
 
-    def sensitivities_with(self, program: Program) -> Tensor:
-        """``(layers + 1, samples, n, n)`` of `few`, by another program over the same parameters."""
-        factors = factors_of(self.net, self.few, program)
-        matrices = [torch.eye(self.n).to(factors).expand_as(factors[0])]
-        for factor in factors.flip(0):
-            matrices.append(matrices[-1] @ factor)
-        return torch.stack(matrices[::-1])
-
-    @cached_property
     def ode_sensitivities(self) -> Tensor | None:
-        """d y(T) / d y(t_l) of the ODE from `few`; None where a step turns modes too far for that.
+        """d y(T) / d y(t_l) of the ODE; None where a step turns modes too far for that.
 
         By RK4, with substeps that resolve the fastest mode, extrapolated from two such refinements.
         """
-        phase = float(self.h.max() * self.A_norm.max())
+        phase = float(self.h.max() * self.spectrum[1].max())
         if not phase < PHASE * MOST_SUBSTEPS:
             return None
         program = replace(self.net.program, steps=RK4().lower(self.field))

@@ -15,7 +15,7 @@ from torch import Tensor
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Program, Values, times
+from hdnn.program import Program, times
 
 ENTRIES = 2_000_000
 """Entries of Jacobians that are computed at once: some tens of megabytes."""
@@ -45,7 +45,7 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
 
 
 def jacobians_at(
-    net: HamiltonianNetwork, y: Tensor, depths: Sequence[int], values: Values | None = None
+    net: HamiltonianNetwork, y: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """d y_N / d y_l and y_l at depths l: ``(D, [E,] samples, n, n)``, ``(D, [E,] samples, n)``.
 
@@ -53,9 +53,8 @@ def jacobians_at(
         net: the network.
         y: states; every pixel counts as a sample.
         depths: l, increasing.
-        values: other numbers than the network's own.
     """
-    values = net.values() if values is None else values
+    values = net.values()
     compiled = choose(net.program, values, y, net.backend).backend == "fused"
     return (fused if compiled else reference).jacobians(net.program, values, y, depths)
 
@@ -114,12 +113,14 @@ def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> 
     """The same at given canonical states, one for every layer."""
     axis, velocity, t = net.field.layout.axis, net.field.velocity_fn(), times(net.h, net.layers)
     return torch.stack(
-        [batch_jacobian(partial(velocity, j, t[j]), x, axis) for j, x in enumerate(states)]
+        [batch_jacobian(partial(velocity, j, t[j]), x, axis)[1] for j, x in enumerate(states)]
     )
 
 
-def batch_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
-    """``([E,] samples, n, n)``: the Jacobian of a map of canonical states, sample by sample.
+def batch_jacobian(
+    function: Callable[[Tensor], Tensor], x: Tensor, axis: int
+) -> tuple[Tensor, Tensor]:
+    """The value of a map of canonical states and its Jacobian ``([E,] samples, n, n)``.
 
     Args:
         function: maps states to states, each sample (and each pixel) by itself.
@@ -129,10 +130,13 @@ def batch_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -
     width, samples = x.shape[axis], max(1, x.shape[axis - 1])
     chunk = max(1, ENTRIES * samples // max(1, width * x.numel()))
     parts = [_batch_jacobian(function, part, axis) for part in x.split(chunk, axis - 1)]
-    return torch.cat(parts, axis - 1)
+    values, matrices = (torch.cat(tensors, axis - 1) for tensors in zip(*parts, strict=True))
+    return values, matrices
 
 
-def _batch_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) -> Tensor:
+def _batch_jacobian(
+    function: Callable[[Tensor], Tensor], x: Tensor, axis: int
+) -> tuple[Tensor, Tensor]:
     # The batch is repeated n times, once for each row of the Jacobian; one backward pass serves
     # all of them, without the overhead of function transforms.
     n, batch = x.shape[axis], axis - 1
@@ -147,8 +151,9 @@ def _batch_jacobian(function: Callable[[Tensor], Tensor], x: Tensor, axis: int) 
         else:
             # Of a sum: given the rows themselves, torch would import its symbolic shapes.
             (vjps,) = torch.autograd.grad((value * rows).sum(), many, materialize_grads=True)
-    vjps = vjps.unflatten(batch, shape[batch : batch + 2]).movedim(axis + 1, -1)
-    return vjps.movedim(batch, -2).flatten(batch, -3)
+    value, vjps = (v.detach().unflatten(batch, shape[batch : batch + 2]) for v in (value, vjps))
+    matrices = vjps.movedim(axis + 1, -1).movedim(batch, -2).flatten(batch, -3)
+    return value.select(batch, 0), matrices  # all n copies of a value are the same
 
 
 @torch.no_grad()
@@ -167,23 +172,28 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
         values = values._replace(velocity=net.field.velocity_fn())
     advance, factors = reference.layer_map(program, values, x.ndim), []
     for layer in range(net.layers):
-        factors.append(batch_jacobian(partial(advance, layer), x, net.field.layout.axis))
-        x = advance(layer, x)
+        x, factor = batch_jacobian(partial(advance, layer), x, net.field.layout.axis)
+        factors.append(factor)
     return torch.stack(factors) if factors else x.new_empty(0)
 
 
-def check_no_convolution(net: HamiltonianNetwork) -> None:
-    """An error where the Jacobian of a sample couples all pixels."""
+def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
+    """An error unless there is one network with layers, and states, whose Jacobians are small."""
+    _check(net, y)
+    if net.ensemble is not None:
+        raise HdnnError("an ensemble holds several networks; examine them one by one")
+    if not net.layers or not y.numel():
+        raise HdnnError("there is nothing to examine: no layers or no samples")
+
+
+def _check(net: HamiltonianNetwork, y: Tensor) -> None:
+    """An error where states do not fit, or the Jacobian of a sample couples all pixels."""
+    net.check_state(y)
     if net.kernel > 1:
         raise HdnnError(
             f"d y_N / d y_l of a convolution (kernel={net.kernel}) couples all pixels and is too "
             "large to write out; hdnn.analysis.watch estimates its norms instead"
         )
-
-
-def _check(net: HamiltonianNetwork, y: Tensor) -> None:
-    net.check_state(y)
-    check_no_convolution(net)
 
 
 def _shaped(net: HamiltonianNetwork, y: Tensor, matrices: Tensor) -> Tensor:

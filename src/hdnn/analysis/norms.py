@@ -183,15 +183,6 @@ def singular_values(M: Tensor) -> Tensor:
     return torch.where(finite[..., None], values, torch.nan)
 
 
-def unit_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues ``(..., n)`` of A / ||A||, and the norms ``(...)``."""
-    size = torch.linalg.matrix_norm(A, 2)
-    unit = A / torch.where(size > 0, size, 1.0)[..., None, None]
-    # LAPACK can fail on entries near underflow.
-    unit = torch.where(unit.abs() > torch.finfo(A.dtype).eps ** 4, unit, 0.0)
-    return torch.linalg.eigvals(unit), size
-
-
 def extreme_singular_values(M: Tensor) -> tuple[Tensor, Tensor]:
     """Largest and smallest singular values of matrices ``(..., m, n)``: two tensors ``(...)``."""
     if M.shape[-2] == M.shape[-1] <= SMALL and native.obstacle() is None:
@@ -201,9 +192,23 @@ def extreme_singular_values(M: Tensor) -> tuple[Tensor, Tensor]:
     return values[..., 0], values[..., -1]
 
 
+def spectral_norm(M: Tensor) -> Tensor:
+    """The largest singular values of matrices ``(..., m, n)``: ``(...)``."""
+    return extreme_singular_values(M)[0]
+
+
+def unit_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues ``(..., n)`` of A / ||A||, and the norms ``(...)``."""
+    size = torch.linalg.matrix_norm(A, 2)
+    unit = A / torch.where(size > 0, size, 1.0)[..., None, None]
+    # LAPACK can fail on entries near underflow.
+    unit = torch.where(unit.abs() > torch.finfo(A.dtype).eps ** 4, unit, 0.0)
+    return torch.linalg.eigvals(unit), size
+
+
 def norm_of_mean(M: Tensor) -> Tensor:
     """The norm of the mean of ``(..., samples, m, n)`` over the samples: ``(...)``."""
-    return extreme_singular_values(M.to(torch.float64).mean(-3))[0]
+    return spectral_norm(M.to(torch.float64).mean(-3))
 
 
 def spaced_depths(layers: int, count: int) -> list[int]:

@@ -15,7 +15,6 @@ from hdnn.plots.planar import decision_regions, flow_figure, layer_states, scatt
 from hdnn.plots.style import (
     DARK,
     LIGHT,
-    THEMES,
     Theme,
     bare,
     check_figure_path,
@@ -32,7 +31,6 @@ from hdnn.plots.style import (
 __all__ = [
     "DARK",
     "LIGHT",
-    "THEMES",
     "Flow",
     "Theme",
     "bare",

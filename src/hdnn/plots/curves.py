@@ -35,13 +35,17 @@ def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     >>> plots.norms_by_depth(axis, norms, "H1", "#0072b2").get_yscale()
     'log'
     """
-    depths, band = norms.depths, _band(norms)
-    plot_band(axis, depths, *band, color=color, style="-")
-    # At the last layer all norms are 1: the label goes to the middle, to the side that is free.
-    middle, rising = len(depths) // 2, band[1][0] < 0.1 * band[1][-1]
+    depths = norms.depths
+    # On a logarithmic axis 0 would be nowhere.
+    low, mean, high = (c.clamp_min(1e-300) for c in (norms.minimum, norms.mean, norms.maximum))
+    plot_band(axis, depths, low.numpy(), mean.numpy(), high.numpy(), color=color, style="-")
+    # At the last layer all norms are 1: labels go to the middle, the next ones left and right of
+    # it, to the side of the curve that is free.
+    place = len(depths) * (2, 1, 3)[len(axis.texts) % 3] // 4
+    rising = bool(mean[0] < 0.1 * mean[-1])
     axis.annotate(
         label,
-        (depths[middle], float(band[1 if rising else 2][middle])),
+        (depths[place], float((mean if rising else high)[place])),
         xytext=(8, -14) if rising else (0, 5),
         textcoords="offset points",
         ha="left" if rising else "center",
@@ -52,11 +56,6 @@ def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     axis.set_xlabel("layer $\\ell$")
     axis.locator_params(axis="x", integer=True)
     return clean(axis)
-
-
-def _band(norms: Norms) -> list[np.ndarray]:
-    """Minimum, mean and maximum; on a logarithmic axis 0 would be nowhere."""
-    return [c.clamp_min(1e-300).numpy() for c in (norms.minimum, norms.mean, norms.maximum)]
 
 
 def learning_curves(

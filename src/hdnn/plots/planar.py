@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,7 +116,7 @@ def scatter(
     >>> plots.scatter(axis, np.zeros((2, 2)), np.array([0, 1])) is axis
     True
     """
-    theme = theme_of(axis) if colors is None else colors
+    theme = colors or theme_of(axis)
     shades = [theme.color(int(label)) for label in labels]
     # Thousands of points would make an SVG large: they are an image inside it.
     axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0, rasterized=True)
@@ -157,39 +157,46 @@ def layer_states(
     >>> plots.layer_states(axis, plots.flow(model, X), (X[:, 0] > 0).long().numpy(), 4) is axis
     True
     """
-    points = moving.points[frame]
+    points, theme = moving.points[frame], theme_of(axis)
     scatter(axis, points, labels, size, colors)
     left, right, bottom, top = moving.box() if box is None else box
     if collapsed(points, right - left):
         x, y = np.nanmean(points, 0)
-        theme = theme_of(axis)
+        share = (x - left) / (right - left)
         axis.plot([x], [y], "o", ms=13, mfc="none", mec=theme.muted, mew=1.0)
         axis.annotate(
             f"all {len(points)} points",
             (x, y),
             xytext=(0, 10 if y < (bottom + top) / 2 else -17),
             textcoords="offset points",
-            ha=_side((x - left) / (right - left)),
+            ha="left" if share < 0.25 else "right" if share > 0.75 else "center",
             fontsize=SMALL,
             color=theme.muted,
         )
     if moving.boundary and moving.depths[frame] == moving.last:
-        axis.axvline(0, color=theme_of(axis).ink, linewidth=1.0)
-    axis.set_xlim(left, right)
-    axis.set_ylim(bottom, top)
-    axis.set_box_aspect(1)
+        axis.axvline(0, color=theme.ink, linewidth=1.0)
+    axis.set(xlim=(left, right), ylim=(bottom, top), box_aspect=1)
     return axis
-
-
-def _side(share: float) -> str:
-    """How a label is aligned so that it stays inside, at a share of the width."""
-    return "left" if share < 0.25 else "right" if share > 0.75 else "center"
 
 
 def collapsed(points: np.ndarray, side: float) -> bool:
     """Whether points ``(samples, 2)`` have fallen onto one, as seen in a square of this side."""
     known = points[np.isfinite(points).all(1)]
     return len(known) > 1 and float(np.ptp(known, axis=0).max()) < 0.02 * side
+
+
+def _states_row(
+    axes: Sequence[Axes], moving: Flow, labels: np.ndarray, name: str, fontsize: float
+) -> None:
+    """A row of panels: the data at evenly spaced depths of a flow; a shallow network has fewer."""
+    frames = spaced_depths(len(moving.depths) - 1, len(axes))
+    for axis, frame in zip(axes, frames, strict=False):
+        depth = moving.depths[frame]
+        layer_states(axis, moving, labels, frame)
+        axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=fontsize)
+    for axis in axes[len(frames) :]:
+        axis.remove()
+    axes[0].set_ylabel(name, fontsize=fontsize)
 
 
 def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4) -> Figure:
@@ -211,14 +218,9 @@ def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4)
     ['input', 'layer 3', 'layer 5', 'layer 8']
     """
     figure = new_figure(1.75 * frames, 2.0 * len(flows))
-    for row, (name, moving) in enumerate(flows.items()):
-        for column, frame in enumerate(spaced_depths(len(moving.depths) - 1, frames)):
-            axis = figure.add_subplot(len(flows), frames, row * frames + column + 1)
-            layer_states(axis, moving, labels, frame)
-            depth = moving.depths[frame]
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=SMALL)
-            if column == 0:
-                axis.set_ylabel(name, fontsize=NORMAL)
+    axes = figure.subplots(len(flows), frames, squeeze=False)
+    for row, (name, moving) in zip(axes, flows.items(), strict=True):
+        _states_row(row, moving, labels, name, NORMAL)
     return figure
 
 
@@ -257,23 +259,15 @@ def flow_figure(
     points, labels = points[:samples], labels[:samples]
     figure = new_figure(2.05 * (frames + 1) + 3.4, 2.3 * len(models) + 0.5, theme)
     layout = figure.add_gridspec(len(models), frames + 2, width_ratios=[1] * (frames + 1) + [1.55])
-    numbers = labels.cpu().numpy()
     for row, (name, model) in enumerate(models.items()):
-        moving = flow(model, points, frames)
-        for column, depth in enumerate(moving.depths):
-            axis = layer_states(figure.add_subplot(layout[row, column]), moving, numbers, column)
-            axis.set_title("input" if depth == 0 else f"layer {depth}", fontsize=LABEL)
-            if column == 0:
-                axis.set_ylabel(name, fontsize=LABEL, color=theme.ink)
-        axis = figure.add_subplot(layout[row, frames])
-        decision_regions(axis, model, points, labels)
-        axis.set_box_aspect(1)
-        axis.set_title("what it decides", fontsize=LABEL)
+        *states, plane = (figure.add_subplot(layout[row, k]) for k in range(frames + 1))
+        _states_row(states, flow(model, points, frames), labels.cpu().numpy(), name, LABEL)
+        decision_regions(plane, model, points, labels).set_box_aspect(1)
+        plane.set_title("what it decides", fontsize=LABEL)
     gradients = figure.add_subplot(layout[:, frames + 1])
     for number, (name, model) in enumerate(models.items()):
-        net = model.network
-        seen = profile(net, model.preprocess(points), 65)
-        norms_by_depth(gradients, seen, label=name.split("\n")[0], color=theme.color(2 + number))
+        norms = profile(model.network, model.preprocess(points), 65)
+        norms_by_depth(gradients, norms, name.split("\n")[0], theme.color(2 + number))
     gradients.set_title(
         "gradient norm $|dy_N/dy_\\ell|$ at layer $\\ell$", fontsize=LABEL, loc="left"
     )

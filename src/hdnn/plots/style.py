@@ -18,7 +18,7 @@ from hdnn.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf", "jpg")
 
@@ -54,6 +54,15 @@ class Theme:
         """
         return self.classes[number % len(self.classes)]
 
+    def names(self) -> dict[str, str]:
+        """All colors by the name that they have as CSS variables: paper, ink, ..., c0 to c9.
+
+        Returns:
+            Names and colors.
+        """
+        named = {name: str(color) for name, color in vars(self).items() if name != "classes"}
+        return named | {f"c{k}": color for k, color in enumerate(self.classes)}
+
 
 LIGHT = Theme(
     "#ffffff",
@@ -75,20 +84,16 @@ DARK = Theme(
         *("#9ad7f7", "#b4b9c1", "#c59be8", "#d6a46a", "#a9d16c"),
     ),
 )
-THEMES = {"light": LIGHT, "dark": DARK}
 SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
 
 
-def theme_of(axis: Axes) -> Theme:
-    """The theme that suits the background of an axis, whoever made its figure."""
-    return _theme(axis.figure)
-
-
-def _theme(figure: Figure | SubFigure) -> Theme:
+def theme_of(artist: Axes | Figure) -> Theme:
+    """The theme that suits the background of a figure or of an axis in it, whoever made it."""
     from matplotlib.colors import to_rgba
 
-    red, green, blue, alpha = to_rgba(figure.get_facecolor())
+    assert artist.figure is not None
+    red, green, blue, alpha = to_rgba(artist.figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 
 
@@ -137,24 +142,24 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     """
     check_figure_path(path)
     kind = Path(path).suffix.lstrip(".").lower() or "png"
-    _ink(figure)
+    theme = _ink(figure)
     with atomic(path) as temporary:
         if kind == "svg":
             text = _svg(figure, dpi)
-            text = text if _theme(figure) is DARK else _adaptive(text)
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(text if theme is DARK else _adaptive(text), encoding="utf-8")
         else:
             figure.savefig(temporary, format=kind, dpi=dpi)
 
 
-def _ink(figure: Figure) -> None:
-    """Text that has matplotlib's own black gets the ink of the theme."""
+def _ink(figure: Figure) -> Theme:
+    """Text that has matplotlib's own black gets the ink of the theme, which is returned."""
     from matplotlib.text import Text
 
-    theme = _theme(figure)
+    theme = theme_of(figure)
     for text in figure.findobj(Text):
         if isinstance(text, Text) and text.get_color() == "black":
             text.set_color(theme.ink)
+    return theme
 
 
 def _svg(figure: Figure, dpi: int, fonttype: str = "path") -> str:
@@ -164,17 +169,21 @@ def _svg(figure: Figure, dpi: int, fonttype: str = "path") -> str:
     with io.StringIO() as file, rc_context({"svg.hashsalt": "hdnn", "svg.fonttype": fonttype}):
         figure.savefig(file, format="svg", dpi=dpi, metadata={"Date": None})
         text = file.getvalue()
-    return re.sub(r' (?:d|x|y)="[^"]*"', lambda found: _rounded(found[0]), text)
-
-
-def _rounded(places: str) -> str:
-    """Hundredths of a point are enough for places (not for scales)."""
-    return re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", places)
+    # Hundredths of a point are enough for places (not for scales), and halve the file.
+    return re.sub(
+        r' (?:d|x|y)="[^"]*"',
+        lambda places: re.sub(r"-?\d+\.\d{3,}", lambda x: f"{float(x[0]):.2f}", places[0]),
+        text,
+    )
 
 
 def _adaptive(svg: str) -> str:
-    """A light SVG with rules that make it dark where the reader, or the page around it, is."""
-    dark = dict(zip(_colors(LIGHT), _colors(DARK), strict=True)) | {"#000000": DARK.ink}
+    """A light SVG with rules that make it dark where the reader, or the page around it, is.
+
+    Rules by attribute, not CSS variables: programs other than browsers show the light colors.
+    """
+    dark = dict(zip(LIGHT.names().values(), DARK.names().values(), strict=True))
+    dark["#000000"] = DARK.ink
     rules = "".join(
         f'[style*="{name}: {color}"]{{{name}:{dark[color]}!important}}'
         for color in sorted({*re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)} & dark.keys())
@@ -183,10 +192,6 @@ def _adaptive(svg: str) -> str:
     style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
     start = svg.index(">", svg.index("<svg")) + 1
     return svg[:start] + style + svg[start:]
-
-
-def _colors(theme: Theme) -> list[str]:
-    return [theme.paper, theme.ink, theme.muted, theme.grid, *theme.classes]
 
 
 def inline_svg(figure: Figure, label: str) -> str:
@@ -208,8 +213,7 @@ def inline_svg(figure: Figure, label: str) -> str:
     figure.patch.set_visible(False)
     _ink(figure)
     svg = _svg(figure, 150, fonttype="none")
-    names = ("paper", "ink", "muted", "grid", *(f"c{k}" for k in range(len(LIGHT.classes))))
-    for name, color in zip(names, _colors(LIGHT), strict=True):
+    for name, color in LIGHT.names().items():
         svg = svg.replace(f": {color}", f": var(--{name})")
     inside = svg[svg.index("<svg") + len("<svg") :]
     inside = re.sub(r' (width|height)="[^"]*pt"', "", inside, count=2)  # as wide as its place
@@ -291,7 +295,7 @@ def clean(axis: Axes) -> Axes:
 
 
 def log_axis(axis: Axes) -> Axes:
-    """A logarithmic y axis whose ticks are plain numbers: 0.5, not 5 × 10⁻¹.
+    """A logarithmic y axis whose ticks are plain numbers: 0.1, not 10⁻¹.
 
     Args:
         axis: the axis to change.
@@ -306,7 +310,7 @@ def log_axis(axis: Axes) -> Axes:
     from matplotlib.ticker import LogFormatter
 
     axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(LogFormatter())
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
     return axis
 
@@ -352,25 +356,28 @@ def label_ends(axis: Axes) -> Axes:
     >>> [text.get_text() for text in plots.label_ends(axis).texts]
     ['loss']
     """
+    from sklearn.isotonic import isotonic_regression
+
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # the layout decides how far apart two values are
+    points = 72 / figure.dpi
     ends = []
     for line in axis.get_lines():
         x, y = (np.asarray(values, dtype=float) for values in line.get_data())
         known = np.flatnonzero(np.isfinite(y))
         if len(known) and not str(line.get_label()).startswith("_"):
             end = (float(x[known[-1]]), float(y[known[-1]]))
-            ends.append((float(axis.transData.transform(end)[1]), end, line))
-    ends.sort(key=lambda found: found[0])
-    points = 72 / figure.dpi
-    for (height, end, line), place in zip(
-        ends, _apart([h * points for h, *_ in ends], NORMAL * 1.2), strict=True
-    ):
+            ends.append((float(axis.transData.transform(end)[1]) * points, end, line))
+    ends.sort(key=lambda end: end[0])
+    # The heights nearest to those of the ends, in the least-squares sense, at least a line apart.
+    wanted, gaps = np.array([end[0] for end in ends]), NORMAL * 1.2 * np.arange(len(ends))
+    heights = isotonic_regression(wanted - gaps) + gaps if ends else wanted
+    for height, (own, end, line) in zip(heights, ends, strict=True):
         axis.annotate(
             str(line.get_label()),
             end,
-            xytext=(5, place - height * points),
+            xytext=(5, height - own),
             textcoords="offset points",
             va="center",
             color=line.get_color(),
@@ -378,23 +385,6 @@ def label_ends(axis: Axes) -> Axes:
             annotation_clip=False,
         )
     return axis
-
-
-def _apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending places as near as possible to those wanted, at least ``gap`` from each other."""
-    groups: list[list[float]] = []
-    for place in wanted:
-        groups.append([place])
-        # Groups that touch become one, centered on the mean of what its members want.
-        while len(groups) > 1 and _spread(groups[-1], gap)[0] < _spread(groups[-2], gap)[-1] + gap:
-            last = groups.pop()
-            groups[-1] += last
-    return [place for group in groups for place in _spread(group, gap)]
-
-
-def _spread(group: Sequence[float], gap: float) -> list[float]:
-    middle = sum(group) / len(group)
-    return [middle + gap * (k - (len(group) - 1) / 2) for k in range(len(group))]
 
 
 def plot_band(

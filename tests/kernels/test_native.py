@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -151,213 +150,101 @@ def test_newton_finds_the_minimum(loss: str, outputs: int, samples: int) -> None
     assert 0 < iterations < 20
 
 
-@every_loss
-def test_adam_is_torchs(loss: str, outputs: int) -> None:
-    Z, target, weight = problem(loss, 30, outputs, 4)
-    V = np.ones((outputs, 5))
-    options = native.SolverOptions("adam", iterations=10, learning_rate=0.1)
-    native.output_layer(Z.numpy(), target.numpy(), weight.numpy(), V, loss, 0.01, options)
-    W = torch.zeros(outputs, 5, requires_grad=True)
-    optimizer = torch.optim.Adam([W], 0.1)
-    for _ in range(10):
-        optimizer.zero_grad()
-        (weight @ losses(loss, Z @ W.mT, target) + 0.01 * W.square().sum()).backward()
-        optimizer.step()
-    np.testing.assert_allclose(V, W.detach(), rtol=1e-10, atol=1e-12)
+# --- training: tests/training/test_compiled.py walks losses, methods and settings -----------------
+
+ALPHA, ALPHA_C, CLIP, RATE, SAMPLES, BATCH = 0.05, 0.01, 0.5, 0.02, 50, 16
 
 
-# --- training -------------------------------------------------------------------------------------
+class Joint:
+    """Joint descent of two networks, with samples of their own and three classes."""
 
-SETTINGS = {"alpha": 0.05, "clip": 0.0, "weight_decay": 0.0, "decoupled": 0}
-ALPHA_C, RATE, SAMPLES, BATCH = 0.01, 0.02, 50, 16  # the last of four batches is smaller
+    def __init__(self) -> None:
+        self.net = build("MS2", layers=4, ensemble=2)
+        self.X, self.target = torch.randn(2, SAMPLES, 4), torch.randint(3, (2, SAMPLES, 1)).double()
+        self.weight = torch.rand(2, SAMPLES)
+        self.order = torch.stack([torch.randperm(SAMPLES) for _ in range(2)])
+        body = [p.detach() for p in self.net.field.weights.parameters()]
+        self.parts = [*body, torch.randn(2, 3, 4), torch.randn(2, 3)]  # theta, beta, W, mu
 
-
-class Twin:
-    """A training in the library, and the same one in torch.
-
-    Args:
-        net: the network, or an ensemble of them.
-        loss, outputs: of the output layers.
-        joint: whether the output layers are trained, too, else they are solved for.
-        inputs: of a projection that is trained; 0: none.
-        settings: other than `SETTINGS`.
-    """
-
-    def __init__(
-        self,
-        net: hdnn.HamiltonianNetwork,
-        loss: str,
-        outputs: int,
-        joint: bool = True,
-        inputs: int = 0,
-        **settings: Any,
-    ) -> None:
-        self.net, self.loss, self.joint, self.inputs = net, loss, joint, inputs
-        self.settings = SETTINGS | settings
-        E, n, weights = net.ensemble or 1, net.field.layout.width, net.field.weights
-        self.X, self.target = torch.randn(E, SAMPLES, inputs or n), torch.randn(E, SAMPLES, outputs)
-        if loss != "squared":
-            self.target = torch.randint(max(outputs, 2), (E, SAMPLES, 1)).double()
-        self.weight = torch.rand(E, SAMPLES)
-        self.order = torch.stack([torch.randperm(SAMPLES) for _ in range(E)])
-        head = [torch.randn(E, outputs, n), torch.randn(E, outputs)] if joint else []
-        head += [torch.randn(E, n, inputs), torch.randn(E, n)] if inputs else []
-        body = [p.detach().reshape(E, *p.shape[-2:]) for p in (weights.theta, weights.beta)]
-        self.parts = [p.clone() for p in (*body, *head)]
-        self.V = torch.zeros(E, outputs, n + 1)
-
-    def smoothness(self, theta: Tensor, beta: Tensor) -> Tensor:
-        """alpha h/2 sum_j ||K_j - K_{j-1}||^2, and of b, on what is assembled."""
-        weights, h = self.net.field.weights, self.net.h
-        K, b = weights.map.assemble(theta), weights.bias.assemble(beta)
-        change = K.diff(dim=0).square().sum() + b.diff(dim=0).square().sum()
-        return self.settings["alpha"] * h / 2 * change
-
-    def features(self, e: int, parts: list[Tensor], batch: Tensor) -> Tensor:
-        """(y_N, 1) of a batch."""
-        theta, beta, *head = parts
-        x = self.X[e, batch]
-        x = x @ head[-2].mT + head[-1] if self.inputs else x
-        single = build(self.net.name, features=self.net.features, layers=self.net.layers)
-        named = {"field.weights.theta": theta, "field.weights.beta": beta}
-        y = torch.func.functional_call(single, named, (x,))
-        return torch.cat([y, torch.ones(len(y), 1)], 1)
-
-    def objective(self, e: int, parts: list[Tensor], batch: Tensor) -> tuple[Tensor, ...]:
+    def objective(self, e: int, batch: Tensor, parts: list[Tensor]) -> tuple[Tensor, ...]:
         """Plain and penalized loss of a batch, and how many samples are classified correctly."""
-        target, weight = self.target[e, batch], self.weight[e, batch]
-        weight, Z = weight / weight.sum(), self.features(e, parts, batch)
-        if self.joint:
-            V = torch.cat([parts[2], parts[3][:, None]], 1)
-        else:  # sum_i w_i/2 |V z - t|^2 + alpha_c |V|^2 in closed form, and no way back through it
-            D = Z.detach() * weight[:, None]
-            H = Z.detach().mT @ D + 2 * ALPHA_C * torch.eye(Z.shape[1])
-            V = self.V[e] = torch.linalg.solve(H, D.mT @ target).mT
-        logits = Z @ V.mT
-        plain = weight @ losses(self.loss, logits, target)
-        penalty = ALPHA_C * V.square().sum() + self.smoothness(*parts[:2])
-        classes = (logits > 0).long() if len(V) == 1 else logits.argmax(1, keepdim=True)
-        correct = (classes == target).sum() if self.loss != "squared" else torch.zeros(())
-        return plain, plain + penalty, correct
+        (theta, beta, W, mu), weight = parts, self.weight[e, batch] / self.weight[e, batch].sum()
+        named = {"field.weights.theta": theta, "field.weights.beta": beta}
+        y = torch.func.functional_call(build("MS2", layers=4), named, (self.X[e, batch],))
+        logits, target = y @ W.mT + mu, self.target[e, batch]
+        plain = weight @ losses("softmax", logits, target)
+        K = self.net.field.weights.map.assemble(theta)
+        change = K.diff(dim=0).square().sum() + beta.diff(dim=0).square().sum()
+        penalty = ALPHA_C * (W.square().sum() + mu.square().sum())
+        correct = (logits.argmax(1) == target[:, 0]).sum()
+        return plain, plain + penalty + ALPHA * self.net.h / 2 * change, correct
 
-    def by_torch(self, steps: int) -> tuple[Array, Array]:
-        values, records = [], []
-        kind = torch.optim.AdamW if self.settings["decoupled"] else torch.optim.Adam
-        for e in range(len(self.X)):
-            parts = [p[e].clone().requires_grad_() for p in self.parts]
-            optimizer = kind(parts, RATE, weight_decay=self.settings["weight_decay"])
-            for batch in self.order[e].split(BATCH)[:steps]:
-                record = self.objective(e, parts, batch)
-                optimizer.zero_grad()
-                record[1].backward()
-                if self.settings["clip"]:
-                    torch.nn.utils.clip_grad_norm_(parts, self.settings["clip"])
-                optimizer.step()
-                records.append([float(number.detach()) for number in record])
-            values.append(torch.cat([p.detach().ravel() for p in parts]).numpy())
-        return np.stack(values), np.array(records).reshape(len(self.X), steps, 3)
+    def by_torch(self, e: int, steps: int) -> tuple[Array, list[list[float]]]:
+        parts, records = [p[e].clone().requires_grad_() for p in self.parts], []
+        optimizer = torch.optim.Adam(parts, RATE)
+        for batch in self.order[e].split(BATCH)[:steps]:
+            record = self.objective(e, batch, parts)
+            optimizer.zero_grad()
+            record[1].backward()
+            torch.nn.utils.clip_grad_norm_(parts, CLIP)
+            optimizer.step()
+            records.append([float(number.detach()) for number in record])
+        return torch.cat([p.detach().ravel() for p in parts]).numpy(), records
 
     def by_library(self, calls: tuple[int, ...], threads: int = 1) -> tuple[Array, Array]:
         """So many steps in each call."""
-        net, weights = self.net, self.net.field.weights
-        E, n = len(self.X), net.field.layout.width
-        values = torch.cat([p.reshape(E, -1) for p in self.parts], 1).numpy()
-        self.solved = np.zeros(self.V.shape)
+        weights = self.net.field.weights
+        values = torch.cat([p.reshape(2, -1) for p in self.parts], 1).numpy()
         arrays = {
             "X": self.X.numpy(),
             "target": self.target.numpy(),
             "weight": self.weight.numpy(),
-            "steps": np.full((E, net.layers), net.h),
+            "steps": np.full((2, 4), self.net.h),
             "repeats": np.concatenate([weights.pattern.repeats, weights.bias_pattern.repeats]),
             "values": values,
             **{name: np.zeros_like(values) for name in ("first", "second", "gradients")},
-            "V": self.solved,
         }
-        settings = {
-            "coordinate": int(not self.joint),
-            "loss": native.LOSSES.index(self.loss),
-            "outputs": self.V.shape[1],
-            "inputs": self.inputs,
-            "batch": BATCH,
-            "count": SAMPLES,
-            "shared_data": int(E == 1),
-            "output": native.SolverOptions(tolerance=1e-13).with_penalty(ALPHA_C),
-            **self.settings,
-        }
-        plan = native.Plan(net.program, 8, (*net.field.layout.lead, BATCH, n), net.time_invariant)
-        training, S = native.Training(plan, arrays, settings), net.values().S
-        addresses = native.Addresses(S=None if S is None else S.data_ptr(), h=net.h)
-        self.taken, records, first = np.zeros(E, np.int64), [], 0
+        settings = {"loss": native.LOSSES.index("softmax"), "outputs": 3, "alpha": ALPHA}
+        settings |= {"batch": BATCH, "count": SAMPLES, "clip": CLIP}
+        settings["output"] = native.SolverOptions().with_penalty(ALPHA_C)
+        plan = native.Plan(self.net.program, 8, (2, BATCH, 4), False)
+        training = native.Training(plan, arrays, settings)
+        self.taken, records, first = np.zeros(2, np.int64), [], 0
         for steps in calls:
-            rates, order = np.full(steps, RATE), self.order.numpy()
-            records.append(training.steps(addresses, order, first, rates, self.taken, threads))
+            rates, addresses = np.full(steps, RATE), native.Addresses(h=self.net.h)
+            turns = (self.order.numpy(), first, rates, self.taken)
+            records.append(training.steps(addresses, *turns, threads))
             first += steps
         return values, np.concatenate(records, 1)
 
 
-TRAININGS: dict[str, Any] = {
-    "joint, logistic": lambda: Twin(build("H1", layers=4), "logistic", 1),
-    "joint, softmax": lambda: Twin(build("MS3", layers=4), "softmax", 3),
-    "joint, squared": lambda: Twin(build("MS1", layers=4), "squared", 2),
-    "joint, projection": lambda: Twin(build("H2", layers=4), "softmax", 3, inputs=3),
-    "joint, baseline": lambda: Twin(build("ResNet", layers=4), "logistic", 1),
-    "joint, AdamW": lambda: Twin(
-        build("H1", layers=4), "logistic", 1, weight_decay=0.1, decoupled=1
-    ),
-    "joint, decay and clipping": lambda: Twin(
-        build("MS2", layers=4), "logistic", 1, weight_decay=0.1, clip=0.05
-    ),
-    "coordinate": lambda: Twin(build("H1", layers=4), "squared", 2, joint=False),
-    "coordinate, MS3": lambda: Twin(build("MS3", layers=4), "squared", 1, joint=False),
-    "coordinate, ensemble": lambda: Twin(
-        build("H1", layers=4, ensemble=3), "squared", 1, joint=False
-    ),
-    "coordinate, not smooth": lambda: Twin(
-        build("MS2", layers=4), "squared", 1, joint=False, alpha=0.0
-    ),
-}
+def test_training_is_adam_on_the_objective() -> None:
+    joint = Joint()
+    values, records = joint.by_library((4,))
+    assert joint.taken.tolist() == [4, 4]
+    for e in range(2):
+        expected, exact = joint.by_torch(e, 4)
+        np.testing.assert_allclose(records[e], exact, rtol=1e-9)
+        np.testing.assert_allclose(values[e], expected, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
-def test_training_is_adam_on_the_objective(kind: str) -> None:
-    twin = TRAININGS[kind]()
-    values, records = twin.by_library((4,))
-    expected, exact = twin.by_torch(4)
-    assert (twin.taken == 4).all()
-    np.testing.assert_allclose(records, exact, rtol=1e-9)
-    np.testing.assert_allclose(values, expected, rtol=1e-7, atol=1e-8)
-    if not twin.joint:
-        np.testing.assert_allclose(twin.solved, twin.V.numpy(), rtol=1e-7, atol=1e-8)
-
-
-@pytest.mark.parametrize("kind", TRAININGS)
-def test_training_has_the_same_bits_however_it_is_cut(kind: str) -> None:
-    twin = TRAININGS[kind]()
-    values, records = twin.by_library((4,))
+def test_training_has_the_same_bits_however_it_is_cut() -> None:
+    joint = Joint()
+    values, records = joint.by_library((4,))
     for threads, calls in ((1, (1, 3)), (2, (4,)), (2, (3, 1)), (16, (4,))):
-        again, other = twin.by_library(calls, threads)
+        again, other = joint.by_library(calls, threads)
         np.testing.assert_array_equal(again, values)
         np.testing.assert_array_equal(other, records)
 
 
-def test_a_batch_without_weight_is_no_step() -> None:
-    twin = Twin(build("H1", layers=4), "squared", 1)
-    twin.weight[0, twin.order[0, BATCH : 2 * BATCH]] = 0.0
-    values, _ = twin.by_library((1,))
-    again, records = twin.by_library((2,))
-    np.testing.assert_array_equal(again, values)
-    assert (twin.taken[0], *records[0, 1]) == (1, 0, 0, 0)
-
-
 def test_a_loss_that_is_not_finite_stops_its_network_only() -> None:
-    twin = Twin(build("H1", layers=4, ensemble=3), "squared", 1)
-    expected, exact = twin.by_library((3,))
-    twin.X[1, twin.order[1, BATCH]] = torch.nan  # in the second batch
-    values, records = twin.by_library((3,))
-    assert twin.taken.tolist() == [3, 1, 3]
-    for e in (0, 2):
-        np.testing.assert_array_equal(values[e], expected[e])
-        np.testing.assert_array_equal(records[e], exact[e])
+    joint = Joint()
+    expected, exact = joint.by_library((3,))
+    joint.X[1, joint.order[1, BATCH]] = torch.nan  # in the second batch
+    values, records = joint.by_library((3,))
+    assert joint.taken.tolist() == [3, 1]
+    np.testing.assert_array_equal(values[0], expected[0])
+    np.testing.assert_array_equal(records[0], exact[0])
     np.testing.assert_array_equal(records[1, 0], exact[1, 0])
     assert np.isnan(records[1, 1:, :2]).all()
     assert np.isfinite(values[1]).all()  # those after the first step

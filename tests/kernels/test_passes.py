@@ -115,16 +115,6 @@ def test_very_deep_networks(name: str) -> None:
     agree(*both(net, torch.randn(20, 64)))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_singular_X_couples_less_and_a_zero_one_nothing(rank: int) -> None:
-    X = torch.zeros(2, 2)
-    X[:rank, :rank] = 1.0
-    mine, plain = both(build("HS", X=X), torch.randn(5, 4))
-    agree(mine, plain)
-    if not rank:
-        assert not any(bool(mine[key].any()) for key in mine if key not in ("value", "state"))
-
-
 # --- activations, element by element --------------------------------------------------------------
 
 
@@ -214,11 +204,3 @@ def test_weights_that_are_not_finite_show_as_in_the_reference(name: str, bad: fl
             assert torch.equal(mine[key].isfinite().all(-1), expected.isfinite().all(-1)), key
         else:
             assert bool(mine[key].isfinite().all()) == bool(expected.isfinite().all()), key
-
-
-@every_dtype
-def test_saturated_networks(dtype: torch.dtype) -> None:
-    """All units saturated: the state moves on, and no gradient comes back through them."""
-    net = build("H1", layers=4, T=1.0, scale=100.0, dtype=dtype)
-    y = (1 + torch.rand(50, 4, dtype=dtype)) * 1e4
-    agree(*both(net, y), 1e-6 if dtype == torch.float32 else 1e-13)

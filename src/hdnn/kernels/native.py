@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import weakref
 from collections.abc import Sequence
 from ctypes import c_char_p, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
@@ -144,7 +145,7 @@ def instruction_set() -> str:
 def check(code: int) -> None:
     """Raise where a kernel found no memory."""
     if code:
-        raise MemoryError("there is no memory for the scratch of the kernels")
+        raise MemoryError("there is no memory for the kernels")
 
 
 class Plan:
@@ -185,14 +186,9 @@ class Plan:
             pixels,
             rows,
         )
-        self._free = library().hdnn_plan_free
         self.handle = library().hdnn_plan_new(problem)
-        if not self.handle:
-            raise MemoryError("there is no memory for a plan")
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self._free(self.handle)
+        check(not self.handle)
+        weakref.finalize(self, library().hdnn_plan_free, self.handle)
 
 
 def jacobians(

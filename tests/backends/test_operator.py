@@ -82,7 +82,7 @@ PLAIN: dict[str, tuple[Callable[[], Net], tuple[int, ...]]] = {
     "learned J": (learned, (2, 4)),
     "learned steps": (lambda: build("H1", T=1.0, learn_steps=True), (2, 4)),
     "convolution": (lambda: build("H1", channels=4, kernel=3), (2, 4, 5, 3)),
-    "wide": (lambda: build("H1", features=34), (2, 34)),
+    "wide": (lambda: build("H1", features=98), (2, 98)),
     "reference": (lambda: build("H1", backend="reference"), (2, 4)),
 }
 

@@ -59,17 +59,16 @@ class Network {
   // Forward, backward and Jacobians.
   Bits passes(int64_t threads) const {
     std::vector<T> out(x.size()), gx(x.size()), gtheta(theta.size()), gbeta(beta.size());
-    const T *J = S.data();
-    hdnn_forward(plan, theta.data(), beta.data(), J, h, nullptr, x.data(), out.data(), threads);
-    hdnn_backward(plan, theta.data(), beta.data(), J, h, nullptr, x.data(), gout.data(), gx.data(),
-                  gtheta.data(), gbeta.data(), threads);
+    const hdnn_values values = {theta.data(), beta.data(), S.data(), h};
+    hdnn_forward(plan, &values, x.data(), out.data(), threads);
+    hdnn_backward(plan, &values, x.data(), gout.data(), gx.data(), gtheta.data(), gbeta.data(),
+                  threads);
     Bits bits;
     bits.add(out), bits.add(gx), bits.add(gtheta), bits.add(gbeta);
     if (points == B) {
       const int64_t depths[] = {0, L / 2, L};
       std::vector<T> states(3 * x.size()), matrices(3 * n * x.size());
-      hdnn_jacobians(plan, theta.data(), beta.data(), J, h, nullptr, x.data(), depths, 3,
-                     states.data(), matrices.data(), threads);
+      hdnn_jacobians(plan, &values, x.data(), depths, 3, states.data(), matrices.data(), threads);
       bits.add(states), bits.add(matrices);
     }
     return bits;
@@ -80,7 +79,7 @@ class Network {
     const int64_t size = L * (half * half + n) + (coordinate ? 0 : n + 1), steps = 4;
     std::vector<T> values = numbers<T>(E * size, 5), first(E * size), second(E * size);
     std::vector<T> gradients(E * size), X = numbers<T>(steps * B * n, 6);
-    std::vector<double> target(steps * B), weight(steps * B, 1.0), smooth(L, h),
+    std::vector<double> target(steps * B), weight(steps * B, 1.0), smooth(E * L, h),
         losses(E * steps * 3);
     std::vector<double> repeats(half * half + n, 1.0), V(E * (n + 1)), rates(steps, 0.05);
     std::vector<int64_t> order(steps * B), taken(E);
@@ -89,14 +88,14 @@ class Network {
     hdnn_training t = {};
     t.coordinate = coordinate, t.loss = HDNN_LOGISTIC, t.outputs = 1;
     t.batch = B, t.count = steps * B, t.shared_data = 1;
-    t.solver = HDNN_NEWTON, t.solver_iterations = 10, t.tolerance = 1e-8;
-    t.alpha = 1e-3, t.alpha_c = 1e-4, t.beta1 = 0.9, t.beta2 = 0.999;
+    t.alpha = 1e-3, t.output = {HDNN_NEWTON, 10, 1e-4, 1e-8};
     t.X = X.data(), t.target = target.data(), t.weight = weight.data();
-    t.steps = smooth.data(), t.steps_networks = 1, t.repeats = repeats.data();
+    t.steps = smooth.data(), t.repeats = repeats.data();
     t.values = values.data(), t.first = first.data(), t.second = second.data();
     t.gradients = gradients.data(), t.V = V.data();
-    hdnn_train(plan, &t, S.data(), h, nullptr, order.data(), 0, steps, rates.data(), taken.data(),
-               losses.data(), threads);
+    const hdnn_values fixed = {nullptr, nullptr, S.data(), h};
+    hdnn_train(plan, &t, &fixed, order.data(), 0, steps, rates.data(), taken.data(), losses.data(),
+               threads);
     Bits bits;
     bits.add(values), bits.add(losses), bits.add(V);
     return bits;

@@ -335,7 +335,7 @@ def test_adam_is_the_adam_of_torch_from_zero(
 ) -> None:
     problem = random(loss, weight=np.arange(60.0) + 1)
     V = np.full(problem.start().shape, np.nan)  # what was there does not matter
-    options = SolverOptions("adam", steps, TIGHT, 0.05, 0.9, 0.999)
+    options = SolverOptions("adam", steps, TIGHT, 0.05)
     taken = solver(problem.given, V, options)
     assert taken == steps
     twin = torch.zeros(V.shape, dtype=torch.float64, requires_grad=True)

@@ -49,8 +49,8 @@ def forward(numbers: Numbers, x: Tensor) -> Tensor:
     """y_N of canonical states."""
     x = x.contiguous()
     out, plan = torch.empty_like(x), plan_of(numbers.program, x, numbers.theta)
-    where = (*numbers.addresses, x.data_ptr(), out.data_ptr())
-    native.check(native.library().hdnn_forward(plan.handle, *where, torch.get_num_threads()))
+    where = (plan.handle, numbers.addresses, x.data_ptr(), out.data_ptr())
+    native.check(native.library().hdnn_forward(*where, torch.get_num_threads()))
     return out
 
 
@@ -60,7 +60,7 @@ def backward(numbers: Numbers, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor,
     gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
     plan, where = plan_of(numbers.program, x, theta), (x.data_ptr(), gout.data_ptr())
     grads = (gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr(), torch.get_num_threads())
-    native.check(native.library().hdnn_backward(plan.handle, *numbers.addresses, *where, *grads))
+    native.check(native.library().hdnn_backward(plan.handle, numbers.addresses, *where, *grads))
     return gx, gtheta, gbeta
 
 

@@ -36,7 +36,7 @@ def serves(program: Program, values: Values, x: Tensor, requested: str) -> bool:
         return False
     if obstacle_of_values(values) is not None or x.numel() == 0:
         return False
-    narrow = requested == "fused" or program.layout.width <= WIDEST["many"][1]
+    narrow = requested == "fused" or program.layout.width <= WIDEST
     return narrow and x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 

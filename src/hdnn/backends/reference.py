@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 
 import torch
@@ -57,10 +58,8 @@ def return_freed_memory() -> None:
     own, every block beyond it is mapped and unmapped by itself. Other C libraries are left alone.
     """
     M_MMAP_THRESHOLD, BYTES = -3, 256 << 10  # noqa: N806 (the name in malloc.h)
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, BYTES)
-    except (OSError, AttributeError):
-        return
 
 
 def _can_checkpoint() -> bool:

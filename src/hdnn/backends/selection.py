@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +17,13 @@ from hdnn.program import Program, Values
 BACKENDS = ("auto", "reference", "fused")
 MEMORY = ("fast", "lean")
 
-_KINDS = 256  # of states whose choice is remembered
-FEW = 4  # entries of J in a row, on the average, with which it is still sparse
-FEW_SAMPLES = 128
-WIDEST = {"few": (96, 32), "many": (64, 32)}
-"""The widest networks at which the kernels win; beyond, a library's products do.
+WIDEST = 96
+"""The widest networks that "auto" leaves to the kernels; beyond, a library's products may win.
 
-For up to `FEW_SAMPLES` samples and for more: the widest where J is sparse, or there is none; the
-widest where it is full, as then h J K' takes n^3 operations. Measured on 2 cores with AVX-512, see
-docs/performance.md; chosen so that float32 and float64 both win.
+With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With AVX2
+they win in small batches and draw level in large ones, but for a full J, by which they multiply
+every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in processor time on
+one thread.
 """
 
 
@@ -112,11 +109,10 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     """
     S, h = values.S, values.h
     learned = (S is not None and S.requires_grad) or (type(h) is Tensor and h.requires_grad)
-    key = requested, type(x), x.shape, x.dtype, x.is_cpu, learned, is_tracing()
+    # All that `_choose` looks at, but for the form, which is the program's.
+    key = requested, type(x), x.dtype, x.is_cpu, x.numel() == 0, learned, is_tracing()
     choice: BackendChoice | None = program.choices.get(key)
     if choice is None:
-        if len(program.choices) >= _KINDS:
-            program.choices.clear()
         choice = program.choices[key] = _choose(program, values, x, requested)
     return choice
 
@@ -133,26 +129,7 @@ def _choose(program: Program, values: Values, x: Tensor, requested: str) -> Back
         return BackendChoice("fused", "asked for")
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    return _by_width(program, values, x)
-
-
-def _by_width(program: Program, values: Values, x: Tensor) -> BackendChoice:
-    layout = program.layout
-    width = max(layout.width, *(stage.W.units for stage in program.stages))
-    shared = layout.ensemble is not None and x.shape[0] == 1  # one batch for all
-    samples = x.numel() // layout.width * (layout.ensemble or 1 if shared else 1)
-    few = samples <= FEW_SAMPLES
-    sparse, full = WIDEST["few" if few else "many"]
-    widest, such = sparse, f" (up to {FEW_SAMPLES} samples)" if few else ""
-    if full < width <= sparse and _mixes(values.S):
-        widest, such = full, " (full J)"
-    if width > widest:
-        return BackendChoice(
-            "reference", f"width {width} is above {widest}{such}: matrix products win"
-        )
-    return BackendChoice("fused", f"width {width} is at most {widest}{such}")
-
-
-def _mixes(S: Tensor | None) -> bool:
-    """Whether S K' takes more than a few operations for every entry."""
-    return S is not None and int((S != 0).sum()) > FEW * math.prod(S.shape[:-1])
+    width = max(program.layout.width, *(stage.W.units for stage in program.stages))
+    if width > WIDEST:
+        return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
+    return BackendChoice("fused", f"width {width} is at most {WIDEST}")

@@ -4,10 +4,7 @@
 // Arrays are C-contiguous and hold float or double throughout, by `itemsize`, unless said
 // otherwise. Shapes: E networks side by side, L layers, B samples, n features.
 //
-//   states     (E, B, n), or of images (E, B, n, pixels)
-//   theta      (E, L or 1, parameters of K),  beta (E, L or 1, parameters of b)
-//   S          (n, n): J - R, the same for all networks and layers; null where no stage is adjoint
-//   steps      double, (E, L): h of every layer; null where `h` holds for all
+// States are (E, B, n), or of images (E, B, n, pixels).
 //
 // Functions return 0, or 1 where there is no memory. They may be called from any thread, any number
 // at a time; none keeps an address that it was given beyond the call (a plan copies its stages).
@@ -43,24 +40,31 @@ struct hdnn_problem {
   const hdnn_stage *stage;
 };
 
+// The numbers of a call.
+struct hdnn_values {
+  const void *theta, *beta;  // (E, L or 1, parameters of K), (E, L or 1, parameters of b)
+  const void *S;  // (n, n): J - R, the same for all networks and layers; null: no stage is adjoint
+  double h;
+  const double *steps;  // (E, L): h of every layer; null where `h` holds for all
+};
+
 struct hdnn_plan;
 HDNN_API hdnn_plan *hdnn_plan_new(const hdnn_problem *);  // null where there is no memory
 HDNN_API void hdnn_plan_free(hdnn_plan *);
 
 // out = y_N
-HDNN_API int hdnn_forward(const hdnn_plan *, const void *theta, const void *beta, const void *S,
-                          double h, const double *steps, const void *x, void *out, int64_t threads);
+HDNN_API int hdnn_forward(const hdnn_plan *, const hdnn_values *, const void *x, void *out,
+                          int64_t threads);
 // Gradients of <gout, y_N>: of the state x, of theta and of beta, each in the shape of what it
 // belongs to. The forward pass is computed again.
-HDNN_API int hdnn_backward(const hdnn_plan *, const void *theta, const void *beta, const void *S,
-                           double h, const double *steps, const void *x, const void *gout, void *gx,
-                           void *gtheta, void *gbeta, int64_t threads);
+HDNN_API int hdnn_backward(const hdnn_plan *, const hdnn_values *, const void *x, const void *gout,
+                           void *gx, void *gtheta, void *gbeta, int64_t threads);
 
 // d y_N / d y_l at `count` increasing depths l, and y_l; every pixel counts as a sample:
 //   states (E, count, B, n);      matrices (E, B, count, n, n)
-HDNN_API int hdnn_jacobians(const hdnn_plan *, const void *theta, const void *beta, const void *S,
-                            double h, const double *steps, const void *x, const int64_t *depths,
-                            int64_t count, void *states, void *matrices, int64_t threads);
+HDNN_API int hdnn_jacobians(const hdnn_plan *, const hdnn_values *, const void *x,
+                            const int64_t *depths, int64_t count, void *states, void *matrices,
+                            int64_t threads);
 
 // Largest and smallest singular values of `count` matrices, double (count, n, n); NaN where one is
 // not finite.
@@ -73,11 +77,15 @@ HDNN_API int hdnn_singular_values(const double *matrices, int64_t n, int64_t cou
 // iterations it took, -1 where there is no memory.
 enum { HDNN_LOGISTIC, HDNN_SOFTMAX, HDNN_SQUARED };
 enum { HDNN_NEWTON, HDNN_ADAM };
-HDNN_API int64_t hdnn_output_layer(int64_t solver, int64_t loss, int64_t samples, int64_t q,
+struct hdnn_solver {
+  int64_t solver, iterations;
+  double alpha_c;
+  double tolerance;      // Newton: entries of the gradient that count as 0
+  double learning_rate;  // Adam
+};
+HDNN_API int64_t hdnn_output_layer(const hdnn_solver *, int64_t loss, int64_t samples, int64_t q,
                                    int64_t outputs, const double *Z, const double *target,
-                                   const double *weight, double *V, double alpha_c,
-                                   int64_t iterations, double tolerance, double learning_rate,
-                                   double beta1, double beta2);
+                                   const double *weight, double *V);
 
 // Training without autograd: many steps of Adam in one call.
 //
@@ -91,30 +99,29 @@ struct hdnn_training {
   int64_t batch, count;  // samples of a batch, and in all
   int64_t shared_data;   // 1: all networks have the same data (axis E of inputs .. order is 1)
   int64_t decoupled;     // weight decay of AdamW, else of Adam
-  int64_t solver, solver_iterations;
-  double alpha, alpha_c, clip, weight_decay, beta1, beta2;  // clip 0: none
-  double tolerance, solver_rate;
-  const void *X;           // (E or 1, count, inputs or n)
-  const double *target;    // (E or 1, count, 1 or outputs)
-  const double *weight;    // (E or 1, count)
-  const double *steps;     // (E or 1, L), weights of the smoothness penalty
-  int64_t steps_networks;  // E or 1
-  const double *repeats;   // how often every parameter of theta stands in K, then those of beta
+  double alpha, clip, weight_decay;  // clip 0: none
+  hdnn_solver output;
+  const void *X;          // (E or 1, count, inputs or n)
+  const double *target;   // (E or 1, count, 1 or outputs)
+  const double *weight;   // (E or 1, count)
+  const double *steps;    // (E, L), weights of the smoothness penalty
+  const double *repeats;  // how often every parameter of theta stands in K, then those of beta
   void *values, *first, *second, *gradients;  // (E, size)
   double *V;  // (E, outputs, n + 1): (W, mu); coordinate descent only
 };
+// Of the values theta and beta are not read, as they stand in the training.
 // `steps` further batches, the first of them number `from` of the epoch, in the given order, int64
 // (E or 1, count). `taken`: int64 (E), steps of Adam so far, counted up. `rates` (steps): learning
 // rates. `losses` double (E, steps, 3): plain and penalized loss of a batch before its step, and
 // how many samples it classifies correctly. A network whose loss is not finite stops: the rest of
 // its losses is NaN. A batch whose weights are all 0 is no step.
-HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const void *S, double h,
-                        const double *plan_steps, const int64_t *order, int64_t from, int64_t steps,
-                        const double *rates, int64_t *taken, double *losses, int64_t threads);
+HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const hdnn_values *,
+                        const int64_t *order, int64_t from, int64_t steps, const double *rates,
+                        int64_t *taken, double *losses, int64_t threads);
 
 HDNN_API const char *hdnn_instruction_set();
 
 // Counted up, here and in native.py, with every change of this file: a library that was built from
 // another one is not called.
-static const int64_t HDNN_INTERFACE = 1;
+static const int64_t HDNN_INTERFACE = 2;
 HDNN_API int64_t hdnn_interface();

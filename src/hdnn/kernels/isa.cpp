@@ -19,8 +19,7 @@ constexpr Kernels table() {
   k.train_bytes = train_bytes<T>;
   k.train_prepare = train_prepare<T>;
   k.train = train<T>;
-  k.output_bytes = output_bytes;
-  k.output_layer = output_layer;
+  k.output_layer = solve_output_layer;
   k.singular_values = singular_values_of;
   return k;
 }

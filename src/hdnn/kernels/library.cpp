@@ -9,9 +9,6 @@
 
 #include "pool.h"
 #include "program.h"
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 // A program with the memory that its stages point to.
 struct hdnn_plan : hdnn::Program {
@@ -42,23 +39,18 @@ struct InstructionSet {
   const Kernels *kernels;
 };
 
-// The best that the processor has, the system saves, and HDNN_ISA allows.
+// The best that the processor has, the system saves the registers of, and HDNN_ISA allows.
 static InstructionSet best_instruction_set() {
 #if defined(__x86_64__)
   const char *wish = getenv("HDNN_ISA");
   const bool want_avx512 = !wish || !strcmp(wish, "avx512");
   const bool want_avx2 = want_avx512 || !strcmp(wish, "avx2");
-  unsigned a, b, c = 0, d, low = 0, high;
-  if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_OSXSAVE))
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  const bool fma = c & bit_FMA;
-  if (fma && __get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-    const unsigned needs = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
-    const bool has_avx2 = (low & 6) == 6 && (b & bit_AVX2);
-    const bool has_avx512 = has_avx2 && (low & 0xe6) == 0xe6 && (b & needs) == needs;
-    if (want_avx512 && has_avx512) return {"avx512", avx512::kernels};
-    if (want_avx2 && has_avx2) return {"avx2", avx2::kernels};
-  }
+  __builtin_cpu_init();  // this runs before the constructor that would do it
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (want_avx512 && has_avx2 && has_avx512) return {"avx512", avx512::kernels};
+  if (want_avx2 && has_avx2) return {"avx2", avx2::kernels};
 #endif
   return {"baseline", baseline::kernels};
 }
@@ -70,26 +62,14 @@ static const Kernels &kernels_of(i64 itemsize) { return chosen.kernels[itemsize 
 
 // Memory of a call. It stays with the thread for its next call, as fresh pages are slow to touch.
 struct Arena {
+  static constexpr std::align_val_t LINE{64};  // of the cache
   void *data = nullptr;
   size_t bytes = 0;
-  ~Arena() { release(); }
-  void release() {
-#if defined(_WIN32)
-    _aligned_free(data);
-#else
-    free(data);
-#endif
-    data = nullptr, bytes = 0;
-  }
+  ~Arena() { operator delete(data, LINE); }
   bool grow(size_t wanted) {
     if (wanted <= bytes) return true;
-    release();
-    wanted = (wanted + 4095) / 4096 * 4096;
-#if defined(_WIN32)
-    data = _aligned_malloc(wanted, 64);
-#else
-    data = aligned_alloc(64, wanted);
-#endif
+    operator delete(data, LINE);
+    data = operator new(wanted, LINE, std::nothrow);
     bytes = data ? wanted : 0;
     return data;
   }
@@ -125,14 +105,13 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *given) {
   for (i64 k = 0; k < p.stages; k++) entries += given[k].units * (given[k].reads + 1);
   p.wires.reserve(entries);
   for (i64 k = 0; k < p.stages; k++) {
-    const hdnn_stage &g = given[k];
-    Stage s = {g.read, g.reads, g.write, g.writes, g.units, g.adjoint != 0, g.carry != 0, g.factor};
-    s.wire_W = p.wires.data() + p.wires.size();
-    p.wires.insert(p.wires.end(), g.W, g.W + g.units * g.reads);
-    s.wire_b = p.wires.data() + p.wires.size();
-    p.wires.insert(p.wires.end(), g.b, g.b + g.units);
-    s.first_W = first_of_run(s.wire_W, s.units * s.reads);
-    s.first_b = first_of_run(s.wire_b, s.units);
+    Stage s = {given[k]};
+    const auto keep = [&p](const i64 *&wire, i64 count) {  // a copy of what the caller frees
+      p.wires.insert(p.wires.end(), wire, wire + count);
+      wire = p.wires.data() + p.wires.size() - count;
+      return first_of_run(wire, count);
+    };
+    s.first_W = keep(s.W, s.units * s.reads), s.first_b = keep(s.b, s.units);
     p.gathers = p.gathers || s.first_W < 0 || s.first_b < 0;
     s.at_W = p.row, s.at_b = s.at_W + s.units * s.reads, p.row = s.at_b + s.units;
     s.at_mixing = p.mixed, p.mixed += s.reads;
@@ -262,15 +241,12 @@ static int run(TrainCall c, i64 threads) {
 
 using namespace hdnn;
 
-hdnn_plan *hdnn_plan_new(const hdnn_problem *g) try {
+hdnn_plan *hdnn_plan_new(const hdnn_problem *given) try {
   auto p = std::make_unique<hdnn_plan>();
-  p->itemsize = g->itemsize, p->activation = g->activation, p->networks = g->networks;
-  p->layers = g->layers, p->width = g->width, p->stages = g->stages;
-  p->theta = g->theta, p->beta = g->beta, p->shared = g->shared != 0;
-  p->samples = g->samples, p->pixels = g->pixels;
-  p->groups = g->pixels ? g->samples : 1, p->group = g->pixels ? g->pixels : g->samples;
-  p->lanes = kernels_of(g->itemsize).bytes / g->itemsize;
-  lay_out_stages(*p, g->stage);
+  static_cast<hdnn_problem &>(*p) = *given;
+  p->groups = p->pixels ? p->samples : 1, p->group = p->pixels ? p->pixels : p->samples;
+  p->lanes = kernels_of(p->itemsize).bytes / p->itemsize;
+  lay_out_stages(*p, given->stage);
   tile_passes(*p);
   return p.release();
 } catch (const std::bad_alloc &) {
@@ -278,24 +254,22 @@ hdnn_plan *hdnn_plan_new(const hdnn_problem *g) try {
 }
 void hdnn_plan_free(hdnn_plan *p) { delete p; }
 
-int hdnn_forward(const hdnn_plan *p, const void *theta, const void *beta, const void *S, double h,
-                 const double *steps, const void *x, void *out, int64_t threads) {
-  const Call c = {p, {theta, beta, S, h, steps}, x, nullptr, out};
-  return run(c, kernels_of(p->itemsize).forward, p->work, threads);
+int hdnn_forward(const hdnn_plan *p, const hdnn_values *values, const void *x, void *out,
+                 int64_t threads) {
+  return run({p, *values, x, nullptr, out}, kernels_of(p->itemsize).forward, p->work, threads);
 }
 
-int hdnn_backward(const hdnn_plan *p, const void *theta, const void *beta, const void *S, double h,
-                  const double *steps, const void *x, const void *gout, void *gx, void *gtheta,
-                  void *gbeta, int64_t threads) {
-  const Call c = {p, {theta, beta, S, h, steps}, x, gout, gx, gtheta, gbeta};
+int hdnn_backward(const hdnn_plan *p, const hdnn_values *values, const void *x, const void *gout,
+                  void *gx, void *gtheta, void *gbeta, int64_t threads) {
+  const Call c = {p, *values, x, gout, gx, gtheta, gbeta};
   return run(c, kernels_of(p->itemsize).backward, 4 * p->work, threads);
 }
 
-int hdnn_jacobians(const hdnn_plan *plan, const void *theta, const void *beta, const void *S,
-                   double h, const double *steps, const void *x, const int64_t *depths,
-                   int64_t count, void *states, void *matrices, int64_t threads) {
+int hdnn_jacobians(const hdnn_plan *plan, const hdnn_values *values, const void *x,
+                   const int64_t *depths, int64_t count, void *states, void *matrices,
+                   int64_t threads) {
   const Program p = tile_jacobians(*plan);
-  Call c = {&p, {theta, beta, S, h, steps}, x};
+  Call c = {&p, *values, x};
   c.depths = depths, c.count = count, c.states = states, c.matrices = matrices;
   return run(c, kernels_of(p.itemsize).jacobians, double(1 + p.width) * p.work, threads);
 }
@@ -309,19 +283,18 @@ int hdnn_singular_values(const double *matrices, int64_t n, int64_t count, doubl
   return 0;
 }
 
-int64_t hdnn_output_layer(int64_t solver, int64_t loss, int64_t samples, int64_t q, int64_t outputs,
-                          const double *Z, const double *target, const double *weight, double *V,
-                          double alpha_c, int64_t iterations, double tolerance,
-                          double learning_rate, double beta1, double beta2) {
+int64_t hdnn_output_layer(const hdnn_solver *solver, int64_t loss, int64_t samples, int64_t q,
+                          int64_t outputs, const double *Z, const double *target,
+                          const double *weight, double *V) {
   const Kernels &kernels = kernels_of(sizeof(double));
   const i64 lanes = kernels.bytes / i64(sizeof(double)), width = divided_up(samples, lanes) * lanes;
   const i64 targets = loss == HDNN_SQUARED ? outputs : 1;
   OutputBatch batch = {loss, outputs, q, samples, width};
-  char *room;
+  OutputRoom room;
   const auto lay_out = [&](Carver &memory) {
     batch.Z = memory.take<double>(q * width), batch.target = memory.take<double>(targets * width);
     batch.weight = memory.take<double>(width);
-    room = memory.take<char>(kernels.output_bytes(outputs, q, width));
+    room = take_output_room(memory, outputs, q, width, true);
   };
   if (!take_memory(lay_out)) return -1;
   for (i64 p = 0; p < width; p++) {
@@ -330,15 +303,13 @@ int64_t hdnn_output_layer(int64_t solver, int64_t loss, int64_t samples, int64_t
     for (i64 o = 0; o < targets; o++) batch.target[o * width + p] = target[i * targets + o];
     batch.weight[p] = p < samples ? weight[i] : 0.0;
   }
-  const OutputSolver how = {solver, iterations, alpha_c, tolerance, learning_rate, beta1, beta2};
-  return kernels.output_layer(&batch, &how, V, room);
+  return kernels.output_layer(batch, *solver, V, room);
 }
 
-int hdnn_train(const hdnn_plan *p, const hdnn_training *t, const void *S, double h,
-               const double *plan_steps, const int64_t *order, int64_t from, int64_t steps,
-               const double *rates, int64_t *taken, double *losses, int64_t threads) {
-  TrainCall c = {p,     t,     {nullptr, nullptr, S, h, plan_steps}, order, from, steps, rates,
-                 taken, losses};
+int hdnn_train(const hdnn_plan *p, const hdnn_training *t, const hdnn_values *values,
+               const int64_t *order, int64_t from, int64_t steps, const double *rates,
+               int64_t *taken, double *losses, int64_t threads) {
+  TrainCall c = {p, t, *values, order, from, steps, rates, taken, losses};
   c.batch = std::min(t->batch, t->count);
   return run(c, threads);
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import weakref
 from collections.abc import Sequence
 from ctypes import c_char_p, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
@@ -28,63 +29,75 @@ ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
-INTERFACE = 1
+INTERFACE = 2
 """Of the library that this module calls; see hdnn.h."""
 
-_NAMES = ("libhdnn.so", "libhdnn.dylib", "hdnn.dll", "libhdnn.dll")
+_NAMES = ("libhdnn.so", "libhdnn.dll")  # macOS says .so, too, of what is loaded at run time
+
+
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
 
 
 class _Stage(ctypes.Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("read", "reads", "write", "writes", "units")),
-        ("adjoint", c_int64),
-        ("carry", c_int64),
+        *_fields(c_int64, "read reads write writes units adjoint carry"),
         ("factor", c_double),
-        ("W", c_void_p),
-        ("b", c_void_p),
+        *_fields(c_void_p, "W b"),
     ]
 
 
 class _Problem(ctypes.Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("itemsize", "activation", "networks", "layers", "width")),
-        *((name, c_int64) for name in ("stages", "theta", "beta", "shared", "samples", "pixels")),
+        *_fields(c_int64, "itemsize activation networks layers width stages"),
+        *_fields(c_int64, "theta beta shared samples pixels"),
         ("stage", ctypes.POINTER(_Stage)),
+    ]
+
+
+class Addresses(ctypes.Structure):
+    """Where the numbers of a program are: theta, beta, S, h itself, and the steps of layers."""
+
+    _fields_ = [*_fields(c_void_p, "theta beta S"), ("h", c_double), ("steps", c_void_p)]
+
+
+class Solver(ctypes.Structure):
+    """How an output layer is solved, as the library has it; `SolverOptions` has the words."""
+
+    _fields_ = [
+        *_fields(c_int64, "solver iterations"),
+        *_fields(c_double, "alpha_c tolerance learning_rate"),
     ]
 
 
 class _Training(ctypes.Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("coordinate", "loss", "outputs", "inputs", "batch")),
-        *((name, c_int64) for name in ("count", "shared_data", "decoupled")),
-        *((name, c_int64) for name in ("solver", "solver_iterations")),
-        *((name, c_double) for name in ("alpha", "alpha_c", "clip", "weight_decay")),
-        *((name, c_double) for name in ("beta1", "beta2", "tolerance", "solver_rate")),
-        *((name, c_void_p) for name in ("X", "target", "weight", "steps")),
-        ("steps_networks", c_int64),
-        *((name, c_void_p) for name in ("repeats", "values", "first", "second", "gradients", "V")),
+        *_fields(c_int64, "coordinate loss outputs inputs batch count shared_data decoupled"),
+        *_fields(c_double, "alpha clip weight_decay"),
+        ("output", Solver),
+        *_fields(c_void_p, "X target weight steps repeats values first second gradients V"),
     ]
 
 
-_VALUES = [c_void_p, c_void_p, c_void_p, c_double, c_void_p]  # theta, beta, S, h, steps
+_VALUES = ctypes.POINTER(Addresses)
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "hdnn_plan_new": (c_void_p, [ctypes.POINTER(_Problem)]),
     "hdnn_plan_free": (None, [c_void_p]),
-    "hdnn_forward": (c_int, [c_void_p, *_VALUES, c_void_p, c_void_p, c_int64]),
-    "hdnn_backward": (c_int, [c_void_p, *_VALUES, *(c_void_p,) * 5, c_int64]),
+    "hdnn_forward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 2, c_int64]),
+    "hdnn_backward": (c_int, [c_void_p, _VALUES, *(c_void_p,) * 5, c_int64]),
     "hdnn_jacobians": (
         c_int,
-        [c_void_p, *_VALUES, c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64],
+        [c_void_p, _VALUES, *(c_void_p,) * 2, c_int64, *(c_void_p,) * 2, c_int64],
     ),
     "hdnn_singular_values": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
     "hdnn_output_layer": (
         c_int64,
-        [*(c_int64,) * 5, *(c_void_p,) * 4, c_double, c_int64, *(c_double,) * 4],
+        [ctypes.POINTER(Solver), *(c_int64,) * 4, *(c_void_p,) * 4],
     ),
     "hdnn_train": (
         c_int,
         [
-            *(c_void_p, ctypes.POINTER(_Training), c_void_p, c_double, c_void_p, c_void_p),
+            *(c_void_p, ctypes.POINTER(_Training), _VALUES, c_void_p),
             *(c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
         ],
     ),
@@ -132,7 +145,7 @@ def instruction_set() -> str:
 def check(code: int) -> None:
     """Raise where a kernel found no memory."""
     if code:
-        raise MemoryError("there is no memory for the scratch of the kernels")
+        raise MemoryError("there is no memory for the kernels")
 
 
 class Plan:
@@ -173,24 +186,9 @@ class Plan:
             pixels,
             rows,
         )
-        self._free = library().hdnn_plan_free
-        self.handle = library().hdnn_plan_new(ctypes.byref(problem))
-        if not self.handle:
-            raise MemoryError("there is no memory for a plan")
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self._free(self.handle)
-
-
-class Addresses(NamedTuple):
-    """Where the numbers of a program are, in the order of the interface."""
-
-    theta: int
-    beta: int
-    S: int | None
-    h: float
-    steps: int | None
+        self.handle = library().hdnn_plan_new(problem)
+        check(not self.handle)
+        weakref.finalize(self, library().hdnn_plan_free, self.handle)
 
 
 def jacobians(
@@ -215,7 +213,7 @@ def jacobians(
     states = np.empty((networks, D, samples, n), x.dtype)
     places = np.array(depths, np.int64)
     where = (x.ctypes.data, places.ctypes.data, D, states.ctypes.data, matrices.ctypes.data)
-    check(library().hdnn_jacobians(plan.handle, *values, *where, threads))
+    check(library().hdnn_jacobians(plan.handle, values, *where, threads))
     return matrices, states
 
 
@@ -237,14 +235,17 @@ def singular_values(M: Array) -> tuple[Array, Array]:
 
 
 class SolverOptions(NamedTuple):
-    """How an output layer is solved; `learning_rate` and the betas are those of Adam."""
+    """How an output layer is solved: by "newton" to a tolerance, or by "adam" at a rate."""
 
     solver: str = "newton"
     iterations: int = 50
     tolerance: float = 1e-9
     learning_rate: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
+
+    def with_penalty(self, alpha_c: float) -> Solver:
+        """The same with the weight of ||V||^2, as the library takes it."""
+        code = SOLVERS.index(self.solver)
+        return Solver(code, self.iterations, alpha_c, self.tolerance, self.learning_rate)
 
 
 def output_layer(
@@ -271,9 +272,9 @@ def output_layer(
         How many iterations it took.
     """
     Z, target, weight = (np.ascontiguousarray(a, np.float64) for a in (Z, target, weight))
-    sizes = (SOLVERS.index(options.solver), LOSSES.index(loss), *Z.shape, len(V))
+    sizes = (LOSSES.index(loss), *Z.shape, len(V))
     arrays = (a.ctypes.data for a in (Z, target, weight, V))
-    taken = int(library().hdnn_output_layer(*sizes, *arrays, alpha_c, *options[1:]))
+    taken = int(library().hdnn_output_layer(options.with_penalty(alpha_c), *sizes, *arrays))
     check(taken < 0)
     return taken
 
@@ -324,8 +325,8 @@ class Training:
         check(
             library().hdnn_train(
                 self.plan.handle,
-                ctypes.byref(self._training),
-                *values[2:],
+                self._training,
+                values,
                 order.ctypes.data,
                 first,
                 len(rates),

@@ -16,28 +16,6 @@ namespace hdnn::HDNN_ISA {
 
 using Doubles = Vec<double>;
 
-// What is computed of V. Solvers leave residual, probability and loss of the V that they return.
-struct OutputRoom {
-  double *residual;               // (outputs, width): w_i dloss_i/dlogits
-  double *probability;            // (outputs, width), not of squared error
-  double *gradient;               // (outputs, q), of f
-  double *step, *trial, *second;  // (outputs, q)
-  double *hessian;                // (outputs q, outputs q): its lower triangle
-  double *scaled, *block;         // (q, width), (q, q): for the Hessian
-  double loss;                    // sum_i w_i loss_i
-
-  OutputRoom(Carver &memory, i64 outputs, i64 q, i64 width, bool newton) : loss(0) {
-    const i64 size = outputs * q;
-    residual = memory.take<double>(outputs * width);
-    probability = memory.take<double>(outputs * width);
-    gradient = memory.take<double>(size), step = memory.take<double>(size);
-    trial = memory.take<double>(size), second = memory.take<double>(size);
-    hessian = memory.take<double>(newton ? size * size : 0);
-    scaled = memory.take<double>(newton ? q * width : 0);
-    block = memory.take<double>(newton ? q * q : 0);
-  }
-};
-
 INLINE double total_of(Doubles v) {
   double total = 0;
   for (int i = 0; i < LANES<double>; i++) total += v[i];
@@ -247,7 +225,7 @@ inline bool newton_step(const OutputBatch &b, double alpha_c, OutputRoom &room) 
 }
 
 // Damped Newton from the given V, in place; returns the number of iterations.
-inline i64 newton(const OutputBatch &b, const OutputSolver &s, double *V, OutputRoom &room) {
+inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputRoom &room) {
   constexpr int HALVINGS = 40;
   const i64 size = b.outputs * b.q;
   double value = evaluate(b, V, s.alpha_c, room);
@@ -275,19 +253,19 @@ inline i64 newton(const OutputBatch &b, const OutputSolver &s, double *V, Output
   return s.iterations;
 }
 
-// A few steps of Adam from zero.
-inline i64 adam(const OutputBatch &b, const OutputSolver &s, double *V, OutputRoom &room) {
+// A few steps of Adam from zero, with the usual betas.
+inline i64 adam(const OutputBatch &b, const hdnn_solver &s, double *V, OutputRoom &room) {
   const i64 size = b.outputs * b.q;
   double *first = room.step, *second = room.second, power1 = 1, power2 = 1;
   for (i64 k = 0; k < size; k++) V[k] = first[k] = second[k] = 0;
   for (i64 t = 0; t < s.iterations; t++) {
     evaluate(b, V, s.alpha_c, room);
     gradient(b, V, s.alpha_c, room);
-    power1 *= s.beta1, power2 *= s.beta2;
+    power1 *= BETA1, power2 *= BETA2;
     for (i64 k = 0; k < size; k++) {
       const double g = room.gradient[k];
-      first[k] = s.beta1 * first[k] + (1.0 - s.beta1) * g;
-      second[k] = s.beta2 * second[k] + (1.0 - s.beta2) * g * g;
+      first[k] = BETA1 * first[k] + (1.0 - BETA1) * g;
+      second[k] = BETA2 * second[k] + (1.0 - BETA2) * g * g;
       const double m = first[k] / (1.0 - power1), v = second[k] / (1.0 - power2);
       V[k] -= s.learning_rate * m / (__builtin_sqrt(v) + 1e-8);
     }
@@ -296,19 +274,8 @@ inline i64 adam(const OutputBatch &b, const OutputSolver &s, double *V, OutputRo
   return s.iterations;
 }
 
-inline i64 solve_output_layer(const OutputBatch &b, const OutputSolver &s, double *V,
+inline i64 solve_output_layer(const OutputBatch &b, const hdnn_solver &s, double *V,
                               OutputRoom &room) {
   return s.solver == HDNN_NEWTON ? newton(b, s, V, room) : adam(b, s, V, room);
-}
-
-inline i64 output_bytes(i64 outputs, i64 q, i64 width) {
-  Carver memory = {0};
-  OutputRoom(memory, outputs, q, width, true);
-  return i64(memory.at);
-}
-inline i64 output_layer(const OutputBatch *b, const OutputSolver *s, double *V, void *given) {
-  Carver memory = {(uintptr_t)given};
-  OutputRoom room(memory, b->outputs, b->q, b->width, true);
-  return solve_output_layer(*b, *s, V, room);
 }
 }  // namespace hdnn::HDNN_ISA

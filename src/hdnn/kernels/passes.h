@@ -76,9 +76,8 @@ static void assemble(const Network<T> &net) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
       const i64 own = p.shared ? 0 : layer;
-      if (s.first_W < 0)
-        gather<T>(net.theta + own * p.theta, s.wire_W, s.units * s.reads, row + s.at_W);
-      if (s.first_b < 0) gather<T>(net.beta + own * p.beta, s.wire_b, s.units, row + s.at_b);
+      if (s.first_W < 0) gather<T>(net.theta + own * p.theta, s.W, s.units * s.reads, row + s.at_W);
+      if (s.first_b < 0) gather<T>(net.beta + own * p.beta, s.b, s.units, row + s.at_b);
     }
 }
 
@@ -89,8 +88,8 @@ static void scatter_gradients(const Program &p, const T *rows, T *gtheta, T *gbe
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
       const i64 own = p.shared ? 0 : layer;
-      scatter<T>(rows + s.at_W, s.wire_W, s.first_W, s.units * s.reads, gtheta + own * p.theta);
-      scatter<T>(rows + s.at_b, s.wire_b, s.first_b, s.units, gbeta + own * p.beta);
+      scatter<T>(rows + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta + own * p.theta);
+      scatter<T>(rows + s.at_b, s.b, s.first_b, s.units, gbeta + own * p.beta);
     }
 }
 
@@ -216,7 +215,7 @@ static void retreat_segments(const Network<T> &net, const Room<T> &room, i64 wid
 template <class T>
 INLINE Network<T> network_of(const Call &c, i64 e) {
   const Program &p = *c.program;
-  const Values &v = c.values;
+  const hdnn_values &v = c.values;
   const i64 layers = p.shared ? 1 : p.layers;
   return {&p,
           (const T *)v.theta + e * layers * p.theta,

@@ -27,6 +27,20 @@ struct Target {
   const T *gain = nullptr;  // MAPPED
 };
 
+// A number that the compiler knows.
+template <int N>
+struct Size {
+  static constexpr int value = N;
+};
+// tile(Size<4>, i) for rows i to i + 3, and so on; what is left in tiles of 2 and 1.
+template <class Tile>
+INLINE void for_tiles(i64 rows, Tile tile) {
+  i64 i = 0;
+  for (; i + 4 <= rows; i += 4) tile(Size<4>(), i);
+  if (i + 2 <= rows) tile(Size<2>(), i), i += 2;
+  if (i < rows) tile(Size<1>(), i);
+}
+
 // ROWS rows from row i on of y = start + scale M x, for COLUMNS vectors of samples
 template <class T, Start START, int ROWS, int COLUMNS>
 INLINE void product_tile(Matrix<T> M, i64 inner, const T *x, Target<T> out, i64 i0, i64 width) {
@@ -55,27 +69,23 @@ INLINE void product_tile(Matrix<T> M, i64 inner, const T *x, Target<T> out, i64 
     }
   }
 }
-template <class T, Start START, int COLUMNS>
-INLINE void product_panel(Matrix<T> M, i64 rows, i64 inner, const T *x, Target<T> out, i64 width) {
-  i64 i = 0;
-  for (; i + 4 <= rows; i += 4) product_tile<T, START, 4, COLUMNS>(M, inner, x, out, i, width);
-  if (i + 2 <= rows) {
-    product_tile<T, START, 2, COLUMNS>(M, inner, x, out, i, width);
-    i += 2;
-  }
-  if (i < rows) product_tile<T, START, 1, COLUMNS>(M, inner, x, out, i, width);
-}
 // y = start + scale M x, M (rows, inner)
 template <class T, Start START>
 static void product(Matrix<T> M, i64 rows, i64 inner, const T *x, Target<T> out, i64 width) {
   constexpr int N = LANES<T>;
+  const auto panel = [&](auto columns, i64 j) ALWAYS_INLINE {
+    Target<T> there = out;
+    there.y += j;
+    for_tiles(rows, [&](auto height, i64 i) ALWAYS_INLINE {
+      constexpr int ROWS = decltype(height)::value, COLUMNS = decltype(columns)::value;
+      product_tile<T, START, ROWS, COLUMNS>(M, inner, x + j, there, i, width);
+    });
+  };
   i64 j = 0;  // the outermost loop, so that a panel of x stays in the first cache
   if constexpr (HDNN_BYTES == 64)  // whose 32 registers hold twice as many sums
-    for (; j + 4 * N <= width; j += 4 * N, out.y += 4 * N)
-      product_panel<T, START, 4>(M, rows, inner, x + j, out, width);
-  for (; j + 2 * N <= width; j += 2 * N, out.y += 2 * N)
-    product_panel<T, START, 2>(M, rows, inner, x + j, out, width);
-  if (j < width) product_panel<T, START, 1>(M, rows, inner, x + j, out, width);
+    for (; j + 4 * N <= width; j += 4 * N) panel(Size<4>(), j);
+  for (; j + 2 * N <= width; j += 2 * N) panel(Size<2>(), j);
+  if (j < width) panel(Size<1>(), j);
 }
 
 // Two blocks whose rows are multiplied with each other.
@@ -101,24 +111,13 @@ INLINE void gram_tile(const Pair<T> *pairs, int count, i64 i, i64 k, i64 width, 
   }
   add_totals<T, ROWS, COLUMNS>(total, sums + i * stride + k, stride);
 }
-template <class T, int ROWS>
-INLINE void gram_strip(const Pair<T> *pairs, int count, i64 i, i64 columns, i64 width, T *sums) {
-  i64 k = 0;
-  for (; k + 4 <= columns; k += 4) gram_tile<T, ROWS, 4>(pairs, count, i, k, width, sums, columns);
-  if (k + 2 <= columns) {
-    gram_tile<T, ROWS, 2>(pairs, count, i, k, width, sums, columns);
-    k += 2;
-  }
-  if (k < columns) gram_tile<T, ROWS, 1>(pairs, count, i, k, width, sums, columns);
-}
 template <class T>
 static void gram(const Pair<T> *pairs, int count, i64 rows, i64 columns, i64 width, T *sums) {
-  i64 i = 0;
-  for (; i + 4 <= rows; i += 4) gram_strip<T, 4>(pairs, count, i, columns, width, sums);
-  if (i + 2 <= rows) {
-    gram_strip<T, 2>(pairs, count, i, columns, width, sums);
-    i += 2;
-  }
-  if (i < rows) gram_strip<T, 1>(pairs, count, i, columns, width, sums);
+  for_tiles(rows, [&](auto height, i64 i) ALWAYS_INLINE {
+    for_tiles(columns, [&](auto across, i64 k) ALWAYS_INLINE {
+      constexpr int ROWS = decltype(height)::value, COLUMNS = decltype(across)::value;
+      gram_tile<T, ROWS, COLUMNS>(pairs, count, i, k, width, sums, columns);
+    });
+  });
 }
 }  // namespace hdnn::HDNN_ISA

@@ -14,16 +14,11 @@ typedef int64_t i64;
 // In the order of ACTIVATIONS in native.py.
 enum Activation { TANH, IDENTITY, RELU, SOFTSIGN, SIGMOID };
 
-// x[write] = carry x[write] + A sigma(W x[read] + b),  A = factor h S[write, read] W', or factor h
-struct Stage {
-  i64 read, reads, write, writes, units;
-  bool adjoint, carry;
-  double factor;
-  const i64 *wire_W, *wire_b;  // entry = +-(1 + parameter), 0: always 0
-  i64 first_W, first_b;        // first parameter where the entries are parameters in order, else -1
-  i64 at_W, at_b;              // places in a row
-  i64 at_mixing;               // place in Mixing::to and Mixing::gain
-  i64 square;                  // 2 or 4 where squares.h serves, else 0
+struct Stage : hdnn_stage {
+  i64 first_W, first_b;  // first parameter where the entries are parameters in order, else -1
+  i64 at_W, at_b;        // places in a row
+  i64 at_mixing;         // place in Mixing::to and Mixing::gain
+  i64 square;            // 2 or 4 where squares.h serves, else 0
 };
 
 // How S[write, read] of a stage acts on n features, found at every call:
@@ -39,19 +34,14 @@ struct Mixing {
   void *gain;  // (reads) of each stage
 };
 
-struct Program {
-  i64 itemsize, activation, networks, layers, width, stages;
-  i64 theta, beta;  // parameters of a layer
-  bool shared;      // all layers have the same
-  i64 samples, pixels;
-  const Stage *stage;
-
-  i64 row;       // numbers of a row
-  bool gathers;  // some W or b cannot be read from theta and beta in place
-  i64 mixed;     // reads of all stages together
-  i64 hidden;    // most units or reads of a stage
-  i64 kept;      // rows of a layer that a backward pass needs, per sample
-  double work;   // operations of a forward pass
+struct Program : hdnn_problem {
+  const Stage *stage;  // in place of those of the problem
+  i64 row;             // numbers of a row
+  bool gathers;        // some W or b cannot be read from theta and beta in place
+  i64 mixed;           // reads of all stages together
+  i64 hidden;          // most units or reads of a stage
+  i64 kept;            // rows of a layer that a backward pass needs, per sample
+  double work;         // operations of a forward pass
 
   // How states are cut, by shape alone: a chunk is a piece of a network, its blocks run one after
   // the other, and a block goes through all layers. Gradients are summed within a chunk, then over
@@ -69,25 +59,19 @@ struct Program {
 // once.
 struct Carver {
   uintptr_t at;  // where the next array begins
+  // Inlined always: the linker may keep one copy of this for all instruction sets.
   template <class T>
-  T *take(i64 count) {
+  __attribute__((always_inline)) T *take(i64 count) {
     T *array = (T *)at;
     at += (uintptr_t(count) * sizeof(T) + 63) / 64 * 64;
     return array;
   }
 };
 
-// The numbers of a call.
-struct Values {
-  const void *theta, *beta, *S;
-  double h;
-  const double *steps;  // (E, L), or null: h
-};
-
 // hdnn_forward, hdnn_backward and hdnn_jacobians.
 struct Call {
   const Program *program;
-  Values values;
+  hdnn_values values;
   const void *x, *gout;
   void *out;             // y_N, or the gradient of x
   void *gtheta, *gbeta;  // null going forward
@@ -102,6 +86,8 @@ struct Call {
   void *scratch;  // (threads, scratch)
 };
 
+constexpr double BETA1 = 0.9, BETA2 = 0.999;  // of every Adam
+
 // Samples on which the output layer is solved, sample-minor: rows of `width` numbers.
 struct OutputBatch {
   i64 loss, outputs, q;
@@ -110,19 +96,36 @@ struct OutputBatch {
   double *target;      // class numbers (1, width), or values (outputs, width)
   double *weight;      // (width), 0 in idle lanes
 };
-struct OutputSolver {
-  i64 solver, iterations;
-  double alpha_c;
-  double tolerance;                    // Newton: entries of the gradient that count as 0
-  double learning_rate, beta1, beta2;  // Adam
+// What is computed of V. Solvers leave residual, probability and loss of the V that they return.
+struct OutputRoom {
+  double *residual;               // (outputs, width): w_i dloss_i/dlogits
+  double *probability;            // (outputs, width), not of squared error
+  double *gradient;               // (outputs, q), of f
+  double *step, *trial, *second;  // (outputs, q)
+  double *hessian;                // (outputs q, outputs q): its lower triangle
+  double *scaled, *block;         // (q, width), (q, q): for the Hessian
+  double loss;                    // sum_i w_i loss_i
 };
+inline __attribute__((always_inline)) OutputRoom take_output_room(Carver &memory, i64 outputs,
+                                                                  i64 q, i64 width, bool newton) {
+  const i64 size = outputs * q;
+  OutputRoom room = {};
+  room.residual = memory.take<double>(outputs * width);
+  room.probability = memory.take<double>(outputs * width);
+  room.gradient = memory.take<double>(size), room.step = memory.take<double>(size);
+  room.trial = memory.take<double>(size), room.second = memory.take<double>(size);
+  room.hessian = memory.take<double>(newton ? size * size : 0);
+  room.scaled = memory.take<double>(newton ? q * width : 0);
+  room.block = memory.take<double>(newton ? q * q : 0);
+  return room;
+}
 
 // hdnn_train. A batch is cut into blocks, and blocks are dealt to pieces, by shape alone; a piece
 // has gradients of its own.
 struct TrainCall {
   const Program *program;
   const hdnn_training *training;
-  Values values;  // but theta and beta, which are in the training
+  hdnn_values values;  // but theta and beta, which are in the training
   const i64 *order;
   i64 from, count;  // first batch, and how many
   const double *rates;
@@ -158,8 +161,7 @@ struct Kernels {
   i64 (*train_bytes)(const TrainCall *);       // that a worker needs
   void (*train_prepare)(TrainCall *);
   void (*train)(void *call, i64 network, i64 worker);
-  i64 (*output_bytes)(i64 outputs, i64 q, i64 width);
-  i64 (*output_layer)(const OutputBatch *, const OutputSolver *, double *V, void *memory);
+  i64 (*output_layer)(const OutputBatch &, const hdnn_solver &, double *V, OutputRoom &);
   void (*singular_values)(const double *matrices, i64 n, i64 count, double *largest,
                           double *smallest, double *memory);  // n n SVD_TOGETHER numbers
 };

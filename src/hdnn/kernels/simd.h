@@ -16,7 +16,8 @@
 #else
 #define HDNN_BYTES 16
 #endif
-#define INLINE static inline __attribute__((always_inline))
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define INLINE static inline ALWAYS_INLINE
 #if defined(__clang__)
 #define UNROLL _Pragma("unroll")
 #else

@@ -62,11 +62,10 @@ struct TrainRoom {
 
   static i64 whole_vectors(i64 samples) { return (samples + LANES<T> - 1) / LANES<T> * LANES<T>; }
 
-  TrainRoom(const TrainCall &c, const Layout &at, Carver &memory)
-      : output(memory, c.training->outputs, c.program->width + 1, whole_vectors(c.batch),
-               c.training->coordinate) {
+  TrainRoom(const TrainCall &c, const Layout &at, Carver &memory) {
     const Program &p = *c.program;
     const i64 width = whole_vectors(c.batch), outputs = c.training->outputs;
+    output = take_output_room(memory, outputs, p.width + 1, width, c.training->coordinate);
     rows = memory.take<T>(p.layers * p.row);
     partial = memory.take<T>(c.pieces * (p.layers * p.row + at.size - at.P));
     stiffness = memory.take<T>(at.W), change = memory.take<T>(at.W), pull = memory.take<T>(at.W);
@@ -153,7 +152,7 @@ struct Descent {
             c.values.steps ? c.values.steps + e * p.layers : nullptr,
             c.mixing,
             room.rows} {
-    const double *h = t.steps + (t.steps_networks > 1 ? e * p.layers : 0);
+    const double *h = t.steps + e * p.layers;
     for (i64 j = 0; j < at.rows; j++) {
       for (i64 k = 0; k < p.theta; k++)
         room.stiffness[j * p.theta + k] = T(t.alpha * h[j] * t.repeats[k]);
@@ -190,25 +189,20 @@ struct Descent {
     T *rows, *projection;
   };
   typedef void (Descent::*Phase)(const Block &);
+  Phase phase;
   T *partial_of(i64 piece) const {
     return room.partial + piece * (p.layers * p.row + at.size - at.P);
   }
 
   // One phase of a step, on all blocks of the batch.
-  void for_all_blocks(Phase phase) {
-    struct Context {
-      Descent *self;
-      Phase phase;
-    } context = {this, phase};
-    parallel_for(
-        c.pieces, c.threads,
-        [](void *given, i64 piece, i64 worker) {
-          const Context &shared = *(const Context *)given;
-          shared.self->for_blocks_of(piece, worker, shared.phase);
-        },
-        &context);
+  void for_all_blocks(Phase next) {
+    phase = next;
+    const auto work = [](void *self, i64 piece, i64 worker) {
+      ((Descent *)self)->for_blocks_of(piece, worker);
+    };
+    parallel_for(c.pieces, c.threads, work, this);
   }
-  void for_blocks_of(i64 piece, i64 worker, Phase phase) {
+  void for_blocks_of(i64 piece, i64 worker) {
     const i64 blocks = (batch.samples + c.block - 1) / c.block;
     T *rows = partial_of(piece), *projection = rows + p.layers * p.row;
     fill<T>(rows, p.layers * p.row + at.size - at.P, T(0));
@@ -260,15 +254,13 @@ struct Descent {
   // f of output.h: minimized over V (coordinate descent), or evaluated with its gradient (joint).
   double output_layer() {
     const i64 n = p.width, q = batch.q;
+    const double alpha_c = t.output.alpha_c;
     if (t.coordinate) {
-      solve_output_layer(
-          batch,
-          {t.solver, t.solver_iterations, t.alpha_c, t.tolerance, t.solver_rate, t.beta1, t.beta2},
-          V, room.output);
-      return room.output.loss + t.alpha_c * squared_norm(V, t.outputs * q);
+      solve_output_layer(batch, t.output, V, room.output);
+      return room.output.loss + alpha_c * squared_norm(V, t.outputs * q);
     }
-    const double value = evaluate(batch, V, t.alpha_c, room.output);
-    hdnn::HDNN_ISA::gradient(batch, V, t.alpha_c, room.output);
+    const double value = evaluate(batch, V, alpha_c, room.output);
+    hdnn::HDNN_ISA::gradient(batch, V, alpha_c, room.output);
     convert<double, T>(room.output.gradient, q, gradient + at.W, n, t.outputs, n);
     convert<double, T>(room.output.gradient + n, q, gradient + at.mu, 1, t.outputs, 1);
     return value;
@@ -307,11 +299,11 @@ struct Descent {
   // Adam, or AdamW; coordinate descent has no weight decay.
   void move(double learning_rate) {
     const double taken = double(++c.taken[e]), weight_decay = t.coordinate ? 0.0 : t.weight_decay;
-    const T correction = T(1.0 / __builtin_sqrt(1.0 - __builtin_pow(t.beta2, taken)));
-    const T rate = T(learning_rate / (1.0 - __builtin_pow(t.beta1, taken)));
+    const T correction = T(1.0 / __builtin_sqrt(1.0 - __builtin_pow(BETA2, taken)));
+    const T rate = T(learning_rate / (1.0 - __builtin_pow(BETA1, taken)));
     const T keep = T(t.decoupled ? 1.0 - learning_rate * weight_decay : 1.0);
     const T decay = T(t.decoupled ? 0.0 : weight_decay), shrink = T(shrinking());
-    const T a = T(1.0 - t.beta1), b = T(t.beta2), rest = T(1.0 - t.beta2), tiny = T(1e-8);
+    const T a = T(1.0 - BETA1), b = T(BETA2), rest = T(1.0 - BETA2), tiny = T(1e-8);
     T *__restrict w = values, *__restrict m = first, *__restrict v = second;
     const T *__restrict g = gradient;
     for (i64 k = 0; k < at.size; k++) {

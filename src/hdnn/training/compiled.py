@@ -95,13 +95,14 @@ class CompiledTraining:
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros
         self.taken = np.zeros(E, np.int64)
-        joint, steps = config.method == "joint", _smoothing_steps(network)
+        joint = config.method == "joint"
+        options = native.SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
         patterns = field.weights.pattern, field.weights.bias_pattern
         arrays = {
             "X": X,
             "target": np.ascontiguousarray(data.target.double().numpy()),
             "weight": np.ascontiguousarray(data.weight.double().numpy()),
-            "steps": steps,
+            "steps": _smoothing_steps(network),
             "repeats": np.concatenate([p.repeats for p in patterns]),
             "values": self.values,
             "first": self.first,
@@ -118,17 +119,10 @@ class CompiledTraining:
             "count": X.shape[1],
             "shared_data": int(len(X) == 1),
             "decoupled": int(config.optimizer == "AdamW"),
-            "solver": native.SOLVERS.index(config.solver),
-            "solver_iterations": ITERATIONS,
             "alpha": config.alpha,
-            "alpha_c": config.alpha_c,
             "clip": config.clip or 0.0,
             "weight_decay": config.weight_decay if joint else 0.0,
-            "beta1": 0.9,
-            "beta2": 0.999,
-            "tolerance": TOLERANCE,
-            "solver_rate": config.learning_rate,
-            "steps_networks": len(steps),
+            "output": options.with_penalty(config.alpha_c),
         }
         batch = self.states.new_empty((*network.field.layout.lead, self.batch, width))
         plan = fused.plan_of(network.program, batch, field.weights.theta)
@@ -272,8 +266,8 @@ class CompiledLoop(Loop):
 
 
 def _smoothing_steps(network: HamiltonianNetwork) -> np.ndarray:
-    """``(E or 1, L)``: h_j as the smoothness penalty weighs them, 0 for networks without a step."""
-    h = network.h
+    """``(E, L)``: h_j as the smoothness penalty weighs them, 0 for networks without a step."""
+    h, shape = network.h, (network.ensemble or 1, network.layers)
     if isinstance(h, Tensor):
-        return np.ascontiguousarray(np.atleast_2d(h.detach().double().numpy()))
-    return np.full((1, network.layers), h if network.scheme.uses_step else 0.0)
+        return np.ascontiguousarray(np.broadcast_to(h.detach().double().numpy(), shape))
+    return np.full(shape, h if network.scheme.uses_step else 0.0)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 import hdnn
 from elsewhere import install
-from hdnn.config import Config, DataConfig, ModelConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.runs import Run
 from hdnn.training.trainer import choose_device
 from tasks import moons
 
@@ -150,24 +147,6 @@ def test_auto_takes_an_accelerator_for_images_only(
         assert choose_device("auto", images=True, dtype=torch.float64).type == "cpu"
         with pytest.raises(HdnnError, match=r"for torch\.float64; use device=.cpu"):
             choose_device("mps", images=True, dtype=torch.float64)
-
-
-def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
-    """The device is no part of what a run trains."""
-    config = Config(
-        DataConfig(size=100), ModelConfig(layers=2), TrainingConfig(epochs=2, device="auto")
-    )
-    with pytest.raises(KeyboardInterrupt):
-        Run.create(tmp_path / "run", config).train([interrupt])
-    other = replace(config, training=TrainingConfig(epochs=2, device="cpu"))
-    run = Run.create(tmp_path / "run", other)
-    assert run.config.training.device == "cpu"
-    run.train()
-    assert run.finished
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

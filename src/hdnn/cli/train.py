@@ -61,10 +61,6 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="With --resume: where the run's data are now.", rich_help_panel=RUN),
-    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
     ] = False,
@@ -90,10 +86,6 @@ def train(
 
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
-    if data is not None and resume is None:
-        raise HdnnError(
-            "--data goes with --resume; a new run takes its data first: hdnn train DATA"
-        )
     add_assignments(settings, assignments or ())
     if source is not None:
         settings["data"]["source"] = source
@@ -105,7 +97,7 @@ def train(
                 "config.toml has them"
             )
         run = Run.open(resume)
-        run.update(data, **settings["training"])
+        run.update(**settings["training"])
     else:
         prepared = prepare(_config(config, settings))
         run = Run.create(out or _default_folder(prepared.config), prepared.config, overwrite)

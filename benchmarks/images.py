@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from hdnn.models import image_model
 from hdnn.training import TrainingConfig
-from hdnn.training.loops import AutogradLoop, Batches
+from hdnn.training.batches import Batches
+from hdnn.training.loops import AutogradLoop
 
 BATCH, STEPS = 100, {"MS1": 0.4, "H2": 0.05}
 MEAN, STD, ALPHA, ALPHA_C = 0.1307, 0.3081, 1e-3, 2e-4

@@ -46,10 +46,10 @@ MOST_SHOWN = 80
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
-    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD"),
-    *("NAdam", "RAdam", "RMSprop", "Rprop"),
+    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "RAdam", "RMSprop"),
+    "Rprop",
 )
-"""Those of torch that need neither a closure nor sparse gradients."""
+"""Those of torch that need no closure, and resume from their state dict to the same bits."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),

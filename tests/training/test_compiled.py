@@ -20,8 +20,9 @@ from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.kernels.native import LOSSES
 from hdnn.models import Model, Projection
 from hdnn.training import TrainingConfig, compiled, output_solver
+from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledLoop, CompiledTraining, obstacle
-from hdnn.training.loops import AutogradLoop, Batches, Epoch, Loop, make_loop
+from hdnn.training.loops import AutogradLoop, Epoch, Loop, make_loop
 from skips import needs_kernels
 from tasks import OUTPUTS, SAMPLES, batches, model_for, seeded
 

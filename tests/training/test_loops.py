@@ -16,7 +16,8 @@ from hdnn.config import OPTIMIZERS
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.training import TrainingConfig, output_solver
-from hdnn.training.loops import AutogradLoop, Average, Batches, make_loop, make_optimizer
+from hdnn.training.batches import Batches
+from hdnn.training.loops import AutogradLoop, Average, make_loop, make_optimizer
 from tasks import SAMPLES, Stub, batches, model_for, seeded
 
 CONFIG = TrainingConfig(batch_size=20, alpha_c=1e-2, loop="autograd")

@@ -472,14 +472,3 @@ def test_divergence_is_in_the_history_and_the_last_good_state_stays(tmp_path: Pa
     run.train()
     assert epochs(run) == [1, 2, 3, 4, 5, 6]
     assert run.failure is None
-
-
-def test_overfitting_is_reported(tmp_path: Path) -> None:
-    rows = [
-        ",".join(f"{x:.4f}" for x in row) + f",{k % 2}"
-        for k, row in enumerate(torch.randn(100, 8).tolist())
-    ]
-    path = tmp_path / "noise.csv"
-    path.write_text("a,b,c,d,e,f,g,h,y\n" + "\n".join(rows) + "\n")
-    result = command("train", path, "--target", "y", "--out", tmp_path / "run")
-    assert "the network overfits; try --validation 0.1 --early-stopping 10" in result.stderr

@@ -187,7 +187,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 
 def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """What was reached, beside a linear model and a baseline, and what to doubt."""
-    from hdnn.training.diagnosis import convergence_warning, overfitting_warning
+    from hdnn.training.diagnosis import convergence_warning
     from hdnn.training.evaluation import doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
 
@@ -195,8 +195,8 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
     test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
-    found = convergence_warning(model, data, history), overfitting_warning(metrics)
-    warnings = [*filter(None, found), *doubts(evaluate_fully(model, *test), others)]
+    problem = convergence_warning(model, data, history[-1]["loss"]) if history else None
+    warnings = [*filter(None, [problem]), *doubts(evaluate_fully(model, *test), others)]
     if as_json:
         added = {**others, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from hdnn.config import TrainingConfig
-from hdnn.data import Dataset, holdout
+from hdnn.data import Dataset
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
+from hdnn.training.batches import Batches, split
 from hdnn.training.diagnosis import divergence, explain
 from hdnn.training.evaluation import logits_of
-from hdnn.training.loops import Batches, Observer, make_loop
+from hdnn.training.loops import Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
 from hdnn.training.output_solver import solve_output
 from hdnn.training.recorder import Recorder
@@ -135,119 +136,54 @@ class Trainer:
         device = choose_device(config.device, model.stem.takes_images, model.head.weight.dtype)
         self._generator = torch.Generator().manual_seed(config.seed)
         try:
-            model.to(CPU)
-            with torch.no_grad():
-                target, self._scale = self._target(data)
-                batches, watched = self._parts(data, target)
+            train, validation, self._scale = split(model.to(CPU), data, config)
             with _standard_units(model, self._scale):
-                model.to(device)
-                self.loop = make_loop(model, batches, config)
+                self.loop = make_loop(model.to(device), train, config)
                 self.loop.observer = self.recorder
                 if isinstance(self.recorder, Recorder):
-                    self.recorder.start(model, -(-len(batches.states) // config.batch_size))
+                    self.recorder.start(model, -(-len(train.states) // config.batch_size))
                 if resume is None:
-                    self.state = self._take(0, 0.0)
+                    self.state = self._take_state(0, 0.0)
                 else:
                     self._restore(resume)
-                self._run(batches, watched)
+                self._run(train, validation)
                 self._set_final_weights()
         finally:
             model.to(home)
         return self.history
 
-    def _run(self, data: Batches, watched: Batches | None) -> None:
+    def _run(self, train: Batches, validation: Batches | None) -> None:
         assert self.state is not None
-        begin = time.perf_counter() - self.state["seconds"]
+        start = time.perf_counter() - self.state["seconds"]
         for number in range(self.state["epoch"], self.config.epochs):
             if self._patience_is_over(number):
                 break
-            order = torch.randperm(len(data.states), generator=self._generator)
+            order = torch.randperm(len(train.states), generator=self._generator)
             epoch = self.loop.epoch(order, number)
             last = number + 1 == self.config.epochs
             trouble = divergence(self.model, epoch, self.state["loss"], last)
             if trouble is not None:
-                good = self.state["model"]
-                raise DivergenceError(explain(trouble, self.model, good, data, self.config, number))
-            loss, accuracy = (None, None) if watched is None else self._measure(watched)
+                reason = explain(self.model, self.state["model"], train.states, self.config, number)
+                raise DivergenceError(f"{trouble} in epoch {number + 1}: {reason}")
+            loss, accuracy = (None, None) if validation is None else self._measure(validation)
             record = EpochRecord(
-                number + 1,
-                *epoch,
-                self.config.learning_rate_at(number),
-                time.perf_counter() - begin,
-                loss,
-                accuracy,
+                epoch=number + 1,
+                loss=epoch.loss,
+                penalized=epoch.penalized,
+                accuracy=epoch.accuracy,
+                learning_rate=self.config.learning_rate_at(number),
+                seconds=time.perf_counter() - start,
+                validation_loss=loss,
+                validation_accuracy=accuracy,
             )
             self.history.append(record)
             self._note_best(record)
-            self.state = self._take(number + 1, record.seconds, epoch.loss)
+            # Only now: an interrupt finds the state of this epoch, or that of the one before.
+            self.state = self._take_state(number + 1, record.seconds, epoch.loss)
             for callback in self.callbacks:
                 callback(self, record)
             if self.stopped:
                 break
-
-    # --- data -------------------------------------------------------------------------------------
-
-    def _target(self, data: Dataset) -> tuple[Tensor, Scaler | None]:
-        """Class numbers, or standardized values ``(samples, outputs)`` and what scaled them."""
-        model, y = self.model, data.y
-        if len(data.X) == 0 or len(data.X) != len(y):
-            raise HdnnError(f"X and y need as many rows, at least one, got {len(data.X)}, {len(y)}")
-        if model.task == "regression":
-            values = y.double().reshape(len(y), -1)
-            if values.shape[1] != model.head.out_features:
-                raise HdnnError(
-                    f"the model has {model.head.out_features} outputs, y {values.shape[1]} columns"
-                )
-            if not bool(values.isfinite().all()):
-                raise HdnnError("the targets of a regression are finite numbers; y has others")
-            scale = Scaler.fit(values, data.weight)
-            return scale(values).to(model.head.weight.dtype), scale
-        classes = max(2, model.head.out_features)
-        if y.ndim != 1 or y.is_floating_point():
-            raise HdnnError(f"class numbers are integers (samples,), got {tuple(y.shape)}")
-        if int(y.min()) < 0 or int(y.max()) >= classes:
-            raise HdnnError(
-                f"class numbers are 0 to {classes - 1} for this model, got {int(y.min())} to "
-                f"{int(y.max())}"
-            )
-        return y, None
-
-    def _parts(self, data: Dataset, target: Tensor) -> tuple[Batches, Batches | None]:
-        """What is trained on, and what is held out and watched."""
-        model, config = self.model, self.config
-        X = data.X if model.stem.takes_images else data.X.to(model.head.weight.dtype)
-        model.check(X)
-        whole = Batches(model.prepare(X), target, self._weights(data))
-        if not bool((whole.weight > 0).all()):  # a sample of weight 0 is no sample
-            whole = whole.take(whole.weight > 0)
-        if not config.validation:
-            return whole, None
-        labels = whole.target if model.task == "classification" else None
-        kept, held = holdout(len(whole.states), config.validation, config.seed, labels)
-        return whole.take(kept), whole.take(held)
-
-    def _weights(self, data: Dataset) -> Tensor:
-        dtype, target = self.model.head.weight.dtype, data.y
-        weight = torch.ones(len(target), dtype=dtype)
-        if data.weight is not None:
-            weight = data.weight.to(dtype)
-            good = weight.shape == (len(target),)
-            if not good or not bool(((weight >= 0) & weight.isfinite()).all() & weight.any()):
-                raise HdnnError("sample weights are one nonnegative number a row, not all zero")
-        given = self.config.class_weight
-        if given is None:
-            return weight
-        if self.model.task != "classification":
-            raise HdnnError("class_weight is for classification")
-        classes = max(2, self.model.head.out_features)
-        if given == "balanced":
-            counts = torch.bincount(target, weights=weight.double(), minlength=classes)
-            factors = weight.double().sum() / (classes * counts.clamp_min(1e-300))
-        else:
-            factors = torch.tensor(given, dtype=torch.float64)
-            if len(factors) != classes:
-                raise HdnnError(f"class_weight has {len(factors)} entries for {classes} classes")
-        return weight * factors.to(dtype)[target]
 
     # --- after an epoch ---------------------------------------------------------------------------
 
@@ -303,7 +239,7 @@ class Trainer:
 
     # --- state ------------------------------------------------------------------------------------
 
-    def _take(self, epoch: int, seconds: float, loss: float | None = None) -> State:
+    def _take_state(self, epoch: int, seconds: float, loss: float | None = None) -> State:
         scale = None if self._scale is None else self._scale.state_dict()
         state: State = _copy(
             {

@@ -1,4 +1,4 @@
-"""Epochs in kernels give what autograd gives, for one network and for many side by side."""
+"""Epochs in kernels give what autograd gives; `test_ensemble.py` has many networks at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import hdnn
 from catalogue import NAMES, build
@@ -21,10 +21,10 @@ from hdnn.kernels.native import LOSSES
 from hdnn.models import Model, Projection
 from hdnn.training import TrainingConfig, compiled, output_solver
 from hdnn.training.batches import Batches
-from hdnn.training.compiled import CompiledLoop, CompiledTraining, obstacle
+from hdnn.training.compiled import CompiledLoop, obstacle
 from hdnn.training.loops import AutogradLoop, Epoch, Loop, make_loop
 from skips import needs_kernels
-from tasks import OUTPUTS, SAMPLES, batches, model_for, seeded
+from tasks import SAMPLES, batches, model_for, seeded
 
 # Two batches of 20 and one of 10. Rounding grows in ill-conditioned output layers: not too little
 # regularization, where it is to be told from error.
@@ -242,72 +242,6 @@ def test_batch_without_weight_is_no_step_and_infinity_is_nan(config: TrainingCon
     assert int(loop.state()["taken"]) == 0
     data.target[0] = math.inf
     assert math.isnan(run(make_loop(net, data, config), 1)[0].penalized)
-
-
-# --- networks side by side ------------------------------------------------------------------------
-
-MEMBERS = 5
-STEPS = torch.linspace(0.1, 0.9, MEMBERS * 3).reshape(MEMBERS, 3)
-
-
-def together(name: str, **options: Any) -> hdnn.HamiltonianNetwork:
-    generators = [seeded(e) for e in range(MEMBERS)]
-    return build(name, ensemble=MEMBERS, generator=generators, **options)
-
-
-def train_together(
-    network: hdnn.HamiltonianNetwork, parts: list[Batches], orders: Tensor, config: TrainingConfig
-) -> tuple[CompiledTraining, list[list[Epoch]]]:
-    weights = network.field.weights
-    states, targets, weight = (torch.stack(part) for part in zip(*parts, strict=True))
-    training = CompiledTraining(
-        network,
-        [weights.theta, weights.beta],
-        Batches(states, targets.unsqueeze(-1), weight),
-        config,
-        outputs=OUTPUTS["softmax"],
-        loss="softmax",
-    )
-    return training, [training.epoch(orders[:, k], k) for k in range(orders.shape[1])]
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("name", "own_steps", "own_data", "threads"),
-    [
-        ("H1", False, False, 1),
-        ("MS1", False, True, 7),
-        ("H1", True, True, 1),
-    ],
-)
-def test_members_are_single_trainings_bit_for_bit(
-    name: str, own_steps: bool, own_data: bool, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A member that diverges stops alone."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    loss, config, count = "softmax", replace(CONFIG, clip=0.5), MEMBERS if own_data else 1
-    parts = [batches(loss, seed=10 * e)._replace(weight=torch.rand(SAMPLES)) for e in range(count)]
-    lost = 2 if own_data else None
-    if lost is not None:
-        parts[lost] = parts[lost]._replace(states=torch.full((SAMPLES, 4), torch.nan))
-    orders = torch.stack([torch.stack([torch.randperm(SAMPLES) for _ in "ab"]) for _ in parts])
-    network = together(name, **({"step": STEPS} if own_steps else {}))
-    begin = network.K.detach().clone()
-    training, found = train_together(network, parts, orders, config)
-    for e in range(MEMBERS):
-        if e == lost:
-            assert math.isnan(found[0][e].loss)
-            assert torch.equal(network.K[e], begin[e])
-            continue
-        steps = {"step": STEPS[e].tolist()} if own_steps else {}
-        alone = build(name, generator=seeded(e), **steps)
-        loop = CompiledLoop(model_for(alone, loss), parts[e % count], config)
-        assert [epoch[e] for epoch in found] == [
-            loop.epoch(orders[e % count][k], k) for k in range(2)
-        ]
-        assert torch.equal(network.K[e], alone.K)
-        assert torch.equal(network.b[e], alone.b)
-        assert np.array_equal(training.V[e], loop.compiled.V[0])
 
 
 # --- which loop -----------------------------------------------------------------------------------

@@ -89,24 +89,6 @@ def _longhand_smoothness(net: hdnn.HamiltonianNetwork) -> float:
 
 def _check_smoothness(net: hdnn.HamiltonianNetwork) -> None:
     assert float(smoothness(net).detach()) == pytest.approx(_longhand_smoothness(net), rel=1e-12)
-    named = dict(net.named_parameters())
-    assert torch.autograd.gradcheck(
-        lambda *values: torch.func.functional_call(
-            _Smoothness(net), {f"net.{k}": v for k, v in zip(named, values, strict=True)}, ()
-        ),
-        tuple(named.values()),
-    )
-
-
-class _Smoothness(torch.nn.Module):
-    """The penalty as a module, so that its parameters can be exchanged."""
-
-    def __init__(self, net: hdnn.HamiltonianNetwork) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self) -> Tensor:
-        return smoothness(self.net)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])

@@ -10,15 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import hdnn
-from commands import command, done, fails
+from commands import done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.training import DivergenceError, EpochRecord, Trainer
@@ -82,20 +81,10 @@ def state(run: Run) -> dict[str, Any]:
     return loaded
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What must not depend on interruptions: model, metrics, history but for its times."""
-
-    model: bytes
-    metrics: bytes
-    history: list[dict[str, Any]]
-    gradients: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, run: Run) -> Outcome:
-        history = [{**record, "seconds": None} for record in read_history(run.history)]
-        model, metrics = run.model_file.read_bytes(), run.metrics.read_bytes()
-        return cls(model, metrics, history, run.read_gradients())
+def outcome(run: Run) -> tuple[Any, ...]:
+    """What must not depend on interruptions: all but the times in the history."""
+    history = [{**record, "seconds": None} for record in read_history(run.history)]
+    return run.model_file.read_bytes(), run.metrics.read_bytes(), history, run.read_gradients()
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +98,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_contents_of_a_run_folder(whole: Run) -> None:
-    assert sorted(contents(whole.folder)) == [
-        "checkpoint",
-        "config.toml",
-        "history.jsonl",
-        "metrics.json",
-        "model.safetensors",
-    ]
+    names = "checkpoint config.toml history.jsonl metrics.json model.safetensors"
+    assert sorted(contents(whole.folder)) == names.split()
     assert whole.config == CONFIG
     assert epochs(whole) == [1, 2, 3, 4, 5, 6]
     record = read_history(whole.history)[0]
@@ -125,14 +109,6 @@ def test_contents_of_a_run_folder(whole: Run) -> None:
     assert set(metrics["test"]) == {"samples", "loss", "accuracy"}
     model = whole.load_model()
     assert (model.network.layers, model.classes) == (3, [0, 1])
-
-
-def test_config_file_has_the_resolved_settings(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", Config(data={"size": 40}, training={"epochs": 0}))
-    run.train()
-    text = run.config_file.read_text()
-    assert "layers = 16" in text
-    assert "learning_rate = 0.1" in text
 
 
 def test_folder_that_is_not_a_run_raises(tmp_path: Path) -> None:
@@ -156,14 +132,14 @@ def test_out_and_resume_continue_an_unfinished_run(whole: Run, tmp_path: Path) -
     first = run.history.read_text().splitlines()[:4]
     done("train", *FLAGS, "--out", run.folder)
     assert run.history.read_text().splitlines()[:4] == first
-    assert Outcome.of(run) == Outcome.of(whole)
+    assert outcome(run) == outcome(whole)
 
     run = unfinished(tmp_path / "resumed")
     result = done("train", "--resume", run.folder, "--device", "cpu")
     assert run.config.training.device == "cpu"  # it is no part of what a run trains
     assert "epoch 3/6" in result.stdout
     assert "epoch 2/6" not in result.stdout
-    assert Outcome.of(run) == Outcome.of(whole)
+    assert outcome(run) == outcome(whole)
 
 
 def test_out_on_another_config_or_a_finished_run_needs_overwrite(tmp_path: Path) -> None:
@@ -180,32 +156,20 @@ def test_out_on_another_config_or_a_finished_run_needs_overwrite(tmp_path: Path)
     assert contents(run.folder) == before
 
 
-@pytest.mark.parametrize(
-    "more",
-    [("swiss-roll",), ("--seed", 0), ("--out", "x"), ("--set", "model.scale=1.0")],
-    ids=str,
-)
-def test_resume_takes_no_other_settings(more: tuple[object, ...], tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", CONFIG)
-    fails(2, ("train", "--resume", run.folder, *more), "--resume")
-
-
 def test_extended_run_equals_one_with_more_epochs(whole: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
     for count in (3, 6):
         fails(2, ("train", "--resume", run.folder, "--epochs", count), "6 epochs", "--epochs 12")
+    fails(2, ("train", "--resume", run.folder, "--epochs", 9, "--seed", 0), "no other settings")
     done("train", "--resume", run.folder, "--epochs", 9)
     longer = Run.create(tmp_path / "longer", changed(epochs=9))
     longer.train()
-    assert Outcome.of(run) == Outcome.of(longer)
+    assert outcome(run) == outcome(longer)
 
 
-@pytest.mark.parametrize("wrong", [("--step", 0.1), ("--architecture", "FCNN")], ids=str)
-def test_settings_that_cannot_be_built_leave_no_folder(
-    wrong: tuple[object, ...], tmp_path: Path
-) -> None:
+def test_settings_that_cannot_be_built_leave_no_folder(tmp_path: Path) -> None:
     """Else the same command, corrected, would find "a run of another config" there."""
-    fails(2, ("train", *FLAGS, *wrong, "--out", tmp_path / "run"))
+    fails(2, ("train", *FLAGS, "--step", 0.1, "--out", tmp_path / "run"))  # there is a T
     assert not (tmp_path / "run").exists()
 
 
@@ -244,45 +208,23 @@ def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         os.close(reader)
         os.close(writer)
     run.train()
-    assert run.finished
     assert not (run.folder / LOCK).exists()
 
 
 # --- interruptions and kills ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"method": "joint", "weight_decay": 1e-3, "schedule": "cosine"},
-        {"solver": "adam", "clip": 0.1},
-        {"validation": 0.2, "early_stopping": 3},
-    ],
-    ids=str,
-)
-def test_interrupted_run_with_recordings_gives_the_same_bits(
-    options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> None:
     """`test_trainer.py` resumes every loop after every epoch; this is about the files."""
-    config = replace(changed(**options), record=RecordConfig(every=2))
+    training = changed(validation=0.2, early_stopping=3, schedule="cosine")
+    config = replace(training, record=RecordConfig(every=2))
     whole = Run.create(tmp_path / "whole", config)
     whole.train()
     for epoch in (1, 3):
         run = unfinished(tmp_path / "run", config, epoch)
         assert state(run)["epoch"] == epoch
     run.train()
-    assert Outcome.of(run) == Outcome.of(whole)
-
-
-@pytest.mark.parametrize(
-    "more", ['\n{"epoch": 3, "loss": 0.1}\n{"epoch": 4, "loss": 0.1}\n', '{"epoch": 3, "lo', "{"]
-)
-def test_history_is_cut_back_to_the_checkpoint(more: str, whole: Run, tmp_path: Path) -> None:
-    run = unfinished(tmp_path / "run", epoch=2)
-    with open(run.history, "a") as file:
-        file.write(more)
-    run.train()
-    assert Outcome.of(run) == Outcome.of(whole)
+    assert outcome(run) == outcome(whole)
     seconds = [record["seconds"] for record in read_history(run.history)]
     assert seconds == sorted(seconds)  # they add up over interruptions
 
@@ -332,7 +274,7 @@ def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
 
     dry = Run(tmp_path / "dry")
     touches = touching(dry.folder, None, lambda: work(dry.folder))
-    expected, names = Outcome.of(dry), set(contents(dry.folder))
+    expected, names = outcome(dry), set(contents(dry.folder))
     assert touches > 40
     for number in range(0, touches, 3):
         run = Run(tmp_path / str(number))
@@ -340,7 +282,7 @@ def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
         stale = run.config_file.is_file() and run.config != short
         if stale or not run.finished:
             Run.create(run.folder, short, overwrite=stale).train(checkpoint_seconds=0)
-        assert Outcome.of(run) == expected, number
+        assert outcome(run) == expected, number
         assert set(contents(run.folder)) - {LOCK} == names, number
 
 
@@ -373,26 +315,22 @@ def test_ctrl_c_and_termination_leave_a_checkpoint(tmp_path: Path) -> None:
     assert epochs(run) == list(range(1, reached[2] + 1))
 
 
-@pytest.mark.parametrize(("room", "seconds"), [(20, 0), (4000, 0), (1000, 1e9)])
-def test_full_disk_leaves_the_last_checkpoint(
-    room: int, seconds: float, whole: Run, tmp_path: Path
-) -> None:
+def test_full_disk_leaves_the_last_checkpoint(whole: Run, tmp_path: Path) -> None:
+    """`make attack` lets every single write fail."""
     run = unfinished(tmp_path / "run", epoch=2)
     before = contents(run.folder)
 
     def work() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
         with pytest.raises(StorageError, match="cannot write"):
-            run.train(checkpoint_seconds=seconds)
-        assert command("train", "--resume", run.folder).exit_code == 1
+            run.train(checkpoint_seconds=0)
 
     assert ended(forked(work)) == 0
     after = contents(run.folder)
-    assert set(after) - {"metrics.json"} == set(before)  # no temporary files
-    for name in ("config.toml", "checkpoint"):
-        assert after[name] == before[name]
+    assert set(after) == set(before)  # no temporary files
+    assert after["checkpoint"] == before["checkpoint"]
     run.train()
-    assert Outcome.of(run) == Outcome.of(whole)
+    assert outcome(run) == outcome(whole)
 
 
 # --- files that cannot be used --------------------------------------------------------------------
@@ -415,10 +353,8 @@ def with_state(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_text(""),
     "text": lambda path: path.write_text("epoch,loss\n1,0.3\n"),
     "code": lambda path: torch.save({"epoch": 1, "x": Evil()}, path),
-    "a list": lambda path: torch.save([1, 2], path),
     "negative epoch": with_state(lambda loaded: loaded.update(epoch=-1)),
     "no weights": with_state(lambda loaded: loaded["model"].pop("head.weight")),
     "no generator": with_state(lambda loaded: loaded.pop("generator")),
@@ -441,8 +377,6 @@ def test_damaged_model_and_config_raise(whole: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
     run.model_file.write_bytes(run.model_file.read_bytes()[:-9])
     fails(1, ("evaluate", run.folder), "model.safetensors")
-    hdnn.save(hdnn.network("H1", features=4, layers=3, T=1.0), run.model_file)
-    fails(1, ("evaluate", run.folder), "holds a network, not a model")
     run.config_file.write_bytes(b"[model]\nlayer = 3\n")
     for words in (("--resume", run.folder), (*FLAGS, "--out", run.folder)):
         fails(2, ("train", *words), "config.toml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,17 +13,17 @@ from torch import Tensor
 from hdnn.analysis import advise
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
-from hdnn.errors import HdnnError
+from hdnn.errors import DivergenceError, HdnnError
 from hdnn.models import Model
 from hdnn.training.evaluation import evaluate
 from hdnn.training.loops import Epoch
 
 EXPLODED = 1e4
-"""A loss that is so many times that of guessing comes from numbers that grow without bound."""
+"""A loss of so many times that of guessing comes from states that grow without bound."""
 SLACK = 1.05
 """A training that has hardly begun may be a little above the loss of guessing."""
 ADVISED = 32
-"""Samples that the step advisor looks at."""
+"""Samples for the step advisor."""
 
 
 def guessing_loss(model: Model) -> float:
@@ -31,47 +32,43 @@ def guessing_loss(model: Model) -> float:
     return outputs / 2 if model.task == "regression" else math.log(max(2, outputs))
 
 
-def divergence(model: Model, epoch: Epoch, previous: float | None, last: bool) -> str | None:
-    """What is wrong after an epoch; None where the training may go on.
+def check_divergence(
+    model: Model, epoch: Epoch, before: Mapping[str, Any], states: Tensor, config: TrainingConfig
+) -> None:
+    """Raise if an epoch diverged.
 
-    A loss that exploded may still come back, so it ends a training only where it did not fall since
-    the epoch before, or at the end.
+    A loss that exploded may come back: it ends a training only if it did not fall since the epoch
+    before, or at the end.
 
     Args:
         model: as the epoch left it.
-        epoch: what it did.
-        previous: the loss of the epoch before; None for the first.
-        last: whether there are no more epochs.
+        epoch: its losses.
+        before: the state before the epoch, see `Trainer.state`.
+        states: what the model is trained on.
+        config: how.
+
+    Raises:
+        DivergenceError: with the epoch, and the remedy that `hdnn.analysis.advise` knows.
     """
+    number, guess = before["epoch"], guessing_loss(model)
+    rising = before["loss"] is not None and epoch.loss >= before["loss"]
     weights_finite = all(bool(torch.isfinite(p).all()) for p in model.parameters())
     if not weights_finite or not math.isfinite(epoch.penalized):
-        return "the loss is not finite"
-    rising, guess = previous is not None and epoch.loss >= previous, guessing_loss(model)
-    if epoch.loss > EXPLODED * guess and (rising or last):
-        return f"the loss exploded to {epoch.loss:.3g} (guessing has {guess:.3g})"
-    return None
-
-
-def explain(
-    model: Model, good: dict[str, Any], states: Tensor, config: TrainingConfig, number: int
-) -> str:
-    """What to do about a divergence.
-
-    Args:
-        model: after it.
-        good: its state dict before the epoch that diverged.
-        states: what it was trained on.
-        config: how.
-        number: of the epoch, from 0.
-    """
-    if not bool(torch.isfinite(states).all()):
-        return "the inputs are not finite; correct the data"
+        what = "the loss is not finite"
+    elif epoch.loss > EXPLODED * guess and (rising or number + 1 == config.epochs):
+        what = f"the loss exploded to {epoch.loss:.3g} (guessing has {guess:.3g})"
+    else:
+        return
     rate = config.learning_rate_at(number)
     remedy = f"use a smaller T or step, a smaller learning rate (now {rate:.3g}), or clip=1.0"
-    before = copy.deepcopy(model).cpu()  # as the data are
-    before.load_state_dict(good)
-    advice = step_advice(before, states)
-    return f"{remedy}. Before this epoch: {advice}" if advice else remedy
+    if not bool(torch.isfinite(states).all()):
+        remedy = "the inputs are not finite; correct the data"
+    else:
+        good = copy.deepcopy(model).cpu()  # as the data are
+        good.load_state_dict(before["model"])
+        if advice := step_advice(good, states):
+            remedy += f". Before this epoch: {advice}"
+    raise DivergenceError(f"{what} in epoch {number + 1}: {remedy}")
 
 
 @torch.no_grad()

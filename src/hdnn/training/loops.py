@@ -99,13 +99,13 @@ class AutogradLoop(Loop):
         self.model.train()
         batches = order.split(self.config.batch_size)
         sums, correct = np.zeros(2), 0
-        for k, chosen in enumerate(track(batches, "batches of this epoch")):
+        for k, rows in enumerate(track(batches, "batches of this epoch")):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
-            plain, penalized, hits = self.gradients(chosen, number, k, len(batches))
+            plain, penalized, hits = self.gradients(rows, number, k, len(batches))
             sums += plain, penalized
             correct += hits
-            if not np.isfinite(penalized):
+            if not np.isfinite(penalized):  # a step would spoil the weights and tell nothing new
                 sums[:] = np.nan
                 break
             self.optimizer.step()
@@ -116,17 +116,17 @@ class AutogradLoop(Loop):
         return Epoch(plain, penalized, None if self.loss == "squared" else correct / len(order))
 
     def gradients(
-        self, chosen: Tensor, number: int, place: int, count: int
+        self, rows: Tensor, number: int, place: int, count: int
     ) -> tuple[float, float, int]:
         """Form the gradients of a batch; returns its loss, the penalized loss and the hits.
 
         Args:
-            chosen: numbers of the samples.
+            rows: numbers of the samples.
             number: of the epoch.
             place, count: the number of the batch in the epoch, and how many there are.
         """
         config, head = self.config, self.model.head
-        batch = self.data.take(chosen)
+        batch = self.data.take(rows)
         # Drawn before the batch is moved, so that a seed means the same on every device.
         batch = batch._replace(states=distort(batch.states, config, number, place))
         states, target, weight = batch.to(head.weight.device)
@@ -134,6 +134,8 @@ class AutogradLoop(Loop):
         out = self.model.hidden(states)
         if not self.joint:
             solve_output(self.model, out.detach(), target, weight, config)
+        # The output layer minimizes the loss over W, mu: its derivative by them is zero, so that
+        # coordinate descent may take them as constants.
         W, mu = (part if self.joint else part.detach() for part in (head.weight, head.bias))
         logits = F.linear(out, W, mu)
         plain = data_loss(logits, target, weight, self.loss)

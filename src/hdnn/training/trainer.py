@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
-from hdnn.errors import DivergenceError, FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
 from hdnn.training.batches import Batches, split
-from hdnn.training.diagnosis import divergence, explain
+from hdnn.training.diagnosis import check_divergence
 from hdnn.training.evaluation import logits_of
 from hdnn.training.loops import Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
@@ -70,24 +70,23 @@ Callback = Callable[["Trainer", EpochRecord], None]
 class Trainer:
     """Trains a model on data in memory.
 
-    The targets of a regression are standardized for the training; before and after it, the model
-    predicts them in their own units. While it trains, the model is on the device of the config;
-    then it is back where it was. Data stay on the CPU, their batches are moved; the order of
-    samples and all random changes of images are drawn on the CPU, so that a seed means the same on
-    every device.
+    The targets of a regression are standardized during training; before and after, the model
+    predicts them in their own units. During training the model is on the device of the config,
+    and afterwards back where it was. Data stay on the CPU, and batches are moved. The order of
+    samples and the distortions of images are drawn on the CPU: a seed means the same on every
+    device.
 
     Args:
-        model: what is trained, in place.
-        config: how.
-        callbacks: called with the trainer and the epoch's record after every epoch; one that sets
-            ``trainer.stopped = True`` ends the training there.
-        recorder: looks at gradients on the way; it changes nothing.
+        model: trained in place.
+        config: how to train; the default is the paper's planar protocol.
+        callbacks: called with the trainer and the record of the epoch after every epoch; one that
+            sets ``trainer.stopped = True`` ends the training there.
+        recorder: records gradients during training; it changes nothing.
 
     Attributes:
         history: a record for every epoch of the last `fit`.
-        state: all that resuming needs, as of the last whole epoch (or of the beginning). It is
-            replaced by one assignment, after `history` has the epoch: whatever interrupts a
-            training finds a whole one. Its keys "epoch" and "seconds" are for people.
+        state: all that resuming needs, as of the last whole epoch (or of the beginning). Its keys
+            "epoch" and "seconds" are for people.
         stopped: set by a callback.
 
     >>> import hdnn
@@ -118,9 +117,9 @@ class Trainer:
         """Train, epoch by epoch.
 
         Args:
-            data: the training part is what is trained on; a share of it is held out and watched,
-                where the config says so. Numbers are converted to the model's precision.
-            resume: the `state` of an earlier training of the same model and data, to go on from.
+            data: its training part is used; a share of it is held out for validation, if the
+                config says so. Numbers are converted to the model's precision.
+            resume: the `state` of an earlier training of the same model and data, to continue.
 
         Returns:
             The history, a record for every epoch.
@@ -153,18 +152,15 @@ class Trainer:
         return self.history
 
     def _run(self, train: Batches, validation: Batches | None) -> None:
+        """The epochs, from that of the state on."""
         assert self.state is not None
         start = time.perf_counter() - self.state["seconds"]
         for number in range(self.state["epoch"], self.config.epochs):
-            if self._patience_is_over(number):
+            if self.stopped or self._patience_is_over(number):
                 break
             order = torch.randperm(len(train.states), generator=self._generator)
             epoch = self.loop.epoch(order, number)
-            last = number + 1 == self.config.epochs
-            trouble = divergence(self.model, epoch, self.state["loss"], last)
-            if trouble is not None:
-                reason = explain(self.model, self.state["model"], train.states, self.config, number)
-                raise DivergenceError(f"{trouble} in epoch {number + 1}: {reason}")
+            check_divergence(self.model, epoch, self.state, train.states, self.config)
             loss, accuracy = (None, None) if validation is None else self._measure(validation)
             record = EpochRecord(
                 epoch=number + 1,
@@ -178,12 +174,10 @@ class Trainer:
             )
             self.history.append(record)
             self._note_best(record)
-            # Only now: an interrupt finds the state of this epoch, or that of the one before.
+            # One assignment: an interrupt finds the state of this epoch, or that of the last one.
             self.state = self._take_state(number + 1, record.seconds, epoch.loss)
             for callback in self.callbacks:
                 callback(self, record)
-            if self.stopped:
-                break
 
     # --- after an epoch ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +20,11 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.trainer import choose_device
-from tasks import moons
+from tasks import make, moons
 
 
-def table_model(architecture: str) -> hdnn.Model:
-    generator = torch.Generator().manual_seed(3)
-    net = hdnn.network(
-        architecture, features=4, layers=3, T=1.0, generator=generator, backend="reference"
-    )
-    scaler = hdnn.Scaler(torch.zeros(2), torch.ones(2))
-    return hdnn.Model(net, 1, hdnn.Augmentation(2, 4), scaler)
-
-
-def image_model(architecture: str) -> hdnn.Model:
+def image_model() -> hdnn.Model:
     return hdnn.image_model(
-        architecture=architecture,
         widths=(4, 6),
         layers=(2, 2),
         step=0.1,
@@ -48,14 +39,12 @@ def image_model(architecture: str) -> hdnn.Model:
     )
 
 
-PLANAR = {"batch_size": 16, "epochs": 3, "loop": "autograd", "validation": 0.2, "seed": 5}
+table_model = partial(make, backend="reference")
+SHARED = {"batch_size": 16, "epochs": 3, "loop": "autograd", "validation": 0.2, "seed": 5}
 TRAININGS: dict[str, tuple[Callable[[], hdnn.Model], dict[str, object]]] = {
-    "joint": (lambda: table_model("H1"), {"method": "joint", "optimizer": "AdamW", "clip": 1.0}),
-    "coordinate": (lambda: table_model("MS1"), {"early_stopping": 5}),
-    "images": (
-        lambda: image_model("H1"),
-        {"method": "joint", "shift": 1, "rotate": 5.0, "flip": True, "averaging": 0.9},
-    ),
+    "joint": (table_model, {"method": "joint", "optimizer": "AdamW", "clip": 1.0}),
+    "coordinate": (table_model, {"early_stopping": 5}),
+    "images": (image_model, {"method": "joint", "rotate": 5.0, "flip": True, "averaging": 0.9}),
 }
 
 
@@ -70,14 +59,14 @@ def data_of(name: str) -> Dataset:
 def trained(name: str, device: torch.device) -> tuple[list[float], dict[str, torch.Tensor]]:
     """A training that is interrupted after two epochs and goes on in another trainer."""
     build, options = TRAININGS[name]
-    config = TrainingConfig(**{**PLANAR, **options})  # type: ignore[arg-type]
+    config = TrainingConfig(**{**SHARED, **options})  # type: ignore[arg-type]
     data, model = data_of(name), build()
     first = Trainer(model, config)
-    seen: list[torch.device] = []
-    first.callbacks.append(lambda trainer, _: seen.append(trainer.model.head.weight.device))
+    devices: list[torch.device] = []
+    first.callbacks.append(lambda trainer, _: devices.append(trainer.model.head.weight.device))
     first.callbacks.append(lambda trainer, r: setattr(trainer, "stopped", r.epoch == 2))
     first.fit(data)
-    assert set(seen) == {device}
+    assert set(devices) == {device}
     assert model.head.weight.device.type == "cpu"  # where it was
     tensors = [t for t in tree_leaves(first.state) if isinstance(t, torch.Tensor)]
     assert {t.device.type for t in tensors} == {"cpu"}
@@ -96,7 +85,7 @@ def compare_all() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hdnn.training.trainer.choose_device", lambda *asked: device)
         with pytest.raises(RuntimeError, match="of the CPU"):  # the device is as strict as it says
-            table_model("H1").to(device)(torch.zeros(1, 4))
+            table_model().to(device)(torch.zeros(1, 2))
         for name, (figures, weights) in here.items():
             there = trained(name, device)
             np.testing.assert_allclose(there[0], figures, rtol=1e-6, err_msg=name)

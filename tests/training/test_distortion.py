@@ -14,7 +14,6 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import Model, image_model
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.build import statistics
 from hdnn.training.distortion import distort
 from tasks import dataset, same
 
@@ -66,15 +65,6 @@ def classifier(**options: Any) -> Model:
 
 
 # --- the trainer ----------------------------------------------------------------------------------
-
-
-def test_network_of_the_paper_learns_digits() -> None:
-    data = load("digits")
-    mean, std = statistics(data.X)
-    model = classifier(architecture="MS1", layers=(4,), mean=mean, std=std)
-    Trainer(model, replace(JOINT, epochs=8)).fit(data)
-    accuracy = (model.predict(data.X_test) == data.y_test).double().mean()
-    assert accuracy > 0.95
 
 
 def test_resumed_training_ends_with_the_same_bits(digits: Dataset) -> None:

@@ -28,36 +28,26 @@ def _problem(loss: str) -> tuple[Tensor, Tensor]:
     return values, target
 
 
-def _longhand(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> tuple[float, list]:
-    """sum_i w_i loss_i / sum_i w_i and its gradient, number by number."""
-    total, rows = 0.0, []
+def _longhand(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> float:
+    """sum_i w_i loss_i / sum_i w_i, number by number."""
+    total = 0.0
     for z, t, w in zip(values.tolist(), target.tolist(), weight.tolist(), strict=True):
         if loss == "logistic":
             p = 1 / (1 + math.exp(-z[0]))
-            total -= w * (math.log(p) if t == 1 else math.log(1 - p))
-            rows.append([w * (p - t)])
+            total -= w * math.log(p if t == 1 else 1 - p)
         elif loss == "softmax":
-            shares = [math.exp(v) / sum(math.exp(u) for u in z) for v in z]
-            total -= w * math.log(shares[t])
-            rows.append([w * (p - (k == t)) for k, p in enumerate(shares)])
+            total -= w * math.log(math.exp(z[t]) / sum(math.exp(u) for u in z))
         else:
             total += w * sum((v - u) ** 2 for v, u in zip(z, t, strict=True)) / 2
-            rows.append([w * (v - u) for v, u in zip(z, t, strict=True)])
-    whole = sum(weight.tolist())
-    return total / whole, [[g / whole for g in row] for row in rows]
+    return total / sum(weight.tolist())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("weight", [torch.ones(5), WEIGHT], ids=["equal", "weighted"])
-def test_values_and_gradients_by_hand(loss: str, weight: Tensor) -> None:
+def test_data_loss_longhand(loss: str, weight: Tensor) -> None:
     values, target = _problem(loss)
-    values.requires_grad_()
-    total = data_loss(values, target, weight, loss)
-    (gradient,) = torch.autograd.grad(total, values)
-    exact, exact_gradient = _longhand(values.detach(), target, weight, loss)
-    assert float(total.detach()) == pytest.approx(exact, rel=1e-13)
-    torch.testing.assert_close(gradient, torch.tensor(exact_gradient), rtol=1e-12, atol=1e-14)
-    assert torch.autograd.gradcheck(lambda v: data_loss(v, target, weight, loss), values)
+    exact = _longhand(values, target, weight, loss)
+    assert float(data_loss(values, target, weight, loss)) == pytest.approx(exact, rel=1e-13)
 
 
 def test_penalty_is_both_with_their_factors() -> None:

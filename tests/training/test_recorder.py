@@ -81,7 +81,6 @@ def test_first_recording_is_of_the_initial_network_on_the_first_batch(way: str, 
         ("maximum", values[..., 0].amax(1)),
         ("smallest", values[..., -1].amin(1)),
         ("of_mean", torch.linalg.svdvals(M.mean(1))[:, 0]),
-        ("energy", energies(fresh.network, states)),
     ):
         torch.testing.assert_close(getattr(first.norms, name), right, msg=name)
     # The gradient of the objective, K and b of a layer together.
@@ -90,12 +89,6 @@ def test_first_recording_is_of_the_initial_network_on_the_first_batch(way: str, 
     layers = torch.cat([theta, beta], -1).norm(dim=-1)
     torch.testing.assert_close(torch.tensor(first.gradient), layers, rtol=1e-5, atol=1e-9)
     assert first.gradient_norm == pytest.approx(float(layers.norm()), rel=1e-5)
-
-
-def energies(net: hdnn.HamiltonianNetwork, y: Tensor) -> Tensor:
-    path = net.trajectory(y)
-    layers = [min(l, net.layers - 1) for l in range(net.layers + 1)]
-    return torch.stack([net.field.energy(path[l], j).mean() for l, j in enumerate(layers)]).detach()
 
 
 def objective(trained: hdnn.Model, config: TrainingConfig, states: Tensor, y: Tensor) -> Tensor:

@@ -47,9 +47,8 @@ DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
     *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "RAdam", "RMSprop"),
-    "Rprop",
 )
-"""Those of torch that need no closure, and resume from their state dict to the same bits."""
+"""Those of torch for batches, without a closure, that resume from their state to the same bits."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+import hdnn
 from commands import command, done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
@@ -335,12 +336,20 @@ def with_state(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
     return damage
 
 
+def flip(content: bytes) -> bytes:
+    """In the matrix J, which nothing but the checksum protects."""
+    J = hdnn.network("H1", features=4, layers=1, T=1.0).J.float().numpy().tobytes()
+    assert content.count(J) == 1
+    return content.replace(J, J[:-2] + b"\x01" + J[-1:])
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_text("epoch,loss\n1,0.3\n"),
     "code": lambda path: torch.save({"epoch": 1, "x": Evil()}, path),
     "negative epoch": with_state(lambda loaded: loaded.update(epoch=-1)),
     "no weights": with_state(lambda loaded: loaded["model"].pop("head.weight")),
     "no generator": with_state(lambda loaded: loaded.pop("generator")),
+    "flipped bit": lambda path: path.write_bytes(flip(path.read_bytes())),
     "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
 }
 

@@ -26,15 +26,14 @@ from hdnn.training.output_solver import ITERATIONS, MOST_UNKNOWNS, TOLERANCE
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
-STATE = ("first", "second", "taken", "V")
+STATE = ("first", "second", "adam_steps", "V")
 """What an epoch changes beside the weights: the moments and steps of Adam, the output layers."""
 
 
 def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
-    known = ("Adam", "AdamW") if joint else ("Adam",)
-    if config.optimizer not in known:
+    if config.optimizer not in ("Adam", "AdamW")[: 1 + joint]:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging:
         return "the kernels know no averaging"
@@ -95,7 +94,7 @@ class CompiledTraining:
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros
-        self.taken = np.zeros(E, np.int64)
+        self.adam_steps = np.zeros(E, np.int64)
         joint, steps = config.method == "joint", _smoothing_steps(network)
         patterns = field.weights.pattern, field.weights.bias_pattern
         arrays = {
@@ -162,7 +161,7 @@ class CompiledTraining:
                 rows,
                 at,
                 np.array(rates[at : at + count]),
-                self.taken,
+                self.adam_steps,
                 torch.get_num_threads(),
             )
             seconds = (time.perf_counter() - start) / count

@@ -134,8 +134,8 @@ class AutogradLoop(Loop):
         out = self.model.hidden(states)
         if not self.joint:
             solve_output(self.model, out.detach(), target, weight, config)
-        # The output layer minimizes the loss over W, mu: its derivative by them is zero, so that
-        # coordinate descent may take them as constants.
+        # The solved W, mu minimize the objective: its derivative by them is zero, so that they
+        # count as constants.
         W, mu = (part if self.joint else part.detach() for part in (head.weight, head.bias))
         logits = F.linear(out, W, mu)
         plain = data_loss(logits, target, weight, self.loss)
@@ -165,14 +165,10 @@ class AutogradLoop(Loop):
 def make_optimizer(
     parameters: list[nn.Parameter], config: TrainingConfig, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimizer of a config, by its name in `torch.optim`, in its fused form."""
+    """The optimizer of a config, by its name in `torch.optim`, in its fused form if it has one."""
     kind: Any = getattr(torch.optim, config.optimizer)
-    accepted = inspect.signature(kind).parameters
-    if weight_decay and "weight_decay" not in accepted:
-        raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
-    wanted = {"fused": True, "weight_decay": weight_decay}
-    options = {name: value for name, value in wanted.items() if name in accepted}
-    return kind(parameters, lr=config.learning_rate, **options)
+    fused = {"fused": True} if "fused" in inspect.signature(kind).parameters else {}
+    return kind(parameters, lr=config.learning_rate, weight_decay=weight_decay, **fused)
 
 
 class Average:

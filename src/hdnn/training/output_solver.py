@@ -131,14 +131,14 @@ def newton(problem: Problem, V: Array, iterations: int, tolerance: float) -> int
             V -= step
             return iteration + 1
         for _ in range(LINE_SEARCH):
-            tried = V - length * step
-            new, G, curvature = problem.evaluate(tried)
+            trial = V - length * step
+            new, G, curvature = problem.evaluate(trial)
             if new <= value - 1e-4 * length * descent + 1e-15 * abs(value):
                 break
             length /= 2
         else:  # the decrease is below rounding
             return iteration
-        V[:], value = tried, new
+        V[:], value = trial, new
     return iterations
 
 

@@ -96,7 +96,7 @@ def _check_line(line: dict[str, Any]) -> dict[str, Any]:
     columns = (norms.mean, norms.minimum, norms.maximum, norms.smallest, norms.of_mean)
     if any(type(line[name]) is not int for name in ("epoch", "iteration")):
         raise ValueError("epoch and iteration are integers")
-    if any(column.shape != (len(norms.layers),) for column in columns):
+    if any(np.shape(column) != (len(norms.layers),) for column in columns):
         raise ValueError(f"there are {len(norms.layers)} layers, but not as many norms")
     return line
 
@@ -166,12 +166,12 @@ class Recorder:
             states: ``(batch, .)``, of the batch, as the model's stem takes them.
             gradients: ``(layers,)``, norms of the gradient of the objective, before clipping.
         """
-        layers, asked = network.layers, self.depths
-        depths = spaced_depths(layers, asked) if isinstance(asked, int) else list(asked)
+        layers = network.layers
+        depths = (
+            [*self.depths] if isinstance(self.depths, tuple) else spaced_depths(layers, self.depths)
+        )
         norms = profile(network, self._stem(states[: self.samples]), depths)
-        shown = gradients
-        if len(gradients) == layers:
-            shown = gradients[[depth for depth in depths if depth < layers]]
-        total = float(np.linalg.norm(gradients))
-        epoch = iteration // self._batches + 1
-        self.recordings.append(Recording(epoch, iteration, norms, tuple(shown.tolist()), total))
+        total, epoch = float(np.linalg.norm(gradients)), iteration // self._batches + 1
+        if len(gradients) == layers:  # else layers share their weights, and there is one norm
+            gradients = gradients[[depth for depth in depths if depth < layers]]
+        self.recordings.append(Recording(epoch, iteration, norms, tuple(gradients.tolist()), total))

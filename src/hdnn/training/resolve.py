@@ -1,7 +1,7 @@
-"""What a setting is that was not given: for a planar problem, a table, a set of images.
+"""Defaults that depend on the data: for a planar problem, a table, a set of images.
 
-The only place that says so, for the command line and the estimators alike. How the rules for tables
-were found is told in docs/tables.md.
+This is the only place that has them, for the command line and the estimators alike. docs/tables.md
+explains how the rules for tables were found.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def resolve(config: Config, data: Dataset) -> Config:
     Raises:
         HdnnError: the settings do not suit these data.
     """
-    known = PROTOCOLS[data.kind]
-    protocol = config.protocol or known[0]
-    if protocol not in known:
-        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, known)
+    protocols = PROTOCOLS[data.kind]
+    protocol = config.protocol or protocols[0]
+    if protocol not in protocols:
+        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, protocols)
     model, training = _given(config.model), _given(config.training)
     if data.kind == "images":
         if config.record is not None:
@@ -96,10 +96,12 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
     if training.get("method", "coordinate") != "coordinate":
         return model, training
     row = zoo.architecture(model.get("architecture", "H1"))
-    usual = run_settings(protocol, data.source, row.name, model.get("layers", ModelConfig().layers))
+    defaults = run_settings(
+        protocol, data.source, row.name, model.get("layers", ModelConfig().layers)
+    )
     if _timed(model):
-        usual["model"].pop("T", None)
-    return {**usual["model"], **model}, {**usual["training"], **training}
+        defaults["model"].pop("T", None)
+    return {**defaults["model"], **model}, {**defaults["training"], **training}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -148,12 +150,12 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
         return model, training
     rows, features = len(data.X), data.X.shape[1]
     case = str(model.get("architecture", "H1")), data.task
-    usual: Values = {"layers": TABLE_LAYERS}
+    defaults: Values = {"layers": TABLE_LAYERS}
     projected = model.get("projection") != "off"
-    usual["width"] = table_width(rows, features) if projected else default_width(features, "off")
+    defaults["width"] = table_width(rows, features) if projected else default_width(features, "off")
     if not _timed(model) and case in TABLE_TIMES:
-        usual["T"] = TABLE_TIMES[case]
-    model = {**usual, **model}
+        defaults["T"] = TABLE_TIMES[case]
+    model = {**defaults, **model}
     even = model["width"] + model["width"] % 2
     # 1 / sqrt(width) keeps K y as large as y.
     model = {"scale": float(even**-0.5), "dtype": _table_dtype(data), **model}
@@ -165,14 +167,14 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
     rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
     few = data.task == "classification" and rows < FEW * features
     count = "few" if few else "many"
-    defaults = {
+    rules = {
         "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
         "epochs": EPOCHS[count],
         "alpha_c": ALPHA_C[count],
     }
-    return model, {**defaults, **training}
+    return model, {**rules, **training}
 
 
 def _table_dtype(data: Dataset) -> str:
@@ -235,14 +237,14 @@ IMAGE_PROTOCOLS: dict[str, Pair] = {
 
 
 def _images(model: Values, training: Values, protocol: str) -> Pair:
-    usual = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
+    defaults = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
     for name in {"layers", "width"} & model.keys():
         if isinstance(model[name], int):
             model = {**model, name: (model[name],)}
     plain = model.get("block") == "convolution"  # has no step
     if plain or {"step", "T"} & model.keys():
-        usual.pop("step", None)
-    model = {**usual, **model}
+        defaults.pop("step", None)
+    model = {**defaults, **model}
     if not plain and not _timed(model):
         model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
     return model, {**IMAGE_PROTOCOLS[protocol][1], **training}

@@ -18,6 +18,7 @@ import io
 import json
 import os
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -312,6 +313,9 @@ class Run:
         if not self.checkpoint.exists():
             return None
         try:
+            with zipfile.ZipFile(self.checkpoint) as archive:
+                if archive.testzip() is not None:  # torch.load does not look at the checksums
+                    raise ValueError("its checksum is wrong")
             state: State = torch.load(self.checkpoint, weights_only=True)
             if type(state["epoch"]) is not int or state["epoch"] < 0:
                 raise ValueError("its epoch is not a number")

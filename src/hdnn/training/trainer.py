@@ -263,11 +263,11 @@ class Trainer:
         self.state = state
 
 
-def choose_device(asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+def choose_device(name: str, images: bool, dtype: torch.dtype) -> torch.device:
     """The device that a training asks for.
 
     Args:
-        asked: "cpu", "cuda", "mps", or "auto": an accelerator for images, if there is one. Planar
+        name: "cpu", "cuda", "mps", or "auto": an accelerator for images, if there is one. Planar
             networks and tables stay on the CPU, where whole epochs run in compiled code.
         images: whether the model takes images.
         dtype: of the model.
@@ -283,14 +283,14 @@ def choose_device(asked: str, images: bool, dtype: torch.dtype) -> torch.device:
         available.append("cuda")
     if torch.backends.mps.is_available() and dtype != torch.float64:  # which it does not have
         available.append("mps")
-    if asked == "auto":
+    if name == "auto":
         return torch.device(available[-1] if images else "cpu")
-    if asked not in available:
+    if name not in available:
         raise HdnnError(
-            f"device={asked!r} is not available to this installation of torch for {dtype}; use "
+            f"device={name!r} is not available to this installation of torch for {dtype}; use "
             f"device={available[-1]!r}"
         )
-    return torch.device(asked)
+    return torch.device(name)
 
 
 def load_state(model: Model, state: State) -> None:

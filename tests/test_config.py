@@ -226,7 +226,7 @@ def parameters() -> dict[str, Any]:
 def test_the_flags_of_train() -> None:
     """Those people use; the rest is --set."""
     flags = {flag for each in all_settings() for flag in each.flags}
-    own = """--set --config --out --resume --data --overwrite --data-dir --checkpoint-seconds
+    own = """--set --config --out --resume --overwrite --data-dir --checkpoint-seconds
     --report --json"""
     found = {name for name in parameters() if name.startswith("--")}
     assert found == flags | set(own.split())

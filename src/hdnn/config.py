@@ -46,10 +46,9 @@ MOST_SHOWN = 80
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
-    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD"),
-    *("NAdam", "RAdam", "RMSprop", "Rprop"),
+    *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "RAdam", "RMSprop"),
 )
-"""Those of torch that need neither a closure nor sparse gradients."""
+"""Those of torch for batches, without a closure, that resume from their state to the same bits."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),

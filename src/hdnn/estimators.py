@@ -208,7 +208,8 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         data = replace(data.to(model.head.weight.dtype), weight=data.weight / data.weight.mean())
         trainer = Trainer(model, config.training, [_report] if self.verbose else [])
         history = trainer.fit(data)
-        if (problem := convergence_warning(model, data, history)) is not None:
+        problem = convergence_warning(model, data, history[-1].loss) if history else None
+        if problem is not None:
             warnings.warn(problem, ConvergenceWarning, stacklevel=3)
         self.model_, self.history_ = model.eval(), history
         self.loss_curve_ = [record.penalized for record in history]

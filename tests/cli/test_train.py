@@ -162,7 +162,6 @@ def test_stages_of_images(digits: Path) -> None:
         ((*ROLL, "--record", 0), "every should be greater than or equal to 1"),
         (("digits", "--record", 5), "gradients are recorded for tables"),
         ((*ROLL, "--config", "none.toml"), "no config file none.toml"),
-        ((*ROLL, "--data", "x.csv"), "--data goes with --resume"),
         (("--resume", "nothing"), "nothing is not a run"),
         ((*ROLL, "--device", "gpu"), "unknown device 'gpu'"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import hdnn
 from hdnn.data import Dataset, split
 from hdnn.models import Augmentation, Model
-from hdnn.training.loops import Batches
+from hdnn.training.batches import Batches
 
 SAMPLES = 50
 OUTPUTS = {"logistic": 1, "softmax": 3, "squared": 2}

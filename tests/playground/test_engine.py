@@ -23,7 +23,8 @@ from hdnn.data import split
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
 from hdnn.playground import FOLDER
-from hdnn.training.loops import AutogradLoop, Batches
+from hdnn.training.batches import Batches
+from hdnn.training.loops import AutogradLoop
 from hdnn.zoo import ARCHITECTURES
 
 RUNNER = Path(__file__).with_name("engine.mjs")

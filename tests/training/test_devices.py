@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,32 +16,15 @@ from torch.utils._pytree import tree_leaves
 
 import hdnn
 from elsewhere import install
-from hdnn.config import Config, DataConfig, ModelConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.runs import Run
 from hdnn.training.trainer import choose_device
-from tasks import moons
+from tasks import make, moons
 
 
-def table_model(architecture: str) -> hdnn.Model:
-    generator = torch.Generator().manual_seed(3)
-    net = hdnn.network(
-        architecture,
-        features=4,
-        layers=3,
-        generator=generator,
-        backend="reference",
-        **({} if architecture == "FCNN" else {"T": 1.0}),
-    )
-    scaler = hdnn.Scaler(torch.zeros(2), torch.ones(2))
-    return hdnn.Model(net, 1, hdnn.Augmentation(2, 4), scaler)
-
-
-def image_model(architecture: str) -> hdnn.Model:
+def image_model() -> hdnn.Model:
     return hdnn.image_model(
-        architecture=architecture,
         widths=(4, 6),
         layers=(2, 2),
         step=0.1,
@@ -55,15 +38,12 @@ def image_model(architecture: str) -> hdnn.Model:
     )
 
 
-PLANAR = {"batch_size": 16, "epochs": 3, "loop": "autograd", "validation": 0.2, "seed": 5}
+table_model = partial(make, backend="reference")
+SHARED = {"batch_size": 16, "epochs": 3, "loop": "autograd", "validation": 0.2, "seed": 5}
 TRAININGS: dict[str, tuple[Callable[[], hdnn.Model], dict[str, object]]] = {
-    "joint": (lambda: table_model("H1"), {"method": "joint", "optimizer": "AdamW", "clip": 1.0}),
-    "joint of FCNN": (lambda: table_model("FCNN"), {"method": "joint", "class_weight": "balanced"}),
-    "coordinate": (lambda: table_model("MS1"), {"early_stopping": 5}),
-    "images": (
-        lambda: image_model("H1"),
-        {"method": "joint", "shift": 1, "rotate": 5.0, "flip": True, "averaging": 0.9},
-    ),
+    "joint": (table_model, {"method": "joint", "optimizer": "AdamW", "clip": 1.0}),
+    "coordinate": (table_model, {"early_stopping": 5}),
+    "images": (image_model, {"method": "joint", "rotate": 5.0, "flip": True, "averaging": 0.9}),
 }
 
 
@@ -78,14 +58,14 @@ def data_of(name: str) -> Dataset:
 def trained(name: str, device: torch.device) -> tuple[list[float], dict[str, torch.Tensor]]:
     """A training that is interrupted after two epochs and goes on in another trainer."""
     build, options = TRAININGS[name]
-    config = TrainingConfig(**{**PLANAR, **options})  # type: ignore[arg-type]
+    config = TrainingConfig(**{**SHARED, **options})  # type: ignore[arg-type]
     data, model = data_of(name), build()
     first = Trainer(model, config)
-    seen: list[torch.device] = []
-    first.callbacks.append(lambda trainer, _: seen.append(trainer.model.head.weight.device))
+    devices: list[torch.device] = []
+    first.callbacks.append(lambda trainer, _: devices.append(trainer.model.head.weight.device))
     first.callbacks.append(lambda trainer, r: setattr(trainer, "stopped", r.epoch == 2))
     first.fit(data)
-    assert set(seen) == {device}
+    assert set(devices) == {device}
     assert model.head.weight.device.type == "cpu"  # where it was
     tensors = [t for t in tree_leaves(first.state) if isinstance(t, torch.Tensor)]
     assert {t.device.type for t in tensors} == {"cpu"}
@@ -104,7 +84,7 @@ def compare_all() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hdnn.training.trainer.choose_device", lambda *asked: device)
         with pytest.raises(RuntimeError, match="of the CPU"):  # the device is as strict as it says
-            table_model("H1").to(device)(torch.zeros(1, 2))
+            table_model().to(device)(torch.zeros(1, 2))
         for name, (figures, weights) in here.items():
             there = trained(name, device)
             np.testing.assert_allclose(there[0], figures, rtol=1e-6, err_msg=name)
@@ -112,7 +92,8 @@ def compare_all() -> None:
                 np.testing.assert_allclose(there[1][key], value, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
-def test_every_training_runs_on_another_device_with_the_numbers_of_the_CPU() -> None:
+@pytest.mark.slow
+def test_another_device_gives_the_numbers_of_the_cpu() -> None:
     command = [sys.executable, "-W", "error", __file__]
     around = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
     done = subprocess.run(
@@ -121,19 +102,10 @@ def test_every_training_runs_on_another_device_with_the_numbers_of_the_CPU() -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_device_that_is_not_there_is_an_error_and_auto_is_not() -> None:
-    float64 = torch.float64
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    missing = {name for name, available in there.items() if not available}
-    for name in missing:
-        with pytest.raises(HdnnError, match=f"device='{name}' is not available.*device='cpu'"):
-            choose_device(name, images=True, dtype=float64)
-    assert choose_device("auto", images=False, dtype=float64).type == "cpu"
-    with pytest.raises(HdnnError, match="device"):
-        hdnn.HDNNClassifier(device="gpu").fit([[0.0], [1.0]], [0, 1])
-    if "cuda" in missing:
-        with pytest.raises(HdnnError, match="not available"):
-            hdnn.HDNNClassifier(device="cuda").fit([[0.0], [1.0]], [0, 1])
+def test_missing_device_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HdnnError, match=r"device='cuda' is not available.*use device="):
+        hdnn.HDNNClassifier(device="cuda").fit([[0.0], [1.0]], [0, 1])
 
 
 @pytest.mark.parametrize("there", ["cuda", "mps"])
@@ -149,24 +121,6 @@ def test_auto_takes_an_accelerator_for_images_only(
         assert choose_device("auto", images=True, dtype=torch.float64).type == "cpu"
         with pytest.raises(HdnnError, match=r"for torch\.float64; use device=.cpu"):
             choose_device("mps", images=True, dtype=torch.float64)
-
-
-def test_a_run_goes_on_elsewhere(tmp_path: Path) -> None:
-    """The device is no part of what a run trains."""
-    config = Config(
-        DataConfig(size=100), ModelConfig(layers=2), TrainingConfig(epochs=2, device="auto")
-    )
-    with pytest.raises(KeyboardInterrupt):
-        Run.create(tmp_path / "run", config).train([interrupt])
-    other = replace(config, training=TrainingConfig(epochs=2, device="cpu"))
-    run = Run.create(tmp_path / "run", other)
-    assert run.config.training.device == "cpu"
-    run.train()
-    assert run.finished
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import Model, image_model
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.build import statistics
 from hdnn.training.distortion import distort
 from tasks import dataset, same
 
@@ -54,8 +53,8 @@ STAGES: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    found = load("digits")
-    return Dataset.from_arrays(found.X[:400], found.y[:400])
+    data = load("digits")
+    return Dataset.from_arrays(data.X[:400], data.y[:400])
 
 
 def classifier(**options: Any) -> Model:
@@ -67,25 +66,11 @@ def classifier(**options: Any) -> Model:
 # --- the trainer ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", ["MS1", "H2"])
-def test_the_papers_network_learns_digits(architecture: str) -> None:
-    found = load("digits")
-    mean, std = statistics(found.X)
-    model = classifier(architecture=architecture, layers=(4,), mean=mean, std=std)
-    Trainer(model, replace(JOINT, epochs=8)).fit(found)
-    accuracy = (model.predict(found.X_test) == found.y_test).double().mean()
-    assert accuracy > 0.95
-
-
-@pytest.mark.parametrize("config", [JOINT, FULL], ids=["paper", "everything"])
-def test_a_resumed_training_ends_with_the_same_bits(
-    config: TrainingConfig, digits: Dataset
-) -> None:
-    options = {} if config is JOINT else STAGES
-    whole, second = (classifier(**options) for _ in range(2))
+def test_resumed_training_ends_with_the_same_bits(digits: Dataset) -> None:
+    whole, second = (classifier(**STAGES) for _ in range(2))
     states: list[Any] = []
-    Trainer(whole, config, [lambda t, e: states.append(t.state)]).fit(digits)
-    Trainer(second, config).fit(digits, resume=states[0])
+    Trainer(whole, FULL, [lambda t, e: states.append(t.state)]).fit(digits)
+    Trainer(second, FULL).fit(digits, resume=states[0])
     assert same(whole, second)
 
 
@@ -114,7 +99,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
         torch.testing.assert_close(trained, p - p.grad)
 
 
-def test_a_training_returns_the_average_that_it_validated(digits: Dataset) -> None:
+def test_returned_weights_are_the_validated_average(digits: Dataset) -> None:
     model = classifier()
     trainer = Trainer(model, replace(JOINT, averaging=0.9, validation=0.2))
     history = trainer.fit(digits)
@@ -126,16 +111,9 @@ def test_a_training_returns_the_average_that_it_validated(digits: Dataset) -> No
     assert not torch.equal(trainer.state["model"]["head.weight"], model.head.weight)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"method": "coordinate"}, "joint"), ({"loop": "compiled"}, "cannot serve")],
-)
-def test_what_images_cannot_be_trained_with(
-    change: dict[str, Any], message: str, digits: Dataset
-) -> None:
-    config = TrainingConfig(**({"method": "joint"} | change))
-    with pytest.raises(HdnnError, match=message):
-        Trainer(classifier(), config).fit(digits)
+def test_coordinate_descent_on_images_raises(digits: Dataset) -> None:
+    with pytest.raises(HdnnError, match="joint"):
+        Trainer(classifier(), TrainingConfig()).fit(digits)
 
 
 # --- distortions ----------------------------------------------------------------------------------
@@ -143,16 +121,16 @@ def test_what_images_cannot_be_trained_with(
 
 def test_distortions_depend_on_seed_and_place_only(digits: Dataset) -> None:
     X = digits.X[:20]
-    found = distort(X, FULL, 3, 7)
+    images = distort(X, FULL, 3, 7)
     torch.manual_seed(99)
-    assert torch.equal(distort(X, FULL, 3, 7), found)
-    assert found.dtype == torch.uint8
+    assert torch.equal(distort(X, FULL, 3, 7), images)
+    assert images.dtype == torch.uint8
     others = [
         distort(X, FULL, 3, 8),
         distort(X, FULL, 4, 7),
         distort(X, replace(FULL, seed=1), 3, 7),
     ]
-    assert all(not torch.equal(other, found) for other in others)
+    assert all(not torch.equal(other, images) for other in others)
 
 
 def test_shifts_are_all_shifts_up_to_the_largest() -> None:
@@ -164,13 +142,10 @@ def test_shifts_are_all_shifts_up_to_the_largest() -> None:
     assert torch.equal(moved.sum((1, 2, 3)), dot.sum((1, 2, 3)))
 
 
-def test_mirror_images() -> None:
+def test_mirrored_images() -> None:
     X = torch.arange(8, dtype=torch.uint8).reshape(1, 1, 2, 4).expand(200, 1, 2, 4)
-    found = distort(X, TrainingConfig(flip=True), 0, 0)
-    kept = [bool(torch.equal(a, b)) for a, b in zip(found, X, strict=True)]
-    turned = [bool(torch.equal(a, b.flip(-1))) for a, b in zip(found, X, strict=True)]
-    assert all(a != b for a, b in zip(kept, turned, strict=True))
-    assert 60 < sum(kept) < 140
+    turned = [torch.equal(a, X[0].flip(-1)) for a in distort(X, TrainingConfig(flip=True), 0, 0)]
+    assert 60 < sum(turned) < 140
 
 
 def test_a_rotation_turns_about_the_center() -> None:
@@ -178,9 +153,9 @@ def test_a_rotation_turns_about_the_center() -> None:
     u, v = torch.meshgrid(torch.arange(33) - 16.0, torch.arange(33) - 16.0, indexing="ij")
     half = ((u.square() + v.square() < 144) & (v > 0)).to(torch.float64)
     X = half.expand(50, 1, 33, 33)
-    found = distort(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
-    angles = torch.atan2((found * u).sum((1, 2)), (found * v).sum((1, 2))).rad2deg()
+    turned = distort(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
+    angles = torch.atan2((turned * u).sum((1, 2)), (turned * v).sum((1, 2))).rad2deg()
     assert float(angles.abs().max()) < 31
     assert float(angles.max()) > 20
     assert float(angles.min()) < -20
-    torch.testing.assert_close(found.sum((1, 2)), X.sum((1, 2, 3)), rtol=0.02, atol=0.0)
+    torch.testing.assert_close(turned.sum((1, 2)), X.sum((1, 2, 3)), rtol=0.02, atol=0.0)

@@ -49,10 +49,8 @@ class Watcher:
 
 
 @every_loop
-@pytest.mark.parametrize(
-    "options", [{}, {"clip": 1e-2}, {"solver": "adam"}, {"schedule": "cosine"}], ids=str
-)
-def test_an_ensemble_is_trained_as_its_members_are(loop: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"clip": 1e-2, "solver": "adam"}], ids=str)
+def test_members_equal_networks_trained_alone(loop: str, options: dict[str, Any]) -> None:
     config = replace(CONFIG, loop=loop, **options)
     network = networks(SEEDS)
     V = train_ensemble(network, *states(3), SEEDS, config)
@@ -67,23 +65,21 @@ def test_an_ensemble_is_trained_as_its_members_are(loop: str, options: dict[str,
 
 
 @needs_kernels
-def test_one_by_one_is_side_by_side_also_for_observers_and_steps_of_their_own() -> None:
+def test_both_loops_show_observers_the_same() -> None:
     steps = torch.linspace(0.1, 0.9, 9).reshape(3, 3)
-    found = []
+    results = []
     for loop in ("compiled", "autograd"):
         network, watcher = networks(SEEDS, T=None, step=steps), Watcher()
         config = replace(CONFIG, loop=loop)
         V = train_ensemble(network, *states(3), SEEDS, config, observer=watcher)
         assert list(watcher.seen) == [0, 3, 6, 9]
         seen = [torch.stack(parts).reshape(3, -1) for parts in watcher.seen.values()]
-        found.append((torch.from_numpy(V), network.K.detach(), torch.stack(seen)))
-    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+        results.append((torch.from_numpy(V), network.K.detach(), torch.stack(seen)))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
 
 
 @needs_kernels
-def test_a_member_that_diverged_keeps_its_weights_until_the_next_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_diverged_member_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """However an epoch is cut into calls of the kernel; one sample of one batch is no number."""
     X, y = states(2)
     X[1, 7] = torch.nan
@@ -98,7 +94,7 @@ def test_a_member_that_diverged_keeps_its_weights_until_the_next_epoch(
 
 
 @every_loop
-def test_a_member_may_diverge_where_that_is_said(loop: str) -> None:
+def test_divergence_of_a_member_raises_unless_allowed(loop: str) -> None:
     X, y = states(2)
     X[1] = torch.nan
     config = replace(CONFIG, loop=loop)
@@ -112,25 +108,20 @@ def test_a_member_may_diverge_where_that_is_said(loop: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "joint"}, "method='coordinate'"),
-        ({"optimizer": "SGD"}, "optimizer='Adam'"),
-        ({"validation": 0.2}, "class weights and validation"),
-        ({"class_weight": "balanced"}, "class weights and validation"),
-        ({"device": "cuda"}, "on the CPU"),
-    ],
+    "options",
+    [{"method": "joint"}, {"optimizer": "SGD"}, {"validation": 0.2}, {"device": "cuda"}],
+    ids=str,
 )
-def test_what_an_ensemble_cannot_be_trained_with(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(HdnnError, match=message):
+def test_settings_of_other_trainings_raise(options: dict[str, Any]) -> None:
+    with pytest.raises(HdnnError, match="method='coordinate' and optimizer='Adam' on the CPU"):
         train_ensemble(networks([0, 1]), *states(2), [0, 1], replace(CONFIG, **options))
 
 
-def test_shapes_and_seeds_that_do_not_fit() -> None:
+def test_shapes_that_do_not_fit_raise() -> None:
     data = moons()
-    with pytest.raises(HdnnError, match="of 2 networks is trained on X"):
+    with pytest.raises(HdnnError, match=r"2 seeds, \(50, 2\) and \(50,\)"):
         train_ensemble(networks([0, 1]), data.X, data.y, [0, 1], CONFIG)
-    with pytest.raises(HdnnError, match="one seed for every network"):
+    with pytest.raises(HdnnError, match="got 2 networks over 4, 1 seeds"):
         train_ensemble(networks([0, 1]), *states(2), [0], CONFIG)
     reference = networks([0, 1], backend="reference")
     with pytest.raises(HdnnError, match="cannot serve"):

@@ -11,11 +11,10 @@ from torch import Tensor
 
 import hdnn
 from catalogue import NAMES, build
-from hdnn.fields import EnergyField, HamiltonianField, Weights
-from hdnn.fields.patterns import STRUCTURES
+from hdnn.fields import EnergyField
 from hdnn.kernels.native import LOSSES
 from hdnn.training import TrainingConfig
-from hdnn.training.objective import data_loss, output_penalty, penalty, smoothness
+from hdnn.training.objective import data_loss, penalty, smoothness
 
 WEIGHT = torch.tensor([1.0, 3.0, 0.0, 2.0, 0.5])
 BINARY = torch.tensor([0, 1, 1, 0, 1])
@@ -29,51 +28,34 @@ def _problem(loss: str) -> tuple[Tensor, Tensor]:
     return values, target
 
 
-def _longhand(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> tuple[float, list]:
-    """sum_i w_i loss_i / sum_i w_i and its gradient, number by number."""
-    total, rows = 0.0, []
+def _longhand(values: Tensor, target: Tensor, weight: Tensor, loss: str) -> float:
+    """sum_i w_i loss_i / sum_i w_i, number by number."""
+    total = 0.0
     for z, t, w in zip(values.tolist(), target.tolist(), weight.tolist(), strict=True):
         if loss == "logistic":
             p = 1 / (1 + math.exp(-z[0]))
-            total -= w * (math.log(p) if t == 1 else math.log(1 - p))
-            rows.append([w * (p - t)])
+            total -= w * math.log(p if t == 1 else 1 - p)
         elif loss == "softmax":
-            shares = [math.exp(v) / sum(math.exp(u) for u in z) for v in z]
-            total -= w * math.log(shares[t])
-            rows.append([w * (p - (k == t)) for k, p in enumerate(shares)])
+            total -= w * math.log(math.exp(z[t]) / sum(math.exp(u) for u in z))
         else:
             total += w * sum((v - u) ** 2 for v, u in zip(z, t, strict=True)) / 2
-            rows.append([w * (v - u) for v, u in zip(z, t, strict=True)])
-    whole = sum(weight.tolist())
-    return total / whole, [[g / whole for g in row] for row in rows]
+    return total / sum(weight.tolist())
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("weight", [torch.ones(5), WEIGHT], ids=["equal", "weighted"])
-def test_values_and_gradients_by_hand(loss: str, weight: Tensor) -> None:
+def test_data_loss_longhand(loss: str, weight: Tensor) -> None:
     values, target = _problem(loss)
-    values.requires_grad_()
-    found = data_loss(values, target, weight, loss)
-    (gradient,) = torch.autograd.grad(found, values)
-    exact, slope = _longhand(values.detach(), target, weight, loss)
-    assert float(found.detach()) == pytest.approx(exact, rel=1e-13)
-    torch.testing.assert_close(gradient, torch.tensor(slope), rtol=1e-12, atol=1e-14)
-    assert torch.autograd.gradcheck(lambda v: data_loss(v, target, weight, loss), values)
+    exact = _longhand(values, target, weight, loss)
+    assert float(data_loss(values, target, weight, loss)) == pytest.approx(exact, rel=1e-13)
 
 
-def test_the_output_penalty_by_hand() -> None:
-    W, mu = torch.tensor([[1.0, -2.0], [3.0, 0.5]], requires_grad=True), torch.tensor([2.0, -1.0])
-    penalty = output_penalty(W, mu)
-    assert float(penalty.detach()) == 1 + 4 + 9 + 0.25 + 4 + 1
-    (gradient,) = torch.autograd.grad(penalty, W)
-    assert gradient.tolist() == [[2.0, -4.0], [6.0, 1.0]]
-
-
-def test_the_penalty_is_both_with_their_factors() -> None:
+def test_penalty_is_both_with_their_factors() -> None:
     net = hdnn.Model(build("H1", layers=4), 2)
     W, mu = torch.randn(2, 4), torch.randn(2)
     config = TrainingConfig(alpha=0.3, alpha_c=0.2)
-    expected = 0.3 * smoothness(net.network) + 0.2 * output_penalty(W, mu)
+    squares = W.square().sum() + mu.square().sum()
+    expected = 0.3 * smoothness(net.network) + 0.2 * squares
     torch.testing.assert_close(penalty(net, W, mu, config), expected)
     nothing = penalty(net, W, mu, TrainingConfig(alpha=0.0, alpha_c=0.0))
     assert float(nothing) == 0
@@ -97,35 +79,11 @@ def _longhand_smoothness(net: hdnn.HamiltonianNetwork) -> float:
 
 def _check_smoothness(net: hdnn.HamiltonianNetwork) -> None:
     assert float(smoothness(net).detach()) == pytest.approx(_longhand_smoothness(net), rel=1e-12)
-    named = dict(net.named_parameters())
-    assert torch.autograd.gradcheck(
-        lambda *given: torch.func.functional_call(
-            _Smoothness(net), {f"net.{k}": v for k, v in zip(named, given, strict=True)}, ()
-        ),
-        tuple(named.values()),
-    )
-
-
-class _Smoothness(torch.nn.Module):
-    """The penalty as a module, so that its parameters can be exchanged."""
-
-    def __init__(self, net: hdnn.HamiltonianNetwork) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self) -> Tensor:
-        return smoothness(self.net)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])
 def test_smoothness_of_every_architecture(name: str) -> None:
     _check_smoothness(build(name, layers=4))
-
-
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_smoothness_of_every_structure(structure: str) -> None:
-    weights = Weights(structure, features=4, layers=3)
-    _check_smoothness(hdnn.HamiltonianNetwork(HamiltonianField("J2", weights), step=0.3))
 
 
 def test_a_skew_parameter_counts_twice() -> None:
@@ -136,19 +94,17 @@ def test_a_skew_parameter_counts_twice() -> None:
     assert float(smoothness(net).detach()) == 0.5 / 2 * 2 * 3.0**2
 
 
-@pytest.mark.parametrize("name", ["H1", "MS1", "MS2"])
 @pytest.mark.parametrize("learn", [False, True])
-def test_every_layer_is_weighed_with_its_own_step(name: str, learn: bool) -> None:
-    _check_smoothness(build(name, layers=4, step=[0.1, 0.4, 0.2, 0.7], learn_steps=learn))
+def test_every_layer_is_weighed_with_its_own_step(learn: bool) -> None:
+    _check_smoothness(build("MS1", layers=4, step=[0.1, 0.4, 0.2, 0.7], learn_steps=learn))
 
 
-@pytest.mark.parametrize("name", ["H1", "MS1"])
-def test_smoothness_of_an_ensemble_is_the_sum_of_its_members(name: str) -> None:
+def test_smoothness_of_an_ensemble_is_the_sum_of_its_members() -> None:
     steps = torch.tensor([[0.1, 0.4, 0.2], [0.5, 0.3, 0.9]])
-    whole = build(name, ensemble=2, step=steps)
+    whole = build("MS1", ensemble=2, step=steps)
     total = 0.0
     for e in range(2):
-        alone = build(name, step=steps[e].tolist())
+        alone = build("MS1", step=steps[e].tolist())
         with torch.no_grad():
             alone.field.weights.theta.copy_(whole.field.weights.theta[e])
             alone.field.weights.beta.copy_(whole.field.weights.beta[e])
@@ -161,14 +117,12 @@ def test_smoothness_of_an_ensemble_is_the_sum_of_its_members(name: str) -> None:
     [
         lambda: build("FCNN", layers=4),
         lambda: build("H1", layers=4, time_invariant=True),
-        lambda: build("MS1", layers=4, time_invariant=True),
         lambda: build("H1", layers=1),
-        lambda: build("H1", layers=0, step=0.1),
         lambda: hdnn.HamiltonianNetwork(
             EnergyField("J1", lambda x, t: x.square().sum(-1), features=2), layers=3, T=1.0
         ),
     ],
-    ids=["FCNN", "time-invariant", "time-invariant MS1", "one layer", "no layers", "energy"],
+    ids=["FCNN", "time-invariant", "one layer", "energy"],
 )
 def test_nothing_to_be_smooth(net: object) -> None:
     assert float(smoothness(net()).detach()) == 0.0

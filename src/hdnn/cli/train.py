@@ -61,10 +61,6 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="With --resume: where the run's data are now.", rich_help_panel=RUN),
-    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
     ] = False,
@@ -90,10 +86,6 @@ def train(
 
     if data_dir is not None:
         os.environ["HDNN_DATA"] = str(data_dir)
-    if data is not None and resume is None:
-        raise HdnnError(
-            "--data goes with --resume; a new run takes its data first: hdnn train DATA"
-        )
     add_assignments(settings, assignments or ())
     if source is not None:
         settings["data"]["source"] = source
@@ -105,7 +97,7 @@ def train(
                 "config.toml has them"
             )
         run = Run.open(resume)
-        run.update(data, **settings["training"])
+        run.update(**settings["training"])
     else:
         prepared = prepare(_config(config, settings))
         run = Run.create(out or _default_folder(prepared.config), prepared.config, overwrite)
@@ -195,7 +187,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 
 def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """What was reached, beside a linear model and a baseline, and what to doubt."""
-    from hdnn.training.diagnosis import convergence_warning, overfitting_warning
+    from hdnn.training.diagnosis import convergence_warning
     from hdnn.training.evaluation import doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
 
@@ -203,8 +195,8 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
     test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
-    found = convergence_warning(model, data, history), overfitting_warning(metrics)
-    warnings = [*filter(None, found), *doubts(evaluate_fully(model, *test), others)]
+    problem = convergence_warning(model, data, history[-1]["loss"]) if history else None
+    warnings = [*filter(None, [problem]), *doubts(evaluate_fully(model, *test), others)]
     if as_json:
         added = {**others, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **metrics, **added})

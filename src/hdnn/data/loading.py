@@ -102,8 +102,8 @@ def _existing(config: DataConfig) -> Path:
         return Path(config.source).expanduser().resolve()
     if config.digest is not None:
         raise HdnnError(
-            f"there is no such file or folder: {config.source[:200]}, the data of this run; say "
-            "where they are now: hdnn train --resume RUN --data PATH"
+            f"there is no such file or folder: {config.source[:200]}, the data of this run; "
+            "if they moved, correct the source in its config.toml"
         )
     source = config.source[:200]
     if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,9 +73,9 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
         Scaler.fit(data.X.double(), data.weight).to(dtype) if config.standardize else None,
         projection=projection,
         task=data.task,
-        classes=_listed(data.classes),
-        feature_names=_listed(data.feature_names),
-        target_names=_listed(data.target_names),
+        classes=data.classes and list(data.classes),
+        feature_names=data.feature_names and list(data.feature_names),
+        target_names=data.target_names and list(data.target_names),
         columns=None if data.encoder is None else data.encoder.to_list(),
     )
 
@@ -86,10 +85,6 @@ def _outputs(data: Dataset) -> int:
     if data.classes is not None:
         return 1 if len(data.classes) == 2 else len(data.classes)
     return math.prod(data.y.shape[1:])
-
-
-def _listed(values: tuple[Any, ...] | None) -> list[Any] | None:
-    return None if values is None else list(values)
 
 
 def _check_weights(count: int) -> None:
@@ -133,13 +128,14 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and spread of every channel of uint8 images, scaled to [0, 1]; exact."""
-    means, spreads = [], []
+    """Mean and standard deviation of every channel of uint8 images, scaled to [0, 1]; exact.
+
+    From the counts of the 256 levels: no copy of the images in floating point is made.
+    """
     levels = torch.arange(256, dtype=torch.float64) / 255
-    for channel in images.unbind(1):
-        shares = torch.bincount(channel.flatten(), minlength=256).double() / channel.numel()
-        mean = float((shares * levels).sum())
-        variance = float((shares * (levels - mean).square()).sum())
-        means.append(mean)
-        spreads.append(variance**0.5 if variance > 0 else 1.0)
-    return tuple(means), tuple(spreads)
+    counts = [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
+    shares = torch.stack(counts).double() / images[:, 0].numel()
+    mean = (shares * levels).sum(1)
+    variance = (shares * (levels - mean[:, None]).square()).sum(1)
+    std = torch.where(variance > 0, variance.sqrt(), 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -20,20 +20,20 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.loops import Batches, Epoch, Loop, Observer
+from hdnn.training.batches import Batches
+from hdnn.training.loops import Epoch, Loop, Observer
 from hdnn.training.output_solver import ITERATIONS, MOST_UNKNOWNS, TOLERANCE
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
-STATE = ("first", "second", "taken", "V")
+STATE = ("first", "second", "adam_steps", "V")
 """What an epoch changes beside the weights: the moments and steps of Adam, the output layers."""
 
 
 def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
-    known = ("Adam", "AdamW") if joint else ("Adam",)
-    if config.optimizer not in known:
+    if config.optimizer not in ("Adam", "AdamW")[: 1 + joint]:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging:
         return "the kernels know no averaging"
@@ -94,7 +94,7 @@ class CompiledTraining:
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros
-        self.taken = np.zeros(E, np.int64)
+        self.adam_steps = np.zeros(E, np.int64)
         joint = config.method == "joint"
         options = native.SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
         patterns = field.weights.pattern, field.weights.bias_pattern
@@ -135,64 +135,65 @@ class CompiledTraining:
         is observed is a call of its own. A network whose loss is not finite keeps its weights
         until the next epoch; its losses are NaN.
         """
-        turns = np.ascontiguousarray(order.numpy())
-        batches = -(-turns.shape[1] // self.batch)
+        rows = np.ascontiguousarray(order.numpy())
+        batches = -(-rows.shape[1] // self.batch)
         losses = np.full((len(self.values), batches, 3), np.nan)
-        places = [number + k / batches for k in range(batches)]
-        rates = np.array([self.config.learning_rate_at(place) for place in places])
+        rates = [self.config.learning_rate_at(number + k / batches) for k in range(batches)]
         numbers = fused.Numbers(self.network.program, self.network.values())
         self._read()
-        kept: dict[int, list[np.ndarray]] = {}  # of networks that are lost
-        at, count = 0, 1
+        lost: dict[int, list[np.ndarray]] = {}
+        at, most = 0, 1
         while at < batches:
-            todo, observed = min(count, batches - at), False
-            if observer is not None:
-                wait = -(number * batches + at) % observer.every
-                observed, todo = wait == 0, min(todo, wait or 1)
-            if observed:
-                self._write()  # what the observer sees are the weights before the step
-            begin = time.perf_counter()
-            losses[:, at : at + todo] = self.training.steps(
+            iteration, count = number * batches + at, min(most, batches - at)
+            wait = count if observer is None else -iteration % observer.every
+            count = min(count, wait or 1)
+            if wait == 0:
+                self._write()  # the observer sees the weights before the step
+            start = time.perf_counter()
+            losses[:, at : at + count] = self.training.steps(
                 numbers.addresses,
-                turns,
+                rows,
                 at,
-                rates[at : at + todo],
-                self.taken,
+                np.array(rates[at : at + count]),
+                self.adam_steps,
                 torch.get_num_threads(),
             )
-            seconds = (time.perf_counter() - begin) / todo
-            self._keep_lost(kept, losses[:, at : at + todo])
-            if observed and observer is not None:
-                chosen = turns[:, at * self.batch : (at + 1) * self.batch]
-                self._show(observer, number * batches + at, chosen)
-            count = max(1, min(2 * count, int(SLICE / max(seconds, 1e-9))))
-            at += todo
+            seconds = (time.perf_counter() - start) / count
+            self._restore_lost(lost, losses[:, at : at + count])
+            if observer is not None and wait == 0:
+                self._show(observer, iteration, rows[:, at * self.batch : (at + 1) * self.batch])
+            # Calls grow from one step, as nobody knows before how long a step takes.
+            most = max(1, min(2 * most, int(SLICE / max(seconds, 1e-9))))
+            at += count
         self._write()
-        return [self._summary(losses[e], turns.shape[1]) for e in range(len(losses))]
+        return [self._summary(losses[e], rows.shape[1]) for e in range(len(losses))]
 
-    def _keep_lost(self, kept: dict[int, list[np.ndarray]], losses: np.ndarray) -> None:
+    def _restore_lost(self, lost: dict[int, list[np.ndarray]], losses: np.ndarray) -> None:
         """Undo what a call did to networks that were lost before it; note those lost in it.
 
         Within a call the kernel sees to that; how an epoch is cut into calls must not show.
+
+        Args:
+            lost: by network, its rows of all arrays; extended in place.
+            losses: of the call.
         """
         arrays = (self.values, *(getattr(self, name) for name in STATE))
-        for e, rows in kept.items():
+        for e, rows in lost.items():
             losses[e] = np.nan
             for array, row in zip(arrays, rows, strict=True):
                 array[e] = row
         for e in np.flatnonzero(~np.isfinite(losses[:, :, 1]).all(1)).tolist():
-            kept.setdefault(e, [array[e].copy() for array in arrays])
+            lost.setdefault(e, [array[e].copy() for array in arrays])
 
-    def _show(self, observer: Observer, iteration: int, chosen: np.ndarray) -> None:
+    def _show(self, observer: Observer, iteration: int, rows: np.ndarray) -> None:
         """Let the observer see an iteration: states of its batch, norms of its gradients."""
-        theta, beta = self.parts[:2]
-        E, layers = len(self.values), theta.shape[-2]
-        squares = self.gradients.astype(np.float64) ** 2
-        first, last = np.cumsum([theta.numel() // E, beta.numel() // E])
-        stacks = squares[:, :first], squares[:, first:last]
-        norms = np.sqrt(sum(stack.reshape(E, layers, -1).sum(-1) for stack in stacks))
-        rows = torch.from_numpy(chosen)
-        states = torch.stack([self.states[e % len(self.states)][r] for e, r in enumerate(rows)])
+        E, layers = len(self.values), self.parts[0].shape[-2]
+        # The gradients of theta and beta come first; both are stacks of layers.
+        sizes = [part.numel() // E for part in self.parts[:2]]
+        theta, beta, _ = np.split(self.gradients.astype(np.float64) ** 2, np.cumsum(sizes), 1)
+        norms = np.sqrt(sum(g.reshape(E, layers, -1).sum(-1) for g in (theta, beta)))
+        batch = torch.from_numpy(rows)
+        states = torch.stack([self.states[e % len(self.states)][r] for e, r in enumerate(batch)])
         if self.network.ensemble is None:
             states, norms = states[0], norms[0]
         observer.observe(iteration, self.network, states, norms)

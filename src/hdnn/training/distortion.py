@@ -49,8 +49,8 @@ def _symmetric(count: int, most: float, generator: torch.Generator) -> Tensor:
 
 
 def _mirrored(count: int, flip: bool, generator: torch.Generator) -> Tensor:
-    chosen = torch.randint(0, 2, (count,), generator=generator, dtype=torch.bool)
-    return chosen if flip else torch.zeros(count, dtype=torch.bool)
+    mirrored = torch.randint(0, 2, (count,), generator=generator, dtype=torch.bool)
+    return mirrored & flip  # drawn in any case: the other numbers do not depend on the setting
 
 
 def _move(images: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:

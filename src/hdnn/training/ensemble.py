@@ -18,8 +18,9 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
+from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledTraining
-from hdnn.training.loops import Batches, Observer
+from hdnn.training.loops import Observer
 from hdnn.training.output_solver import TOLERANCE, Problem, solve, with_ones
 from hdnn.training.trainer import Trainer
 
@@ -68,13 +69,11 @@ def train_ensemble(
     choice = choose(network.program, network.values(), batch, network.backend)
     if config.loop == "compiled" and choice.backend != "fused":
         raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
-    if config.loop == "autograd" or choice.backend != "fused":
-        V = np.zeros((len(seeds), 1, X.shape[-1] + 1))
-        for e, seed in enumerate(seeds):
-            own = replace(config, seed=seed)
-            V[e] = _train_alone(network, e, X[e], target[e], own, observer, may_diverge)
-    else:
-        V = _train_together(network, X, target, seeds, config, observer, may_diverge)
+    together = config.loop != "autograd" and choice.backend == "fused"
+    train = _train_together if together else _train_one_by_one
+    V, diverged = train(network, X, target, seeds, config, observer)
+    if diverged and not may_diverge:
+        raise DivergenceError(f"a network with {network.layers} layers diverged: {diverged[0]}")
     with torch.no_grad():
         Z, options = with_ones(network(X)), SolverOptions("newton", FINAL_ITERATIONS, TOLERANCE)
     weight = np.full(X.shape[1], 1 / X.shape[1])
@@ -88,15 +87,12 @@ def train_ensemble(
 def _check(
     network: HamiltonianNetwork, X: Tensor, y: Tensor, seeds: Sized, config: TrainingConfig
 ) -> None:
-    if network.ensemble != len(seeds) or network.features is None:
+    E, shapes = len(seeds), (tuple(X.shape), tuple(y.shape))
+    if network.ensemble != E or shapes != ((E, y.shape[-1], network.features), X.shape[:2]):
         raise HdnnError(
-            f"an ensemble has one seed for every network, got {len(seeds)} seeds for "
-            f"{network.ensemble or 'no'} networks over features"
-        )
-    if X.shape != (len(seeds), y.shape[-1], network.features) or y.shape != X.shape[:2]:
-        raise HdnnError(
-            f"an ensemble of {len(seeds)} networks is trained on X (E, samples, n) and classes "
-            f"(E, samples), got {tuple(X.shape)} and {tuple(y.shape)}"
+            "an ensemble has E networks over n features, E seeds, X (E, samples, n) and classes "
+            f"(E, samples), got {network.ensemble or 'no'} networks over {network.features}, "
+            f"{E} seeds, {shapes[0]} and {shapes[1]}"
         )
     usual = (config.method, config.optimizer) == ("coordinate", "Adam")
     plain = config.class_weight is None and not config.validation
@@ -112,6 +108,10 @@ def _weights(network: HamiltonianNetwork) -> list[nn.Parameter]:
     return [network.field.weights.theta, network.field.weights.beta]
 
 
+Trained = tuple[np.ndarray, list[str]]
+"""The output layers of the last batches, and what is known of networks that diverged."""
+
+
 def _train_together(
     network: HamiltonianNetwork,
     X: Tensor,
@@ -119,42 +119,39 @@ def _train_together(
     seeds: Sequence[int],
     config: TrainingConfig,
     observer: Observer | None,
-    may_diverge: bool,
-) -> np.ndarray:
-    """Side by side, in the kernels; returns the output layers of the last batches."""
+) -> Trained:
+    """Side by side, in the kernels."""
     data = Batches(X, target.unsqueeze(-1), torch.ones(target.shape))
-    weights = _weights(network)
+    weights, diverged = _weights(network), []
     compiled = CompiledTraining(network, weights, data, config, outputs=1, loss="logistic")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     for number in range(config.epochs):
         orders = [torch.randperm(X.shape[1], generator=source) for source in generators]
         epochs = compiled.epoch(torch.stack(orders), number, observer)
-        if not may_diverge and not all(math.isfinite(epoch.penalized) for epoch in epochs):
-            raise DivergenceError(
-                f"a network with {network.layers} layers diverged in epoch {number + 1}"
-            )
-    return compiled.V
+        if not all(math.isfinite(epoch.penalized) for epoch in epochs):
+            diverged.append(f"the loss is not finite in epoch {number + 1}")
+    return compiled.V, diverged
 
 
-def _train_alone(
+def _train_one_by_one(
     network: HamiltonianNetwork,
-    e: int,
     X: Tensor,
-    y: Tensor,
+    target: Tensor,
+    seeds: Sequence[int],
     config: TrainingConfig,
     observer: Observer | None,
-    may_diverge: bool,
-) -> np.ndarray:
-    """Network e of the ensemble, by the ordinary trainer; returns its output layer."""
-    model = Model(network.member(e), 1)
-    try:
-        trainer = Trainer(model, config, recorder=observer)
-        trainer.fit(Dataset(X, y, X[:0], y[:0], "classification"))
-    except DivergenceError:
-        if not may_diverge:
-            raise
-    with torch.no_grad():
-        for whole, part in zip(_weights(network), _weights(model.network), strict=True):
-            whole[e] = part
-        V: np.ndarray = torch.cat([model.head.weight, model.head.bias[:, None]], 1).numpy()
-    return V
+) -> Trained:
+    """Each by the ordinary trainer."""
+    V, diverged = np.zeros((len(seeds), 1, X.shape[-1] + 1)), []
+    for e, seed in enumerate(seeds):
+        model = Model(network.member(e), 1)
+        trainer = Trainer(model, replace(config, seed=seed), recorder=observer)
+        try:
+            trainer.fit(Dataset(X[e], target[e], X[e, :0], target[e, :0], "classification"))
+        except DivergenceError as error:
+            diverged.append(str(error))
+        with torch.no_grad():
+            for whole, part in zip(_weights(network), _weights(model.network), strict=True):
+                whole[e] = part
+            V[e] = torch.cat([model.head.weight, model.head.bias[:, None]], 1).numpy()
+    return V, diverged

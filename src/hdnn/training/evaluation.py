@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ Array = NDArray[Any]
 CHUNK = 1 << 20
 """Numbers that enter the network at once."""
 MOST_NUMBERS = 4_000_000
-"""A linear model is fitted on so many rows that its table has at most this many numbers."""
+"""In the table that a linear model is fitted to, about: more take long and change little."""
 LARGEST = 1e6
 """Values beyond it, in standardized columns, are slips that no linear solver survives."""
 BINS = 15
 """Of equal width, into which `calibration_error` sorts the samples by confidence."""
+CLASS_FIGURES = ("precision", "recall", "f1", "roc_auc", "average_precision")
+"""The figures of every class, beside its label and its number of samples."""
 SUMMARY = ("samples", "loss", "accuracy", "rmse", "mae", "r2")
 """The figures that a run keeps."""
 
@@ -64,11 +67,7 @@ def evaluate_fully(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
     if loss != "squared":
         outputs = outputs.softmax(1)
     figures = predictions_metrics(model, outputs.numpy(), target.numpy())
-    return {
-        "samples": len(X),
-        "loss": float(data_loss(logits, target, weight, loss)),
-        **figures,
-    }
+    return {"samples": len(X), "loss": float(data_loss(logits, target, weight, loss)), **figures}
 
 
 def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict[str, Any]:
@@ -107,56 +106,47 @@ def classification_metrics(
         samples, precision, recall, f1, roc_auc and average_precision of each; ``confusion``, where
         row i and column j hold the number of samples of class i that were taken for class j.
     """
-    from sklearn.metrics import confusion_matrix, log_loss, precision_recall_fscore_support
+    from sklearn import metrics
 
     numbers = list(range(len(labels)))
     predicted = probabilities.argmax(1)
-    finite = bool(np.isfinite(probabilities).all())
-    by_class = precision_recall_fscore_support(target, predicted, labels=numbers, zero_division=0)
-    areas = [_areas(target == k, probabilities[:, k], finite) for k in numbers]
+    *by_class, counts = metrics.precision_recall_fscore_support(
+        target, predicted, labels=numbers, zero_division=0
+    )
+    areas = np.zeros((len(labels), 2))
+    for k in numbers:
+        is_class, scores = target == k, probabilities[:, k]
+        varies = bool(is_class.any()) and not bool(is_class.all())
+        areas[k, 0] = _figure(metrics.roc_auc_score, is_class, scores, varies)
+        areas[k, 1] = _figure(metrics.average_precision_score, is_class, scores, varies)
     if len(labels) == 2:
-        overall = areas[0] if 2 * np.count_nonzero(target == 0) < len(target) else areas[1]
+        overall = areas[int(2 * np.count_nonzero(target == 0) >= len(target))]
     else:
-        overall = _mean([area[0] for area in areas]), _mean([area[1] for area in areas])
+        overall = np.ma.masked_invalid(areas).mean(0).filled(np.nan)
+    figures = np.column_stack([*by_class, areas]).tolist()
     classes = [
-        {
-            "label": label,
-            "samples": int(count),
-            "precision": float(precision),
-            "recall": float(recall),
-            "f1": float(f1),
-            "roc_auc": area[0],
-            "average_precision": area[1],
-        }
-        for label, precision, recall, f1, count, area in zip(labels, *by_class, areas, strict=True)
+        {"label": label, "samples": int(count), **dict(zip(CLASS_FIGURES, row, strict=True))}
+        for label, count, row in zip(labels, counts, figures, strict=True)
     ]
-    nan = float("nan")
+    log_loss = partial(metrics.log_loss, labels=numbers)
     return {
         "accuracy": float((predicted == target).mean()),
-        "log_loss": float(log_loss(target, probabilities, labels=numbers)) if finite else nan,
-        "roc_auc": overall[0],
-        "average_precision": overall[1],
-        "calibration_error": calibration_error(target, probabilities) if finite else nan,
+        "log_loss": _figure(log_loss, target, probabilities),
+        "roc_auc": float(overall[0]),
+        "average_precision": float(overall[1]),
+        "calibration_error": _figure(calibration_error, target, probabilities),
         "classes": classes,
-        "confusion": confusion_matrix(target, predicted, labels=numbers).tolist(),
+        "confusion": metrics.confusion_matrix(target, predicted, labels=numbers).tolist(),
     }
 
 
-def _areas(is_class: Array, scores: Array, finite: bool) -> tuple[float, float]:
-    """ROC AUC and average precision of one class; NaN where all or none are of the class."""
-    from sklearn.metrics import average_precision_score, roc_auc_score
-
-    if not finite or is_class.all() or not is_class.any():
-        return float("nan"), float("nan")
-    return (
-        float(roc_auc_score(is_class, scores)),
-        float(average_precision_score(is_class, scores)),
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")
+def _figure(
+    metric: Callable[[Array, Array], Any], target: Array, predicted: Array, defined: bool = True
+) -> float:
+    """A metric; NaN if the samples do not define it or a prediction is not finite."""
+    if not defined or not np.isfinite(predicted).all():
+        return float("nan")
+    return float(metric(target, predicted))
 
 
 def calibration_error(target: Array, probabilities: Array) -> float:
@@ -186,17 +176,13 @@ def regression_metrics(target: Array, predicted: Array, names: Sequence[str]) ->
 
 
 def _errors(target: Array, predicted: Array) -> dict[str, float]:
-    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+    from sklearn import metrics
 
-    nan = float("nan")
-    if not np.isfinite(predicted).all():
-        return {"r2": nan, "rmse": nan, "mae": nan}
-    varies = bool((target != target[0]).any())
-    r2 = float(r2_score(target, predicted, multioutput="variance_weighted")) if varies else nan
+    r2 = partial(metrics.r2_score, multioutput="variance_weighted")
     return {
-        "r2": r2,
-        "rmse": float(np.sqrt(mean_squared_error(target, predicted))),
-        "mae": float(mean_absolute_error(target, predicted)),
+        "r2": _figure(r2, target, predicted, defined=bool((target != target[0]).any())),
+        "rmse": _figure(metrics.mean_squared_error, target, predicted) ** 0.5,
+        "mae": _figure(metrics.mean_absolute_error, target, predicted),
     }
 
 
@@ -221,7 +207,9 @@ def references(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    rows = _some_rows(model, X)
+    # A linear model of a large table needs no more rows than these.
+    most = MOST_NUMBERS // model.prepare(X[:1]).numel() + 1
+    rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:most]
     columns, labels = _columns(model, X[rows]), y[rows].numpy()
     classifies = model.task == "classification"
     baseline = DummyClassifier(strategy="prior") if classifies else DummyRegressor()
@@ -244,14 +232,6 @@ def references(
     return figures
 
 
-def _some_rows(model: Model, X: Tensor) -> Tensor:
-    """Rows to fit a linear model on: all, or a random part of a large table."""
-    most = max(1, MOST_NUMBERS // max(1, model.prepare(X[:1]).numel()))
-    if len(X) <= most:
-        return torch.arange(len(X))
-    return torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:most]
-
-
 @torch.no_grad()
 def _columns(model: Model, X: Tensor) -> Array:
     columns = model.prepare(X).flatten(1).double().cpu().numpy()
@@ -265,19 +245,17 @@ def doubts(figures: dict[str, Any], references: dict[str, dict[str, Any]]) -> li
         figures: of the result, as `evaluate_fully` gives them.
         references: as `references` gives them.
     """
-    name, what = ("rmse", "the mean")
+    messages, name, what = [], "rmse", "the mean"
     if "accuracy" in figures:
-        name, what = ("accuracy", "the most frequent class")
-    found = []
+        name, what = "accuracy", "the most frequent class"
     if references:
-        value, least = figures[name], references["baseline"][name]
-        is_better = value > least if name == "accuracy" else value < least
-        if not is_better:
-            found.append(
-                f"{name} {value:.4g} is no better than always predicting {what} ({least:.4g})"
+        value, baseline = figures[name], references["baseline"][name]
+        if not (value > baseline if name == "accuracy" else value < baseline):
+            messages.append(
+                f"{name} {value:.4g} is no better than always predicting {what} ({baseline:.4g})"
             )
     for k, row in enumerate(figures.get("classes", ())):
         if row["samples"] and not any(counts[k] for counts in figures["confusion"]):
             label = str(row["label"])[:40]
-            found.append(f"class {label!r} ({row['samples']} samples) is never predicted")
-    return found
+            messages.append(f"class {label!r} ({row['samples']} samples) is never predicted")
+    return messages

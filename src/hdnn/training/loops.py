@@ -21,12 +21,10 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
+from hdnn.training.batches import Batches
 from hdnn.training.distortion import distort
 from hdnn.training.objective import count_correct, data_loss, loss_name, penalty
 from hdnn.training.output_solver import solve_output
-
-FLOAT16_TINY = 2.0**-24
-"""The least number above 0 in float16."""
 
 
 class Epoch(NamedTuple):
@@ -35,28 +33,6 @@ class Epoch(NamedTuple):
     loss: float
     penalized: float
     accuracy: float | None
-
-
-class Batches(NamedTuple):
-    """The training data, as they enter the model.
-
-    Args:
-        states: what `Model.prepare` gave, ``(samples, n)`` or images ``(samples, C, H, W)``.
-        target: class numbers ``(samples,)`` or values ``(samples, outputs)``.
-        weight: ``(samples,)``.
-    """
-
-    states: Tensor
-    target: Tensor
-    weight: Tensor
-
-    def take(self, chosen: Tensor) -> Batches:
-        """Some samples, by number."""
-        return Batches(*(part[chosen] for part in self))
-
-    def to(self, device: torch.device) -> Batches:
-        """The same on a device; where that is the data's own, nothing is copied."""
-        return Batches(*(part.to(device) for part in self))
 
 
 class Observer(Protocol):
@@ -123,13 +99,13 @@ class AutogradLoop(Loop):
         self.model.train()
         batches = order.split(self.config.batch_size)
         sums, correct = np.zeros(2), 0
-        for k, chosen in enumerate(track(batches, "batches of this epoch")):
+        for k, rows in enumerate(track(batches, "batches of this epoch")):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(number + k / len(batches))
-            plain, penalized, hits = self.gradients(chosen, number, k, len(batches))
+            plain, penalized, hits = self.gradients(rows, number, k, len(batches))
             sums += plain, penalized
             correct += hits
-            if not np.isfinite(penalized):
+            if not np.isfinite(penalized):  # a step would spoil the weights and tell nothing new
                 sums[:] = np.nan
                 break
             self.optimizer.step()
@@ -140,17 +116,17 @@ class AutogradLoop(Loop):
         return Epoch(plain, penalized, None if self.loss == "squared" else correct / len(order))
 
     def gradients(
-        self, chosen: Tensor, number: int, place: int, count: int
+        self, rows: Tensor, number: int, place: int, count: int
     ) -> tuple[float, float, int]:
         """Form the gradients of a batch; returns its loss, the penalized loss and the hits.
 
         Args:
-            chosen: numbers of the samples.
+            rows: numbers of the samples.
             number: of the epoch.
             place, count: the number of the batch in the epoch, and how many there are.
         """
         config, head = self.config, self.model.head
-        batch = self.data.take(chosen)
+        batch = self.data.take(rows)
         # Drawn before the batch is moved, so that a seed means the same on every device.
         batch = batch._replace(states=distort(batch.states, config, number, place))
         states, target, weight = batch.to(head.weight.device)
@@ -158,6 +134,8 @@ class AutogradLoop(Loop):
         out = self.model.hidden(states)
         if not self.joint:
             solve_output(self.model, out.detach(), target, weight, config)
+        # The solved W, mu minimize the objective: its derivative by them is zero, so that they
+        # count as constants.
         W, mu = (part if self.joint else part.detach() for part in (head.weight, head.bias))
         logits = F.linear(out, W, mu)
         plain = data_loss(logits, target, weight, self.loss)
@@ -177,7 +155,9 @@ class AutogradLoop(Loop):
         return {"optimizer": self.optimizer.state_dict()["state"], "average": average}
 
     def restore(self, state: dict[str, Any]) -> None:
-        restore_optimizer(self.optimizer, state["optimizer"])
+        # The groups stay: they have the learning rate, which the schedule sets.
+        saved = {**self.optimizer.state_dict(), "state": copy.deepcopy(state["optimizer"])}
+        self.optimizer.load_state_dict(saved)
         if self.average is not None:
             self.average.restore(state["average"])
 
@@ -185,35 +165,10 @@ class AutogradLoop(Loop):
 def make_optimizer(
     parameters: list[nn.Parameter], config: TrainingConfig, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimizer of a config, by its name in `torch.optim`, in its fused form."""
+    """The optimizer of a config, by its name in `torch.optim`, in its fused form if it has one."""
     kind: Any = getattr(torch.optim, config.optimizer)
-    accepted = inspect.signature(kind).parameters
-    if weight_decay and "weight_decay" not in accepted:
-        raise HdnnError(f"{config.optimizer} has no weight decay; use 0, or another optimizer")
-    wanted = {"fused": True, "weight_decay": weight_decay}
-    options = {name: value for name, value in wanted.items() if name in accepted}
-    optimizer: torch.optim.Optimizer = kind(parameters, lr=config.learning_rate, **options)
-    eps = optimizer.defaults.get("eps")  # Adafactor has two, which it knows to choose by itself
-    half = torch.float16 in {p.dtype for p in parameters}
-    if half and isinstance(eps, float) and eps < FLOAT16_TINY:
-        raise HdnnError(
-            f"{config.optimizer} divides by numbers that are 0 in float16; train in bfloat16 or "
-            "float32, or under torch.autocast in a loop of your own"
-        )
-    return optimizer
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
-    """Put back the entry "state" of an optimizer's `state_dict`."""
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": copy.deepcopy(state)})
-    # Numbers such as NAdam's mu_product have a dtype of their own, which torch rounds to that of
-    # the parameters.
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for place, entries in state.items():
-        held = optimizer.state[parameters[place]]
-        for name, value in entries.items():
-            if isinstance(value, Tensor) and value.ndim == 0:
-                held[name] = value.to(held[name].device, copy=True)
+    fused = {"fused": True} if "fused" in inspect.signature(kind).parameters else {}
+    return kind(parameters, lr=config.learning_rate, weight_decay=weight_decay, **fused)
 
 
 class Average:
@@ -277,12 +232,14 @@ def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     from hdnn.training.compiled import CompiledLoop, obstacle
 
     _check_settings(model, config)
-    reason = "autograd was asked for"
+    reason: str | None = "autograd was asked for"
     if config.loop != "autograd":
-        reason = obstacle(model, data, config) or ""
-    if config.loop == "compiled" and reason:
+        reason = obstacle(model, data, config)
+        if reason is None:
+            return CompiledLoop(model, data, config)
+    if config.loop == "compiled":
         raise HdnnError(f"loop='compiled' cannot serve: {reason}; use loop='auto'")
-    return AutogradLoop(model, data, config) if reason else CompiledLoop(model, data, config)
+    return AutogradLoop(model, data, config)
 
 
 def _check_settings(model: Model, config: TrainingConfig) -> None:

@@ -131,14 +131,14 @@ def newton(problem: Problem, V: Array, iterations: int, tolerance: float) -> int
             V -= step
             return iteration + 1
         for _ in range(LINE_SEARCH):
-            tried = V - length * step
-            new, G, curvature = problem.evaluate(tried)
+            trial = V - length * step
+            new, G, curvature = problem.evaluate(trial)
             if new <= value - 1e-4 * length * descent + 1e-15 * abs(value):
                 break
             length /= 2
         else:  # the decrease is below rounding
             return iteration
-        V[:], value = tried, new
+        V[:], value = trial, new
     return iterations
 
 
@@ -208,20 +208,9 @@ def _factorized(H: Array, ridge: float, G: Array) -> Array:
 
 def _conjugate_gradients(product: Callable[[Array], Array], G: Array) -> Array:
     """S of H S = G, the more exact the nearer the minimum: Newton stays faster than linear."""
-    S, rest = np.zeros_like(G), G.copy()
-    direction, square = rest.copy(), float((rest * rest).sum())
-    first = math.sqrt(square)
-    goal = (min(0.1, math.sqrt(first)) * first) ** 2
-    for _ in range(INNER):
-        image = product(direction)
-        curvature = float((direction * image).sum())
-        if not curvature > 0:
-            break
-        length = square / curvature
-        S += length * direction
-        rest -= length * image
-        before, square = square, float((rest * rest).sum())
-        if square <= goal:
-            break
-        direction = rest + (square / before) * direction
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    H = LinearOperator((G.size, G.size), lambda d: product(d.reshape(G.shape)).ravel(), dtype=float)
+    accuracy = min(0.1, math.sqrt(np.linalg.norm(G)))
+    S = cg(H, G.ravel(), rtol=accuracy, maxiter=INNER)[0].reshape(G.shape)
     return S if S.any() else G

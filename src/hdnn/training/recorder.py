@@ -167,12 +167,12 @@ class Recorder:
             states: ``(batch, .)``, of the batch, as the model's stem takes them.
             gradients: ``(layers,)``, norms of the gradient of the objective, before clipping.
         """
-        layers, asked = network.layers, self.depths
-        depths = spaced_depths(layers, asked) if isinstance(asked, int) else list(asked)
+        layers = network.layers
+        depths = (
+            [*self.depths] if isinstance(self.depths, tuple) else spaced_depths(layers, self.depths)
+        )
         norms = profile(network, self._stem(states[: self.samples]), depths)
-        shown = gradients
-        if len(gradients) == layers:
-            shown = gradients[[depth for depth in depths if depth < layers]]
-        total = float(np.linalg.norm(gradients))
-        epoch = iteration // self._batches + 1
-        self.recordings.append(Recording(epoch, iteration, norms, tuple(shown.tolist()), total))
+        total, epoch = float(np.linalg.norm(gradients)), iteration // self._batches + 1
+        if len(gradients) == layers:  # else layers share their weights, and there is one norm
+            gradients = gradients[[depth for depth in depths if depth < layers]]
+        self.recordings.append(Recording(epoch, iteration, norms, tuple(gradients.tolist()), total))

@@ -1,12 +1,11 @@
-"""What a setting is that was not given: for a planar problem, a table, a set of images.
+"""Defaults that depend on the data: for a planar problem, a table, a set of images.
 
-The only place that says so, for the command line and the estimators alike. How the rules for tables
-were found is told in docs/tables.md.
+This is the only place that has them, for the command line and the estimators alike. docs/tables.md
+explains how the rules for tables were found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,19 +38,23 @@ def resolve(config: Config, data: Dataset) -> Config:
     Raises:
         HdnnError: the settings do not suit these data.
     """
-    known = PROTOCOLS[data.kind]
-    protocol = config.protocol or known[0]
-    if protocol not in known:
-        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, known)
-    given = _given(config.model), _given(config.training)
+    protocols = PROTOCOLS[data.kind]
+    protocol = config.protocol or protocols[0]
+    if protocol not in protocols:
+        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, protocols)
+    model, training = _given(config.model), _given(config.training)
     if data.kind == "images":
         if config.record is not None:
             raise HdnnError("gradients are recorded for tables; see hdnn.analysis.watch for images")
-        model, training = _images(*given, protocol)
+        model, training = _images(model, training, protocol)
     else:
+        for name in ("layers", "width"):
+            if isinstance(model.get(name), tuple):
+                value = shown(model[name])
+                raise HdnnError(f"{name} is one number here, got {value}: lists are for images")
         rules = _planar if data.kind == "planar" else _table
-        model, training = rules(*given, protocol, data)
-        model = _columns(model, data)
+        model, training = rules(model, training, protocol, data)
+        model = {**_column_defaults(model, data), **model}
     return Config(
         data=replace(config.data, source=data.source, digest=data.digest),
         # `replace` sets every field, so that all of them are written to config.toml.
@@ -68,29 +71,19 @@ def _given(settings: Settings) -> Values:
     return {name: getattr(settings, name) for name in settings.given}
 
 
-def _uses_step(model: Mapping[str, Any]) -> bool:
-    return zoo.architecture(model.get("architecture", "H1")).scheme.uses_step
+def _timed(model: Values) -> bool:
+    """Whether T or step are given, or the architecture has no time."""
+    scheme = zoo.architecture(model.get("architecture", "H1")).scheme
+    return "T" in model or "step" in model or not scheme.uses_step
 
 
-def _timed(model: Mapping[str, Any]) -> bool:
-    """Whether T or step are given, or there is no time to give."""
-    return bool({"T", "step"} & model.keys()) or not _uses_step(model)
-
-
-def _columns(model: Values, data: Dataset) -> Values:
-    """What networks over columns have in common."""
-    for name in ("layers", "width"):
-        if isinstance(model.get(name), tuple):
-            raise HdnnError(
-                f"{name} is one number here, got {shown(model[name])}: lists are for images"
-            )
-    features = data.X.shape[1]
-    usual = {
-        "width": default_width(features, model.get("projection", "auto")),
+def _column_defaults(model: Values, data: Dataset) -> Values:
+    """What planar problems and tables have in common."""
+    return {
+        "width": default_width(data.X.shape[1], model.get("projection", "auto")),
         "standardize": data.kind == "table",
         **({} if _timed(model) else {"T": TIME}),
     }
-    return {**usual, **model}
 
 
 # --- planar problems ------------------------------------------------------------------------------
@@ -103,13 +96,12 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
     if training.get("method", "coordinate") != "coordinate":
         return model, training
     row = zoo.architecture(model.get("architecture", "H1"))
-    depth = model.get("layers", ModelConfig().layers)
-    if isinstance(depth, tuple):
-        return model, training
-    usual = run_settings(protocol, data.source, row.name, depth)
+    defaults = run_settings(
+        protocol, data.source, row.name, model.get("layers", ModelConfig().layers)
+    )
     if _timed(model):
-        usual["model"].pop("T", None)
-    return {**usual["model"], **model}, {**usual["training"], **training}
+        defaults["model"].pop("T", None)
+    return {**defaults["model"], **model}, {**defaults["training"], **training}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -158,35 +150,31 @@ def _table(model: Values, training: Values, protocol: str, data: Dataset) -> Pai
         return model, training
     rows, features = len(data.X), data.X.shape[1]
     case = str(model.get("architecture", "H1")), data.task
-    usual: Values = {"layers": TABLE_LAYERS}
-    if model.get("projection") != "off":
-        usual["width"] = table_width(rows, features)
-    else:
-        usual["width"] = default_width(features, "off")
+    defaults: Values = {"layers": TABLE_LAYERS}
+    projected = model.get("projection") != "off"
+    defaults["width"] = table_width(rows, features) if projected else default_width(features, "off")
     if not _timed(model) and case in TABLE_TIMES:
-        usual["T"] = TABLE_TIMES[case]
-    model = {**usual, **model}
-    if isinstance(model["width"], tuple):
-        return model, training
+        defaults["T"] = TABLE_TIMES[case]
+    model = {**defaults, **model}
     even = model["width"] + model["width"] % 2
     # 1 / sqrt(width) keeps K y as large as y.
     model = {"scale": float(even**-0.5), "dtype": _table_dtype(data), **model}
     # Solving the output layer for every batch, as the paper does, overfits small noisy tables.
     training = {"method": "joint", **training}
-    descends = training["method"] == "joint"
-    training = {"schedule": "cosine" if descends else "constant", **training}
+    cosine = training["method"] == "joint"
+    training = {"schedule": "cosine" if cosine else "constant", **training}
     # A step of Adam moves every entry of K alike, so its norm by width times the learning rate.
     rate = RATES[data.task] / even * (STEADY if training["schedule"] == "constant" else 1)
     few = data.task == "classification" and rows < FEW * features
     count = "few" if few else "many"
-    chosen = {
+    rules = {
         "batch_size": rows if rows <= FULL_BATCH[training["method"]] else BATCH,
         "learning_rate": rate,
         "alpha": 1e-3,
         "epochs": EPOCHS[count],
         "alpha_c": ALPHA_C[count],
     }
-    return model, {**chosen, **training}
+    return model, {**rules, **training}
 
 
 def _table_dtype(data: Dataset) -> str:
@@ -247,14 +235,14 @@ IMAGE_PROTOCOLS: dict[str, Pair] = {
 
 
 def _images(model: Values, training: Values, protocol: str) -> Pair:
-    usual = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
-    model = {
-        n: (v,) if n in ("layers", "width") and type(v) is int else v for n, v in model.items()
-    }
+    defaults = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
+    for name in {"layers", "width"} & model.keys():
+        if isinstance(model[name], int):
+            model = {**model, name: (model[name],)}
     plain = model.get("block") == "convolution"  # has no step
     if plain or {"step", "T"} & model.keys():
-        usual.pop("step", None)
-    model = {**usual, **model}
+        defaults.pop("step", None)
+    model = {**defaults, **model}
     if not plain and not _timed(model):
         model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
     return model, {**IMAGE_PROTOCOLS[protocol][1], **training}

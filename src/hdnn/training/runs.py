@@ -1,15 +1,15 @@
 """Runs: a folder that a training can be killed in, resumed in, and used from.
 
 config.toml         all settings
-history.jsonl       a record for every epoch
-gradients.jsonl     recordings of gradients, where they are asked for; see `hdnn.training.recorder`
+history.jsonl       a record for every epoch; if the training diverged, a last line that says why
+gradients.jsonl     recordings of gradients, if asked for; see `hdnn.training.recorder`
 checkpoint          the state after an epoch, replaced atomically
 model.safetensors   the trained model; it is there when the run is finished
-metrics.json        what it reaches on the training data and on the held-out data
+metrics.json        its metrics on the training data and on the held-out data
 
-History and recordings of an epoch are on the disk before a checkpoint that counts them in, and are
-cut back to the checkpoint when a resumed run writes to them: so it gives the same bits as one that
-was never interrupted.
+A resumed run gives the same bits as one that was never interrupted: history and recordings are
+written before the checkpoint that includes them, and lines beyond the checkpoint are dropped when
+the run resumes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import io
 import json
 import os
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,21 +30,20 @@ from filelock import FileLock, Timeout
 
 from hdnn.config import TABLES, Config
 from hdnn.data import Dataset, load
-from hdnn.data.loading import data_digest
-from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic, finite, read_json_lines, sync
+from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
+from hdnn.files import atomic, finite, read_json_lines, write_json_lines
 from hdnn.models import Model, save
 from hdnn.models import load as load_model
 from hdnn.training.build import build
 from hdnn.training.evaluation import evaluate
-from hdnn.training.recorder import Recorder, Recording, read_recordings
+from hdnn.training.recorder import Recorder, read_recordings
 from hdnn.training.resolve import resolve
 from hdnn.training.trainer import Callback, EpochRecord, State, Trainer, load_state
 
 LOCK = ".lock"
-"""The file that a process holds while it trains; it is no part of a run."""
+"""The file that a process holds while it trains."""
 TEMPORARY = ".*.tmp"
-"""What `hdnn.files.atomic` calls its files; killed processes leave them."""
+"""How `hdnn.files.atomic` names its files; a killed process leaves one."""
 
 
 class Prepared(NamedTuple):
@@ -92,12 +92,14 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The settings, with the place where the data are now."""
-        config = Config.from_toml(self.config_file)
-        if config.data.digest is None:
-            return config
-        place = os.path.normpath(self.folder.resolve() / config.data.source)
-        return replace(config, data=replace(config.data, source=place))
+        """The settings."""
+        return Config.from_toml(self.config_file)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the training diverged; None if it did not."""
+        lines = read_json_lines(self.history, _with_epoch)
+        return lines[-1].get("error") if lines else None
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Run:
@@ -119,7 +121,7 @@ class Run:
         Args:
             folder: a new or empty one, or that of a run.
             config: what to train.
-            overwrite: whether a run that is there is replaced.
+            overwrite: whether to replace a run that is there.
 
         Raises:
             HdnnError: something else is there, or the folder cannot be written to.
@@ -132,7 +134,8 @@ class Run:
             if run.config_file.is_file():
                 run._check_same(config)
                 return run
-            if run.folder.exists() and (not run.folder.is_dir() or run._has_content()):
+            # Hidden files may be what a killed process left: its lock, a half-written file.
+            if run.folder.exists() and any(p.name[0] != "." for p in run.folder.iterdir()):
                 raise HdnnError(f"{folder} exists and is not a run; choose an empty or new folder")
             run.folder.mkdir(parents=True, exist_ok=True)
             run._write_config(config)
@@ -149,98 +152,54 @@ class Run:
         if "device" in config.training.given:
             self.update(device=config.training.device)
 
-    def _has_content(self) -> bool:
-        left = {*self.folder.glob(LOCK), *self.folder.glob(TEMPORARY)}
-        return any(path not in left for path in self.folder.iterdir())
-
     def _clear(self) -> None:
-        """Remove what a training wrote, the config last."""
-        earlier = (*self.folder.glob("model-*.safetensors"), *self.folder.glob("metrics-*.json"))
+        """Remove what a training wrote, the config last: without it, the folder is no run."""
         files = self.checkpoint, self.model_file, self.metrics, self.gradients, self.history
-        for path in (*earlier, *files, self.config_file):
+        for path in (*files, self.config_file):
             path.unlink(missing_ok=True)
 
     def _write_config(self, config: Config) -> None:
-        """Write the settings; data that have a digest by their path relative to the folder."""
-        data = config.data
-        if data.digest is not None:
-            try:
-                source = os.path.relpath(data.source, self.folder.resolve())
-            except ValueError:  # two drives of Windows
-                source = data.source
-            data = replace(data, source=Path(source).as_posix())
         with atomic(self.config_file) as temporary:
-            temporary.write_text(replace(config, data=data).to_toml(), encoding="utf-8")
+            temporary.write_text(config.to_toml(), encoding="utf-8")
 
-    def update(
-        self,
-        data: str | os.PathLike[str] | None = None,
-        epochs: int | None = None,
-        device: str | None = None,
-    ) -> None:
-        """Change what may change of a run before it is continued.
+    def update(self, epochs: int | None = None, device: str | None = None) -> None:
+        """Change the settings that may change before a run is continued.
 
-        The model and metrics of a finished run that is extended are kept under the number of their
-        epochs.
+        A finished run with more epochs is unfinished again: its checkpoint is where it goes on,
+        and its model is removed.
 
         Args:
-            data: where the table or folder is now, whose contents are the same.
             epochs: in all; the schedule of the learning rate is that of so many epochs.
             device: where to train.
 
         Raises:
-            HdnnError: the data differ, or there are no more epochs to train.
+            HdnnError: there are no more epochs to train.
         """
-        config = before = self.config
-        training = config.training
-        if data is not None:
-            config = replace(config, data=replace(config.data, source=self._moved(config, data)))
+        config, training = self.config, self.config.training
+        if epochs is not None:
+            if epochs < training.epochs or (epochs == training.epochs and self.finished):
+                raise HdnnError(
+                    f"{self.folder} is a run of {training.epochs} epochs; to extend it, pass more: "
+                    f"--epochs {2 * training.epochs}"
+                )
+            training = replace(training, epochs=epochs)
         if device is not None:
             training = replace(training, device=device)
-        if epochs is not None:
-            self._check_longer(training.epochs, epochs)
-            training = replace(training, epochs=epochs)
-        config = replace(config, training=training)
-        if config == before and data is None:
+        if training == config.training:
             return
         with self.locked():
-            if epochs is not None and self.finished:
-                for path in (self.metrics, self.model_file):  # the model, which says finished, last
-                    if path.exists():
-                        path.replace(path.with_stem(f"{path.stem}-{before.training.epochs}"))
-            self._write_config(config)
-
-    def _moved(self, config: Config, path: str | os.PathLike[str]) -> str:
-        place = Path(path).expanduser().resolve()
-        if config.data.digest is None:
-            raise HdnnError(f"the data of {self.folder} are not a file or folder that could move")
-        if data_digest(place) != config.data.digest:
-            raise HdnnError(f"{path} is not what {self.folder} was trained on: contents differ")
-        return str(place)
-
-    def _check_longer(self, before: int, epochs: int) -> None:
-        if epochs < before or (epochs == before and self.finished):
-            raise HdnnError(
-                f"{self.folder} is a run of {before} epochs; to extend it, pass more: "
-                f"--epochs {2 * before}"
-            )
-        state = self._read_checkpoint()
-        if self.finished and (state is None or state["epoch"] != before):
-            raise HdnnError(
-                f"{self.folder} has no checkpoint of epoch {before} to go on from: it stopped "
-                "early, or the checkpoint was removed; train again"
-            )
+            if training.epochs > config.training.epochs:
+                self.model_file.unlink(missing_ok=True)
+            self._write_config(replace(config, training=training))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process trains in a folder; a killed process leaves no lock."""
+        """Only one process trains in a folder; the system unlocks what a killed process held."""
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(blocking=False)
         except Timeout as error:
             raise HdnnError(f"another process is training in {self.folder}; wait for it") from error
-        except OSError as error:
-            raise HdnnError(f"cannot lock {self.folder}: {error.strerror or error}") from error
         try:
             yield
         finally:
@@ -269,11 +228,11 @@ class Run:
         return load(config.data).to(getattr(torch, config.model.dtype))
 
     def read_gradients(self) -> list[dict[str, Any]]:
-        """The recordings of gradients, as plain values; none where they were not asked for."""
+        """The recordings of gradients, as plain values; none if they were not asked for."""
         return read_recordings(self.gradients)
 
     def load_checkpoint(self, prepared: Prepared) -> Model | None:
-        """The model as of the last checkpoint; None where there is no checkpoint.
+        """The model as of the last checkpoint; None if there is no checkpoint.
 
         Args:
             prepared: of this run; its model gets the weights.
@@ -300,48 +259,46 @@ class Run:
     ) -> dict[str, Any]:
         """Train to the end, from the checkpoint if there is one.
 
-        Interrupted by KeyboardInterrupt, it first writes all of the last whole epoch.
+        KeyboardInterrupt leaves a checkpoint of the last whole epoch.
 
         Args:
-            callbacks: called after every epoch, when the history is written.
+            callbacks: called after every epoch.
             checkpoint_seconds: between checkpoints.
-            prepared: of this run, where the caller has it already; the model is trained in place.
+            prepared: of this run, if the caller has it already; the model is trained in place.
 
         Returns:
-            The metrics on the training part and, where there is one, on the test part.
+            The metrics on the training part and, if there is one, on the test part.
 
         Raises:
+            DivergenceError: the training diverged; the last line of the history says it, too.
             HdnnError: another process trains here, the data have changed, or the disk is full.
         """
-        with self.locked(), _storage(self.folder, StorageError):
-            for stale in self.folder.glob(TEMPORARY):  # what a killed process left half-written
+        with _storage(self.folder, StorageError), self.locked():
+            for stale in self.folder.glob(TEMPORARY):
                 stale.unlink(missing_ok=True)
-            config = self.config
             if prepared is None:
-                prepared = prepare(config)
-                if prepared.config.to_toml() != config.to_toml():
-                    self._write_config(prepared.config)
-            elif not _agrees(config, prepared.config):
-                raise HdnnError(f"{self.folder} holds a run of another config by now; begin again")
+                prepared = prepare(self.config)
+            self._write_config(prepared.config)  # now with the settings that `resolve` chose
             return self._train(prepared, callbacks, checkpoint_seconds)
 
     def _train(
         self, prepared: Prepared, callbacks: Sequence[Callback], seconds: float
     ) -> dict[str, Any]:
         config, data, model = prepared
-        asked = config.record
-        recorder = None if asked is None else Recorder(asked.every, asked.depths, asked.samples)
+        record = config.record
+        recorder = None if record is None else Recorder(record.every, record.depths, record.samples)
         state = self._read_checkpoint()
         log = _Log(self, recorder, seconds, 0 if state is None else state["epoch"])
         trainer = Trainer(model, config.training, [log, *callbacks], recorder)
         try:
             trainer.fit(data, resume=state)
-            log.save(trainer)  # more epochs can continue from it
+            log.save(trainer)  # a run with more epochs continues from it
         except FileFormatError as error:
             raise self._unusable(error) from error
+        except StorageError:  # writing more would fail again
+            raise
         except (KeyboardInterrupt, HdnnError) as error:
-            if not isinstance(error, StorageError):
-                log.save(trainer)
+            log.save(trainer, str(error) if isinstance(error, DivergenceError) else None)
             raise
         metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}
         if len(data.X_test):
@@ -352,10 +309,13 @@ class Run:
         return metrics
 
     def _read_checkpoint(self) -> State | None:
-        """The state after an epoch; None where there is none."""
+        """The state after an epoch; None if there is none."""
         if not self.checkpoint.exists():
             return None
         try:
+            with zipfile.ZipFile(self.checkpoint) as archive:
+                if archive.testzip() is not None:  # torch.load does not look at the checksums
+                    raise ValueError("its checksum is wrong")
             state: State = torch.load(self.checkpoint, weights_only=True)
             if type(state["epoch"]) is not int or state["epoch"] < 0:
                 raise ValueError("its epoch is not a number")
@@ -372,11 +332,10 @@ class Run:
 
 
 class _Log:
-    """Writes history, recordings and checkpoints of a training: a callback of the trainer.
+    """Writes history, recordings and checkpoint, every few seconds: a callback of the trainer.
 
-    Both files only grow, from the line that belongs to the checkpoint on: what a killed process
-    wrote beyond it is cut off by the first line that is appended. So is what an interrupted
-    `append` wrote, as its new ends are noted at last, in one assignment.
+    All three are replaced as a whole. To append lines would be cheaper, but what a killed process
+    half wrote would have to be found and cut off; a history has some kilobytes.
 
     Args:
         run: where to write.
@@ -388,42 +347,32 @@ class _Log:
     def __init__(self, run: Run, recorder: Recorder | None, seconds: float, epoch: int) -> None:
         self.run, self.recorder, self.interval = run, recorder, seconds
         self.last = time.monotonic()
-        files = [run.history, *([] if recorder is None else [run.gradients])]
-        # By file: records of this training that are written, and where the next one begins.
-        self.ends = {path: (0, _end_of_epoch(path, epoch)) for path in files}
+        self.history, self.recordings = (
+            [line for line in lines if line["epoch"] <= epoch]
+            for lines in (read_history(run.history), run.read_gradients())
+        )
 
     def __call__(self, trainer: Trainer, record: EpochRecord) -> None:
-        self.append(trainer)
         if time.monotonic() - self.last >= self.interval:
-            self.checkpoint(trainer)
+            self.save(trainer)
 
-    def save(self, trainer: Trainer) -> None:
-        """Write all of the last whole epoch, wherever the training was interrupted."""
-        if trainer.state is not None:
-            self.append(trainer)
-            self.checkpoint(trainer)
+    def save(self, trainer: Trainer, failure: str | None = None) -> None:
+        """Write all of the last whole epoch, wherever the training was interrupted.
 
-    def append(self, trainer: Trainer) -> None:
-        """Append what is new, up to the last whole epoch."""
-        assert trainer.state is not None
-        recordings = [] if self.recorder is None else self.recorder.recordings
-        ends = {}
-        written: list[Sequence[EpochRecord | Recording]] = [trainer.history, recordings]
-        for path, records in zip(self.ends, written, strict=False):
-            count, end = self.ends[path]
-            new = [r.to_dict() for r in records[count:] if r.epoch <= trainer.state["epoch"]]
-            lines = "".join(json.dumps(line) + "\n" for line in new).encode()
-            with open(path, "ab") as file:
-                file.truncate(end)
-                file.write(lines)
-            ends[path] = count + len(new), end + len(lines)
-        self.ends = ends
-
-    def checkpoint(self, trainer: Trainer) -> None:
-        """Write the state; what it counts in is on the disk before it."""
-        for path in self.ends:
-            sync(path)
-        content = io.BytesIO()  # of which a full disk makes an OSError
+        Args:
+            trainer: of the run.
+            failure: why the epoch after it diverged.
+        """
+        if trainer.state is None:
+            return
+        epoch = trainer.state["epoch"]
+        history = [r.to_dict() for r in trainer.history if r.epoch <= epoch]
+        error = [] if failure is None else [{"epoch": epoch + 1, "error": failure}]
+        write_json_lines(self.run.history, [*self.history, *history, *error])
+        if self.recorder is not None:
+            new = [r.to_dict() for r in self.recorder.recordings if r.epoch <= epoch]
+            write_json_lines(self.run.gradients, [*self.recordings, *new])
+        content = io.BytesIO()  # torch.save turns a full disk into a RuntimeError
         torch.save(trainer.state, content)
         with atomic(self.run.checkpoint) as temporary:
             temporary.write_bytes(content.getbuffer())
@@ -431,21 +380,6 @@ class _Log:
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def _end_of_epoch(path: Path, epoch: int) -> int:
-    """The bytes of the lines that belong to epochs up to this one.
-
-    Raises:
-        FileFormatError: a line cannot be read.
-    """
-    kept, end = sum(line["epoch"] <= epoch for line in read_history(path)), 0
-    for line in path.read_bytes().splitlines(keepends=True) if kept else ():
-        kept -= bool(line.strip())  # blank lines are no records
-        if kept < 0:
-            break
-        end += len(line)
-    return end
 
 
 def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:
@@ -456,23 +390,23 @@ def _with_epoch(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """The epoch records of a history; none where there is no file."""
-    return read_json_lines(path, _with_epoch)
+    """The epoch records of a history; none if there is no file."""
+    return [line for line in read_json_lines(path, _with_epoch) if "error" not in line]
 
 
 def _agrees(stored: Config, wanted: Config) -> bool:
-    """Whether all settings that are given in one config are those of a run.
+    """Whether the settings given in ``wanted`` are those of a stored config.
 
-    Where the data are and where it is trained does not count: what the data are, their digest
-    says, and the device changes no more than rounding.
+    Where the data are and where to train does not count: the digest says what the data are, and
+    the device changes no more than rounding.
     """
     places = {"device"} | ({"source"} if wanted.data.digest is not None else set())
     for name in TABLES:
         mine, other = getattr(stored, name), getattr(wanted, name)
-        if (mine is None) != (other is None):
-            return False
-        given = set() if other is None else other.given - places
-        if any(getattr(mine, key) != getattr(other, key) for key in given):
+        if mine is None or other is None:
+            if mine is not other:
+                return False
+        elif any(getattr(mine, key) != getattr(other, key) for key in other.given - places):
             return False
     return True
 

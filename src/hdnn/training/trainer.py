@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from hdnn.config import TrainingConfig
-from hdnn.data import Dataset, holdout
-from hdnn.errors import DivergenceError, FileFormatError, HdnnError
+from hdnn.data import Dataset
+from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
-from hdnn.training.diagnosis import divergence, explain
+from hdnn.training.batches import Batches, split
+from hdnn.training.diagnosis import check_divergence
 from hdnn.training.evaluation import logits_of
-from hdnn.training.loops import Batches, Observer, make_loop
+from hdnn.training.loops import Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
 from hdnn.training.output_solver import solve_output
 from hdnn.training.recorder import Recorder
@@ -69,24 +70,23 @@ Callback = Callable[["Trainer", EpochRecord], None]
 class Trainer:
     """Trains a model on data in memory.
 
-    The targets of a regression are standardized for the training; before and after it, the model
-    predicts them in their own units. While it trains, the model is on the device of the config;
-    then it is back where it was. Data stay on the CPU, their batches are moved; the order of
-    samples and all random changes of images are drawn on the CPU, so that a seed means the same on
-    every device.
+    The targets of a regression are standardized during training; before and after, the model
+    predicts them in their own units. During training the model is on the device of the config,
+    and afterwards back where it was. Data stay on the CPU, and batches are moved. The order of
+    samples and the distortions of images are drawn on the CPU: a seed means the same on every
+    device.
 
     Args:
-        model: what is trained, in place.
-        config: how.
-        callbacks: called with the trainer and the epoch's record after every epoch; one that sets
-            ``trainer.stopped = True`` ends the training there.
-        recorder: looks at gradients on the way; it changes nothing.
+        model: trained in place.
+        config: how to train; the default is the paper's planar protocol.
+        callbacks: called with the trainer and the record of the epoch after every epoch; one that
+            sets ``trainer.stopped = True`` ends the training there.
+        recorder: records gradients during training; it changes nothing.
 
     Attributes:
         history: a record for every epoch of the last `fit`.
-        state: all that resuming needs, as of the last whole epoch (or of the beginning). It is
-            replaced by one assignment, after `history` has the epoch: whatever interrupts a
-            training finds a whole one. Its keys "epoch" and "seconds" are for people.
+        state: all that resuming needs, as of the last whole epoch (or of the beginning). Its keys
+            "epoch" and "seconds" are for people.
         stopped: set by a callback.
 
     >>> import hdnn
@@ -117,9 +117,9 @@ class Trainer:
         """Train, epoch by epoch.
 
         Args:
-            data: the training part is what is trained on; a share of it is held out and watched,
-                where the config says so. Numbers are converted to the model's precision.
-            resume: the `state` of an earlier training of the same model and data, to go on from.
+            data: its training part is used; a share of it is held out for validation, if the
+                config says so. Numbers are converted to the model's precision.
+            resume: the `state` of an earlier training of the same model and data, to continue.
 
         Returns:
             The history, a record for every epoch.
@@ -135,118 +135,49 @@ class Trainer:
         device = choose_device(config.device, model.stem.takes_images, model.head.weight.dtype)
         self._generator = torch.Generator().manual_seed(config.seed)
         try:
-            model.to(CPU)
-            with torch.no_grad():
-                target, self._scale = self._target(data)
-                batches, watched = self._parts(data, target)
+            train, validation, self._scale = split(model.to(CPU), data, config)
             with _standard_units(model, self._scale):
-                model.to(device)
-                self.loop = make_loop(model, batches, config)
+                self.loop = make_loop(model.to(device), train, config)
                 self.loop.observer = self.recorder
                 if isinstance(self.recorder, Recorder):
-                    self.recorder.start(model, -(-len(batches.states) // config.batch_size))
+                    self.recorder.start(model, -(-len(train.states) // config.batch_size))
                 if resume is None:
-                    self.state = self._take(0, 0.0)
+                    self.state = self._take_state(0, 0.0)
                 else:
                     self._restore(resume)
-                self._run(batches, watched)
+                self._run(train, validation)
                 self._set_final_weights()
         finally:
             model.to(home)
         return self.history
 
-    def _run(self, data: Batches, watched: Batches | None) -> None:
+    def _run(self, train: Batches, validation: Batches | None) -> None:
+        """The epochs, from that of the state on."""
         assert self.state is not None
-        begin = time.perf_counter() - self.state["seconds"]
+        start = time.perf_counter() - self.state["seconds"]
         for number in range(self.state["epoch"], self.config.epochs):
-            if self._patience_is_over(number):
+            if self.stopped or self._patience_is_over(number):
                 break
-            order = torch.randperm(len(data.states), generator=self._generator)
+            order = torch.randperm(len(train.states), generator=self._generator)
             epoch = self.loop.epoch(order, number)
-            last = number + 1 == self.config.epochs
-            trouble = divergence(self.model, epoch, self.state["loss"], last)
-            if trouble is not None:
-                good = self.state["model"]
-                raise DivergenceError(explain(trouble, self.model, good, data, self.config, number))
-            loss, accuracy = (None, None) if watched is None else self._measure(watched)
+            check_divergence(self.model, epoch, self.state, train.states, self.config)
+            loss, accuracy = (None, None) if validation is None else self._measure(validation)
             record = EpochRecord(
-                number + 1,
-                *epoch,
-                self.config.learning_rate_at(number),
-                time.perf_counter() - begin,
-                loss,
-                accuracy,
+                epoch=number + 1,
+                loss=epoch.loss,
+                penalized=epoch.penalized,
+                accuracy=epoch.accuracy,
+                learning_rate=self.config.learning_rate_at(number),
+                seconds=time.perf_counter() - start,
+                validation_loss=loss,
+                validation_accuracy=accuracy,
             )
             self.history.append(record)
             self._note_best(record)
-            self.state = self._take(number + 1, record.seconds, epoch.loss)
+            # One assignment: an interrupt finds the state of this epoch, or that of the last one.
+            self.state = self._take_state(number + 1, record.seconds, epoch.loss)
             for callback in self.callbacks:
                 callback(self, record)
-            if self.stopped:
-                break
-
-    # --- data -------------------------------------------------------------------------------------
-
-    def _target(self, data: Dataset) -> tuple[Tensor, Scaler | None]:
-        """Class numbers, or standardized values ``(samples, outputs)`` and what scaled them."""
-        model, y = self.model, data.y
-        if len(data.X) == 0 or len(data.X) != len(y):
-            raise HdnnError(f"X and y need as many rows, at least one, got {len(data.X)}, {len(y)}")
-        if model.task == "regression":
-            values = y.double().reshape(len(y), -1)
-            if values.shape[1] != model.head.out_features:
-                raise HdnnError(
-                    f"the model has {model.head.out_features} outputs, y {values.shape[1]} columns"
-                )
-            if not bool(values.isfinite().all()):
-                raise HdnnError("the targets of a regression are finite numbers; y has others")
-            scale = Scaler.fit(values, data.weight)
-            return scale(values).to(model.head.weight.dtype), scale
-        classes = max(2, model.head.out_features)
-        if y.ndim != 1 or y.is_floating_point():
-            raise HdnnError(f"class numbers are integers (samples,), got {tuple(y.shape)}")
-        if int(y.min()) < 0 or int(y.max()) >= classes:
-            raise HdnnError(
-                f"class numbers are 0 to {classes - 1} for this model, got {int(y.min())} to "
-                f"{int(y.max())}"
-            )
-        return y, None
-
-    def _parts(self, data: Dataset, target: Tensor) -> tuple[Batches, Batches | None]:
-        """What is trained on, and what is held out and watched."""
-        model, config = self.model, self.config
-        X = data.X if model.stem.takes_images else data.X.to(model.head.weight.dtype)
-        whole = Batches(model.prepare(X), target, self._weights(data))
-        if not bool((whole.weight > 0).all()):  # a sample of weight 0 is no sample
-            whole = whole.take(whole.weight > 0)
-        if not config.validation:
-            return whole, None
-        labels = whole.target if model.task == "classification" else None
-        kept, held = holdout(len(whole.states), config.validation, config.seed, labels)
-        return whole.take(kept), whole.take(held)
-
-    def _weights(self, data: Dataset) -> Tensor:
-        dtype, target = self.model.head.weight.dtype, data.y
-        weight = torch.ones(len(target), dtype=dtype)
-        if data.weight is not None:
-            weight = data.weight.to(dtype)
-            good = weight.shape == (len(target),)
-            if not good or not bool(((weight >= 0) & weight.isfinite()).all() & weight.any()):
-                raise HdnnError("sample weights are one nonnegative number a row, not all zero")
-        given = self.config.class_weight
-        if given is None:
-            return weight
-        if self.model.task != "classification":
-            raise HdnnError("class_weight is for classification")
-        classes = max(2, self.model.head.out_features)
-        if given == "balanced":
-            counts = torch.bincount(target, weights=weight.double(), minlength=classes)
-            factors = weight.double().sum() / (classes * counts.clamp_min(1e-300))
-        else:
-            factors = torch.tensor(given, dtype=torch.float64)
-            if len(factors) != classes:
-                raise HdnnError(f"class_weight has {len(factors)} entries for {classes} classes")
-        return weight * factors.to(dtype)[target]
 
     # --- after an epoch ---------------------------------------------------------------------------
 
@@ -302,7 +233,7 @@ class Trainer:
 
     # --- state ------------------------------------------------------------------------------------
 
-    def _take(self, epoch: int, seconds: float, loss: float | None = None) -> State:
+    def _take_state(self, epoch: int, seconds: float, loss: float | None = None) -> State:
         scale = None if self._scale is None else self._scale.state_dict()
         state: State = _copy(
             {
@@ -332,11 +263,11 @@ class Trainer:
         self.state = state
 
 
-def choose_device(asked: str, images: bool, dtype: torch.dtype) -> torch.device:
+def choose_device(name: str, images: bool, dtype: torch.dtype) -> torch.device:
     """The device that a training asks for.
 
     Args:
-        asked: "cpu", "cuda", "mps", or "auto": an accelerator for images, if there is one. Planar
+        name: "cpu", "cuda", "mps", or "auto": an accelerator for images, if there is one. Planar
             networks and tables stay on the CPU, where whole epochs run in compiled code.
         images: whether the model takes images.
         dtype: of the model.
@@ -352,14 +283,14 @@ def choose_device(asked: str, images: bool, dtype: torch.dtype) -> torch.device:
         available.append("cuda")
     if torch.backends.mps.is_available() and dtype != torch.float64:  # which it does not have
         available.append("mps")
-    if asked == "auto":
+    if name == "auto":
         return torch.device(available[-1] if images else "cpu")
-    if asked not in available:
+    if name not in available:
         raise HdnnError(
-            f"device={asked!r} is not available to this installation of torch for {dtype}; use "
+            f"device={name!r} is not available to this installation of torch for {dtype}; use "
             f"device={available[-1]!r}"
         )
-    return torch.device(asked)
+    return torch.device(name)
 
 
 def load_state(model: Model, state: State) -> None:

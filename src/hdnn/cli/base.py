@@ -44,7 +44,7 @@ USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
 
 SOON = 0.5
-"""Seconds after which a step that is not over gets a bar."""
+"""Seconds after which a step that is not over gets a bar: a shorter one would only flicker."""
 
 console = Console()
 errors = Console(stderr=True)
@@ -68,11 +68,11 @@ class _Main(TyperGroup):
         return _without_types(super().get_params(ctx))
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        found: Any = super().get_command(ctx, name)
-        if found is not None:
-            for command in (found, *getattr(found, "commands", {}).values()):
-                _without_types(command.get_params(ctx))
-        return found
+        command: Any = super().get_command(ctx, name)
+        if command is not None:
+            for each in (command, *getattr(command, "commands", {}).values()):
+                _without_types(each.get_params(ctx))
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -98,8 +98,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         say(f"hdnn {metadata.version('hdnn')}")
         raise typer.Exit
 
@@ -158,13 +158,13 @@ def _wrapped(text: str, where: Console, indent: int = 2) -> str:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: names to the left, numbers to the right; labels are no markup."""
+    """A table and an empty line: names to the left, numbers to the right; labels are no markup."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for k, title in enumerate(header):
         table.add_column(Text(title), justify="right" if k else "left", no_wrap=console.width >= 60)
     for row in rows:
         table.add_row(*map(Text, row))
-    console.print(table)
+    console.print(table, "")
 
 
 def emit(record: Any) -> None:

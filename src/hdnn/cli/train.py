@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import INTERRUPTED, USE, app, emit, errors, note_kernels, say, warn
-from hdnn.cli.evaluate import show_references
+from hdnn.cli.evaluate import REFERENCES, show_warnings
 from hdnn.cli.flags import Tables, add_assignments, with_settings
 from hdnn.config import Config, read_toml
 from hdnn.errors import HdnnError
@@ -23,6 +22,11 @@ if TYPE_CHECKING:
     from hdnn.training.trainer import EpochRecord, Trainer
 
 RUN = "Run"
+FIGURES = {
+    **{"loss": "loss", "log_loss": "loss", "accuracy": "accuracy"},
+    **{"rmse": "rmse", "mae": "mae", "r2": "r2"},
+}
+"""Metrics that the last lines show, and their names; the loss of a classifier is its log loss."""
 
 
 @app.command(rich_help_panel=USE)
@@ -68,19 +72,9 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
     ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of downloaded data sets (default: HDNN_DATA, or the cache).",
-            rich_help_panel="Data",
-        ),
-    ] = None,
     checkpoint_seconds: Annotated[
         float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUN)
     ] = 5.0,
-    report: Annotated[
-        bool, typer.Option("--report", help="Also write a report page.", rich_help_panel=RUN)
-    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
     ] = False,
@@ -88,8 +82,6 @@ def train(
     """Train on a table, images, or a data set by name."""
     from hdnn.training.runs import Run, prepare, read_history
 
-    if data_dir is not None:
-        os.environ["HDNN_DATA"] = str(data_dir)
     if data is not None and resume is None:
         raise HdnnError(
             "--data goes with --resume; a new run takes its data first: hdnn train DATA"
@@ -112,7 +104,10 @@ def train(
         for note in prepared.data.notes:
             warn(f"note: {note}")
     if run.finished:
-        _say_finished(run, as_json)
+        if as_json:
+            emit({"run": str(run.folder), "finished": True})
+        else:
+            say(f"{run.folder} is finished; nothing to do")
         return
     note_kernels()
     if prepared is None:
@@ -122,13 +117,12 @@ def train(
         progress = _Progress(len(read_history(run.history)), epochs, quiet=as_json)
         metrics = run.train([progress], checkpoint_seconds, prepared)
         progress.show(epochs)  # also where it stopped early
-    _tell(run, prepared, metrics, as_json)
-    if report:
-        from hdnn.reports import report_of_run
-
-        report_of_run(run.folder).save(run.folder / "report.html")
+    _show_results(run, prepared, metrics, as_json)
     if not as_json:
-        _say_next(run, report)
+        folder = shlex.quote(str(run.folder))
+        say(f"saved in {run.folder}. Next:")
+        say(f"  hdnn report {folder}        # a page about it")
+        say(f"  hdnn predict {folder} DATA  # predictions for new data")
 
 
 def _unfit(settings: Tables) -> bool:
@@ -172,13 +166,6 @@ def _default_folder(config: Config) -> Path:
     )
 
 
-def _say_finished(run: Run, as_json: bool) -> None:
-    if as_json:
-        emit({"run": str(run.folder), "finished": True})
-    else:
-        say(f"{run.folder} is finished; nothing to do")
-
-
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
     """A termination is an interruption, which leaves a checkpoint; either is told."""
@@ -193,8 +180,8 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
-    """What was reached, beside a linear model and a baseline, and what to doubt."""
+def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
+    """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning, overfitting_warning
     from hdnn.training.evaluation import doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
@@ -203,31 +190,19 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
     test = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
-    found = convergence_warning(model, data, history), overfitting_warning(metrics)
-    warnings = [*filter(None, found), *doubts(evaluate_fully(model, *test), others)]
+    training = convergence_warning(model, data, history), overfitting_warning(metrics)
+    warnings = [*filter(None, training), *doubts(evaluate_fully(model, *test), others)]
     if as_json:
-        added = {**others, "warnings": warnings}
-        emit({"run": str(run.folder), "finished": True, **metrics, **added})
+        result = {**metrics, **others, "warnings": warnings}
+        emit({"run": str(run.folder), "finished": True, **result})
         return
-    for part, values in metrics.items():
-        figures = ", ".join(
-            f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float)
-        )
-        say(f"{part:8}  {figures}  ({values['samples']} samples)")
-    show_references(others, warnings)
-
-
-def _say_next(run: Run, reported: bool) -> None:
-    """What to do with a finished run."""
-    folder = shlex.quote(str(run.folder))
-    steps = {
-        f"open {folder}/report.html" if reported else f"hdnn report {folder}": "a page about it",
-        f"hdnn predict {folder} DATA": "predictions for new data",
-    }
-    width = max(map(len, steps))
-    say(f"saved in {run.folder}. Next:")
-    for command, purpose in steps.items():
-        say(f"  {command:{width}}  # {purpose}")
+    for name in ("train", "test", *REFERENCES):
+        values = metrics.get(name) or others.get(name, {})
+        figures = [f"{FIGURES[k]} {values[k]:.4f}" for k in FIGURES if k in values]
+        samples = f"  ({values['samples']} samples)" if "samples" in values else ""
+        if values:
+            say(f"{name:8}  {', '.join(figures)}{samples}")
+    show_warnings(warnings)
 
 
 class _Progress:

@@ -21,7 +21,7 @@ from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.reports import words
-from hdnn.reports.slider import slider
+from hdnn.reports.slider import evenly, slider
 from hdnn.training.evaluation import evaluate_fully, logits_of, references
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ def chart(label: str, width: float = 6.4, height: float = 2.9) -> tuple[Axes, An
     """An axis, and a function that gives what is drawn on it as a part of the page."""
     figure = plots.new_figure(width, height)
     return figure.subplots(), lambda: Markup(plots.inline_svg(figure, label))
-
-
-def evenly(data: Tensor, most: int) -> Tensor:
-    """At most so many samples, evenly chosen."""
-    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
 
 
 # --- how well it does -----------------------------------------------------------------------------
@@ -227,7 +222,7 @@ def flow(material: Material) -> Section:
     model = material.model
     if model is None or not any(net.layers for net in model.networks):
         return None
-    shown = slider(material.models, material.X, material.y)
+    shown = slider(list(material.models.values()), material.X, material.y)
     figure = plots.strip_figure(
         dict(zip(map(words.wrapped, material.models), shown.flows, strict=True)), shown.numbers
     )

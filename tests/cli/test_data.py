@@ -15,7 +15,7 @@ def test_every_data_set_is_listed_once_and_trains_by_name() -> None:
 
 
 def test_only_remote_data_sets_are_fetched() -> None:
-    fails(2, ("data", "fetch", "digits"), "needs no fetching", "mnist")
+    fails(2, ("data", "fetch", "digits"), "data set to fetch", "mnist")
     fails(2, ("data", "fetch", "mnits"), "did you mean 'mnist'")
 
 

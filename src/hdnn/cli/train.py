@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 import signal
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from hdnn.training.runs import Prepared, Run
     from hdnn.training.trainer import EpochRecord, Trainer
 
-RUN = "Run"
+run_option = functools.partial(typer.Option, rich_help_panel="Run")
 FIGURES = {
     **{"loss": "loss", "log_loss": "loss", "accuracy": "accuracy"},
     **{"rmse": "rmse", "mae": "mae", "r2": "r2"},
@@ -50,34 +51,18 @@ def train(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="TOML file with tables data, model, training; flags override it.",
-            rich_help_panel=RUN,
-        ),
+        run_option(help="TOML file with tables data, model, training; flags override it."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder to write.", rich_help_panel=RUN)
-    ] = None,
+    out: Annotated[Path | None, run_option(help="Run folder to write.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(
-            help="Resume a run. To extend a finished run, also pass --epochs.",
-            rich_help_panel=RUN,
-        ),
+        Path | None, run_option(help="Resume a run. To extend a finished run, also pass --epochs.")
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(help="With --resume: where the run's data are now.", rich_help_panel=RUN),
+        Path | None, run_option(help="With --resume: where the run's data are now.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
-    ] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUN)
-    ] = 5.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
-    ] = False,
+    overwrite: Annotated[bool, run_option("--overwrite", help="Replace the run in --out.")] = False,
+    checkpoint_seconds: Annotated[float, run_option(help="Seconds between checkpoints.")] = 5.0,
+    as_json: Annotated[bool, run_option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train on a table, images, or a data set by name."""
     from hdnn.training.runs import Run, prepare, read_history
@@ -126,7 +111,7 @@ def train(
 
 
 def _unfit(settings: Tables) -> bool:
-    """Whether settings are given that a run has had from its beginning."""
+    """Whether there are settings that a run keeps from its beginning."""
     return "protocol" in settings or any(
         values and (table != "training" or not {*values} <= {"epochs", "device"})
         for table, values in settings.items()
@@ -158,17 +143,16 @@ def _config(path: Path | None, flags: Tables) -> Config:
 
 
 def _default_folder(config: Config) -> Path:
-    layers = config.model.layers
-    depth = layers if isinstance(layers, int) else "-".join(map(str, layers))
+    """Such as runs/iris-H1-8-0: data, architecture, layers and seed."""
     model = config.model
-    return Path("runs") / (
-        f"{Path(config.data.source).stem}-{model.architecture}-{depth}-{model.seed}"
-    )
+    layers = (model.layers,) if isinstance(model.layers, int) else model.layers
+    parts = Path(config.data.source).stem, model.architecture, *layers, model.seed
+    return Path("runs") / "-".join(map(str, parts))
 
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """A termination is an interruption, which leaves a checkpoint; either is told."""
+    """SIGTERM, like Ctrl-C, leaves a checkpoint; a message says how to resume."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -206,7 +190,7 @@ def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json
 
 
 class _Progress:
-    """Tells after every epoch: the progress bar on a terminal, a line now and then elsewhere."""
+    """After every epoch, moves the progress bar; ten lines in all show loss and accuracy."""
 
     def __init__(self, done: int, epochs: int, quiet: bool) -> None:
         from hdnn.progress import Meter

@@ -193,17 +193,15 @@ def _layers(count: int) -> str:
     return f"{count:,} layer{'s' if count != 1 else ''}"
 
 
-def certificate(found: Certificate) -> str:
-    """The certificate in a sentence."""
-    applies = [check for check in found.checks if check.holds is not None]
-    failed = len(found.failed)
-    where = f"checked on {found.samples:,} samples in float64"
-    if not failed:
-        return f"All {len(applies)} statements of the theory that apply here hold ({where})."
-    return (
-        f"Of the {len(applies)} statements of the theory that apply here, {len(applies) - failed} "
-        f"hold and {failed} {'does' if failed == 1 else 'do'} not ({where})."
-    )
+def certificate(result: Certificate) -> str:
+    """The certificate in a sentence: a premise that is not met breaks nothing, a theorem would."""
+    applies = sum(check.holds is not None for check in result.checks)
+    violated = sum(check.proved for check in result.failed)
+    unmet = len(result.failed) - violated
+    text = f"Of the {applies} statements that apply here, {applies - unmet - violated} hold"
+    text += f", {violated} fail" if violated else ""
+    text += f", and the network does not meet {unmet}, which are not proved" if unmet else ""
+    return f"{text} (checked on {result.samples:,} samples in float64)."
 
 
 def projection(moving: Flow, shown: int, total: int) -> str:

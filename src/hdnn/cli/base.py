@@ -38,7 +38,7 @@ from hdnn.files import finite
 from hdnn.progress import listening, logger, note
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
-"""Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
+"""Exit codes: the work failed; the request cannot be met as it is; Ctrl-C."""
 _FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError
 USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
@@ -83,7 +83,7 @@ class _Main(TyperGroup):
 
 
 def _without_types(parameters: Any) -> Any:
-    """Parameters of which flags show no type in the help, where typer writes `<bool>`."""
+    """Parameters whose flags show no type in the help: typer would write `<bool>`."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -98,8 +98,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(show: bool) -> None:
+    if show:
         say(f"hdnn {metadata.version('hdnn')}")
         raise typer.Exit
 
@@ -128,24 +128,24 @@ class _LogLines(logging.Handler):
 
 
 def say(text: str, indent: int = 2) -> None:
-    """A line for people; where it is broken, it goes on with an indent."""
+    """Print a line for people, wrapped with a hanging indent."""
     wrapped = _wrapped(text, console, indent)
     console.print(wrapped, highlight=False, soft_wrap=True, markup=False)
 
 
 def warn(text: str, style: str = "yellow") -> None:
-    """A line for people on standard error."""
+    """Print a line for people on standard error."""
     wrapped = _wrapped(text, errors)
     _screen().print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def _screen() -> Console:
-    """Where messages and the bar go: lines of another console would end up inside the bar."""
+    """The console of messages and the bar: lines of another one would end up inside the bar."""
     return console if sys.stdout.isatty() and sys.stderr.isatty() else errors
 
 
 def _wrapped(text: str, where: Console, indent: int = 2) -> str:
-    """Lines broken between words; not in a pipe of unknown width, where a line stays one."""
+    """Lines wrapped between words; not in a pipe of unknown width, where programs read lines."""
     if not (where.is_terminal or "COLUMNS" in os.environ):
         return text
     layout: Any = {"break_long_words": False, "break_on_hyphens": False}
@@ -168,13 +168,13 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def emit(record: Any) -> None:
-    """A record for programs, as JSON on standard output."""
+    """Print a record as JSON; NaN and infinity become null, as JSON has neither."""
     sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
 
 
 @cache
 def note_kernels() -> None:
-    """A line on why trainings will be slow, where there are no compiled kernels: once a process."""
+    """Say once a process why training will be slow, if there are no compiled kernels."""
     from hdnn.kernels import native
 
     if native.obstacle() is not None:
@@ -222,7 +222,7 @@ class _Bar:
 
 @contextmanager
 def _progress_bar() -> Iterator[None]:
-    """Show how far steps are on a terminal; elsewhere they tell the log."""
+    """Show a bar on a terminal; elsewhere steps write to the log."""
     if not errors.is_terminal:
         yield
         return
@@ -236,6 +236,6 @@ def _progress_bar() -> Iterator[None]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Say what is done while nobody knows how long it takes; on a terminal, it moves."""
+    """Show a spinner on a terminal, for work of unknown length."""
     with listening(lambda *_: None), _screen().status(text):
         yield

@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _training_data(opened: Opened, needed: bool) -> Dataset | None:
-    """The data of a run; None where they are gone and another table can be measured without."""
+    """The data of a run; None if they are gone and another table is evaluated."""
     try:
         return opened.data()
     except HdnnError as error:
@@ -107,7 +107,7 @@ def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
 
 
 def _show_evaluation(figures: dict[str, Any]) -> None:
-    """Everything that `hdnn evaluate` found, but for what is too long; `--json` has all of it."""
+    """All figures but what is too long for a screen; `--json` has all of it."""
     say(f"{figures['samples']} samples")
     _show_overall(figures)
     if "classes" in figures:

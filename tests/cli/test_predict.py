@@ -51,15 +51,6 @@ def test_standard_output_and_parquet_agree(houses: Trained) -> None:
     assert frame.prediction.tolist() == [float(line.split(",")[-1]) for line in lines[1:]]
 
 
-def test_points_of_a_planar_problem(roll: Path) -> None:
-    write_rows(Path("points.csv"), x1=[0.1, 0.5], x0=[0.2, -0.5])
-    done("predict", roll, "points.csv", "--out", "p.csv")
-    model = Run.open(roll).load_model()
-    points = torch.tensor([[0.2, 0.1], [-0.5, 0.5]], dtype=model.head.weight.dtype)
-    predictions = [int(row["prediction"]) for row in read_rows(Path("p.csv"))]
-    assert predictions == model.predict(points).tolist()
-
-
 def test_a_folder_of_images_by_class() -> None:
     from PIL import Image
 

@@ -54,17 +54,14 @@ def run(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def build(name: str, scheme: str | None = None, layers: int = 12, **options: Any) -> Any:
     row = ARCHITECTURES[name]
-    chosen = None
+    options = {"features": 4, "generator": torch.Generator().manual_seed(5), **options}
     if scheme is not None:
         kind: Any = schemes.SCHEMES[scheme]
-        own = row.scheme
-        assert isinstance(own, schemes.Splitting)
-        chosen = kind() if scheme == "ForwardEuler" else kind(own.first)
+        own: Any = row.scheme
+        options["scheme"] = kind() if scheme == "ForwardEuler" else kind(own.first)
     if row.scheme.uses_step:
         options["T"] = 1.2
-    options = {"features": 4, **options}
-    generator = torch.Generator().manual_seed(5)
-    return hdnn.network(name, layers=layers, scheme=chosen, generator=generator, **options).float()
+    return hdnn.network(name, layers=layers, **options).float()
 
 
 def spec(net: Any) -> dict[str, Any]:
@@ -103,23 +100,15 @@ def networks() -> list[tuple[str, Any]]:
 @cache
 def compared() -> dict[str, tuple[Any, Tensor, Tensor, dict[str, Any]]]:
     """Every network with its batch, its cotangents, and what the engine makes of them."""
-    cases = []
+    inputs, cases = [], []
     for title, net in networks():
-        generator = torch.Generator().manual_seed(len(title))
-        y, g = torch.randn(2, 7, net.features, generator=generator).unbind(0)
-        cases.append((title, net, y, g))
-    found = run(
-        [
-            {
-                "task": "network",
-                "network": spec(net),
-                "states": y.T.flatten().tolist(),
-                "cotangents": g.T.flatten().tolist(),
-            }
-            for _, net, y, g in cases
-        ]
-    )
-    return {title: (net, y, g, f) for (title, net, y, g), f in zip(cases, found, strict=True)}
+        y, g = torch.randn(2, 7, net.features, generator=torch.Generator().manual_seed(len(title)))
+        inputs.append((title, net, y, g))
+        states, cotangents = (array.T.flatten().tolist() for array in (y, g))
+        case = {"network": spec(net), "states": states, "cotangents": cotangents}
+        cases.append({"task": "network", **case})
+    results = zip(inputs, run(cases), strict=True)
+    return {title: (net, y, g, result) for (title, net, y, g), result in results}
 
 
 TITLES = [title for title, _ in networks()]

@@ -28,19 +28,16 @@ ROLL = ("swiss-roll", "--size", 200, "--layers", 3, "--epochs", 4)
 
 
 def all_commands() -> Iterator[str]:
-    for name, found in typer.main.get_group(app).commands.items():
+    for name, group in typer.main.get_group(app).commands.items():
         yield name
-        for inner in getattr(found, "commands", {}):
+        for inner in getattr(group, "commands", {}):
             yield f"{name} {inner}"
 
 
-def subprocess_of(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def subprocess_of(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
     arguments = [sys.executable, "-m", "hdnn", *map(str, words)]
-    given = {**os.environ, **environment}
-    return subprocess.run(arguments, env=given, capture_output=True, text=True, check=False)
-
-
-# --- help -----------------------------------------------------------------------------------------
+    environment = {**os.environ, **variables}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_the_commands_are_those_of_the_design_in_order() -> None:
@@ -60,27 +57,15 @@ def test_every_command_has_help_of_80_columns(name: str, monkeypatch: pytest.Mon
     assert max(map(len, text.splitlines())) <= 80
     assert "<bool>" not in text
     assert "…" not in text
-    # Words are whole: what a narrow column would have broken is in the wide help as well.
-    monkeypatch.setenv("TERMINAL_WIDTH", "400")
-    wide = set(re.findall(r"[a-z]+", done(*name.split(), "--help").stdout.lower()))
-    assert set(re.findall(r"[a-z]+", text.lower())) <= wide
 
 
+@pytest.mark.slow
 def test_help_needs_no_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
-    for words in ((), ("train",), ("reproduce", "table1")):
-        found = subprocess_of(*words, "--help", PYTHONPATH=str(tmp_path))
-        assert found.returncode == 0, found.stderr
-        assert "Usage: python -m hdnn" in found.stdout
-
-
-def test_the_help_of_train_says_what_depends_on_the_data() -> None:
-    text = " ".join(re.sub("[│╭╮╰╯─]", " ", done("train", "--help").stdout).split())
-    assert "[depends on the data: planar problems: 16; tables: 8; images: 4]" in text
-    assert "[default: tanh]" in text
-
-
-# --- 80 columns -----------------------------------------------------------------------------------
+    for words in ((), ("train",)):
+        process = subprocess_of(*words, "--help", PYTHONPATH=str(tmp_path))
+        assert process.returncode == 0, process.stderr
+        assert "Usage: python -m hdnn" in process.stdout
 
 
 def test_nothing_is_wider_than_80_columns(
@@ -93,8 +78,6 @@ def test_nothing_is_wider_than_80_columns(
         ("evaluate", mail.run),
         ("gradients", roll),
         ("certify", roll),
-        ("certify", mail.run),
-        ("advise", roll),
         ("advise", "swiss-roll", "--T", 30),
         ("demo", "--epochs", 1),
         ("data",),
@@ -113,37 +96,15 @@ def test_a_pipe_of_unknown_width_gets_whole_lines(monkeypatch: pytest.MonkeyPatc
     assert line.endswith("did you mean 'swiss-roll'?")
 
 
-# --- exit codes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("trian",),
-        ("train", "--layerz", "4"),
-        ("train", "swiss-roll", "--epochs", "four"),
-        ("train", "swiss-roll", "double-moons"),
-        ("predict", "run"),
-        ("evaluate",),
-        ("demo", "--epochs", "x"),
-    ],
-    ids=" ".join,
-)
-def test_misuse_is_exit_code_2(words: tuple[str, ...]) -> None:
-    result = command(*words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Error" in result.stderr
+def test_misuse_is_exit_code_2() -> None:
+    for words in (("trian",), ("train", "--layerz", "4"), ("predict",)):
+        result = command(*words)
+        assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [
-        (hdnn.errors.FileFormatError, 1),
-        (hdnn.errors.ConvergenceError, 1),
-        (hdnn.errors.DivergenceError, 1),
-        (HdnnError, 2),
-        (hdnn.errors.IncompatibleError, 2),
-    ],
+    [(hdnn.errors.FileFormatError, 1), (hdnn.errors.DivergenceError, 1), (HdnnError, 2)],
 )
 def test_errors_are_exit_codes(
     error: Callable[[str], HdnnError], code: int, monkeypatch: pytest.MonkeyPatch
@@ -168,16 +129,13 @@ def test_ctrl_c_is_130_and_says_how_to_resume(monkeypatch: pytest.MonkeyPatch) -
     assert Run.open("run").finished
 
 
-# --- pipes and terminals --------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_a_pipe_gets_lines_and_no_bar() -> None:
-    found = subprocess_of("train", *ROLL, "--out", "run")
-    assert found.returncode == 0
-    assert found.stderr == ""
-    assert "\x1b" not in found.stdout
-    assert "━" not in found.stdout
-    assert [line for line in found.stdout.splitlines() if line.startswith("epoch 4/4  loss")]
+    process = subprocess_of("train", *ROLL, "--out", "run")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "\x1b" not in process.stdout
+    assert "━" not in process.stdout
+    assert "\nepoch 4/4  loss" in process.stdout
 
 
 def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +158,3 @@ def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None
     assert places == [0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.5, 2.0, 0.0]
     assert "training" in screen.getvalue()
     assert "batches" not in screen.getvalue()
-
-
-def test_the_bar_of_a_training_and_its_lines_do_not_meet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=True, width=80)
-    for module in (base, train_module):
-        monkeypatch.setattr(module, "errors", terminal)
-    monkeypatch.setattr(base, "SOON", 0.0)
-    result = done("train", *ROLL, "--out", "run")
-    assert "━" not in result.stdout
-    assert "training" in screen.getvalue()  # how often it is drawn depends on the time
-    assert Run.open("run").finished

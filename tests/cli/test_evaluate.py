@@ -17,14 +17,14 @@ def test_held_out_data_give_the_metrics_of_the_run(
     trained = request.getfixturevalue(name)
     run = trained if name == "roll" else trained.run
     metrics = json.loads((run / "metrics.json").read_text())
-    found = record("evaluate", run)
-    assert found == found | metrics["test"]
+    result = record("evaluate", run)
+    assert result == result | metrics["test"]
     lines = done("evaluate", run).stdout.splitlines()
-    assert lines[0] == f"{found['samples']} samples"
+    assert lines[0] == f"{result['samples']} samples"
     for key, title in (("accuracy", "accuracy"), ("r2", "R2"), ("rmse", "RMSE")):
-        if key in found:
+        if key in result:
             row = next(line for line in lines if line.startswith(title))
-            figures = [part[key] for part in (found, found["linear"], found["baseline"])]
+            figures = [part[key] for part in (result, result["linear"], result["baseline"])]
             assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
 
 
@@ -32,8 +32,8 @@ def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None
     done("predict", mail.run, mail.table, "--out", "p.csv")
     rows = read_rows(Path("p.csv"))
     right = sum(row["prediction"] == row["label"] for row in rows) / len(rows)
-    found = record("evaluate", mail.run, mail.table)
-    assert (found["samples"], found["accuracy"]) == (150, pytest.approx(right))
+    result = record("evaluate", mail.run, mail.table)
+    assert (result["samples"], result["accuracy"]) == (150, pytest.approx(right))
     # One class is enough, and the columns may come in another order.
     only = [row for row in rows if row["label"] == "spam"]
     names = ["links", "length", "score", "label"]

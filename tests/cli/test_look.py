@@ -9,14 +9,14 @@ import pytest
 from commands import done, fails, record
 
 
-def test_gradients_of_a_run_and_what_was_recorded(roll: Path) -> None:
+def test_gradients_of_a_run_and_its_recordings(roll: Path) -> None:
     text = done("gradients", roll, "--out", "record.png").stdout
     assert "during training: 8 recordings" in text
     assert Path("record.png").stat().st_size > 5000
-    found = record("gradients", roll)
-    assert [entry["iteration"] for entry in found["recordings"]] == list(range(0, 16, 2))
-    assert found["trained"]["layers"] == [0, 1, 2, 3, 4]
-    assert found["trained"]["mean"][-1] == pytest.approx(1.0)
+    result = record("gradients", roll)
+    assert [entry["iteration"] for entry in result["recordings"]] == list(range(0, 16, 2))
+    assert result["trained"]["layers"] == [0, 1, 2, 3, 4]
+    assert result["trained"]["mean"][-1] == pytest.approx(1.0)
 
 
 def test_recording_changes_nothing(roll: Path) -> None:
@@ -28,15 +28,14 @@ def test_recording_changes_nothing(roll: Path) -> None:
     assert record("gradients", "plain")["recordings"] == []
 
 
-def test_gradients_of_what_has_none(digits: Path, roll: Path) -> None:
+def test_errors(digits: Path, roll: Path) -> None:
     fails(2, ("gradients", digits), "hdnn.analysis.watch")
     fails(2, ("gradients", "nothing"), "nothing is not a run")
     fails(2, ("gradients", roll, "--out", "norms.xyz"), "xyz")
-
-
-def test_a_report_and_its_animation(roll: Path) -> None:
-    found = record("report", roll, "--out", "r.html", "--gif", "flow.gif")
-    assert found["bytes"] == Path("r.html").stat().st_size
-    assert Path("flow.gif").read_bytes().startswith(b"GIF8")
     fails(2, ("report", roll, "--out", "r.pdf"), "html")
     fails(2, ("report", "nothing"), "nothing is not a run")
+
+
+def test_report_writes_a_page(roll: Path) -> None:
+    assert "r.html" in done("report", roll, "--out", "r.html").stdout
+    assert Path("r.html").read_text().startswith("<!doctype html>")

@@ -304,12 +304,12 @@ def test_a_folder_with_flaws_is_trained_on_and_predicted(
     assert result.exit_code == 0, result.output
     assert "1 of 13 images cannot be read and are left out: cat/broken.png" in result.stderr
     assert "are resized to 8 x 8" in result.stderr
-    for source, count in {"photos": 12, "photos/dog/1.png": 1, "photos/*/[12].png": 4}.items():
+    for source, count in {"photos": 12, "photos/dog/1.png": 1}.items():
         result = run("predict", "run", source)
         assert result.exit_code == 0, result.output
         assert len(result.stdout.splitlines()) == 1 + count
-    assert "photos/cat/1.png," in run("predict", "run", "photos/*/1.png").stdout
     several = run("predict", "run", "photos/cat/1.png", "photos/dog")
+    assert "photos/cat/1.png," in several.stdout
     assert len(several.stdout.splitlines()) == 1 + 7
-    assert run("predict", "run", "photos/*.gif").exit_code == 2
+    assert run("predict", "run", "photos/none.png").exit_code == 2
     assert run("evaluate", "run", "photos").exit_code == 0

@@ -58,9 +58,6 @@ const tasks = {
     };
   },
 
-  eigenvalues: ({ matrices, n }) =>
-    matrices.map((A) => analysis.eigenvalues(Float64Array.from(A), n)),
-
   /** Test accuracies of a training with the page's default settings. */
   defaults({ architecture, seed, iterations, every }) {
     const state = { ...defaults(), seed };

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import csv
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,16 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from typer.testing import CliRunner
 
 import hdnn
-from hdnn.cli import app
+from commands import done, write_rows
 from hdnn.config import Config, DataConfig, ModelConfig, RecordConfig
 from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
-from hdnn.reports import animation, report_of_run, slider, words
+from hdnn.reports import report_of_run
 from hdnn.reports.build import material_of_run
 from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
@@ -40,36 +38,38 @@ ROLL = Config(
 
 
 class Page(HTMLParser):
-    """Tags, texts by tag, and ids of a page."""
+    """Tags with their attributes, and texts by tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.scripts: list[str] = []
-        self.cells: list[str] = []
-        self._inside: list[str] = []
+        self.texts: dict[str, list[str]] = defaultdict(list)
+        self.open: list[str] = []
         self.feed(text)
+        scripts = [t for tag in ("script", "style") for t in self.texts[tag]]
+        texts = (t for tag in self.texts.values() for t in tag if t not in scripts)
+        self.words = " ".join(" ".join(texts).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        self._inside.append(tag)
+        self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        while self._inside and self._inside.pop() != tag:
+        while self.open and self.open.pop() != tag:
             pass
 
     def handle_data(self, data: str) -> None:
-        if self._inside and self._inside[-1] == "script":
-            self.scripts.append(data)
-        elif self._inside and self._inside[-1] != "style":
-            self.words += data
-            if self._inside[-1] == "th":
-                self.cells.append(data.strip())
+        self.texts[self.open[-1] if self.open else ""].append(data.strip())
 
     @property
     def sections(self) -> list[str]:
         return [str(attributes["id"]) for tag, attributes in self.tags if tag == "section"]
+
+    @property
+    def scene(self) -> dict[str, Any]:
+        """The numbers of the slider."""
+        scene: dict[str, Any] = json.loads(next(t for t in self.texts["script"] if t[:1] == "{"))
+        return scene
 
 
 def trained(folder: Path, config: Config) -> Path:
@@ -84,117 +84,77 @@ def page_of(run: Path) -> Page:
     return Page(text)
 
 
-@pytest.fixture(scope="module")
-def roll(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def roll(tmp_path: Path) -> Path:
     config = replace(ROLL, record=RecordConfig(every=1, depths=4, samples=5))
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # as in every test
-    try:
-        return trained(tmp_path_factory.mktemp("runs") / "roll", config)
-    finally:
-        torch.set_default_dtype(before)
-
-
-def table(path: Path, names: list[str], columns: list[Any]) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(zip(*columns, strict=True))
-    return path
-
-
-# --- what a page holds ----------------------------------------------------------------------------
+    return trained(tmp_path / "roll", config)
 
 
 def test_a_planar_run_has_every_section_in_order(roll: Path) -> None:
     page = page_of(roll)
     assert page.sections == SECTIONS
     accuracy = json.loads(Run.open(roll).metrics.read_text())["test"]["accuracy"]
-    assert f"{100 * accuracy:.1f} % of 100 held-out samples" in " ".join(page.words.split())
+    assert f"{100 * accuracy:.1f} %" in page.texts["strong"]
+    assert "of 100 held-out samples are classified correctly" in page.words
     assert "During training" in page.words
     assert "Both networks have the same size and were trained on the same data" in page.words
-    assert "ResNet" in page.words
     for tag, attributes in page.tags:
         assert tag != "img" or attributes.get("alt")
         assert tag not in ("canvas", "svg") or attributes.get("aria-label")
-    (still,) = [k for k, (_, a) in enumerate(page.tags) if "still" in str(a.get("class")).split()]
-    assert page.tags[still + 1][0] == "svg"  # what is seen without a script
 
 
 def test_the_slider_has_the_trajectory_and_the_decision_regions(roll: Path) -> None:
-    page, run = page_of(roll), Run.open(roll)
-    data = json.loads(next(text for text in page.scripts if text.startswith("{")))
-    model, material = run.load_model(), material_of_run(roll)
-    moving = flow(model, material.X)
-    points = np.frombuffer(base64.b64decode(data["flows"][0]["points"]), "<f4").reshape(7, 100, 2)
+    scene, model = page_of(roll).scene, Run.open(roll).load_model()
+    moving = flow(model, material_of_run(roll).X)
+    points = np.frombuffer(base64.b64decode(scene["flows"][0]["points"]), "<f4").reshape(7, 100, 2)
     np.testing.assert_allclose(points, moving.points, rtol=1e-6, atol=1e-6)
-    assert data["flows"][0]["depths"] == list(range(7))
-    assert len(data["flows"]) == 2
-    cells = unpacked(data["flows"][0]["regions"][-1]).reshape(data["resolution"], -1)
-    left, right, bottom, top = data["box"]
-    side = data["resolution"] - 1
+    assert scene["flows"][0]["depths"] == list(range(7))
+    assert len(scene["flows"]) == 2
+    packed = base64.b64decode(scene["flows"][0]["regions"][-1])
+    classes, lengths = np.frombuffer(packed, np.uint8).reshape(-1, 2).T
+    cells = np.repeat(classes, lengths).reshape(scene["resolution"], -1)
+    left, right, bottom, top = scene["box"]
+    side = scene["resolution"] - 1
     for i, j in ((0, 0), (0, side), (side, 0), (30, 80), (77, 12)):
         place = [left + (right - left) * j / side, bottom + (top - bottom) * i / side]
         assert cells[i, j] == int(model.predict(torch.tensor([place]))[0])
-
-
-def unpacked(text: str) -> np.ndarray:
-    pairs = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, 2)
-    return np.repeat(pairs[:, 0], pairs[:, 1])
-
-
-def test_run_lengths_are_undone() -> None:
-    area = np.zeros((40, 40), np.uint8)
-    area[3:5, 7] = 2
-    area[39, 39] = 1
-    np.testing.assert_array_equal(unpacked(slider._base64(slider._run_lengths(area))), area.ravel())
 
 
 def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     X = np.random.default_rng(0).normal(size=(30, 90))
     labels = [("</script>" + EVIL, LONG, "'\"q")[k % 3] for k in range(90)]
     names = [EVIL, LONG, *(f"c{k}" for k in range(28)), "label"]
-    path = table(tmp_path / "<b>'&.csv", names, [*X.tolist(), labels])
+    columns = dict(zip(names, [*X.tolist(), labels], strict=True))
+    path = write_rows(tmp_path / "<b>'&.csv", **columns)
     data = DataConfig(str(path), target="label")
     config = Config(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
-    assert "During training" not in page.words  # nothing was recorded
     assert "alert('1')" in page.words
-    assert not any("alert" in text for text in page.scripts)
-    assert len(page.scripts) == 3
-    assert not {tag for tag, _ in page.tags} & {"b'&", "iframe", "object"}
-    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert not any("alert" in text for text in page.texts["script"])
     assert LONG[:300] not in page.words
     assert "principal components of the states of all layers together" in page.words
-    assert re.search(r"They show \d+ % and \d+ % of the variance", page.words)
 
 
-def test_a_regression_shows_its_residuals(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    columns = rng.normal(size=(2, 60))
-    path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, columns[0] * 2])
-    data = DataConfig(str(path), target="y", task="regression")
-    config = Config(data, ModelConfig("MS3", 3, T=0.5), TrainingConfig(epochs=2))
-    page = page_of(trained(tmp_path / "run", config))
-    assert "R²" in page.words
-    assert "principal components" in page.words
-    assert {"this network", "linear model", "a", "b"} <= set(page.cells)
-    assert "confusion" not in [attributes.get("class") for _, attributes in page.tags]
-
-
-def test_the_page_of_a_table_is_about_the_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_page_of_a_table_is_about_the_table(task: str, tmp_path: Path) -> None:
     """Beside the models that any result should beat; its own columns, by what they are worth."""
     rng = np.random.default_rng(0)
     color, noise = rng.choice(["red", "green", "blue"], 200), rng.normal(size=200)
-    label = np.where(color == "red", "stop", "go")
-    path = table(tmp_path / "t.csv", ["noise", "color", "label"], [noise, color, label])
-    config = Config(DataConfig(str(path), target="label"), ModelConfig("H1", 3, T=1.0))
-    page = page_of(trained(tmp_path / "run", config))
-    assert {"this network", "linear model", "most frequent class, or mean"} <= set(page.cells)
-    assert {"stop", "go"} <= set(page.cells)
+    values = ("stop", "go") if task == "classification" else (0.5, 2.0)
+    columns = {"noise": noise, "color": color, "y": np.where(color == "red", *values)}
+    path = write_rows(tmp_path / "t.csv", **columns)
+    data = DataConfig(str(path), target="y", task=task)
+    page = page_of(trained(tmp_path / "run", Config(data, ModelConfig("H1", 3, T=1.0))))
+    cells = page.texts["th"]
+    assert {"this network", "linear model", "most frequent class, or mean"} <= set(cells)
+    assert ("go" in cells, "R²" in cells) == (task == "classification", task == "regression")
     # A category is one column, whatever its encoding: its levels are shuffled together.
-    assert page.cells.index("color") < page.cells.index("noise")
-    assert not any("=" in cell for cell in page.cells)
+    assert cells.index("color") < cells.index("noise")
+    assert not any("=" in cell for cell in cells)
 
 
 @pytest.mark.parametrize("options", [{}, {"block": "hamiltonian", "kernel": 3}])
@@ -205,9 +165,8 @@ def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
     y = torch.arange(30) % 3
     page = Page(hdnn.report(model, X, y).html)
     wrong = int((model.predict(X) != y).sum())
-    images = [a for tag, a in page.tags if tag == "img" and "classified as" in str(a["alt"])]
-    assert len(images) == min(12, wrong)
-    assert wrong
+    shown = [a for tag, a in page.tags if tag == "img" and "classified as" in str(a["alt"])]
+    assert len(shown) == min(12, wrong) > 0
     assert "gradients" in page.sections
 
 
@@ -216,82 +175,52 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(run.folder)
     assert "not finished: 0 of 2 epochs" in page.words
     assert page.sections == ["repeat"]
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         run.train([stop])
     page = page_of(run.folder)
-    assert "not finished: 1 of 2 epochs" in page.words
-    assert "hdnn train --resume" in page.words
+    assert "not finished: 1 of 2 epochs. Continue it with: hdnn train --resume" in page.words
     assert "at its last checkpoint" in page.words
     assert page.sections == SECTIONS
     run.checkpoint.write_bytes(run.checkpoint.read_bytes()[:-9])
     page = page_of(run.folder)
     assert "cannot be used" in page.words
     assert page.sections == ["learning", "repeat"]
-    run.checkpoint.unlink()
-    run.train()
-    assert "not finished" not in page_of(run.folder).words
 
 
 def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -> None:
     """Also of a regression, which is trained on standardized targets."""
-    columns = np.random.default_rng(0).normal(size=(2, 60))
-    path = table(tmp_path / "t.csv", ["a", "b", "y"], [*columns, 1000 + 50 * columns[0]])
+    a, b = np.random.default_rng(0).normal(size=(2, 60))
+    path = write_rows(tmp_path / "t.csv", a=a, b=b, y=1000 + 50 * a)
     data = DataConfig(str(path), target="y", task="regression")
     model = ModelConfig("MS3", 3, T=0.5, dtype="float64")
     run = Run.create(tmp_path / "run", Config(data, model, TrainingConfig(epochs=2)))
+    X, outputs = torch.randn(20, 2), []
 
-    X, seen = torch.randn(20, 2), []
-
-    def stop(trainer: Trainer, _: EpochRecord) -> None:
-        with torch.no_grad():
-            seen.append(trainer.model(X))
+    def predict_and_stop(trainer: Trainer, _: EpochRecord) -> None:
+        outputs.append(trainer.model(X).detach())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.train([stop])
-    found = material_of_run(run.folder)
-    target = load(run.config.data).y
-    assert found.model is not None
-    expected = seen[0] * target.std(correction=0) + target.mean()
-    torch.testing.assert_close(found.model(X).detach(), expected)
-    assert set(found.metrics) == {"test"}
+        run.train([predict_and_stop])
+    material, target = material_of_run(run.folder), load(run.config.data).y
+    assert material.model is not None
+    expected = outputs[0] * target.std(correction=0) + target.mean()
+    torch.testing.assert_close(material.model(X).detach(), expected)
 
 
-def test_a_page_with_a_lead_begins_with_the_slider() -> None:
-    nets = (
-        hdnn.network("H1", features=4, layers=8, T=1.0),
-        hdnn.network("ResNet", features=4, layers=8, T=1.0),
-    )
+def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> None:
+    nets = [hdnn.network(name, features=4, layers=200, T=1.0) for name in ("H1", "ResNet")]
     model, other = (hdnn.Model(net, 1, hdnn.Augmentation(2, 4)) for net in nets)
-    X, y = torch.randn(40, 2), torch.arange(40) % 2
-    page = Page(hdnn.report(model, X, y, beside=other, lead=("A claim", "So <b> it is.")).html)
+    X, y = torch.randn(30_000, 2), torch.arange(30_000) % 2
+    report = hdnn.report(model, X, y, beside=other, lead=("A claim", "So <b> it is."))
+    page = Page(report.html)
+    assert len(report.html) < 6e6
     assert page.sections[:3] == ["flow", "gradients", "about"]
-    assert "A claim" in page.words
-    assert "So <b> it is." in page.words
-    right = 100 * float((model.predict(X) == y).double().mean())
-    assert f"{right:.1f} % correct" in page.words
-
-
-def test_many_layers_and_rows_are_sampled_and_the_page_says_so() -> None:
-    net = hdnn.network("MS3", features=4, layers=1000, T=1.0)
-    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
-    torch.nn.init.normal_(model.head.weight)
-    X = torch.randn(100_000, 2)
-    text = hdnn.report(model, X, torch.arange(len(X)) % 2).html
-    assert len(text) < 6e6
-    page = Page(text)
-    assert "800 of 100,000 samples are shown" in page.words
-    assert "first 20,000 of 100,000 samples" in page.words
-    data = json.loads(next(t for t in page.scripts if t.startswith("{")))
-    depths = data["flows"][0]["depths"]
-    assert (len(depths), depths[0], depths[-1]) == (65, 0, 1000)
-
-
-# --- a model in a notebook ------------------------------------------------------------------------
+    assert {"A claim", "So <b> it is."} <= {*page.texts["h1"], *page.texts["p"]}
+    assert "800 of 30,000 samples are shown" in page.words
+    assert "first 20,000 of 30,000 samples" in page.words
+    depths = page.scene["flows"][0]["depths"]
+    assert (len(depths), depths[0], depths[-1]) == (65, 0, 200)
 
 
 def test_labels_may_be_names_and_data_must_fit() -> None:
@@ -307,75 +236,10 @@ def test_labels_may_be_names_and_data_must_fit() -> None:
         hdnn.report(model, X, ["ham", "spam"])
 
 
-# --- files and commands ---------------------------------------------------------------------------
-
-
-def command(*words_: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words_])
-
-
 def test_the_command_of_a_page_repeats_the_run(
     roll: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = page_of(roll)
-    lines = [line.strip() for line in page.words.splitlines()]
-    line = next(line for line in lines if line.startswith("hdnn train"))
-    assert command(*line.split()[1:]).exit_code == 0
-    again = Run.open("again").load_model().state_dict()
-    for name, tensor in Run.open(roll).load_model().state_dict().items():
-        assert torch.equal(tensor, again[name])
-
-
-def test_an_animation_ends_with_the_boundary(roll: Path, tmp_path: Path) -> None:
-    out = tmp_path / "flow.gif"
-    assert command("report", roll, "--out", tmp_path / "r.html", "--gif", out).exit_code == 0
-    with Image.open(out) as image:
-        durations = []
-        for frame in range(image.n_frames):
-            image.seek(frame)
-            durations.append(image.info["duration"])
-        assert 2000 <= sum(durations) <= 8000
-        assert image.info["loop"] == 0
-        last = np.asarray(image.convert("L"))
-        image.seek(0)
-        first = np.asarray(image.convert("L"))
-    assert out.stat().st_size < 3e6
-    assert (last.min(0) < 60).sum() > 0
-    dark = (last < 60).sum(0).max(), (first < 60).sum(0).max()
-    assert dark[0] > 0.8 * last.shape[0] > dark[1]  # a vertical line, at the end only
-
-
-def test_animations_that_cannot_be(roll: Path, tmp_path: Path) -> None:
-    for out, said in (("flow.png", "gif"), ("no/flow.gif", "no folder")):
-        result = command("report", roll, "--gif", out)
-        assert (result.exit_code, said in result.stderr) == (2, True)
-    run = Run.create(tmp_path / "run", ROLL)
-    result = command("report", run.folder, "--gif", tmp_path / "f.gif")
-    assert (result.exit_code, "not finished" in result.stderr) == (2, True)
-
-
-def test_moments_are_held_at_both_ends() -> None:
-    way = animation.moments(65, 5.0)
-    assert len(way) == 5 * animation.RATE
-    assert (way[:7] == 0).all()
-    assert (way[-17:] == 64).all()
-    assert (np.diff(way) >= 0).all()
-
-
-# --- small parts ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (12.345, "12.3"),
-        (1612.0, "1,612"),
-        (1.2e-21, "1.2·10⁻²¹"),
-        (float("nan"), "not a number"),
-        (float("inf"), "infinite"),
-    ],
-)
-def test_numbers_are_written_as_people_write_them(value: float, text: str) -> None:
-    assert words.number(value) == text
+    (line,) = [text for text in page_of(roll).texts["code"] if text.startswith("hdnn train")]
+    done(*line.split()[1:])
+    assert Run.open("again").model_file.read_bytes() == Run.open(roll).model_file.read_bytes()

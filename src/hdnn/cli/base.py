@@ -38,13 +38,13 @@ from hdnn.files import finite
 from hdnn.progress import listening, logger, note
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
-"""Exit codes: something went wrong on the way; the request cannot be met as given; Ctrl-C."""
+"""Exit codes: the work failed; the request cannot be met as it is; Ctrl-C."""
 _FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError
 USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
 
 SOON = 0.5
-"""Seconds after which a step that is not over gets a bar."""
+"""Seconds after which a step that is not over gets a bar: a shorter one would only flicker."""
 
 console = Console()
 errors = Console(stderr=True)
@@ -68,11 +68,11 @@ class _Main(TyperGroup):
         return _without_types(super().get_params(ctx))
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        found: Any = super().get_command(ctx, name)
-        if found is not None:
-            for command in (found, *getattr(found, "commands", {}).values()):
-                _without_types(command.get_params(ctx))
-        return found
+        command: Any = super().get_command(ctx, name)
+        if command is not None:
+            for each in (command, *getattr(command, "commands", {}).values()):
+                _without_types(each.get_params(ctx))
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -83,7 +83,7 @@ class _Main(TyperGroup):
 
 
 def _without_types(parameters: Any) -> Any:
-    """Parameters of which flags show no type in the help, where typer writes `<bool>`."""
+    """Parameters whose flags show no type in the help: typer would write `<bool>`."""
     for parameter in parameters:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
@@ -98,8 +98,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         say(f"hdnn {metadata.version('hdnn')}")
         raise typer.Exit
 
@@ -128,24 +128,24 @@ class _LogLines(logging.Handler):
 
 
 def say(text: str, indent: int = 2) -> None:
-    """A line for people; where it is broken, it goes on with an indent."""
+    """Print a line for people, wrapped with a hanging indent."""
     wrapped = _wrapped(text, console, indent)
     console.print(wrapped, highlight=False, soft_wrap=True, markup=False)
 
 
 def warn(text: str, style: str = "yellow") -> None:
-    """A line for people on standard error."""
+    """Print a line for people on standard error."""
     wrapped = _wrapped(text, errors)
     _screen().print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
 def _screen() -> Console:
-    """Where messages and the bar go: lines of another console would end up inside the bar."""
+    """The console of messages and the bar: lines of another one would end up inside the bar."""
     return console if sys.stdout.isatty() and sys.stderr.isatty() else errors
 
 
 def _wrapped(text: str, where: Console, indent: int = 2) -> str:
-    """Lines broken between words; not in a pipe of unknown width, where a line stays one."""
+    """Lines wrapped between words; not in a pipe of unknown width, where programs read lines."""
     if not (where.is_terminal or "COLUMNS" in os.environ):
         return text
     layout: Any = {"break_long_words": False, "break_on_hyphens": False}
@@ -158,23 +158,23 @@ def _wrapped(text: str, where: Console, indent: int = 2) -> str:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table: names to the left, numbers to the right; labels are no markup."""
+    """A table and an empty line: names to the left, numbers to the right; labels are no markup."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for k, title in enumerate(header):
         table.add_column(Text(title), justify="right" if k else "left", no_wrap=console.width >= 60)
     for row in rows:
         table.add_row(*map(Text, row))
-    console.print(table)
+    console.print(table, "")
 
 
 def emit(record: Any) -> None:
-    """A record for programs, as JSON on standard output."""
+    """Print a record as JSON; NaN and infinity become null, as JSON has neither."""
     sys.stdout.write(json.dumps(finite(record), indent=1, allow_nan=False) + "\n")
 
 
 @cache
 def note_kernels() -> None:
-    """A line on why trainings will be slow, where there are no compiled kernels: once a process."""
+    """Say once a process why training will be slow, if there are no compiled kernels."""
     from hdnn.kernels import native
 
     if native.obstacle() is not None:
@@ -222,7 +222,7 @@ class _Bar:
 
 @contextmanager
 def _progress_bar() -> Iterator[None]:
-    """Show how far steps are on a terminal; elsewhere they tell the log."""
+    """Show a bar on a terminal; elsewhere steps write to the log."""
     if not errors.is_terminal:
         yield
         return
@@ -236,6 +236,6 @@ def _progress_bar() -> Iterator[None]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Say what is done while nobody knows how long it takes; on a terminal, it moves."""
+    """Show a spinner on a terminal, for work of unknown length."""
     with listening(lambda *_: None), _screen().status(text):
         yield

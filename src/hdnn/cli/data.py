@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import MORE, Json, app, emit, say
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import unknown_name
 
 group = typer.Typer(help="List and fetch data sets.")
 app.add_typer(group, name="data", rich_help_panel=MORE)
@@ -30,18 +30,15 @@ def listing(as_json: Json = False) -> None:
         {"name": name, "kind": "planar", "state": "ready"} for name in PROBLEMS
     ]
     records += [{"name": name, "kind": "table", "state": "ready"} for name in BUNDLED]
-    for name, chosen in image_sets.IMAGE_SETS.items():
-        missing = bool(chosen.urls) and None in image_sets.find(name)
+    for name, images in image_sets.IMAGE_SETS.items():
+        missing = bool(images.urls) and None in image_sets.find(name)
         state = "to fetch" if missing else "ready"
-        records.append({"name": name, "kind": "images", "state": state, "about": chosen.about})
+        records.append({"name": name, "kind": "images", "state": state, "about": images.about})
     if as_json:
         emit(records)
         return
-    for record in records:
-        about = (
-            f"{record['name']:16}{record['kind']:8}{record['state']:10}{record.get('about', '')}"
-        )
-        say(about.rstrip())
+    for r in records:
+        say(f"{r['name']:16}{r['kind']:8}{r['state']:10}{r.get('about', '')}".rstrip())
 
 
 @group.command()
@@ -53,10 +50,8 @@ def fetch(
     from hdnn.data import images as image_sets
 
     key = name.lower().replace("_", "-")
-    remote = [name for name, known in image_sets.IMAGE_SETS.items() if known.urls]
+    remote = [name for name, images in image_sets.IMAGE_SETS.items() if images.urls]
     if key not in remote:
-        if key in image_sets.IMAGE_SETS:
-            raise HdnnError(f"{key} needs no fetching; to fetch there are {', '.join(remote)}")
         raise unknown_name("data set to fetch", name, remote)
     paths = image_sets.fetch(key)
     if as_json:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from hdnn.cli.base import USE, Json, app, console, emit, note_kernels, say, working
 from hdnn.progress import track
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hdnn.models import Model
 
 CELLS = (
@@ -22,8 +23,7 @@ CELLS = (
     ("FCNN", 64),
 )
 SHOWN = (("H1", 64), ("ResNet", 64))
-"""The two that figure and report show side by side."""
-NAMES = {"FCNN": "FCNN (paper)"}
+"""The two that figure and report show side by side: the deepest, where gradients matter most."""
 
 
 @app.command(rich_help_panel=USE)
@@ -34,6 +34,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train Hamiltonian networks and ResNets on the Swiss roll, and draw what they learn."""
+    from hdnn.paper.tables import terminal
     from hdnn.plots import check_figure_path, flow_figure, save_figure
     from hdnn.reports import report
 
@@ -62,7 +63,8 @@ def demo(
         emit({**paths, "seed": seed, "epochs": epochs, "networks": records})
         return
     title = f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}"
-    console.print(_table(title, records))
+    console.print(terminal(_table(records), title))
+    say("gradient norms: mean reaction of the output to a change at a layer, over layers")
     say(f"figure: {out}")
     say(f"report: {page}  (open it in a browser)")
 
@@ -100,10 +102,10 @@ def _train(name: str, layers: int, seed: int, epochs: int) -> tuple[Model, dict[
 
 
 def _lead(records: list[dict[str, Any]]) -> str:
-    """What there is to see, in the numbers of this very demo."""
-    found = {(r["architecture"], r["layers"]): r for r in records}
-    hamiltonian, resnet = (found[cell] for cell in SHOWN)
-    plain = found["FCNN", 64]
+    """What there is to see, in the numbers of this demo."""
+    by_cell = {(r["architecture"], r["layers"]): r for r in records}
+    hamiltonian, resnet = (by_cell[cell] for cell in SHOWN)
+    plain = by_cell["FCNN", 64]
     return (
         "Two networks of the same size learn to tell two spirals apart: a Hamiltonian network (H1, "
         f"{100 * hamiltonian['accuracy']:.0f} % correct) and a ResNet "
@@ -114,21 +116,14 @@ def _lead(records: list[dict[str, Any]]) -> str:
     )
 
 
-def _table(title: str, records: list[dict[str, Any]]) -> Table:
-    caption = "gradient: mean reaction of the output to a change at a layer, over layers"
-    table = Table(title=title, caption=caption)
-    table.add_column("network")
-    for heading in ("layers", "T", "paper", "hdnn", "gradient", "seconds"):
-        table.add_column(heading, justify="right")
-    for record in records:
-        low, high = record["gradients"]
-        table.add_row(
-            NAMES.get(record["architecture"], record["architecture"]),
-            str(record["layers"]),
-            "-" if record["T"] is None else f"{record['T']:g}",
-            "-" if record["paper"] is None else f"{record['paper']:.1f} %",
-            f"{100 * record['accuracy']:.1f} %",
-            f"{low:.2g} to {high:.2g}",
-            f"{record['seconds']:.2f}",
-        )
-    return table
+def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """The networks as rows of texts."""
+    import pandas as pd
+
+    from hdnn.paper.tables import texts
+
+    frame = pd.DataFrame(records)
+    frame["paper"] /= 100  # published in per cent
+    frame["gradient norms"] = [f"{low:.2g} to {high:.2g}" for low, high in frame.gradients]
+    formats = {"architecture": "", "layers": "", "T": "g", "paper": ".1%", "accuracy": ".1%"}
+    return texts(frame, {**formats, "gradient norms": "", "seconds": ".2f"})

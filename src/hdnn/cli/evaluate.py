@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hdnn.data import Dataset
 
 MOST_CLASSES = 20
-"""Rows of the table by class."""
+"""Rows of the table by class that are shown."""
 
 MOST_COLUMNS = 10
-"""Of a confusion matrix that is shown whole; of a larger one, the most frequent confusions are."""
+"""Of a confusion matrix that is shown."""
 
 REFERENCES = ("linear", "baseline")
 
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _training_data(opened: Opened, needed: bool) -> Dataset | None:
-    """The data of a run; None where they are gone and another table can be measured without."""
+    """The data of a run; None if they are gone and another table is evaluated."""
     try:
         return opened.data()
     except HdnnError as error:
@@ -88,12 +88,12 @@ def _training_data(opened: Opened, needed: bool) -> Dataset | None:
 def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
     import torch
 
-    from hdnn.cli.images import labeled
+    from hdnn.cli.images import read_labeled
     from hdnn.data import read_table
 
     model = opened.model
     if model.stem.takes_images:
-        return labeled(data, model)
+        return read_labeled(data, model)
     target = None if opened.run is None else opened.run.config.data.target
     if target is None:
         raise HdnnError("the run was not trained on a table, so another one has no target")
@@ -107,7 +107,7 @@ def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
 
 
 def _show_evaluation(figures: dict[str, Any]) -> None:
-    """Everything that `hdnn evaluate` found, but for what is too long; `--json` has all of it."""
+    """All figures but what is too long for a screen; `--json` has all of it."""
     say(f"{figures['samples']} samples")
     _show_overall(figures)
     if "classes" in figures:
@@ -117,22 +117,12 @@ def _show_evaluation(figures: dict[str, Any]) -> None:
         rows = figures["targets"]
         names = ("r2", "rmse", "mae")
         cells = [[_cut(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
-        _table(["target", *(TITLES[name] for name in names)], cells)
-    _show_warnings(figures["warnings"])
+        show_table(["target", *(TITLES[name] for name in names)], cells)
+    show_warnings(figures["warnings"])
 
 
-def show_references(references: dict[str, dict[str, Any]], warnings: Sequence[str]) -> None:
-    """End a training: linear model and baseline below the result, then what is to be doubted."""
-    names = {"log_loss": "loss", "accuracy": "accuracy", "rmse": "rmse", "mae": "mae", "r2": "r2"}
-    for title in REFERENCES:
-        if title in references:
-            figures = references[title]
-            shown = [f"{names[k]} {figures[k]:.4f}" for k in names if k in figures]
-            say(f"{title:8}  {', '.join(shown)}")
-    _show_warnings(warnings)
-
-
-def _show_warnings(warnings: Sequence[str]) -> None:
+def show_warnings(warnings: Sequence[str]) -> None:
+    """Show what is to be doubted about a result."""
     for text in warnings:
         warn(f"warning: {text}")
 
@@ -151,7 +141,7 @@ def _show_overall(figures: dict[str, Any]) -> None:
         for name, title in TITLES.items()
         if name in figures
     ]
-    _table(["", "result", *others], rows)
+    show_table(["", "result", *others], rows)
 
 
 def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
@@ -160,35 +150,21 @@ def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
         [_cut(row["label"]), str(row["samples"]), *(_number(row[name]) for name in names)]
         for row in classes[:MOST_CLASSES]
     ]
-    _table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
+    show_table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
     if len(classes) > MOST_CLASSES:
         say(f"  and {len(classes) - MOST_CLASSES} more classes; --json has all of them")
 
 
 def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -> None:
-    if len(labels) <= MOST_COLUMNS:
-        width = max(3, 56 // len(labels))
-        header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
-        rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
-        _table(header, rows)
+    if len(labels) > MOST_COLUMNS:
+        say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
-    wrong = [
-        (count, labels[i], labels[j])
-        for i, row in enumerate(confusion)
-        for j, count in enumerate(row)
-        if i != j and count
-    ]
-    wrong.sort(key=lambda entry: -entry[0])
-    rows = [[_cut(true), _cut(taken), str(count)] for count, true, taken in wrong[:MOST_COLUMNS]]
-    if rows:
-        _table(["most confused", "taken for", "samples"], rows)
+    width = max(3, 56 // len(labels))
+    header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
+    rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
+    show_table(header, rows)
 
 
 def _cut(value: Any, most: int = 16) -> str:
     text = " ".join(str(value).split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    show_table(header, rows)
-    say("")

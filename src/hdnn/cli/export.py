@@ -24,9 +24,11 @@ def export(
 
     Raw columns or uint8 images in, probabilities out; see docs/export.md.
     """
+    from hdnn.models import load
     from hdnn.models.export import export_onnx
 
-    written = export_onnx(open_run(run).model, out, check=check)
+    model = load(run) if run.is_file() else open_run(run).model
+    written = export_onnx(model, out, check=check)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
         figures = {"bytes": written.size, "deviation": written.deviation}

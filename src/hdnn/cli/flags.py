@@ -23,15 +23,15 @@ NUMBERS = ("layers", "width")
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the flags of the settings; its parameter ``settings`` gets those given.
+    """Give a command the flags of the settings; its parameter ``settings`` gets their values.
 
     Args:
         command: takes ``settings``, a `Tables` without the settings that were not given.
     """
     flags = {_parameter(first): (first, *more) for first, *more in _flags()}
     signature = inspect.signature(command, eval_str=True)
-    own = [given for name, given in signature.parameters.items() if name != "settings"]
-    made = [
+    own = [parameter for name, parameter in signature.parameters.items() if name != "settings"]
+    options = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
@@ -51,21 +51,21 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
                     _put(settings, each.table, each.name, _read(each, value))
         command(settings=settings, **values)
 
-    changed: Any = wrapper
-    parameters = [*made, *(given.replace(kind=inspect.Parameter.KEYWORD_ONLY) for given in own)]
+    changed: Any = wrapper  # typer reads the flags from the signature and the annotations
+    parameters = [*options, *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own)]
     changed.__signature__ = inspect.Signature(parameters)
-    changed.__annotations__ = {given.name: given.annotation for given in parameters}
+    changed.__annotations__ = {p.name: p.annotation for p in parameters}
     return wrapper
 
 
 def _flags() -> list[list[Setting]]:
     """The settings that have flags, in the order of the help; --seed sets several."""
-    found: dict[str, list[Setting]] = {}
+    by_flag: dict[str, list[Setting]] = {}
     for each in all_settings():
         if each.flags:
-            found.setdefault(each.flags[0], []).append(each)
+            by_flag.setdefault(each.flags[0], []).append(each)
     order = [*PANELS.values(), "Run"]
-    return sorted(found.values(), key=lambda same: order.index(_panel(same[0])))
+    return sorted(by_flag.values(), key=lambda same: order.index(_panel(same[0])))
 
 
 def _panel(setting: Setting) -> str:
@@ -131,18 +131,18 @@ def add_assignments(settings: Tables, assignments: Sequence[str]) -> None:
     """Add what ``--set TABLE.NAME=VALUE`` gives.
 
     Args:
-        settings: gets it.
-        assignments: with values as TOML has them; what is no TOML is a text.
+        settings: where to add it.
+        assignments: with values in TOML; what is not TOML is a string.
 
     Raises:
         HdnnError: one is not of this form.
     """
-    for given in assignments:
-        key, equals, text = given.partition("=")
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
         table, _, name = key.strip().rpartition(".")
         if not equals or (table not in TABLES and (table or not name)):
             raise HdnnError(
-                f"--set takes TABLE.NAME=VALUE, as training.warmup=2; got {shown(given)}"
+                f"--set takes TABLE.NAME=VALUE, as training.warmup=2; got {shown(assignment)}"
             )
         try:
             value = tomllib.loads(f"value = {text}")["value"]

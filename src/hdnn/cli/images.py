@@ -1,92 +1,73 @@
-"""Images that a trained classifier is asked about."""
+"""Images for `hdnn predict` and `hdnn evaluate`, as a trained model takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from glob import glob, has_magic
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from hdnn.cli.base import warn
-from hdnn.data.files import short
-from hdnn.data.images import (
-    SUFFIXES,
-    is_image_file,
-    load,
-    read_folder,
-    read_idx,
-    read_images,
-)
+from hdnn.data.images import SUFFIXES, is_image_file, load, read_folder, read_images
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 
 
 def read_unlabeled(sources: Sequence[Path], shape: Sequence[int]) -> tuple[list[str], Tensor]:
-    """Names and images ``(B, C, H, W)`` of folders, files, patterns, or of one IDX file.
+    """Names and images ``(B, C, H, W)`` of folders and files.
 
     Args:
         sources: where they are.
         shape: channels, height and width that the model takes.
     """
     channels, height, width = shape
-    if len(sources) == 1 and sources[0].is_file() and sources[0].suffix.lower() not in SUFFIXES:
-        return _read_idx(sources[0], channels, (height, width))
     paths = list(dict.fromkeys(path for source in sources for path in _files(source)))
-    images, kept, notes = read_images(paths, (height, width))
+    images, readable, notes = read_images(paths, (height, width))
     for text in notes:
         warn(f"note: {text}")
     # Below one folder names are short; of several sources only whole paths tell images apart.
     root = sources[0] if len(sources) == 1 and sources[0].is_dir() else None
     names = [str(path if root is None else path.relative_to(root)) for path in paths]
-    return [names[k] for k in kept], _fit(images, channels)
+    return [names[k] for k in readable], _fit(images, channels)
 
 
 def _files(source: Path) -> list[Path]:
-    """The images of a folder, of one file, or of a pattern."""
+    """The images of a folder, at any depth, or one file."""
     if source.is_file():
         return [source]
-    if source.is_dir():
-        candidates: Iterable[Path] = source.rglob("*")
-    elif has_magic(str(source)):
-        candidates = map(Path, glob(str(source), recursive=True))
-    else:
+    if not source.is_dir():
         raise HdnnError(f"there is no folder or file {source}")
-    paths = sorted(filter(is_image_file, candidates))
+    paths = sorted(filter(is_image_file, source.rglob("*")))
     if not paths:
         raise HdnnError(f"{source} holds no images ({', '.join(SUFFIXES)})")
     return paths
 
 
-def _read_idx(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[str], Tensor]:
-    found = read_idx(source)
-    if found.ndim != 3 or not found.size or found.shape[1:] != size:
-        raise HdnnError(
-            f"{source} has shape {short(found.shape)}; for this model it should be (images, "
-            f"{size[0]}, {size[1]})"
-        )
-    images = torch.from_numpy(found).unsqueeze(1)
-    return [str(number) for number in range(len(found))], _fit(images, channels)
-
-
 def _fit(images: Tensor, channels: int) -> Tensor:
-    """Grey images for a model of colored ones; the converse is an error of the model."""
+    """Grey images for a model of color images; for the converse, the model raises."""
     grey = images.shape[1] == 1 and channels > 1
     return images.expand(-1, channels, -1, -1) if grey else images
 
 
-def labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
-    """Images by class, the test part where there is one, with the class numbers of a model."""
-    channels, *size = model.stem.shape
+def read_labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
+    """Images by class, the test part if there is one, with the class numbers of a model.
+
+    Args:
+        source: a folder of images by class, or of MNIST's four files.
+        model: its classes may come in another order, or be more.
+
+    Raises:
+        HdnnError: the folder has a class that the model does not know.
+    """
+    channels, height, width = model.stem.shape
     if source.is_dir() and not list(source.glob("*idx*")):
-        data = read_folder(source, (size[0], size[1]))
+        data = read_folder(source, (height, width))
         for text in data.notes:
             warn(f"note: {text}")
     else:
         data = load(str(source))
-    tested = len(data.X_test) > 0
-    images, labels = (data.X_test, data.y_test) if tested else (data.X, data.y)
+    images, labels = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     classes = data.classes or ()
     known = [str(label) for label in model.labels]
     unknown = set(classes) - set(known)

@@ -14,6 +14,7 @@ from hdnn.cli.runs import evenly, open_run
 from hdnn.errors import HdnnError
 
 DEPTHS = 9
+"""Layers whose norms `hdnn gradients` lists, evenly spaced: what fits on a screen."""
 
 
 @app.command(rich_help_panel=LOOK)
@@ -22,38 +23,20 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: report.html in the run).")
     ] = None,
-    gif: Annotated[
-        Path | None, typer.Option(help="Also animate the data on their way through the layers.")
-    ] = None,
-    dark: Annotated[bool, typer.Option("--dark", help="Make the animation light on dark.")] = False,
-    as_json: Json = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
     It shows results, learning, and what happens to data and gradients in the layers.
     """
-    from hdnn.plots import DARK, LIGHT
-    from hdnn.reports.animation import animate, check_animation
-    from hdnn.reports.build import check_page_path, material_of_run, render
+    from hdnn.reports.build import check_page_path, report_of_run
     from hdnn.training.runs import Run
 
-    Run.open(run)  # says so where there is none
+    Run.open(run)  # raises before the default path inside it is checked
     path = run / "report.html" if out is None else out
     check_page_path(path)
-    if gif is not None:
-        check_animation(gif)
     with working("making the report"):
-        material = material_of_run(run)
-        render(material).save(path)
-        if gif is not None:
-            animate(material, gif, theme=DARK if dark else LIGHT)
-    if as_json:
-        files = {"report": str(path), **({} if gif is None else {"gif": str(gif)})}
-        emit({"run": str(run), **files, "bytes": path.stat().st_size})
-        return
-    say(f"report: {path}")
-    if gif is not None:
-        say(f"animation: {gif} ({gif.stat().st_size / 1e6:.2f} MB)")
+        report_of_run(run).save(path)
+    say(f"report: {path}  (open it in a browser)")
 
 
 @app.command(rich_help_panel=LOOK)
@@ -62,9 +45,6 @@ def gradients(
     samples: Annotated[
         int, typer.Option(min=1, help="Number of held-out samples to measure.")
     ] = 500,
-    depths: Annotated[
-        int, typer.Option(min=2, help="Number of layers to show, evenly spaced.")
-    ] = DEPTHS,
     out: Annotated[
         Path | None,
         typer.Option(help="Write a figure: the recorded norms, or else the norms by layer."),
@@ -82,30 +62,29 @@ def gradients(
     records = folder.read_gradients()
     if out is not None:
         plots.check_figure_path(out)
-    seen = None
+    norms = None
     if folder.finished or not records:
-        opened = open_run(run)  # says how to continue a run that is not finished
-        if opened.model.stem.takes_images:
+        opened = open_run(run)  # raises for an unfinished run, with the command that continues it
+        model, data = opened.model, opened.data()
+        if model.stem.takes_images:
             raise HdnnError(f"{run} is a run on images; look at it with hdnn.analysis.watch")
-        X, _ = opened.held_out()
+        X = evenly(data.X_test if len(data.X_test) else data.X, samples)
         with torch.no_grad():
-            seen = profile(
-                opened.model.network, opened.model.preprocess(evenly(X, samples)), depths
-            )
+            norms = profile(model.network, model.preprocess(X), DEPTHS)
     if out is not None:
         figure = plots.new_figure(6.4, 3.2)
         if records:
             plots.record_by_depth(figure.subplots(), records)
-        elif seen is not None:
+        elif norms is not None:
             name = str(run)[-60:]
-            plots.norms_by_depth(figure.subplots(), seen, name, plots.LIGHT.color(0))
+            plots.norms_by_depth(figure.subplots(), norms, name, plots.LIGHT.color(0))
         plots.save_figure(figure, out)
     if as_json:
-        trained = None if seen is None else seen.to_dict()
+        trained = None if norms is None else norms.to_dict()
         emit({"run": str(run), "trained": trained, "recordings": records})
         return
-    if seen is not None:
-        say(str(seen))
+    if norms is not None:
+        say(str(norms))
     if records:
         _say_records(records)
     if out is not None:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdnn.cli.base import USE, app, emit, say
+from hdnn.cli.base import USE, app, say
 from hdnn.cli.runs import RunFolder, encoder_of, open_run
 from hdnn.errors import HdnnError, optional
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from hdnn.models import Model
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 BATCH = 500
 """Images that are predicted at once."""
 FORMATS = (".csv", ".parquet", ".pq")
+Rows = list[list[Any]]
 
 
 @app.command(rich_help_panel=USE)
@@ -33,7 +33,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="CSV or Parquet with the columns that the model was trained on; for images, "
-            "folders, files or patterns ('photos/*.jpg'), or an IDX file."
+            "folders or files."
         ),
     ],
     out: Annotated[
@@ -43,35 +43,20 @@ def predict(
             "to standard output)."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --out: print as JSON what was written.")
-    ] = False,
 ) -> None:
     """Append predictions to a table, or list those of images."""
-    from hdnn.data import iter_rows
-
-    if as_json and out is None:
-        raise HdnnError(
-            "--json tells what was written to a file: give --out; without it, predictions go to "
-            "standard output as CSV"
-        )
     _check_out(out, data)
     model = open_run(run).model
-    if model.stem.takes_images:
-        _predict_images(model, data, out, as_json)
-        return
-    if len(data) > 1:
-        raise HdnnError(f"one table is predicted at a time, got {len(data)}")
-    encoder = encoder_of(model)
     titles = _titles(model)
-    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
+    predicted = _of_images if model.stem.takes_images else _of_table
+    header, blocks = predicted(model, data, titles)
     count = 0
-    with _written(out, [*header, *titles]) as write:
-        for raw, values in blocks:
-            predictions = _predictions(model, encoder.transform(values))
-            write([[*a, *b] for a, b in zip(raw, predictions, strict=True)])
-            count += len(raw)
-    _told(count, "rows", titles, out, as_json)
+    with _writer(out, [*header, *titles]) as write:
+        for rows in blocks:
+            write(rows)
+            count += len(rows)
+    if out is not None:
+        say(f"{count} rows with {', '.join(titles)}: {out}")
 
 
 def _check_out(out: Path | None, data: list[Path]) -> None:
@@ -84,8 +69,68 @@ def _check_out(out: Path | None, data: list[Path]) -> None:
         raise HdnnError(f"--out {out} would overwrite the data: choose another file")
 
 
+def _titles(model: Model) -> list[str]:
+    """The columns that are appended."""
+    if model.task == "regression":
+        count = model.head.out_features
+        names = model.target_names or list(map(str, range(count)))
+        return ["prediction"] if count == 1 else [f"prediction_{name}" for name in names]
+    return ["prediction", *(f"p_{name}" for name in model.labels)]
+
+
+def _of_table(
+    model: Model, data: list[Path], titles: list[str]
+) -> tuple[list[str], Iterator[Rows]]:
+    """The header of a table, and its rows with predictions, a block at a time."""
+    import torch
+
+    from hdnn.data import iter_rows
+
+    if len(data) > 1:
+        raise HdnnError(f"one table is predicted at a time, got {len(data)}")
+    encoder = encoder_of(model)
+    # Columns of an earlier prediction are left out, so that a file can be predicted again.
+    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)
+
+    def rows() -> Iterator[Rows]:
+        for raw, values in blocks:
+            X = torch.from_numpy(encoder.transform(values)).to(model.head.weight.dtype)
+            yield [[*a, *b] for a, b in zip(raw, _predictions(model, X), strict=True)]
+
+    return header, rows()
+
+
+def _of_images(model: Model, data: list[Path], _: list[str]) -> tuple[list[str], Iterator[Rows]]:
+    """The names of images with predictions, a batch at a time."""
+    from hdnn.cli.images import read_unlabeled
+    from hdnn.progress import track
+
+    names, images = read_unlabeled(data, model.stem.shape)
+
+    def rows() -> Iterator[Rows]:
+        for first in track(range(0, len(images), BATCH), "predicting, in batches"):
+            predictions = _predictions(model, images[first : first + BATCH])
+            yield [[names[first + k], *row] for k, row in enumerate(predictions)]
+
+    return ["image"], rows()
+
+
+def _predictions(model: Model, X: Tensor) -> Rows:
+    """Values, or the most probable class of each sample and the probabilities of all."""
+    import torch
+
+    if model.task == "regression":
+        return [[float(f"{value:.9g}") for value in row] for row in model.predict(X).tolist()]
+    with torch.no_grad():
+        probabilities = model.probabilities(X)
+    return [
+        [model.labels[best], *(float(f"{p:.6g}") for p in row)]
+        for best, row in zip(probabilities.argmax(-1).tolist(), probabilities.tolist(), strict=True)
+    ]
+
+
 @contextmanager
-def _written(out: Path | None, header: list[str]) -> Iterator[Callable[[list[list[Any]]], None]]:
+def _writer(out: Path | None, header: list[str]) -> Iterator[Callable[[Rows], None]]:
     """Writes rows to a file, CSV or by its ending Parquet, or without one to standard output."""
     from hdnn.files import atomic
 
@@ -102,59 +147,7 @@ def _written(out: Path | None, header: list[str]) -> Iterator[Callable[[list[lis
         import pandas as pd
 
         optional("pyarrow", "data")
-        rows: list[list[Any]] = []  # the type of a column is known when all of it is
+        rows: Rows = []  # the type of a column is known when all of it is
         with atomic(out) as temporary:
             yield rows.extend
             pd.DataFrame(rows, columns=header).to_parquet(temporary, index=False)
-
-
-def _told(count: int, what: str, titles: list[str], out: Path | None, as_json: bool) -> None:
-    if out is None:
-        return
-    if as_json:
-        emit({"rows": count, "out": str(out), "columns": titles})
-    else:
-        say(f"{count} {what} with {', '.join(titles)}: {out}")
-
-
-def _predict_images(model: Model, sources: list[Path], out: Path | None, as_json: bool) -> None:
-    from hdnn.cli.images import read_unlabeled
-    from hdnn.progress import track
-
-    names, images = read_unlabeled(sources, model.stem.shape)
-    titles = _titles(model)
-    with _written(out, ["image", *titles]) as write:
-        for first in track(range(0, len(images), BATCH), "predicting, in batches"):
-            predictions = _with_probabilities(model, images[first : first + BATCH])
-            write([[names[first + k], *row] for k, row in enumerate(predictions)])
-    _told(len(images), "images", ["image", *titles] if as_json else titles, out, as_json)
-
-
-def _titles(model: Model) -> list[str]:
-    if model.task == "regression":
-        count = model.head.out_features
-        names = model.target_names or list(map(str, range(count)))
-        return ["prediction"] if count == 1 else [f"prediction_{name}" for name in names]
-    return ["prediction", *(f"p_{name}" for name in model.labels)]
-
-
-def _predictions(model: Model, X: np.ndarray) -> list[list[Any]]:
-    import torch
-
-    states = torch.from_numpy(X).to(model.head.weight.dtype)
-    if model.task == "classification":
-        return _with_probabilities(model, states)
-    values: list[list[float]] = model.predict(states).tolist()
-    return [[float(f"{value:.9g}") for value in row] for row in values]
-
-
-def _with_probabilities(model: Model, states: Tensor) -> list[list[Any]]:
-    """The most probable class of each sample, and the probabilities of all."""
-    import torch
-
-    with torch.no_grad():
-        probabilities = model.probabilities(states)
-    return [
-        [model.labels[best], *(float(f"{p:.6g}") for p in row)]
-        for best, row in zip(probabilities.argmax(-1).tolist(), probabilities.tolist(), strict=True)
-    ]

@@ -51,9 +51,9 @@ def reproduce_table1(
 
     filters = {"data": data or (), "architecture": architecture or (), "layers": layers or ()}
     cells = table1.cells(protocol, split, **filters)  # type: ignore[arg-type]
-    wanted = range(first_seed, first_seed + seeds)
+    all_seeds = range(first_seed, first_seed + seeds)
     note_kernels()
-    records = table1.table1(cells).sweep(wanted, Records(out, experiment.KEY), jobs)
+    records = table1.table1(cells).sweep(all_seeds, Records(out, experiment.KEY), jobs)
     rows, title = table1.summary(cells, records), f"Table 1, protocol {protocol}, split {split}"
     page = out / f"table1-{protocol}-{split}.md"
     # Of all cells that have records, whatever the filters show.
@@ -91,8 +91,8 @@ def reproduce_table2(
     if epochs is not None and data == "mnist":
         raise HdnnError("--epochs is for other --data; on MNIST the protocol fixes the epochs")
     note_kernels()
-    wanted = range(first_seed, first_seed + seeds)
-    records = table2.sweep(cells, wanted, out, epochs, jobs)
+    all_seeds = range(first_seed, first_seed + seeds)
+    records = table2.sweep(cells, all_seeds, out, epochs, jobs)
     rows = table2.summary(cells, records)
     _write(out / "README.md", table2.page(records))
     if as_json:
@@ -140,9 +140,9 @@ def reproduce_figure2(
 
     note_kernels()
     cases = figure2.FIGURE if quick else figure2.CASES
-    wanted = range(first_seed, first_seed + seeds)
-    records = figure2.figure2(cases).sweep(wanted, Records(out, figure2.KEY), jobs)
-    if figure2.DRAWN_SEED in wanted:
+    all_seeds = range(first_seed, first_seed + seeds)
+    records = figure2.figure2(cases).sweep(all_seeds, Records(out, figure2.KEY), jobs)
+    if figure2.DRAWN_SEED in all_seeds:
         save_figure(figure2.norms_figure(records), out / "figure2.svg")
     if not quick:
         save_figure(figure2.claims_figure(records), out / "claims.svg")

@@ -40,19 +40,14 @@ class Opened(NamedTuple):
             raise HdnnError("a model outside a run does not know its data: pass --data")
         return self.run.load_data()
 
-    def held_out(self) -> tuple[Tensor, Tensor]:
-        """Data that the model has not been trained on; else the training data."""
-        data = self.data()
-        return (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
-
 
 def open_run(path: Path) -> Opened:
     """A finished run folder, its model file, or another file of `hdnn.save`.
 
     Raises:
-        HdnnError: it is neither, or the run is not finished.
+        HdnnError: it is neither, the run is not finished, or the file holds a bare network.
     """
-    from hdnn.models import load
+    from hdnn.models import Model, load
     from hdnn.training.runs import Run
 
     folder = path.parent if path.name == "model.safetensors" else path
@@ -60,7 +55,10 @@ def open_run(path: Path) -> Opened:
         run = Run.open(folder)
         return Opened(run.load_model(), run)
     if path.is_file():
-        return Opened(load(path), None)
+        model = load(path)
+        if not isinstance(model, Model):
+            raise HdnnError(f"{path} holds a network without a model: use hdnn.analysis in Python")
+        return Opened(model, None)
     raise HdnnError(f"{path} is neither a run nor a file of hdnn.save")
 
 
@@ -73,7 +71,7 @@ def encoder_of(model: Model) -> ColumnEncoder:
 
 
 def evenly(X: Tensor, count: int) -> Tensor:
-    """At most so many samples, evenly chosen."""
+    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
     import torch
 
     return X[torch.linspace(0, len(X) - 1, min(count, len(X))).long()]

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say, warn
-from hdnn.cli.runs import Opened, encoder_of, evenly, open_run
+from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
+from hdnn.cli.runs import encoder_of, evenly, open_run
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hdnn.models import Model
-    from hdnn.networks import HamiltonianNetwork
 
 PIXELS = 2000
-"""States of images (one for every pixel) that are examined at most."""
+"""States of images, one for every pixel, that are checked at most: each has its own Jacobian."""
 _COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
-Samples = Annotated[int, typer.Option(min=1, help="Number of samples to use, evenly chosen.")]
+Samples = Annotated[int, typer.Option(min=1, help="Number of samples to use, evenly spaced.")]
 
 
 @app.command(rich_help_panel=CHECK)
@@ -31,9 +30,6 @@ def certify(
         typer.Option(help="Data set or table to check it on (default: the training data)."),
     ] = None,
     samples: Samples = 100,
-    tolerance: Annotated[
-        float | None, typer.Option(help="Relative tolerance of equations (default: rounding).")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check which theorems about gradients hold for a network.
@@ -45,9 +41,16 @@ def certify(
 
     from hdnn import analysis
 
+    opened = open_run(run)
+    model = opened.model
+    X = evenly(opened.data().X if data is None else _read(model, data), samples)
+    if model.stem.takes_images:
+        X = X[: max(1, PIXELS // X[0, 0].numel())]
     with torch.no_grad():
-        pairs = _blocks(open_run(run), data, samples)
-    certificates = [analysis.certify(network, y, tolerance=tolerance) for network, y in pairs]
+        blocks = model.block_inputs(model.prepare(X))
+    if not blocks:
+        raise HdnnError("the model has no Hamiltonian block")
+    certificates = [analysis.certify(network, y) for network, y in blocks]
     if as_json:
         records = [certificate.to_dict() for certificate in certificates]
         emit(records[0] if len(records) == 1 else {"blocks": records})
@@ -56,31 +59,6 @@ def certify(
             console.print(Text(line, style=_COLORS.get(line[:8].strip(), "")), soft_wrap=True)
     if not all(certificate.ok for certificate in certificates):
         raise typer.Exit(FAILED)
-
-
-def _blocks(
-    opened: Opened, data: str | None, samples: int
-) -> list[tuple[HamiltonianNetwork, Tensor]]:
-    """Every Hamiltonian block of a model, with states that enter it."""
-    import torch
-
-    from hdnn.networks import HamiltonianNetwork
-
-    model = opened.model
-    if isinstance(model, HamiltonianNetwork):
-        if data is not None or model.features is None:
-            raise HdnnError("a network without a model takes states, not data; save the model")
-        warn("a network without data: examined on standard normal states")
-        draw = torch.Generator().manual_seed(0)
-        dtype = next(model.parameters()).dtype
-        return [(model, torch.randn(samples, model.features, generator=draw).to(dtype))]
-    X = evenly(opened.data().X if data is None else _read(model, data), samples)
-    if model.stem.takes_images:
-        X = X[: max(1, PIXELS // X[0, 0].numel())]
-    blocks = model.block_inputs(model.prepare(X))
-    if not blocks:
-        raise HdnnError("the model has no Hamiltonian block")
-    return blocks
 
 
 def _read(model: Model, source: str) -> Tensor:
@@ -123,65 +101,26 @@ def advise(
     samples: Samples = 100,
     as_json: Json = False,
 ) -> None:
-    """Suggest T, step and depth for a network on your data.
-
-    For a finished run, also tell what twice the layers would change.
-    """
+    """Suggest T, step and depth for a network on your data."""
     import torch
 
     from hdnn import analysis
-
-    trained = (Path(source) / "config.toml").is_file()
-    if trained:
-        opened = open_run(Path(source))
-        model, X = opened.model, evenly(opened.data().X, samples)
-    else:
-        model, X = _untrained(source, target, architecture, layers, T, seed)
-        X = evenly(X, samples)
-    if model.stem.takes_images:
-        raise HdnnError("advise serves planar data sets and tables, not images")
-    with torch.no_grad():
-        advice = analysis.advise(model.network, model.preprocess(X))
-    change = _change_of_refinement(model, X) if trained else None
-    if as_json:
-        emit({**advice.to_dict(), **({"twice_the_layers": change} if trained else {})})
-        return
-    say(str(advice))
-    if change is not None:
-        what = "of the predicted classes" if model.task == "classification" else "of their spread"
-        say(f"twice the layers    would change {100 * change:.2g} % {what}")
-
-
-def _untrained(
-    source: str,
-    target: str | None,
-    architecture: str,
-    layers: int | None,
-    T: float | None,
-    seed: int,
-) -> tuple[Model, Tensor]:
-    """The network that `hdnn train` would build, and its training data."""
     from hdnn.config import Config
     from hdnn.training.runs import prepare
 
-    model = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}
-    data = {"source": source, "target": target, "seed": seed}
-    prepared = prepare(Config(data=data, model=model))
-    return prepared.model, prepared.data.X
-
-
-def _change_of_refinement(model: Model, X: Tensor) -> float | None:
-    """How predictions change with twice the layers and the same ODE; None for a plain network.
-
-    The share of the classes that change, or the mean change of values relative to their spread.
-    """
-    from hdnn.refinement import refine
-
-    try:
-        finer = refine(model, [2 * net.layers for net in model.networks])
-    except HdnnError:
-        return None
-    now, then = (each.eval().predict(X).double() for each in (model, finer))
-    if model.task == "classification":
-        return float((now != then).double().mean())
-    return float(((now - then).abs() / now.std(0, correction=0).clamp_min(1e-300)).mean())
+    if (Path(source) / "config.toml").is_file():
+        opened = open_run(Path(source))
+        model, X = opened.model, opened.data().X
+    else:  # the network that `hdnn train` would build
+        network = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}
+        table = {"source": source, "target": target, "seed": seed}
+        _, data, model = prepare(Config(data=table, model=network))
+        X = data.X
+    if model.stem.takes_images:
+        raise HdnnError("advise serves planar data sets and tables, not images")
+    with torch.no_grad():
+        advice = analysis.advise(model.network, model.preprocess(evenly(X, samples)))
+    if as_json:
+        emit(advice.to_dict())
+    else:
+        say(str(advice))

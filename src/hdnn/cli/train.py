@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import shlex
 import signal
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import INTERRUPTED, USE, app, emit, errors, note_kernels, say, warn
-from hdnn.cli.evaluate import show_references
+from hdnn.cli.evaluate import REFERENCES, show_warnings
 from hdnn.cli.flags import Tables, add_assignments, with_settings
 from hdnn.config import Config, read_toml
 from hdnn.errors import HdnnError
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from hdnn.training.runs import Prepared, Run
     from hdnn.training.trainer import EpochRecord, Trainer
 
-RUN = "Run"
+run_option = functools.partial(typer.Option, rich_help_panel="Run")
+FIGURES = {
+    **{"loss": "loss", "log_loss": "loss", "accuracy": "accuracy"},
+    **{"rmse": "rmse", "mae": "mae", "r2": "r2"},
+}
+"""Metrics that the last lines show, and their names; the loss of a classifier is its log loss."""
 
 
 @app.command(rich_help_panel=USE)
@@ -46,46 +51,19 @@ def train(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="TOML file with tables data, model, training; flags override it.",
-            rich_help_panel=RUN,
-        ),
+        run_option(help="TOML file with tables data, model, training; flags override it."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder to write.", rich_help_panel=RUN)
-    ] = None,
+    out: Annotated[Path | None, run_option(help="Run folder to write.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(
-            help="Resume a run. To extend a finished run, also pass --epochs.",
-            rich_help_panel=RUN,
-        ),
+        Path | None, run_option(help="Resume a run. To extend a finished run, also pass --epochs.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RUN)
-    ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of downloaded data sets (default: HDNN_DATA, or the cache).",
-            rich_help_panel="Data",
-        ),
-    ] = None,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUN)
-    ] = 5.0,
-    report: Annotated[
-        bool, typer.Option("--report", help="Also write a report page.", rich_help_panel=RUN)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=RUN)
-    ] = False,
+    overwrite: Annotated[bool, run_option("--overwrite", help="Replace the run in --out.")] = False,
+    checkpoint_seconds: Annotated[float, run_option(help="Seconds between checkpoints.")] = 5.0,
+    as_json: Annotated[bool, run_option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train on a table, images, or a data set by name."""
     from hdnn.training.runs import Run, prepare, read_history
 
-    if data_dir is not None:
-        os.environ["HDNN_DATA"] = str(data_dir)
     add_assignments(settings, assignments or ())
     if source is not None:
         settings["data"]["source"] = source
@@ -104,7 +82,10 @@ def train(
         for note in prepared.data.notes:
             warn(f"note: {note}")
     if run.finished:
-        _say_finished(run, as_json)
+        if as_json:
+            emit({"run": str(run.folder), "finished": True})
+        else:
+            say(f"{run.folder} is finished; nothing to do")
         return
     note_kernels()
     if prepared is None:
@@ -114,17 +95,16 @@ def train(
         progress = _Progress(len(read_history(run.history)), epochs, quiet=as_json)
         metrics = run.train([progress], checkpoint_seconds, prepared)
         progress.show(epochs)  # also where it stopped early
-    _tell(run, prepared, metrics, as_json)
-    if report:
-        from hdnn.reports import report_of_run
-
-        report_of_run(run.folder).save(run.folder / "report.html")
+    _show_results(run, prepared, metrics, as_json)
     if not as_json:
-        _say_next(run, report)
+        folder = shlex.quote(str(run.folder))
+        say(f"saved in {run.folder}. Next:")
+        say(f"  hdnn report {folder}        # a page about it")
+        say(f"  hdnn predict {folder} DATA  # predictions for new data")
 
 
 def _unfit(settings: Tables) -> bool:
-    """Whether settings are given that a run has had from its beginning."""
+    """Whether there are settings that a run keeps from its beginning."""
     return "protocol" in settings or any(
         values and (table != "training" or not {*values} <= {"epochs", "device"})
         for table, values in settings.items()
@@ -156,24 +136,16 @@ def _config(path: Path | None, flags: Tables) -> Config:
 
 
 def _default_folder(config: Config) -> Path:
-    layers = config.model.layers
-    depth = layers if isinstance(layers, int) else "-".join(map(str, layers))
+    """Such as runs/iris-H1-8-0: data, architecture, layers and seed."""
     model = config.model
-    return Path("runs") / (
-        f"{Path(config.data.source).stem}-{model.architecture}-{depth}-{model.seed}"
-    )
-
-
-def _say_finished(run: Run, as_json: bool) -> None:
-    if as_json:
-        emit({"run": str(run.folder), "finished": True})
-    else:
-        say(f"{run.folder} is finished; nothing to do")
+    layers = (model.layers,) if isinstance(model.layers, int) else model.layers
+    parts = Path(config.data.source).stem, model.architecture, *layers, model.seed
+    return Path("runs") / "-".join(map(str, parts))
 
 
 @contextmanager
 def _interruptible(run: Run) -> Iterator[None]:
-    """A termination is an interruption, which leaves a checkpoint; either is told."""
+    """SIGTERM, like Ctrl-C, leaves a checkpoint; a message says how to resume."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -185,8 +157,8 @@ def _interruptible(run: Run) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
-    """What was reached, beside a linear model and a baseline, and what to doubt."""
+def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
+    """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning
     from hdnn.training.evaluation import doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
@@ -198,32 +170,20 @@ def _tell(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) 
     problem = convergence_warning(model, data, history[-1]["loss"]) if history else None
     warnings = [*filter(None, [problem]), *doubts(evaluate_fully(model, *test), others)]
     if as_json:
-        added = {**others, "warnings": warnings}
-        emit({"run": str(run.folder), "finished": True, **metrics, **added})
+        result = {**metrics, **others, "warnings": warnings}
+        emit({"run": str(run.folder), "finished": True, **result})
         return
-    for part, values in metrics.items():
-        figures = ", ".join(
-            f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float)
-        )
-        say(f"{part:8}  {figures}  ({values['samples']} samples)")
-    show_references(others, warnings)
-
-
-def _say_next(run: Run, reported: bool) -> None:
-    """What to do with a finished run."""
-    folder = shlex.quote(str(run.folder))
-    steps = {
-        f"open {folder}/report.html" if reported else f"hdnn report {folder}": "a page about it",
-        f"hdnn predict {folder} DATA": "predictions for new data",
-    }
-    width = max(map(len, steps))
-    say(f"saved in {run.folder}. Next:")
-    for command, purpose in steps.items():
-        say(f"  {command:{width}}  # {purpose}")
+    for name in ("train", "test", *REFERENCES):
+        values = metrics.get(name) or others.get(name, {})
+        figures = [f"{FIGURES[k]} {values[k]:.4f}" for k in FIGURES if k in values]
+        samples = f"  ({values['samples']} samples)" if "samples" in values else ""
+        if values:
+            say(f"{name:8}  {', '.join(figures)}{samples}")
+    show_warnings(warnings)
 
 
 class _Progress:
-    """Tells after every epoch: the progress bar on a terminal, a line now and then elsewhere."""
+    """After every epoch, moves the progress bar; ten lines in all show loss and accuracy."""
 
     def __init__(self, done: int, epochs: int, quiet: bool) -> None:
         from hdnn.progress import Meter

@@ -1,4 +1,4 @@
-"""Something to look at: the report of a run or a model as one page, and an animation of depth."""
+"""The report of a run or a model, as one page."""
 
 import hdnn.application  # noqa: F401
 from hdnn.reports.build import Report, report, report_of_run

@@ -165,7 +165,7 @@ class Material:
     Args:
         name: of the data, for the title.
         model: None where a run has none yet.
-        X, y: data that the model has not been trained on, where there are such.
+        X, y: data that the model has not been trained on, if there are such.
         metrics: by part of the data ("train", "test").
         beside: another model, trained on the same data.
         history: records by epoch.
@@ -245,11 +245,11 @@ def _of_checkpoint(run: Run, config: Config, known: Material) -> Material:
         return replace(known, notices=(*known.notices, str(error)))
     if model is None or not all(p.isfinite().all() for p in model.parameters()):
         return known
-    found = _with_data(known, model, prepared.data)
+    material = _with_data(known, model, prepared.data)
     part = "test" if len(prepared.data.X_test) else "train"
-    metrics = {part: evaluate(model, found.X[:EVALUATED], found.y[:EVALUATED])}
+    metrics = {part: evaluate(model, material.X[:EVALUATED], material.y[:EVALUATED])}
     notice = "Everything below describes the model at its last checkpoint."
-    return replace(found, metrics=metrics, notices=(*found.notices, notice))
+    return replace(material, metrics=metrics, notices=(*material.notices, notice))
 
 
 def _with_data(known: Material, model: Model, data: Dataset) -> Material:
@@ -263,15 +263,15 @@ def _with_data(known: Material, model: Model, data: Dataset) -> Material:
 
 def _train_resnet(config: Config, data: Dataset, model: Model) -> Model | None:
     """A ResNet of the same size, trained as the model was, where that takes seconds."""
-    given, layers = config.model, config.model.layers
-    if data.kind == "images" or given.architecture == "ResNet" or not isinstance(layers, int):
+    network, layers = config.model, config.model.layers
+    if data.kind == "images" or network.architecture == "ResNet" or not isinstance(layers, int):
         return None
     work = config.training.epochs * len(data.X) * layers * (model.network.features or 1) ** 2
     if work > BUDGET:
         return None
     # A network without a step has no T of its own: the ResNet gets the usual one.
-    timed = given.T is not None or given.step is not None
-    other = replace(given, architecture="ResNet", T=given.T if timed else 1.2)
+    timed = network.T is not None or network.step is not None
+    other = replace(network, architecture="ResNet", T=network.T if timed else 1.2)
     try:
         resnet = build(other, data)
         Trainer(resnet, config.training).fit(data)
@@ -298,7 +298,7 @@ def render(material: Material) -> Report:
         "typeset": words.typeset,
         "number": words.number,
     }
-    found = {name: getattr(sections, name)(material) for name in SECTIONS}
+    content = {name: getattr(sections, name)(material) for name in SECTIONS}
     title = words.title(material.model, material.name)
     page = environment.get_template("report.html.j2").render(
         title=title if material.lead is None else material.lead[0],
@@ -307,10 +307,10 @@ def render(material: Material) -> Report:
         headline=words.headline(material.metrics),
         notices=material.notices,
         facts=_facts(material),
-        order=[name for name in (LEADING if material.lead else SECTIONS) if found[name]],
+        order=[name for name in (LEADING if material.lead else SECTIONS) if content[name]],
         themes={"light": LIGHT, "dark": DARK},
         version=version("hdnn"),
-        **found,
+        **content,
     )
     return Report(page)
 

@@ -1,4 +1,4 @@
-"""The sections of a report: what their macros show, or None where there is nothing to show.
+"""The sections of a report: what their macros show, or None if there is nothing to show.
 
 Sentences come from `words`, charts from `hdnn.plots`.
 """
@@ -21,7 +21,7 @@ from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.reports import words
-from hdnn.reports.slider import slider
+from hdnn.reports.slider import evenly, slider
 from hdnn.training.evaluation import evaluate_fully, logits_of, references
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ EVALUATED = 20_000
 EXAMINED = 200
 """Samples whose gradients are measured."""
 PERMUTED, REPEATS = 2000, 5
-"""Rows, and shuffles of every column, by which columns are ranked."""
+"""Rows, and shuffles of every column, by which columns are ranked: a second or two."""
 CERTIFIED = 100_000
 """Entries of Jacobians that a certificate looks at, about: a second or two."""
 PIXELS = 2000
@@ -49,11 +49,6 @@ def chart(label: str, width: float = 6.4, height: float = 2.9) -> tuple[Axes, An
     """An axis, and a function that gives what is drawn on it as a part of the page."""
     figure = plots.new_figure(width, height)
     return figure.subplots(), lambda: Markup(plots.inline_svg(figure, label))
-
-
-def evenly(data: Tensor, most: int) -> Tensor:
-    """At most so many samples, evenly chosen."""
-    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
 
 
 # --- how well it does -----------------------------------------------------------------------------
@@ -106,7 +101,7 @@ def _residuals(logits: Tensor, y: Tensor) -> Markup:
 
 
 def _confusion(model: Model, counts: np.ndarray) -> dict[str, Any]:
-    """The whole matrix where it is small; else the classes most often confused."""
+    """The whole matrix if it is small, and the classes most often confused."""
     labels = [words.shortened(str(label), 20) for label in model.labels]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     off = counts * (1 - np.eye(len(labels), dtype=int))
@@ -154,37 +149,30 @@ def _png(image: Tensor) -> str:
 def _importance(data: Dataset, model: Model) -> list[tuple[str, float, float]]:
     """Columns by how much worse held-out predictions get when their cells are shuffled.
 
-    scikit-learn shuffles columns one by one; those of a category belong together. So it is given a
-    matrix of row numbers, one column for each column of the user's table, and the score looks up
-    the rows.
+    `sklearn.inspection.permutation_importance` does the same for one feature at a time; here the
+    features of one category, which come from one column of the table, are shuffled together.
 
     Returns:
-        Name, mean loss of accuracy (or R2), and the same as a share of the largest.
+        Name, mean fall of accuracy (or R2), and the same as a fraction of the largest.
     """
-    from sklearn.dummy import DummyClassifier
-    from sklearn.inspection import permutation_importance
-
     X, y = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     X, y = X[:PERMUTED], y[:PERMUTED]
+    metric = "accuracy" if model.task == "classification" else "r2"
     groups: dict[str, list[int]] = {}
     for k, name in enumerate(_source_columns(data)):
         groups.setdefault(name, []).append(k)
-
-    def score(_: Any, rows: np.ndarray, y: Tensor) -> float:
-        shuffled = X.clone()
-        for column, features in zip(rows.T, groups.values(), strict=True):
-            shuffled[:, features] = X[column][:, features]
-        figures = evaluate_fully(model, shuffled, y)
-        return float(figures["accuracy" if model.task == "classification" else "r2"])
-
-    numbers = np.tile(np.arange(len(X))[:, None], (1, len(groups)))
-    found = permutation_importance(
-        DummyClassifier(), numbers, y, scoring=score, n_repeats=REPEATS, random_state=0
-    ).importances_mean
-    largest = max(float(found.max()), 1e-300)
-    order = np.argsort(-found)
-    names = list(groups)
-    return [(names[k], float(found[k]), max(0.0, float(found[k]) / largest)) for k in order]
+    unshuffled = evaluate_fully(model, X, y)[metric]
+    generator, falls = torch.Generator().manual_seed(0), {}
+    for name, features in groups.items():
+        scores = []
+        for _ in range(REPEATS):
+            shuffled = X.clone()
+            shuffled[:, features] = X[torch.randperm(len(X), generator=generator)][:, features]
+            scores.append(evaluate_fully(model, shuffled, y)[metric])
+        falls[name] = unshuffled - float(np.mean(scores))
+    largest = max(*falls.values(), 1e-300)
+    order = sorted(falls, key=lambda name: -falls[name])
+    return [(name, falls[name], max(0.0, falls[name] / largest)) for name in order]
 
 
 def _source_columns(data: Dataset) -> list[str]:
@@ -227,7 +215,7 @@ def flow(material: Material) -> Section:
     model = material.model
     if model is None or not any(net.layers for net in model.networks):
         return None
-    shown = slider(material.models, material.X, material.y)
+    shown = slider(list(material.models.values()), material.X, material.y)
     figure = plots.strip_figure(
         dict(zip(map(words.wrapped, material.models), shown.flows, strict=True)), shown.numbers
     )
@@ -321,18 +309,18 @@ def theory(material: Material) -> Section:
         energy = drawn()
     items = [
         {
-            "sentence": words.certificate(found),
-            "checks": [check for check in found.checks if check.holds is not None],
-            "idle": [check for check in found.checks if check.holds is None],
+            "sentence": words.certificate(certificate),
+            "checks": [check for check in certificate.checks if check.holds is not None],
+            "idle": [check for check in certificate.checks if check.holds is None],
         }
-        for found in certificates(material.model, material.X)
+        for certificate in certificates(material.model, material.X)
     ]
     return {"items": items, "energy": energy} if items or energy else None
 
 
 def certificates(model: Model, X: Tensor) -> list[Any]:
     """What the theory says of every block, on a few samples; none for convolutions."""
-    found = []
+    results = []
     samples = evenly(X, 100)
     if model.stem.takes_images:
         samples = samples[: max(1, PIXELS // samples[0, 0].numel())]
@@ -341,10 +329,10 @@ def certificates(model: Model, X: Tensor) -> list[Any]:
     for net, y in blocks:
         most = max(2, CERTIFIED // max(1, net.layers * (net.features or 1) ** 2))
         try:
-            found.append(certify(net, y[:most] if net.features else y))
+            results.append(certify(net, y[:most] if net.features else y))
         except HdnnError:  # a convolution has no certificate
             continue
-    return found
+    return results
 
 
 def repeat(material: Material) -> Section:

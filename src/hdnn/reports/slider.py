@@ -35,7 +35,7 @@ class Slider:
         numbers: class, or bin of the target, of every sample.
         labels: of classes; of bins, the ends of their range.
         colors: of the bins; None for classes, which have the page's palette.
-        titles, flows: of the networks.
+        flows: of the networks.
         regions: by network and depth, class numbers ``(RESOLUTION, RESOLUTION)``; none where the
             data are not planar.
         box: of the regions in the input plane.
@@ -45,7 +45,6 @@ class Slider:
     numbers: np.ndarray
     labels: list[str]
     colors: list[str] | None
-    titles: list[str]
     flows: list[Flow]
     regions: list[np.ndarray | None]
     box: Box | None
@@ -74,24 +73,25 @@ class Slider:
         }
 
 
-def slider(models: dict[str, Model], X: Tensor, y: Tensor, regions: bool = True) -> Slider:
-    """What the slider shows of models, by title, on data; ``regions`` where the data allow it."""
-    first = next(iter(models.values()))
+def slider(models: Sequence[Model], X: Tensor, y: Tensor) -> Slider:
+    """What the slider shows of models on data; decision regions of planar classes only."""
+    first = models[0]
     planar = first.features == 2 and not first.stem.takes_images
     kind = "planar" if planar else "image" if first.stem.takes_images else "table"
-    rows = torch.linspace(0, len(X) - 1, min(SAMPLES[kind], len(X))).long()
-    samples, target = X[rows], y[rows]
+    samples, target = (evenly(data, SAMPLES[kind]) for data in (X, y))
     numbers, labels, colors = _numbers(first, target)
-    with_regions = regions and planar and first.task == "classification"
     box = box_around(samples) if planar else None
-    areas: list[np.ndarray | None] = [None] * len(models)
-    flows = [flow(model, samples) for model in models.values()]
-    if with_regions and box is not None:
-        areas = [
-            regions_by_depth(model, box, moving.depths)
-            for model, moving in zip(models.values(), flows, strict=True)
-        ]
-    return Slider(samples, numbers, labels, colors, list(models), flows, areas, box)
+    flows = [flow(model, samples) for model in models]
+    regions: list[np.ndarray | None] = [None] * len(models)
+    if box is not None and first.task == "classification":
+        pairs = zip(models, flows, strict=True)
+        regions = [regions_by_depth(model, box, moving.depths) for model, moving in pairs]
+    return Slider(samples, numbers, labels, colors, flows, regions, box)
+
+
+def evenly(data: Tensor, most: int) -> Tensor:
+    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
+    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
 
 
 def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[str] | None]:
@@ -117,8 +117,8 @@ def regions_by_depth(model: Model, box: Box, depths: Sequence[int]) -> np.ndarra
         logits = model.head(states)
         classes = logits.argmax(-1) if logits.shape[-1] > 1 else (logits[..., 0] > 0).long()
         parts.append(classes.to(torch.uint8))
-    found: np.ndarray = torch.cat(parts, 1).reshape(-1, RESOLUTION, RESOLUTION).numpy()
-    return found
+    regions: np.ndarray = torch.cat(parts, 1).reshape(-1, RESOLUTION, RESOLUTION).numpy()
+    return regions
 
 
 def _run_lengths(area: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ def typeset(text: str) -> str:
     >>> typeset("||M J M' - J||^2: 1.5e-09 <= 2.1e+03")
     "‖M J M' - J‖²: 1.5·10⁻⁹ ≤ 2,100"
     """
-    text = re.sub(r"\b\d+(?:\.\d+)?e[+-]\d+\b", lambda found: number(float(found[0])), text)
+    text = re.sub(r"\b\d+(?:\.\d+)?e[+-]\d+\b", lambda match: number(float(match[0])), text)
     text = re.sub(r"\binf\b", "∞", re.sub(r"; see `\w+`", "", text))
     for ascii_form, sign in SIGNS:
         text = text.replace(ascii_form, sign)
@@ -132,16 +132,16 @@ def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
     part = next((p for p in ("test", "data", "train") if p in metrics), None)
     if part is None:
         return None
-    found = metrics[part]
+    figures = metrics[part]
     kind = "samples" if part == "data" else f"{PARTS[part]} samples"
-    samples = f"{found['samples']:,} {kind}"
-    if found.get("accuracy") is not None:
-        return percent(found["accuracy"]), f"of {samples} are classified correctly"
-    if found.get("r2") is not None:
-        if found["r2"] < 0:
-            return f"R² = {found['r2']:.2f}", f"on {samples}: worse than predicting their mean"
-        return f"R² = {found['r2']:.3f}", f"on {samples}"
-    return (number(found["loss"]), f"is the loss on {samples}") if found.get("loss") else None
+    samples = f"{figures['samples']:,} {kind}"
+    if figures.get("accuracy") is not None:
+        return percent(figures["accuracy"]), f"of {samples} are classified correctly"
+    if figures.get("r2") is not None:
+        if figures["r2"] < 0:
+            return f"R² = {figures['r2']:.2f}", f"on {samples}: worse than predicting their mean"
+        return f"R² = {figures['r2']:.3f}", f"on {samples}"
+    return (number(figures["loss"]), f"is the loss on {samples}") if figures.get("loss") else None
 
 
 def learning(history: Sequence[dict[str, Any]]) -> str:
@@ -175,11 +175,11 @@ def flow(flows: Sequence[Flow]) -> str:
 def gradients(lines: Mapping[str, Norms]) -> str:
     """What happens to gradients along depth."""
     sentences = []
-    for name, seen in lines.items():
-        low, high = (number(float(value)) for value in (seen.mean.min(), seen.mean.max()))
+    for name, norms in lines.items():
+        low, high = (number(float(value)) for value in (norms.mean.min(), norms.mean.max()))
         text = f"{name}: {low} to {high}"
-        text += "" if seen.exact else " (estimated)"
-        text += ", the gradient has vanished" if seen.mean[0] < VANISHED else ""
+        text += "" if norms.exact else " (estimated)"
+        text += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
         sentences.append(text)
     first = next(iter(lines.values()))
     return (
@@ -193,17 +193,15 @@ def _layers(count: int) -> str:
     return f"{count:,} layer{'s' if count != 1 else ''}"
 
 
-def certificate(found: Certificate) -> str:
-    """The certificate in a sentence."""
-    applies = [check for check in found.checks if check.holds is not None]
-    failed = len(found.failed)
-    where = f"checked on {found.samples:,} samples in float64"
-    if not failed:
-        return f"All {len(applies)} statements of the theory that apply here hold ({where})."
-    return (
-        f"Of the {len(applies)} statements of the theory that apply here, {len(applies) - failed} "
-        f"hold and {failed} {'does' if failed == 1 else 'do'} not ({where})."
-    )
+def certificate(result: Certificate) -> str:
+    """The certificate in a sentence: a premise that is not met breaks nothing, a theorem would."""
+    applies = sum(check.holds is not None for check in result.checks)
+    violated = sum(check.proved for check in result.failed)
+    unmet = len(result.failed) - violated
+    text = f"Of the {applies} statements that apply here, {applies - unmet - violated} hold"
+    text += f", {violated} fail" if violated else ""
+    text += f", and the network does not meet {unmet}, which are not proved" if unmet else ""
+    return f"{text} (checked on {result.samples:,} samples in float64)."
 
 
 def projection(moving: Flow, shown: int, total: int) -> str:

@@ -1,0 +1,305 @@
+"""The playground in chromium: its controls, links and sizes, as a visitor meets them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hdnn
+from hdnn.data import swiss_roll
+from hdnn.playground import make_server
+
+pytestmark = pytest.mark.slow
+SMALL = "#v=1&l=4&T=1&n=50"
+SLOWEST = 60_000  # ms: a busy machine may take its time, a hung page not forever
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with make_server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.url
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def context(browser: Any, url: str) -> Iterator[Any]:
+    """A context whose pages must not complain, nor ask anybody else for anything."""
+    complaints: list[str] = []
+    opened = browser.new_context(viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    opened.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.set_default_timeout(SLOWEST)
+    opened.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+    opened.on("weberror", lambda error: complaints.append(str(error.error)))
+    own = (url, "blob:", "data:")
+    opened.on("request", lambda r: None if r.url.startswith(own) else complaints.append(r.url))
+    yield opened
+    opened.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def page(context: Any, url: str) -> Any:
+    return visit(context, url + SMALL)
+
+
+def visit(context: Any, address: str) -> Any:
+    page = context.new_page()
+    page.goto(address)
+    ready(page)
+    return page
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait for a JavaScript expression; Playwright's own way needs eval, which the page forbids."""
+    page.evaluate(
+        f"""(async () => {{
+            for (const end = performance.now() + {SLOWEST}; !({condition}); ) {{
+                if (performance.now() > end) throw new Error("timeout");
+                await new Promise((resolve) => setTimeout(resolve, 10));
+            }}
+        }})()"""
+    )
+
+
+def ready(page: Any) -> None:
+    until(page, "playground.app.shown().every((view) => view.snapshot)")
+
+
+def reach(page: Any, count: int, index: int = 0) -> None:
+    until(page, f"(playground.app.views[{index}].snapshot?.iteration ?? 0) >= {count}")
+
+
+def step(page: Any) -> None:
+    page.click("#step")
+    until(page, "playground.app.views[0].snapshot?.iteration === 1")
+
+
+def state(page: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = page.evaluate("playground.app.state")
+    return settings
+
+
+def message(page: Any) -> str:
+    until(page, "!document.getElementById('message').hidden")
+    return str(page.inner_text("#message span"))
+
+
+def drop(page: Any, name: str, content: str) -> None:
+    page.evaluate(
+        """([name, content]) => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([content], name));
+            const options = { dataTransfer: transfer, bubbles: true, cancelable: true };
+            document.body.dispatchEvent(new DragEvent("dragover", options));
+            document.body.dispatchEvent(new DragEvent("drop", options));
+        }""",
+        [name, content],
+    )
+
+
+def test_train_pause_reset_step(page: Any) -> None:
+    page.click("#play")
+    reach(page, 20)
+    reach(page, 20, 1)
+    assert page.inner_text("#play b") == "Pause"
+    page.click("#play")
+    assert re.fullmatch(r"\d+\.\d %", page.inner_text(".accuracy >> nth=0"))
+    page.click("#reset")
+    until(page, "playground.app.views[0].snapshot?.iteration === 0")
+    step(page)
+
+
+def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) -> None:
+    page = visit(context, f"{url}#v=1&b=FCNN")
+    assert (state(page)["first"], state(page)["layers"]) == ("H1", 64)
+    page.click("#play")
+    until(page, "playground.app.views[0].snapshot?.test.accuracy > 0.95")
+    norms = "Math.min(...playground.app.views[{}].snapshot.norms)"
+    assert page.evaluate(norms.format(0)) > 1 - 1e-9
+    assert page.evaluate(norms.format(1)) < 1e-6
+    assert page.evaluate("playground.app.views[1].snapshot.test.accuracy") < 0.7
+    verdict = page.inner_text(".verdict >> nth=1")
+    assert "The gradient vanishes" in verdict
+    assert "All points end in one place" in verdict
+
+
+def test_every_network_and_data_set_trains(page: Any) -> None:
+    for name in ("MS1", "MS2", "MS3", "H2", "HS", "FCNN"):
+        page.select_option(".architecture >> nth=1", name)
+        until(page, f"playground.app.views[1].given.architecture === '{name}'")
+        ready(page)
+    page.select_option(".architecture >> nth=1", "none")
+    assert not page.is_visible(".network >> nth=1 >> canvas >> nth=0")
+    for name in ("double-moons", "double-circles", "peaks", "spirals"):
+        page.select_option("#setting-data", name)
+        ready(page)
+        step(page)
+    assert page.is_visible("#setting-arms")
+
+
+def test_points_are_drawn_by_pointer_and_keyboard_and_shared(page: Any) -> None:
+    page.select_option("#setting-data", "drawn")
+    box = page.locator(".regions canvas").first.bounding_box()
+    for label, x in enumerate((box["x"] + 0.3 * box["width"], box["x"] + 0.7 * box["width"])):
+        page.locator(".regions .brush").nth(label).click()
+        page.mouse.move(x, box["y"] + 0.2 * box["height"])
+        page.mouse.down()
+        page.mouse.move(x, box["y"] + 0.8 * box["height"], steps=12)
+        page.mouse.up()
+    page.locator(".regions canvas").first.focus()
+    page.keyboard.press("3")
+    drawn = page.evaluate("playground.app.drawn")
+    assert len(drawn) > 20
+    assert {point[2] for point in drawn} == {0, 1, 2}
+    until(page, "location.hash.includes('&p=')")
+    assert visit(page.context, page.url).evaluate("playground.app.drawn.length") == len(drawn)
+
+
+HOSTILE = '<img src=x onerror="window.hacked=1">,b,"=cmd|\' /C calc\'!A0"\n' + "\n".join(
+    f"{i},{i % 5},__proto__" if i % 2 else f"{i},{i % 5},</script>" for i in range(20)
+)
+
+
+def test_bad_files_are_explained(page: Any) -> None:
+    for content, expected in {
+        "a,b,c\n1,2,x\n3,4\n5,6,y\n7,8,x\n9,1,y": "line 3 has 2 fields",
+        'a,b,c\n1,2,"x\n': "never closed",
+        "a,b\nx,y\nz,w\nx,w\nz,y\n": "two numeric columns",
+        "\0\0\0": "not a text file",
+        "": "is empty",
+    }.items():
+        drop(page, "bad.csv", content)
+        until(page, f"document.getElementById('message').textContent.includes({expected!r})")
+        assert state(page)["data"] == "swiss-roll"
+
+
+def test_a_dropped_table_is_trained_on_and_hostile_cells_are_text(page: Any) -> None:
+    drop(page, "<b>x</b>.csv", HOSTILE)
+    until(page, "playground.app.state.data === 'table' && playground.app.views[0].snapshot")
+    assert page.evaluate("playground.app.data.names") == ["</script>", "__proto__"]
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img, b.x").count() == 0
+    step(page)
+    compile(page.evaluate("playground.app.python()"), "playground", "exec")
+
+
+def test_links_carry_the_settings(context: Any, url: str) -> None:
+    page = visit(context, f"{url}#v=1&d=spirals&k=5&a=MS3&b=none&l=6&s=Leapfrog&f=sin&r=3")
+    settings = state(page)
+    expected = {"data": "spirals", "arms": 5, "first": "MS3", "second": "none", "layers": 6}
+    assert settings == settings | expected
+    page.click("#link")
+    assert "copied" in message(page)
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert state(visit(context, link)) == settings
+
+
+def test_a_bad_link_gives_a_message_and_defaults(context: Any, url: str) -> None:
+    for link, expected in {
+        "#v=2&l=8": "another version",
+        "#v=1&l=5": "does not exist",
+        "#v=1&d=drawn&p=abc": "damaged",
+        "#<script>window.hacked=1</script>": "does not exist",
+    }.items():
+        page = visit(context, url + link)
+        assert expected in message(page)
+        assert state(page)["layers"] == 64
+        assert page.evaluate("window.hacked") is None
+
+
+def test_the_tour_has_five_steps_that_links_reach(context: Any, url: str) -> None:
+    page = visit(context, url)
+    page.click("#tour-open")
+    for number in range(1, 6):
+        assert page.inner_text("#tour .step") == f"{number} / 5"
+        page.click("#tour .next")
+    assert not page.is_visible("#tour")
+    assert visit(context, f"{url}#v=1&tour=3").inner_text("#tour .step") == "3 / 5"
+
+
+def test_the_python_code_runs_and_learns(page: Any, tmp_path: Path) -> None:
+    page.click("#python")
+    assert "copied" in message(page)
+    codes = [page.evaluate("navigator.clipboard.readText()")]
+    page.select_option("#setting-data", "spirals")
+    page.select_option(".architecture >> nth=0", "MS1")
+    page.click("#controls summary")
+    page.select_option("#setting-scheme", "Leapfrog")
+    ready(page)
+    codes.append(page.evaluate("playground.app.python()"))
+    code = "\n".join(codes).replace("epochs=50", "epochs=2")
+    environment = {**os.environ, "PYTHONPATH": str(Path(hdnn.__file__).parents[1])}
+    output = subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=tmp_path)
+    assert len(re.findall(rb"test accuracy \d", output)) == 4
+
+
+@pytest.mark.parametrize(("size", "scheme"), [((1280, 720), "light"), ((390, 844), "dark")])
+def test_it_fits_the_window(page: Any, size: tuple[int, int], scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    until(page, f"innerWidth === {size[0]}")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    canvases = "[...document.querySelectorAll('canvas')]"
+    until(page, f"{canvases}.every((c) => c.clientWidth > 60 && c.width >= c.clientWidth)")
+    # Both networks with their accuracy, regions and flow are on the first screen, phones included.
+    for part in (".score", ".regions canvas", ".flow canvas"):
+        for box in (page.locator(part).nth(k).bounding_box() for k in (0, 1)):
+            assert box["y"] + box["height"] <= size[1]
+
+
+def test_the_keyboard_alone_is_enough(page: Any) -> None:
+    names = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        names.add(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    assert {"play", "step", "reset", "setting-layers", "architecture", "why"} <= names
+    page.focus("#setting-layers")
+    page.keyboard.press("ArrowRight")
+    until(page, "playground.app.state.layers === 6")
+    page.keyboard.press("Space")
+    reach(page, 5)
+    page.keyboard.press("Space")
+    assert page.get_attribute("#play", "aria-pressed") == "false"
+
+
+def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
+    unnamed = page.evaluate(
+        """() => {
+            const all = document.querySelectorAll(
+                "button, select, input:not([hidden]), canvas, summary");
+            const text = (e) => (e.tagName === "SELECT" ? "" : e.textContent.trim());
+            const label = (e) => e.labels?.[0]?.textContent.trim();
+            const named = (e) => e.ariaLabel || text(e) || label(e);
+            return [...all].filter((e) => !named(e)).map((e) => e.outerHTML);
+        }"""
+    )
+    assert unnamed == []
+
+
+def test_divergence_is_told(page: Any) -> None:
+    page.evaluate("playground.app.set({ activation: 'identity', T: 100, layers: 60, first: 'H1' })")
+    ready(page)
+    page.click("#play")
+    until(page, "/diverged|explodes/i.test(document.querySelector('.verdict').textContent)")
+
+
+def test_the_problems_are_those_of_hdnn(page: Any) -> None:
+    """Distances to the nearest of many points of the Swiss roll, drawn by hdnn."""
+    points = torch.tensor(page.evaluate("Array.from(playground.app.data.test.points)"))
+    labels = torch.tensor(page.evaluate("Array.from(playground.app.data.test.labels)"))
+    X, y = swiss_roll(20_000)
+    for label in (0, 1):
+        distance = torch.cdist(points.reshape(-1, 2)[labels == label], X[y == label])
+        assert float(distance.min(1).values.max()) < 0.01

@@ -20,12 +20,9 @@ from hdnn.errors import HdnnError, optional, unknown_name
         ({"T": 1.0, "step": 0.1}, "exactly one of T .* and step"),
         ({"T": -1.0}, "T must be positive and finite, got -1"),
         ({"T": math.nan}, "T must be positive and finite"),
-        ({"T": 10**400}, "T must be"),
         ({"step": math.inf}, "step must be positive and finite"),
         ({"step": [0.1, -0.1]}, "positive and finite"),
         ({"step": [0.1, 0.1, 0.1]}, r"shape \(2,\)"),
-        ({"step": 1e308, "dtype": torch.float32}, "step gives|step must be"),
-        ({"T": 1e-60, "dtype": torch.float32}, "T gives|T must be"),
         ({"T": 1.0, "channels": 4}, "exactly one of features"),
         ({"T": 1.0, "features": None}, "exactly one of features"),
         ({"T": 1.0, "features": 4.0}, "positive integer, got 4.0"),
@@ -44,7 +41,7 @@ def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("scale", [math.nan, "big", None, True, 10**400], ids=type)
+@pytest.mark.parametrize("scale", [math.nan, "big", None, True], ids=type)
 def test_a_scale_is_a_finite_number(scale: Any) -> None:
     with pytest.raises(HdnnError, match="scale"):
         build("H1", scale=scale)

@@ -20,10 +20,10 @@ MEMORY = ("fast", "lean")
 WIDEST = 96
 """The widest networks that "auto" leaves to the kernels; beyond, a library's products may win.
 
-With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With AVX2
-they win in small batches and draw level in large ones, but for a full J, by which they multiply
-every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in processor time on
-one thread.
+With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With
+AVX2 they win in small batches and draw level in large ones, but for a full J, by which they
+multiply every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in
+processor time on one thread.
 """
 
 

@@ -68,8 +68,8 @@ def test_the_core_works_where_nothing_else_can_be_imported() -> None:
 
 MISSING = """
 import importlib.util
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name: found(name) if name.partition(".")[0] in known else None
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name: real(name) if name.partition(".")[0] in known else None
 """
 NAMED = """
 for name in ("HDNNClassifier", "data", "training", "plots", "report", "estimators"):

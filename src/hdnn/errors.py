@@ -55,7 +55,17 @@ class FetchError(HdnnError):
 
 
 def optional(module: str, extra: str) -> Any:
-    """A module of an extra, or an error that names the extra to install.
+    """Import a module of an extra, or name the extra to install.
+
+    Args:
+        module: its name in Python.
+        extra: the extra of hdnn that installs it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingPackageError: it is not installed.
 
     >>> optional("json", "app").dumps([1])
     '[1]'
@@ -69,6 +79,14 @@ def optional(module: str, extra: str) -> Any:
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
     """The error for a name that is in no catalog, with the known names and the nearest one.
+
+    Args:
+        kind: what is named, as "architecture".
+        name: the unknown name.
+        known: the names in the catalog.
+
+    Returns:
+        The error, to be raised.
 
     >>> print(unknown_name("architecture", "MS0", ["H1", "H2", "MS1"]))
     unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?

@@ -77,6 +77,7 @@ def sync(path: Path) -> None:
         OSError: the file cannot be written.
     """
     folder = path.is_dir()
+    # Windows syncs only what is open for writing.
     with suppress(OSError) if folder else nullcontext():
         descriptor = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
         try:

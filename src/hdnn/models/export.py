@@ -49,10 +49,11 @@ class Export:
 
     Args:
         path: the file.
-        size: its bytes.
-        inputs, outputs: names and shapes; a string stands for a size that may be any.
+        size: its size in bytes.
+        inputs: names and shapes of the inputs; a string stands for a size that may be any.
+        outputs: name and shape of the output.
         deviation: the largest difference between onnxruntime and hdnn on a batch, relative to the
-            largest output (at least 1); None where onnxruntime is not installed or not asked.
+            largest output (at least 1); None without onnxruntime or with ``check=False``.
 
     >>> from pathlib import Path
     >>> from hdnn.models.export import Export

@@ -61,8 +61,7 @@ class ImageStem(Stem):
         dtype: torch.dtype | None = None,
     ) -> None:
         for name, numbers in (("mean", mean), ("std", std)):
-            positive = name == "mean" or all(number > 0 for number in numbers)
-            if len(numbers) not in (0, channels) or not positive:
+            if len(numbers) not in (0, channels) or (name == "std" and not all(numbers)):
                 raise HdnnError(
                     f"{name} has a number for each of {channels} channels, got {numbers!r:.100}"
                 )

@@ -112,7 +112,7 @@ def _prefix(graph: onnx.GraphProto) -> None:
     """
     for node in graph.node:
         for names in (node.input, node.output):
-            names[:] = [name and OURS + name for name in names]  # "" is an input that is not given
+            names[:] = [name and OURS + name for name in names]  # "" stands for an optional input
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _prefix(attribute.g)

@@ -74,7 +74,8 @@ class Scaler(nn.Module):
     """(x - mean) / scale, column by column; a missing value becomes the mean.
 
     Args:
-        mean, scale: ``(features,)``; a constant column has scale 1.
+        mean: ``(features,)``.
+        scale: the standard deviations, ``(features,)``; 1 for a constant column.
 
     >>> Scaler.fit(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))(torch.tensor([2.0, 5.0]))
     tensor([1., 0.])

@@ -17,7 +17,7 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, SemiImplicitEuler
-from hdnn.training.trainer import DivergenceError, Trainer
+from hdnn.training import DivergenceError, Trainer
 
 
 def test_advice_that_is_followed_helps() -> None:

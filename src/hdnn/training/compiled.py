@@ -91,6 +91,7 @@ class CompiledTraining:
         # A batch is at most all samples, and the kernel makes room for a whole one.
         self.batch = min(config.batch_size, X.shape[1])
         size = sum(p.numel() for p in parts) // E
+        # In float64 whatever the network's precision: Newton needs it, and V is small.
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros

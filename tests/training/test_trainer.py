@@ -250,10 +250,12 @@ def test_samples_of_weight_0_are_left_out() -> None:
         ({}, lambda X, y: (X[:, :1], y), "features"),
         ({"class_weight": (1.0, 2.0, 3.0)}, lambda X, y: (X, y), "3 entries for 2 classes"),
         ({"validation": 0.9}, lambda X, y: (X[:1], y[:1]), "too few rows"),
+        ({"shift": 2}, lambda X, y: (X, y), "shift, rotate, zoom and flip are for images"),
+        ({"averaging": 0.9}, lambda X, y: (X, y), "are for method='joint'"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_data_that_do_not_fit_raise(
+def test_data_and_settings_that_do_not_fit_raise(
     options: dict[str, Any], change: Callable[..., tuple[Any, ...]], message: str
 ) -> None:
     data = moons()

@@ -62,9 +62,9 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
         step=config.step,
     )
     assert isinstance(net.field, WeightedField)
-    with torch.no_grad():
+    with torch.no_grad():  # K only: biases keep standard deviation 1, see docs/tables.md
         net.field.weights.theta.mul_(config.scale)
-    if augmentation is None:
+    if augmentation is None:  # drawn last: the network's weights are those of the seed either way
         projection = Projection(features, width, generator, dtype)
     return Model(
         net,

@@ -33,7 +33,8 @@ STATE = ("first", "second", "adam_steps", "V")
 def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
-    if config.optimizer not in ("Adam", "AdamW")[: 1 + joint]:
+    optimizers = ("Adam", "AdamW") if joint else ("Adam",)
+    if config.optimizer not in optimizers:
         return f"the kernels know Adam{' and AdamW' if joint else ''}, not {config.optimizer}"
     if config.averaging:
         return "the kernels know no averaging"
@@ -91,6 +92,7 @@ class CompiledTraining:
         # A batch is at most all samples, and the kernel makes room for a whole one.
         self.batch = min(config.batch_size, X.shape[1])
         size = sum(p.numel() for p in parts) // E
+        # In float64 whatever the network's precision: Newton needs it, and V is small.
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
         self.values, self.first, self.second, self.gradients = zeros

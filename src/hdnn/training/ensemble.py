@@ -25,7 +25,7 @@ from hdnn.training.output_solver import TOLERANCE, Problem, solve, with_ones
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50
-"""Of the Newton solver, for the output layers on all training data."""
+"""Of the Newton solver, for the output layers on all training data: solved once, to the end."""
 
 
 def train_ensemble(

@@ -232,11 +232,11 @@ def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     from hdnn.training.compiled import CompiledLoop, obstacle
 
     _check_settings(model, config)
-    reason: str | None = "autograd was asked for"
-    if config.loop != "autograd":
-        reason = obstacle(model, data, config)
-        if reason is None:
-            return CompiledLoop(model, data, config)
+    if config.loop == "autograd":
+        return AutogradLoop(model, data, config)
+    reason = obstacle(model, data, config)
+    if reason is None:
+        return CompiledLoop(model, data, config)
     if config.loop == "compiled":
         raise HdnnError(f"loop='compiled' cannot serve: {reason}; use loop='auto'")
     return AutogradLoop(model, data, config)

@@ -127,12 +127,14 @@ def newton(problem: Problem, V: Array, iterations: int, tolerance: float) -> int
             return iteration
         step = _step(problem, curvature, G)
         descent, length = float((step * G).sum()), 1.0
-        if 0 <= descent <= ROUNDING * abs(value):  # nothing that a line search could measure
+        # A line search could not measure such a decrease, and would halve the step at random.
+        if 0 <= descent <= ROUNDING * abs(value):
             V -= step
             return iteration + 1
         for _ in range(LINE_SEARCH):
             trial = V - length * step
             new, G, curvature = problem.evaluate(trial)
+            # Armijo's condition, with room for the rounding of the objective.
             if new <= value - 1e-4 * length * descent + 1e-15 * abs(value):
                 break
             length /= 2

@@ -213,7 +213,8 @@ class Trainer:
             self.model.load_state_dict(self._best["model"])
         elif self.loop.average is not None:
             self.model.load_state_dict(self.loop.average.weights)
-        if config.method == "coordinate" and config.epochs:  # on all data, no longer by batch
+        # Coordinate descent solved the output layer of each batch: now it is that of all data.
+        if config.method == "coordinate" and config.epochs:
             out = self.model.hidden(data.states.to(self.model.head.weight.device))
             solve_output(self.model, out, data.target, data.weight, config)
 
@@ -221,6 +222,7 @@ class Trainer:
         """Keep the weights of the best epoch, for early stopping."""
         if self.config.early_stopping is None or record.validation_loss is None:
             return
+        # No comparison with NaN is true: as the first epoch's loss it would stay the best.
         loss = math.inf if math.isnan(record.validation_loss) else record.validation_loss
         if self._best is None or loss < self._best["loss"]:
             average = self.loop.average

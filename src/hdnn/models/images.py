@@ -61,7 +61,9 @@ class ImageStem(Stem):
         dtype: torch.dtype | None = None,
     ) -> None:
         for name, numbers in (("mean", mean), ("std", std)):
-            if len(numbers) not in (0, channels) or (name == "std" and any(s <= 0 for s in numbers)):
+            if len(numbers) not in (0, channels) or (
+                name == "std" and min(numbers, default=1) <= 0
+            ):
                 raise HdnnError(
                     f"{name} has a number for each of {channels} channels, got {numbers!r:.100}"
                 )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import hdnn
 from commands import Trained, command, done, fails, record, write_rows
 from hdnn.training.runs import Run
 
@@ -45,12 +44,6 @@ def test_data_sets_by_name(name: str) -> None:
     assert Run.open(f"runs/{name}-H1-2-0").finished
 
 
-@pytest.mark.parametrize("name", list(hdnn.zoo.ARCHITECTURES))
-def test_every_architecture_by_name(name: str) -> None:
-    done("train", *ROLL, "--epochs", 1, "--architecture", name.lower(), "--out", "run")
-    assert Run.open("run").load_model().network.name == name
-
-
 def test_flags_override_a_config_file() -> None:
     """That every flag reaches the config is in test_config.py."""
     Path("my.toml").write_text(
@@ -65,11 +58,6 @@ def test_flags_override_a_config_file() -> None:
     assert (config.model.T, config.model.step) == (None, 0.1)  # a step replaces T
     assert (config.training.epochs, config.training.alpha) == (1, 0.25)
     assert (config.data.seed, config.model.seed, config.training.seed) == (5, 5, 5)
-
-
-def test_the_config_of_a_run_trains_it_again(roll: Path) -> None:
-    done("train", "--config", roll / "config.toml", "--out", "again")
-    assert Run("again").model_file.read_bytes() == Run(roll).model_file.read_bytes()
 
 
 def test_a_table_with_labels_gaps_and_an_odd_number_of_features(mail: Trained) -> None:

@@ -236,9 +236,8 @@ def test_labels_may_be_names_and_data_must_fit() -> None:
         hdnn.report(model, X, ["ham", "spam"])
 
 
-def test_notebook_reprs_are_escaped() -> None:
-    net = hdnn.network("H1", features=4, layers=5, T=1.0)
-    model = hdnn.Model(net, 3, classes=["<i>", "b", LONG])
+def test_labels_of_a_model_are_escaped_in_a_notebook() -> None:
+    model = hdnn.Model(hdnn.network("H1", features=4, layers=5, T=1.0), 3, classes=["<i>", 1, LONG])
     assert "&lt;i&gt;" in model._repr_html_()
     assert LONG not in model._repr_html_()
 

@@ -36,6 +36,12 @@ def test_errors(digits: Path, roll: Path) -> None:
     fails(2, ("report", "nothing"), "nothing is not a run")
 
 
-def test_report_writes_a_page(roll: Path) -> None:
-    assert "r.html" in done("report", roll, "--out", "r.html").stdout
-    assert Path("r.html").read_text().startswith("<!doctype html>")
+def test_a_report_is_written_to_the_run_and_goes_with_it() -> None:
+    words = ("train", "swiss-roll", "--size", 200, "--layers", 2, "--epochs", 1, "--out", "run")
+    done(*words)
+    assert "run/report.html" in done("report", "run").stdout
+    assert Path("run/report.html").read_text().startswith("<!doctype html>")
+    done(*words, "--overwrite")
+    assert sorted(path.name for path in Path("run").glob("[!.]*")) == [
+        *("checkpoint", "config.toml", "history.jsonl", "metrics.json", "model.safetensors")
+    ]

@@ -159,20 +159,6 @@ def test_the_catalogues_agree() -> None:
 
 
 @needs_node
-def test_what_cannot_be_built_is_an_error_for_people() -> None:
-    wrong = [
-        {"scheme": "Leapfrog"},
-        {"architecture": "H3"},
-        {"architecture": "MS1", "activation": "relu"},
-        {"width": 3},
-        {"activation": "__proto__"},
-    ]
-    base = {"architecture": "H1", "width": 4, "layers": 2, "T": 1.0}
-    found = run([{"task": "network", "network": {**base, **given}} for given in wrong])
-    assert [result.get("kind") for result in found] == ["PlaygroundError"] * len(wrong)
-
-
-@needs_node
 @pytest.mark.parametrize("problem", ["swiss-roll", "peaks"])
 @pytest.mark.parametrize("method", ["coordinate", "joint"])
 @pytest.mark.parametrize("name", ["H1", "MS1", "FCNN"])
@@ -226,15 +212,7 @@ def accuracies(architecture: str, iterations: int, seeds: range) -> np.ndarray:
 def test_the_default_is_learned_with_skip_connections_and_not_without() -> None:
     """What the first screen and the tour say of H1, the ResNet and the plain network."""
     seeds = range(3)
-    assert accuracies("H1", 750, seeds)[:, -1].min() >= 0.95
+    # From 3 s to 20 s after Play, at the page's 250 iterations a second.
+    assert accuracies("H1", 5000, seeds)[:, 15 - 1 :].min() >= 0.95
     assert accuracies("ResNet", 1500, seeds)[:, -1].min() >= 0.95
     assert accuracies("FCNN", 750, seeds)[:, -1].max() <= 0.6
-
-
-@needs_node
-@pytest.mark.slow
-def test_what_the_default_has_learned_it_keeps() -> None:
-    """From 3 s to 60 s after Play, at the page's 250 iterations a second, for five seeds."""
-    found = accuracies("H1", 60 * 250, range(5))
-    assert found.shape == (5, 300)
-    assert found[:, 15 - 1 :].min() >= 0.95

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import json
-import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from commands import record
 from hdnn.errors import HdnnError
 from hdnn.playground import FOLDER, make_server
-from hdnn.playground.server import HEADERS
+from hdnn.playground.server import HEADERS, Server
 
 
 @pytest.fixture
@@ -73,20 +68,10 @@ def test_the_server_binds_to_loopback_and_explains_a_taken_port(server: Any) -> 
             make_server(held.getsockname()[1])
 
 
-@pytest.mark.slow
-def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c() -> None:
-    command = [sys.executable, "-m", "hdnn", "play", "--no-open", "--port", "0", "--json"]
-    # A shell's background processes ignore SIGINT, and so would this one's children.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:
-        assert process.stdout is not None
-        place = json.loads(b"".join(process.stdout.readline() for _ in range(4)))
-        assert place["url"] == f"http://127.0.0.1:{place['port']}/"
-        with urllib.request.urlopen(place["url"], timeout=30) as answer:
-            assert answer.status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+def test_hdnn_play_prints_its_address_and_ends_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: Server) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "serve_forever", interrupted)
+    place = record("play", "--no-open")
+    assert place["url"] == f"http://127.0.0.1:{place['port']}/"

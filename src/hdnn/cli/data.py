@@ -38,7 +38,8 @@ def listing(as_json: Json = False) -> None:
         emit(records)
         return
     for r in records:
-        say(f"{r['name']:16}{r['kind']:8}{r['state']:10}{r.get('about', '')}".rstrip())
+        line = f"{r['name']:16}{r['kind']:8}{r['state']:10}{r.get('about', '')}"
+        say(line.rstrip(), indent=34)
 
 
 @group.command()

@@ -194,14 +194,17 @@ def _layers(count: int) -> str:
 
 
 def certificate(result: Certificate) -> str:
-    """The certificate in a sentence: a premise that is not met breaks nothing, a theorem would."""
-    applies = sum(check.holds is not None for check in result.checks)
-    violated = sum(check.proved for check in result.failed)
-    unmet = len(result.failed) - violated
-    text = f"Of the {applies} statements that apply here, {applies - unmet - violated} hold"
-    text += f", {violated} fail" if violated else ""
-    text += f", and the network does not meet {unmet}, which are not proved" if unmet else ""
-    return f"{text} (checked on {result.samples:,} samples in float64)."
+    """The certificate in a sentence or two: an unmet premise breaks nothing, a theorem would."""
+    applies = [check for check in result.checks if check.holds is not None]
+    held = len(applies) - len(result.failed)
+    text = f"{held} of the {len(applies)} statements that apply here hold (checked on "
+    text += f"{result.samples:,} samples in float64)."
+    broken, unmet = (
+        ", ".join(check.name for check in result.failed if check.proved is proved)
+        for proved in (True, False)
+    )
+    text += f" Violated: {broken}." if broken else ""
+    return text + (f" Not met, and not guaranteed by a theorem: {unmet}." if unmet else "")
 
 
 def projection(moving: Flow, shown: int, total: int) -> str:

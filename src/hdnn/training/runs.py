@@ -131,6 +131,9 @@ class Run:
             if overwrite and run.config_file.is_file():
                 with run.locked():
                     run._clear()
+                    (run.folder / "report.html").unlink(missing_ok=True)  # it describes the old run
+                    run._write_config(config)
+                return run
             if run.config_file.is_file():
                 run._check_same(config)
                 return run

@@ -131,7 +131,7 @@ def draw(store: Records) -> None:
             if name in found.index:
                 part = found.loc[name]
                 band = part["min"], part["mean"], part["max"]
-                plot_band(axis, part.index, *band, color=LIGHT.color(color), label=name)
+                plot_band(axis, part.index, band, color=LIGHT.color(color), label=name)
         title, unit = WORDS[kind]
         axis.set_title(title, fontsize=NORMAL, loc="left")
         axis.set_xlabel(unit)

@@ -88,6 +88,7 @@ def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float,
 
 def _leading(centered: np.ndarray, count: int) -> np.ndarray:
     """Directions of largest variance, ``(count, n)``; zeros where there are no more."""
+    # A few thousand states determine the directions; the time of an SVD grows with all of them.
     rows = centered[:: max(1, len(centered) // 4000)]
     _, _, directions = np.linalg.svd(rows, full_matrices=False)
     leading = np.zeros((count, centered.shape[1]))

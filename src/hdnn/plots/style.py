@@ -92,6 +92,7 @@ def theme_of(artist: Axes | Figure) -> Theme:
     from matplotlib.colors import to_rgba
 
     assert artist.figure is not None
+    # Green looks brightest and blue darkest; a transparent figure is on a light page.
     red, green, blue, alpha = to_rgba(artist.figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 

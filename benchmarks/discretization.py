@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.analysis import norms, sensitivities
-from hdnn.analysis.context import with_substeps
+from hdnn.analysis.context import ode_program
 from hdnn.backends import reference
 from hdnn.schemes import SCHEMES
 
@@ -116,9 +116,8 @@ def sampled(scheme: str, layers: int) -> hdnn.HamiltonianNetwork:
 
 def by_rk4(net: hdnn.HamiltonianNetwork, y: Tensor, substeps: int) -> Tensor:
     """y(T) of the ODE of a network, whose weights are constant on pieces."""
-    rk4 = replace(net.program, steps=SCHEMES["RK4"]().lower(net.field))
     values = net.values()._replace(velocity=net.field.velocity_fn())
-    return reference.run(with_substeps(rk4, substeps), values, y)
+    return reference.run(ode_program(net, substeps), values, y)
 
 
 def moving_exact() -> Tensor:

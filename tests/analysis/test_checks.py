@@ -17,7 +17,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import hdnn
-from catalogue import HAMILTONIAN, PAIRS, build
+from catalogue import PAIRS, build
 from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights
@@ -139,15 +139,12 @@ def test_lemma_3_where_J_is_the_inverse_of_K(name: str) -> None:
     assert odd["diagonalizable"].holds
 
 
-KEEPING = [
-    (name, s)
-    for name, s in PAIRS
-    if name in HAMILTONIAN and build(name, s).scheme.structure_preserving
-]
-
-
-@settings(max_examples=30)
-@given(pair=st.sampled_from(KEEPING), seed=SEEDS, h=st.floats(0.01, 1.0), layers=st.integers(1, 6))
+@given(
+    pair=st.sampled_from([pair for pair in PAIRS if build(*pair).scheme.structure_preserving]),
+    seed=SEEDS,
+    h=st.floats(0.01, 1.0),
+    layers=st.integers(1, 6),
+)
 def test_structure_is_kept_at_any_step(
     pair: tuple[str, str], seed: int, h: float, layers: int
 ) -> None:
@@ -157,13 +154,10 @@ def test_structure_is_kept_at_any_step(
     y = torch.randn(5, 4, generator=g)
     certificate = certify(net, y)
     assert certificate["structure"].holds
+    symplectic = pair[0] in ("MS3", "HS", "H1")
+    assert certificate["reciprocal-pairs"].holds is (True if symplectic else None)
     bounded = net.structure_preserving or not net.program.has_flows  # MS1 has determinant 1
     assert certificate["norm-at-least-one"].holds is (True if bounded else None)
-    assert certificate["reciprocal-pairs"].holds is (
-        True if pair[0] in ("MS3", "HS", "H1") else None
-    )
-    if bounded:
-        assert float(norms(sensitivities(net, y)).minimum.min()) >= 1 - 1e-10
 
 
 # --- premises that fail ---------------------------------------------------------------------------
@@ -238,15 +232,6 @@ def test_deviation_from_the_ODE_falls_with_the_order(name: str, scheme: str, ord
     ratio = first.detail["deviation"] / second.detail["deviation"]
     assert ratio == pytest.approx(2**order, rel=0.2)
     assert 1 <= second.value <= first.value
-
-
-def test_smooth_weights() -> None:
-    net, y = build("H1", layers=24, T=0.5), torch.randn(5, 4)
-    assert "smooth-weights" in failing(net, y)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.copy_(p[:1] + 1e-3 * torch.linspace(0, 1, 24)[:, None] * p[1:2])
-    assert "smooth-weights" not in failing(net, y)
 
 
 def test_a_scheme_that_breaks_its_promise_is_detected() -> None:

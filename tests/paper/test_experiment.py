@@ -60,17 +60,6 @@ def test_several_processes_add_records_and_none_is_lost(tmp_path: Path) -> None:
     assert list(Records(tmp_path, ()).read()) == [(seed,) for seed in range(50)]
 
 
-@pytest.mark.slow
-def test_processes_give_the_records_of_one(tmp_path: Path) -> None:
-    """With joblib's own backend; a real cell, so that networks go through other processes."""
-    experiment = table1.table1(table1.cells(data=["double-moons"], architecture=["H1"], layers=[1]))
-    here = experiment.sweep([0])
-    there = experiment.sweep([0], Records(tmp_path, experiment.key), jobs=2)
-    for record in (*here, *there):
-        del record["seconds"]
-    assert here == there
-
-
 def test_a_key_is_recorded_once_and_pandas_reads_the_file(tmp_path: Path) -> None:
     store = Records(tmp_path, ("side",))
     store.add(area(Square(2), [1, 0]))

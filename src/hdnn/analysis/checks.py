@@ -23,9 +23,9 @@ from hdnn.program import times
 
 EPS = torch.finfo(torch.float64).eps
 DRIFT = 2.0
-"""The factor by which a scheme may change the norm of gradients."""
+"""The factor by which a scheme may change the norm of gradients: that of the step advisor."""
 SLACK = 1 + 1e-9
-"""Of bounds that hold with equality, for rounding."""
+"""Bounds that can hold with equality are compared up to this factor, because of rounding."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,15 @@ class Check:
     """One line of a certificate: a statement, whether it holds, and what follows.
 
     Args:
-        name: short, fixed.
-        holds: None where it does not apply to this network.
-        value, tolerance: what was measured, and what it is compared with; NaN where there is none.
+        name: short name, the same for all networks; the key in ``certificate[name]``.
+        holds: whether the statement holds; None where it does not apply to this network.
+        value: what was measured, the worst over layers and samples; NaN where nothing was.
+        tolerance: what the value is compared with; NaN where nothing is promised.
         statement: what should hold; M is d y_N / d y_l.
         consequence: what follows where it holds, or what it means that it does not.
         reference: where the paper says so.
         relation: how value and tolerance are compared, "<=" or ">=".
-        detail: further numbers, such as the layer where the worst value is.
+        detail: further numbers, such as the layer and the sample of the worst value.
         proved: whether it is a theorem for such a network; else it is a premise of one or an
             expectation, and where it is not met, nothing is proved, but nothing is broken either.
 
@@ -48,8 +49,8 @@ class Check:
     >>> _ = torch.manual_seed(0)
     >>> net = hdnn.network("MS3", features=4, layers=6, T=1.0)
     >>> check = hdnn.analysis.certify(net, torch.randn(8, 4))["norm-at-least-one"]
-    >>> check.holds, check.relation, check.verdict
-    (True, '>=', 'holds')
+    >>> check.verdict, check.comparison, check.detail
+    ('holds', '1.03 >= 1', {'layer': 5, 'sample': 1})
     """
 
     name: str
@@ -139,6 +140,10 @@ def worst_place(badness: Tensor) -> dict[str, Any]:
     """The layer and the sample of the largest entry of ``(layers, samples)``."""
     place = int(badness.argmax())
     return {"layer": place // badness.shape[1], "sample": place % badness.shape[1]}
+
+
+# Tolerances of equations are multiples of n eps, times the depth where errors add up over layers;
+# 1e-300 in denominators keeps 0 / 0 from being NaN.
 
 
 @check(

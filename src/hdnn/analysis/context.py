@@ -22,7 +22,7 @@ from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
 from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
 from hdnn.fields.field import InterconnectedField
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Flow, Program, Stage, times
+from hdnn.program import Flow, Program, times
 from hdnn.schemes import RK4, ForwardEuler
 
 FLOW_SAMPLES = 16
@@ -197,18 +197,16 @@ class Context:
         phase = float(self.h.max() * self.spectrum[1].max())
         if not phase < PHASE * MOST_SUBSTEPS:
             return None
-        program = replace(self.net.program, steps=RK4().lower(self.field))
         m = int(phase / PHASE) + 1
-        coarse, fine = (self.sensitivities_with(with_substeps(program, k)) for k in (m, 2 * m))
+        coarse, fine = (self.sensitivities_with(ode_program(self.net, k)) for k in (m, 2 * m))
         return fine + (fine - coarse) / 15  # order 4: 2^4 - 1
 
 
-def with_substeps(program: Program, count: int) -> Program:
-    """A program with every layer cut into substeps of its own scheme, with the same weights."""
+def ode_program(net: HamiltonianNetwork, substeps: int) -> Program:
+    """The ODE of a network: every layer by RK4 in so many substeps, with the same weights."""
 
-    def shortened(step: Stage | Flow) -> Stage | Flow:
-        if isinstance(step, Stage):
-            return replace(step, factor=step.factor / count)
-        return Flow(lambda f, x, h, layout: step.advance(f, x, h / count, layout))
+    def shortened(step: Flow) -> Flow:
+        return Flow(lambda f, x, h, layout: step.advance(f, x, h / substeps, layout))
 
-    return replace(program, steps=tuple(map(shortened, program.steps)) * count)
+    flows = [shortened(step) for step in RK4().lower(net.field) if isinstance(step, Flow)]
+    return replace(net.program, steps=tuple(flows) * substeps)

@@ -142,8 +142,8 @@ def select(table: str, hint: str, cells: Iterable[C], **filters: Sequence[Any]) 
                 raise unknown_name(f"{field} of {table}", value, known.values())
         selected = [c for c in selected if not wanted or str(getattr(c, field)).lower() in wanted]
     if not selected:
-        given = ", ".join(f"{field} {list(values)}" for field, values in filters.items() if values)
-        raise HdnnError(f"no cell of {table} has {given}; {hint}")
+        wanted = [f"{field} {list(values)}" for field, values in filters.items() if values]
+        raise HdnnError(f"no cell of {table} has {', '.join(wanted)}; {hint}")
     return selected
 
 

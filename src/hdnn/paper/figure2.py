@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-import hdnn
 from hdnn.analysis import profile
 from hdnn.data import split
 from hdnn.networks import HamiltonianNetwork
@@ -92,9 +91,7 @@ class NormObserver:
 
     def __init__(self, every: int) -> None:
         self.every = every
-        self._values: dict[str, dict[int, list[np.ndarray]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        self._values: defaultdict[tuple[str, int], list[np.ndarray]] = defaultdict(list)
 
     def column(self, name: str) -> np.ndarray:
         """All recordings of a quantity, ``(recordings, seeds, layers)``.
@@ -104,7 +101,7 @@ class NormObserver:
                 mean. ``(recordings, seeds)``: "smallest" is the smallest singular value,
                 "gradient" the norm of the gradient of the objective.
         """
-        return np.array([np.concatenate(parts) for parts in self._values[name].values()])
+        return np.array([np.concatenate(v) for (key, _), v in self._values.items() if key == name])
 
     def observe(
         self, iteration: int, network: HamiltonianNetwork, states: Tensor, gradients: np.ndarray
@@ -118,7 +115,7 @@ class NormObserver:
             "gradient": np.linalg.norm(np.atleast_2d(gradients), axis=1),
         }
         for name, values in columns.items():
-            self._values[name][iteration].append(values)
+            self._values[name, iteration].append(values)
 
 
 def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]:
@@ -134,35 +131,25 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]
     begin = time.perf_counter()
     parts = [split("double-moons", "paper", seed=seed) for seed in seeds]
     data = planar.Samples.stack(seeds, parts, "append", torch.float64)
-    network = build(case, seeds)
+    name, _, invariant = case.network.partition(" ")
+    options = {"layers": case.layers, "T": case.T or None, "time_invariant": bool(invariant)}
+    network = planar.networks(name, seeds, torch.float64, **options)
     observer = NormObserver(case.every)
     # Appendix B.3 gives the FCNN another weight decay.
     decay = 2e-4 if case.network == "FCNN" else 1e-4
     config = TrainingConfig(epochs=EPOCHS, alpha=case.alpha, alpha_c=decay)
     V = planar.train(network, data, config, observer, may_diverge=False)
-    train_accuracy, _ = planar.measure(network, V, data.X, data.y)
-    test_accuracy, _ = planar.measure(network, V, data.X_test, data.y_test)
-    seconds = round((time.perf_counter() - begin) / len(seeds), 3)
+    results = planar.results(network, V, data, begin)
     records = [
         {
             **case._asdict(),
             "seed": seed,
             **_recorded(case, observer, network, e, seed),
-            "train_accuracy": float(train_accuracy[e]),
-            "test_accuracy": float(test_accuracy[e]),
-            "seconds": seconds,
-            "version": hdnn.__version__,
+            **results[e],
         }
         for e, seed in enumerate(seeds)
     ]
     return records, observer
-
-
-def build(case: Case, seeds: Sequence[int]) -> HamiltonianNetwork:
-    """The untrained networks of all seeds."""
-    name, _, invariant = case.network.partition(" ")
-    options = {"layers": case.layers, "T": case.T or None, "time_invariant": bool(invariant)}
-    return planar.networks(name, seeds, torch.float64, **options)
 
 
 def _recorded(
@@ -418,7 +405,7 @@ def _draw_gradients(axis: Axes, records: Sequence[Record]) -> None:
         iterations = 40 * (np.arange(EPOCHS) + 0.5)
         band = np.quantile(norms, (0.1, 0.5, 0.9), axis=0)
         color, label = COLORS[case.network], TITLES[case.network]
-        plot_band(axis, iterations, *band, color=color, label=label, style="-")
+        plot_band(axis, iterations, band, color=color, label=label, style="-")
     axis.set_yscale("log")
     axis.set_xlabel("iteration")
     axis.set_ylabel("norm of the parameters' gradient")
@@ -440,7 +427,7 @@ def _norm_ticks(axis: Axes) -> None:
 def _draw_alphas(axis: Axes, records: Sequence[Record]) -> None:
     places = [max(case.alpha, 5e-4) for case in ALPHAS]  # a logarithmic axis has no 0
     band = _bands(ALPHAS, records, "maximum")
-    plot_band(axis, places, *band, color=COLORS["H1"], label="H1")
+    plot_band(axis, places, band, color=COLORS["H1"], label="H1")
     invariant = _bands([Case("H1 invariant", 64, every=8)], records, "maximum")
     low, middle, high = invariant[:, 0]
     color = COLORS["H1 invariant"]
@@ -459,8 +446,8 @@ def _draw_depths(axis: Axes, records: Sequence[Record]) -> None:
         cases = [case for case in DEPTHS if case.network == name]
         depths, color = [case.layers for case in cases], COLORS[name]
         maxima, minima = (_bands(cases, records, field) for field in ("maximum", "minimum"))
-        plot_band(axis, depths, *maxima, color=color, label=TITLES[name])
-        plot_band(axis, depths, *minima, color=color, style="v:")
+        plot_band(axis, depths, maxima, color=color, label=TITLES[name])
+        plot_band(axis, depths, minima, color=color, style="v:")
     axis.annotate(
         *("smallest, of all three", (64, 1)),
         xytext=(4, 5),

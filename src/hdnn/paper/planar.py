@@ -6,6 +6,7 @@ however seeds are grouped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import hdnn
 from hdnn.data import Dataset
 from hdnn.models import Augmentation
 from hdnn.networks import HamiltonianNetwork
+from hdnn.paper.records import Record
 from hdnn.training import TrainingConfig
 from hdnn.training.ensemble import train_ensemble
 from hdnn.training.loops import Observer
@@ -52,12 +54,11 @@ class Samples(NamedTuple):
     ) -> Samples:
         """The data of splits, one for every seed."""
         augment = Augmentation(2, WIDTH, augmentation)
-        X, X_test = (
-            torch.stack([augment(x.to(dtype)) for x in xs])
-            for xs in ([p.X for p in parts], [p.X_test for p in parts])
+        X, y, X_test, y_test = (
+            torch.stack([getattr(part, name) for part in parts])
+            for name in ("X", "y", "X_test", "y_test")
         )
-        y, y_test = ([p.y for p in parts], [p.y_test for p in parts])
-        return cls(list(seeds), X, torch.stack(y), X_test, torch.stack(y_test))
+        return cls(list(seeds), augment(X.to(dtype)), y, augment(X_test.to(dtype)), y_test)
 
     def repeat(self, times: int) -> Samples:
         """The training part several times over, for several networks a seed."""
@@ -131,3 +132,27 @@ def measure(
     signs = 2.0 * y.numpy() - 1.0
     margins = np.where(np.isfinite(logits), signs * logits, -np.inf)
     return (margins > 0).mean(1), np.logaddexp(0.0, -margins).mean(1)
+
+
+def results(
+    network: HamiltonianNetwork, V: np.ndarray, data: Samples, begin: float
+) -> list[Record]:
+    """The last fields of the records, for every seed: accuracies, seconds and version.
+
+    Args:
+        network, V: the trained ensemble and its output layers.
+        data: what it was trained and is tested on.
+        begin: `time.perf_counter` before the training.
+    """
+    train_accuracy, _ = measure(network, V, data.X, data.y)
+    test_accuracy, _ = measure(network, V, data.X_test, data.y_test)
+    seconds = round((time.perf_counter() - begin) / len(data.seeds), 4)
+    return [
+        {
+            "train_accuracy": float(train),
+            "test_accuracy": float(test),
+            "seconds": seconds,
+            "version": hdnn.__version__,
+        }
+        for train, test in zip(train_accuracy, test_accuracy, strict=True)
+    ]

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hdnn
 from hdnn.config import TrainingConfig
 from hdnn.data import KINDS, split
 from hdnn.errors import unknown_name
@@ -82,8 +81,8 @@ def cells(
 
 def settings(cell: Cell) -> Settings:
     """The frozen settings of a cell, from settings.toml."""
-    chosen = resource("settings.toml")[cell.protocol.removesuffix("-restarts")]
-    return Settings(**chosen[f"{cell.data}/{cell.architecture}/{cell.layers}"])
+    by_cell = resource("settings.toml")[cell.protocol.removesuffix("-restarts")]
+    return Settings(**by_cell[f"{cell.data}/{cell.architecture}/{cell.layers}"])
 
 
 def run_settings(
@@ -122,23 +121,21 @@ def draw_data(cell: Cell, seeds: Sequence[int]) -> planar.Samples:
     return planar.Samples.stack(seeds, parts, settings(cell).augmentation, torch.float32)
 
 
-def train(
-    cell: Cell, chosen: Settings, data: planar.Samples
-) -> tuple[HamiltonianNetwork, np.ndarray]:
+def train(cell: Cell, own: Settings, data: planar.Samples) -> tuple[HamiltonianNetwork, np.ndarray]:
     """Train a cell for every seed.
 
     Args:
         cell: which network, by which protocol.
-        chosen: its settings.
+        own: its settings; `settings` has the frozen ones.
         data: of the seeds, which draw the weights and the order of batches as well.
 
     Returns:
         The networks as an ensemble, and their output layers ``(seeds, 1, WIDTH + 1)``.
     """
     protocol, seeds = protocols("table1")[cell.protocol], data.seeds
-    config = TrainingConfig(**{**protocol.training, "learning_rate": chosen.learning_rate})
+    config = TrainingConfig(**{**protocol.training, "learning_rate": own.learning_rate})
     build = functools.partial(
-        planar.networks, cell.architecture, dtype=torch.float32, layers=cell.layers, T=chosen.T
+        planar.networks, cell.architecture, dtype=torch.float32, layers=cell.layers, T=own.T
     )
     starts = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
     network, members = build(starts), data.repeat(protocol.restarts)
@@ -147,15 +144,15 @@ def train(
         return network, V
     _, losses = planar.measure(network, V, members.X, members.y)
     best = np.nan_to_num(losses.reshape(-1, len(seeds)), nan=np.inf).argmin(0)
-    kept = best * len(seeds) + np.arange(len(seeds))
-    return network.member(kept.tolist()), V[kept]
+    best_members = best * len(seeds) + np.arange(len(seeds))
+    return network.member(best_members.tolist()), V[best_members]
 
 
 def trained_model(cell: Cell, seed: int) -> tuple[Model, float]:
     """A cell trained for one seed, as a model by itself, and its test accuracy."""
-    chosen, data = settings(cell), draw_data(cell, [seed])
-    networks, V = train(cell, chosen, data)
-    model = Model(networks.member(0), 1, Augmentation(2, planar.WIDTH, chosen.augmentation))
+    own, data = settings(cell), draw_data(cell, [seed])
+    networks, V = train(cell, own, data)
+    model = Model(networks.member(0), 1, Augmentation(2, planar.WIDTH, own.augmentation))
     with torch.no_grad():
         model.head.weight.copy_(torch.from_numpy(V[0, :, :-1]))
         model.head.bias.copy_(torch.from_numpy(V[0, :, -1]))
@@ -165,23 +162,12 @@ def trained_model(cell: Cell, seed: int) -> tuple[Model, float]:
 
 def run(cell: Cell, seeds: Sequence[int]) -> list[Record]:
     """The records of a cell; see `Experiment`."""
-    begin = time.perf_counter()
-    chosen, data = settings(cell), draw_data(cell, seeds)
-    network, V = train(cell, chosen, data)
-    train_accuracy, _ = planar.measure(network, V, data.X, data.y)
-    test_accuracy, _ = planar.measure(network, V, data.X_test, data.y_test)
-    seconds = round((time.perf_counter() - begin) / len(seeds), 4)
+    begin, own, data = time.perf_counter(), settings(cell), draw_data(cell, seeds)
+    network, V = train(cell, own, data)
+    shared = {name: getattr(cell, name) for name in KEY}
     return [
-        {
-            **{name: getattr(cell, name) for name in KEY},
-            "seed": seed,
-            "T": chosen.T,
-            "train_accuracy": float(train_accuracy[e]),
-            "test_accuracy": float(test_accuracy[e]),
-            "seconds": seconds,
-            "version": hdnn.__version__,
-        }
-        for e, seed in enumerate(seeds)
+        {**shared, "seed": seed, "T": own.T, **result}
+        for seed, result in zip(seeds, planar.results(network, V, data, begin), strict=True)
     ]
 
 

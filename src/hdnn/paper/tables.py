@@ -75,10 +75,10 @@ def markdown(table: pd.DataFrame) -> str:
 
 def terminal(table: pd.DataFrame, title: str) -> Table:
     """A frame of texts for the terminal; rows that end in "no" stand out."""
-    found = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    rich_table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in table.columns:
         left = name in ("data", "architecture", "network")
-        found.add_column(name, justify="left" if left else "right", no_wrap=True)
+        rich_table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in table.itertuples(index=False):
-        found.add_row(*row, style="yellow" if row[-1] == "no" else None)
-    return found
+        rich_table.add_row(*row, style="yellow" if row[-1] == "no" else None)
+    return rich_table

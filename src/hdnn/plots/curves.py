@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from hdnn.analysis import Norms
 from hdnn.analysis.norms import spaced_depths
@@ -37,15 +38,15 @@ def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     """
     depths = norms.depths
     # On a logarithmic axis 0 would be nowhere.
-    low, mean, high = (c.clamp_min(1e-300) for c in (norms.minimum, norms.mean, norms.maximum))
-    plot_band(axis, depths, low.numpy(), mean.numpy(), high.numpy(), color=color, style="-")
+    band = torch.stack([norms.minimum, norms.mean, norms.maximum]).clamp_min(1e-300).numpy()
+    plot_band(axis, depths, band, color=color, style="-")
     # At the last layer all norms are 1: labels go to the middle, the next ones left and right of
     # it, to the side of the curve that is free.
     place = len(depths) * (2, 1, 3)[len(axis.texts) % 3] // 4
-    rising = bool(mean[0] < 0.1 * mean[-1])
+    rising = bool(band[1, 0] < 0.1 * band[1, -1])
     axis.annotate(
         label,
-        (depths[place], float((mean if rising else high)[place])),
+        (depths[place], float(band[1 if rising else 2, place])),
         xytext=(8, -14) if rising else (0, 5),
         textcoords="offset points",
         ha="left" if rising else "center",

@@ -57,21 +57,6 @@ class Flow:
         return float(x - half), float(x + half), float(y - half), float(y + half)
 
 
-@torch.no_grad()
-def states_by_depth(model: Model, X: Tensor, most: int = FRAMES) -> tuple[list[int], np.ndarray]:
-    """Depths and states ``(D, samples, n)`` of data, over all blocks of one width.
-
-    Blocks of images that differ in size cannot share a plane: then the last one is shown. States
-    of images are flattened.
-    """
-    blocks = model.block_inputs(model.prepare(X))
-    net, y = blocks[-1]
-    before = 0 if len(blocks) == 1 else sum(block.layers for block, _ in blocks[:-1])
-    chosen = spaced_depths(net.layers, most)
-    states = net.trajectory(y)[chosen].flatten(2).double().cpu().numpy()
-    return [before + depth for depth in chosen], states
-
-
 def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float, float], bool]:
     """States ``(D, samples, n)`` as points of a plane, the same at all depths; see `Flow`.
 
@@ -103,17 +88,21 @@ def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float,
 
 def _leading(centered: np.ndarray, count: int) -> np.ndarray:
     """Directions of largest variance, ``(count, n)``; zeros where there are no more."""
+    # A few thousand states determine the directions; the time of an SVD grows with all of them.
     rows = centered[:: max(1, len(centered) // 4000)]
     _, _, directions = np.linalg.svd(rows, full_matrices=False)
-    found = np.zeros((count, centered.shape[1]))
-    found[: min(count, len(directions))] = directions[:count]
+    leading = np.zeros((count, centered.shape[1]))
+    leading[: min(count, len(directions))] = directions[:count]
     # The sign of a direction is arbitrary: fix it, so that a figure is the same every time.
-    peaks = np.abs(found).argmax(1)
-    return found * np.where(found[np.arange(count), peaks] < 0, -1.0, 1.0)[:, None]
+    peaks = np.abs(leading).argmax(1)
+    return leading * np.where(leading[np.arange(count), peaks] < 0, -1.0, 1.0)[:, None]
 
 
+@torch.no_grad()
 def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
     """Where data are at depths 0 to N of a model, in one fixed plane.
+
+    Blocks of images that differ in size cannot share a plane: then the last one is shown.
 
     Args:
         model: the trained model.
@@ -128,6 +117,9 @@ def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
     >>> flow(Model(net, 1, hdnn.models.Augmentation(2, 4)), torch.randn(10, 2)).points.shape
     (9, 10, 2)
     """
-    depths, states = states_by_depth(model, X, most)
-    last = sum(net.layers for net in model.networks)
-    return Flow(tuple(depths), *_project(model, states), last)
+    net, y = model.block_inputs(model.prepare(X))[-1]
+    last = sum(block.layers for block in model.networks)
+    depths = spaced_depths(net.layers, most)
+    states = net.trajectory(y)[depths].flatten(2).double().cpu().numpy()
+    numbers = tuple(last - net.layers + depth for depth in depths)
+    return Flow(numbers, *_project(model, states), last)

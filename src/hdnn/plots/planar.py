@@ -181,6 +181,7 @@ def layer_states(
 
 def collapsed(points: np.ndarray, side: float) -> bool:
     """Whether points ``(samples, 2)`` have fallen onto one, as seen in a square of this side."""
+    # Within 2 % of the side they look like one dot, which is easily overlooked.
     known = points[np.isfinite(points).all(1)]
     return len(known) > 1 and float(np.ptp(known, axis=0).max()) < 0.02 * side
 

@@ -6,12 +6,13 @@ import html
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hdnn.errors import HdnnError
 from hdnn.files import atomic
@@ -64,25 +65,23 @@ class Theme:
         return named | {f"c{k}": color for k, color in enumerate(self.classes)}
 
 
+def _palette(colors: str) -> tuple[str, ...]:
+    return tuple(f"#{color}" for color in colors.split())
+
+
 LIGHT = Theme(
-    "#ffffff",
-    "#1c1e21",
-    "#5f656d",
-    "#e3e5e8",
-    (
-        *("#0072b2", "#d55e00", "#009e73", "#b5548a", "#b8860b"),
-        *("#3a9bd9", "#6b6f76", "#7a3e9d", "#8c510a", "#4d7c0f"),
-    ),
+    paper="#ffffff",
+    ink="#1c1e21",
+    muted="#5f656d",
+    grid="#e3e5e8",
+    classes=_palette("0072b2 d55e00 009e73 b5548a b8860b 3a9bd9 6b6f76 7a3e9d 8c510a 4d7c0f"),
 )
 DARK = Theme(
-    "#14161a",
-    "#eceef1",
-    "#a2a8b1",
-    "#2e3238",
-    (
-        *("#56b4e9", "#ff8b3d", "#2fc79a", "#e88fc0", "#f0c24b"),
-        *("#9ad7f7", "#b4b9c1", "#c59be8", "#d6a46a", "#a9d16c"),
-    ),
+    paper="#14161a",
+    ink="#eceef1",
+    muted="#a2a8b1",
+    grid="#2e3238",
+    classes=_palette("56b4e9 ff8b3d 2fc79a e88fc0 f0c24b 9ad7f7 b4b9c1 c59be8 d6a46a a9d16c"),
 )
 SMALL, NORMAL, LARGE = 8, 9.5, 12
 """Points of text: ticks, labels, the sentence above a figure."""
@@ -93,6 +92,7 @@ def theme_of(artist: Axes | Figure) -> Theme:
     from matplotlib.colors import to_rgba
 
     assert artist.figure is not None
+    # Green looks brightest and blue darkest; a transparent figure is on a light page.
     red, green, blue, alpha = to_rgba(artist.figure.get_facecolor())
     return DARK if alpha > 0 and 0.3 * red + 0.6 * green + 0.1 * blue < 0.4 else LIGHT
 
@@ -330,11 +330,8 @@ def bare(axis: Axes) -> Axes:
     0
     """
     theme = theme_of(axis)
-    axis.set_facecolor(theme.paper)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set_color(theme.grid)
+    axis.set(facecolor=theme.paper, xticks=[], yticks=[])
+    axis.spines[:].set_color(theme.grid)
     axis.title.set_color(theme.ink)
     return axis
 
@@ -389,11 +386,8 @@ def label_ends(axis: Axes) -> Axes:
 
 def plot_band(
     axis: Axes,
-    x: Sequence[float] | np.ndarray,
-    low: Iterable[float],
-    middle: Iterable[float],
-    high: Iterable[float],
-    *,
+    x: ArrayLike,
+    band: ArrayLike,
     color: str,
     label: str | None = None,
     style: str = "o-",
@@ -402,19 +396,22 @@ def plot_band(
 
     Args:
         axis: where to draw.
-        x: positions.
-        low, middle, high: lower end of the band, line, upper end, at every position.
-        color, label, style: of the line.
+        x: positions ``(n,)``.
+        band: lower end of the band, line, and upper end at every position, ``(3, n)``.
+        color: color of the line and the band.
+        label: label of the line.
+        style: format of the line, as in `matplotlib.axes.Axes.plot`.
 
     Returns:
         The axis.
 
     >>> from hdnn import plots
     >>> axis = plots.new_figure(4, 3).subplots()
-    >>> _ = plots.plot_band(axis, [0, 1], [0, 1], [1, 2], [2, 3], color="#0072b2")
-    >>> len(axis.lines)
-    1
+    >>> _ = plots.plot_band(axis, [0, 1], [[0, 1], [1, 2], [2, 3]], color="#0072b2")
+    >>> axis.lines[0].get_ydata().tolist()
+    [1, 2]
     """
-    axis.plot(x, list(middle), style, ms=3, linewidth=1.6, color=color, label=label)
-    axis.fill_between(x, list(low), list(high), color=color, alpha=0.13, linewidth=0)
+    x, (low, middle, high) = np.asarray(x), np.asarray(band)
+    axis.plot(x, middle, style, ms=3, linewidth=1.6, color=color, label=label)
+    axis.fill_between(x, low, high, color=color, alpha=0.13, linewidth=0)
     return axis

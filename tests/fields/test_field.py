@@ -91,8 +91,8 @@ def test_separable_promise_that_J_or_R_breaks_raises(J: Any, R: Any) -> None:
 
 
 def test_J_that_inverts_K_needs_weights_and_no_dissipation() -> None:
-    with pytest.raises(HdnnError, match="needs weights K"):
-        EnergyField(InverseTranspose(), split, features=4)
+    with pytest.raises(HdnnError, match="needs a field with weights K"):
+        EnergyField(InverseTranspose(), split, features=4).velocity(torch.randn(4))
     weights = Weights("skew", features=4, layers=2)
     with pytest.raises(HdnnError, match=r"J K' = I needs .* no dissipation"):
         HamiltonianField(InverseTranspose(), weights, dissipation=torch.eye(4))

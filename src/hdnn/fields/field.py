@@ -16,13 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields.interconnection import (
-    GivenJ,
-    InverseTranspose,
-    StateDependent,
-    as_values,
-    interconnection,
-)
+from hdnn.fields.interconnection import GivenJ, StateDependent, as_values, interconnection
 from hdnn.fields.layout import Layout, layout_of
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Stage, Step, Time, Values, Velocity
@@ -290,8 +284,6 @@ class EnergyField(InterconnectedField):
         dissipation: Tensor | npt.ArrayLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if isinstance(J, InverseTranspose):
-            raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
         layout = layout_of(features, channels, ensemble)
         super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
         self.layers = self.interconnection.layers

@@ -317,6 +317,7 @@ def test_parametrized_weights_are_used_and_trained(backend: str) -> None:
     close(grads["field.weights.parametrizations.theta.original"], expected, 1e-11)
 
 
+@pytest.mark.slow  # it compiles
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
 def test_transforms_and_tracers_follow_J_of_the_state() -> None:
     S = skew(4)

@@ -51,18 +51,14 @@ def test_over_channels_an_energy_sees_samples_channels_and_pixels() -> None:
     torch.testing.assert_close(field.gradient(y), torch.stack([cubes, ones], 1))
 
 
-class Potential(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 5)
-
+class Potential(nn.Linear):
     def forward(self, x: Tensor, t: Any) -> Tensor:
-        return torch.tanh(self.hidden(x)).sum(-1)
+        return torch.tanh(super().forward(x)).sum(-1)
 
 
 @pytest.mark.parametrize("scheme", ["ForwardEuler", "RK4", "ImplicitMidpoint"])
 def test_an_energy_with_parameters_is_trained(scheme: str) -> None:
-    field = EnergyField("J1", Potential(), features=4)
+    field = EnergyField("J1", Potential(4, 5), features=4)
     net = hdnn.HamiltonianNetwork(field, SCHEMES[scheme](), layers=2, T=0.5)
     function, parameters = as_function(net)
     assert len(parameters) == 2

@@ -44,9 +44,6 @@ def stepped(name: str, scheme: str = OWN) -> bool:
     return build(name, scheme).scheme.uses_step
 
 
-# --- derivatives ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [*BACKENDS, "learned steps"])
 @each
 def test_gradients_of_state_and_parameters(name: str, scheme: str, kind: str) -> None:
@@ -74,9 +71,6 @@ def test_functional_transforms_see_the_same_network(name: str, scheme: str) -> N
     M = vmap(jacrev(net))(y)
     for k in range(3):
         close(M[k], jacobian(net, y[k]), 1e-10)
-
-
-# --- shapes and layouts ---------------------------------------------------------------------------
 
 
 @every_name

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS
-from hdnn.fields.activations import Activation, activation
+from hdnn.fields.activations import activation
 
 
 def grad(function: object, x: Tensor) -> Tensor:
@@ -33,10 +32,3 @@ def test_log_cosh_neither_overflows_nor_loses_its_curvature() -> None:
     torch.testing.assert_close(energy(x), expected, rtol=1e-14, atol=1e-15)
     curvature = torch.func.vmap(torch.func.grad(torch.func.grad(energy)))(x)
     torch.testing.assert_close(curvature, 1 - torch.tanh(x) ** 2, rtol=1e-12, atol=1e-15)
-
-
-def test_an_activation_is_a_name_or_ones_own() -> None:
-    own = Activation("cube", lambda x: x**3, lambda x: x**4 / 4)
-    assert activation(own) is own
-    with pytest.raises(HdnnError, match="did you mean 'tanh'"):
-        activation("tahn")

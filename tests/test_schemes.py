@@ -14,6 +14,7 @@ from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
 from hdnn.fields import ActivationField, HamiltonianField, Learned, Weights, canonical, signs
 from hdnn.schemes import (
     SCHEMES,
+    DirectMap,
     ForwardEuler,
     ImplicitMidpoint,
     Leapfrog,
@@ -165,6 +166,8 @@ def test_a_scheme_is_a_value() -> None:
         Leapfrog("x")
     with pytest.raises(HdnnError, match="newton"):
         ImplicitMidpoint("bisection")
+    with pytest.raises(IncompatibleError, match="fits ActivationField only"):
+        DirectMap().check(build("H1").field)
 
 
 # --- order ----------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class InterconnectedField(Field):
         self.layout = layout
         self.interconnection = interconnection(J, layout.width).to(like)
         if isinstance(self.interconnection, StateDependent):
-            # Two states, so that a J(y, t) that forgets the batch is found out by its shape.
+            # States without zeros: at 0 a J(y, t) often vanishes, and anything would pass.
             states = torch.linspace(-1, 1, 2 * layout.width).reshape(2, -1).to(like)
             self.interconnection.check(states.expand(*layout.lead, 2, -1))
         R = None if dissipation is None else _dissipation(dissipation, layout.width).to(like)

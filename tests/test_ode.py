@@ -16,8 +16,7 @@ from hdnn.fields import EnergyField
 def test_layer_j_holds_from_t_j_on(name: str) -> None:
     net, y = build(name, layers=4, step=(0.1, 0.3, 0.2, 0.4)), torch.randn(3, 4)
     ode = net.ode()
-    starts = [0.0, 0.1, 0.4, 0.6, 1.0]
-    assert ode.breakpoints.tolist() == pytest.approx(starts)
+    assert ode.breakpoints.tolist() == pytest.approx([0.0, 0.1, 0.4, 0.6, 1.0])
     for j in range(4):
         for t in (float(ode.breakpoints[j]), float(ode.breakpoints[j]) + 0.05):
             assert ode.layer_at(t) == j

@@ -35,7 +35,6 @@ def test_every_architecture_lowers_to_its_stages(name: str) -> None:
     program = build(name).program
     assert [row(stage) for stage in program.stages] == TABLE[name]
     assert program.steps == program.stages
-    assert not program.has_flows
     assert program.invertible == (name in ("MS1", "MS3", "HS"))
 
 

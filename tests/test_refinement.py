@@ -57,8 +57,8 @@ def kinds() -> dict[str, hdnn.HamiltonianNetwork]:
     """Every architecture, layout and array that has layers, with four of them."""
     net, w = hdnn.HamiltonianNetwork, Weights("dense", features=4, layers=4)
     energy = EnergyField(skew(4, 4), lambda x, t: (x**4).sum(-1), features=4)
-    found = {name: build(name, scheme, layers=4) for name, scheme in STEPPED if scheme == "own"}
-    return found | {
+    own = {name: build(name, scheme, layers=4) for name, scheme in STEPPED if scheme == "own"}
+    return own | {
         "channels": build("MS3", channels=4, layers=4),
         "convolution": build("MS2", channels=4, kernel=3, layers=4),
         "ensemble": build("MS1", ensemble=3, layers=4),

@@ -93,14 +93,6 @@ def test_J1_and_J2_are_those_of_the_paper() -> None:
         np.testing.assert_array_equal(build(name, features=6).J, J(6))
 
 
-@pytest.mark.parametrize("name", ["MS1", "MS2"])
-def test_MS1_and_MS2_have_the_J_that_inverts_K(name: str) -> None:
-    net = build(name, features=6, layers=4)
-    identity = torch.eye(6).expand(4, 6, 6)
-    torch.testing.assert_close(net.J @ net.K.mT, identity, rtol=0, atol=1e-11)
-    torch.testing.assert_close(net.J, -net.J.mT, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", HAMILTONIAN)
 def test_every_layer_is_a_special_case_of_the_general_field(name: str) -> None:
     """y' = J K' tanh(K y + b) with the (J, K, b) of field_at is the velocity of the network."""
@@ -132,14 +124,6 @@ def test_HS_with_the_identity_is_MS3_relabeled() -> None:
     assert torch.equal(ms3_net.K, hs_net.K[:, rows])
     Y = torch.randn(7, 4)
     torch.testing.assert_close(ms3_net(Y), hs_net(Y), rtol=1e-13, atol=1e-13)
-
-
-# --- names ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("typed", ["h1", "H1", "ms1", "RESNET"])
-def test_names_ignore_case(typed: str) -> None:
-    assert hdnn.network(typed, features=4, layers=1, T=1.0).name.lower() == typed.lower()
 
 
 @pytest.mark.parametrize(("typed", "near"), [("H3", "H"), ("Res-Net", "ResNet"), ("ms4", "MS")])

@@ -85,7 +85,7 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(
                 f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"
             )
-        self.scheme.check(field)
+        self.scheme.check(field)  # before anything else: the message names a pair that fits
         self.layers = _layers(field, layers)
         for kind, word, known in (("backend", backend, BACKENDS), ("memory", memory, MEMORY)):
             if word not in known:
@@ -254,7 +254,7 @@ class HamiltonianNetwork(nn.Module):
         """
         if self.ensemble is None:
             raise HdnnError(f"{self._title()} is a single network; build one with ensemble=E")
-        copied = copy.deepcopy(self)
+        copied = copy.deepcopy(self)  # maps, stages and J stay as they are
         weights = copied._weighted("weights of members").weights
         for module in copied.modules():
             for name, parameter in list(module._parameters.items()):
@@ -377,6 +377,7 @@ class HamiltonianNetwork(nn.Module):
     def _values_for(self, y: Tensor) -> Values:
         """The values, after a look at the dtype of a state; backends look at its shape."""
         values = self.values()
+        # The full check takes a walk over all tensors; a dtype that agrees needs none.
         if values.theta is None or y.dtype is not values.theta.dtype:
             self.check_state(y)
         return values
@@ -479,6 +480,7 @@ class HamiltonianNetwork(nn.Module):
 
 
 def _autocasts(y: Tensor) -> bool:
+    # torch knows no autocast for the device meta, and raises.
     return not y.is_meta and torch.is_autocast_enabled(y.device.type)
 
 

@@ -182,5 +182,5 @@ def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
     [0.0, 0.5, 1.0]
     """
     if not isinstance(step, Tensor):
-        return [layer * step for layer in range(layers)]
+        return [layer * step for layer in range(layers)]  # exact: no sum of roundings
     return (torch.cumsum(step, -1) - step).unbind(-1)

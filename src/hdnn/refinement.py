@@ -130,7 +130,7 @@ def _resample(net: HamiltonianNetwork, layers: int, interpolation: str) -> None:
     if net.field.layers is not None:
         net.field.layers = layers
     net.layers = layers
-    net.lower()
+    net.lower()  # the program holds the number of layers
     if net._step is not None:
         net._step = net._step * old / layers
     else:
@@ -178,6 +178,7 @@ def _resample_part(part: nn.Module, layers: int, mix: Tensor) -> None:
         flat = stack.flatten(1) if name == "J" else stack  # others are ([E,] L, .)
         # Members of an ensemble with steps of their own may share an array: their mean.
         matrix = mix.mean(0) if mix.ndim > flat.ndim else mix
+        # In float64, so that coarsening a refined network gives back the same float32 numbers.
         new = matrix @ flat.detach().cpu().to(torch.float64)
         _replace(part, name, new.unflatten(1, stack.shape[1:]) if name == "J" else new)
 

@@ -31,6 +31,7 @@ from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Ver
 
 def _ms1_bias(n: int) -> Pattern:
     """(b_{j,2}, -b_{j,1}): the biases of MS1's layer equation in the form sigma(K s + b)."""
+    # z -= h sigma(K0' y + b1) is z += h sigma(-K0' y - b1): sigma is odd, K = [0 K0; -K0' 0].
     number = np.arange(1, n + 1)
     return Pattern.of(np.concatenate([number[n // 2 :], -number[: n // 2]]))
 

@@ -51,18 +51,14 @@ def test_over_channels_an_energy_sees_samples_channels_and_pixels() -> None:
     torch.testing.assert_close(field.gradient(y), torch.stack([cubes, ones], 1))
 
 
-class Potential(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 5)
-
+class Potential(nn.Linear):
     def forward(self, x: Tensor, t: Any) -> Tensor:
-        return torch.tanh(self.hidden(x)).sum(-1)
+        return torch.tanh(super().forward(x)).sum(-1)
 
 
 @pytest.mark.parametrize("scheme", ["ForwardEuler", "RK4", "ImplicitMidpoint"])
 def test_an_energy_with_parameters_is_trained(scheme: str) -> None:
-    field = EnergyField("J1", Potential(), features=4)
+    field = EnergyField("J1", Potential(4, 5), features=4)
     net = hdnn.HamiltonianNetwork(field, SCHEMES[scheme](), layers=2, T=0.5)
     function, parameters = as_function(net)
     assert len(parameters) == 2
@@ -91,8 +87,8 @@ def test_separable_promise_that_J_or_R_breaks_raises(J: Any, R: Any) -> None:
 
 
 def test_J_that_inverts_K_needs_weights_and_no_dissipation() -> None:
-    with pytest.raises(HdnnError, match="needs weights K"):
-        EnergyField(InverseTranspose(), split, features=4)
+    with pytest.raises(HdnnError, match="needs a field with weights K"):
+        EnergyField(InverseTranspose(), split, features=4).velocity(torch.randn(4))
     weights = Weights("skew", features=4, layers=2)
     with pytest.raises(HdnnError, match=r"J K' = I needs .* no dissipation"):
         HamiltonianField(InverseTranspose(), weights, dissipation=torch.eye(4))

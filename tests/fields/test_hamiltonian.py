@@ -78,19 +78,6 @@ def test_velocity_is_J_times_the_gradient_of_the_energy(
         torch.testing.assert_close((damped.velocity(y, layer, t) * g).sum(-1), loss)
 
 
-def test_an_ensemble_over_channels_is_its_members_at_every_pixel() -> None:
-    net = build("H2", channels=N, ensemble=2)
-    y = torch.randn(2, 3, N, 2, 5)
-    H, f = net.field.energy(y, 1), net.field.velocity(y, 1)
-    assert H.shape == (2, 3)
-    for e in range(2):
-        single = build("H2")
-        single.load_state_dict(net.member(e).state_dict())
-        x = y[e].movedim(1, -1)
-        torch.testing.assert_close(H[e], single.field.energy(x, 1).sum((1, 2)))
-        torch.testing.assert_close(f[e], single.field.velocity(x, 1).movedim(-1, 1))
-
-
 @pytest.mark.parametrize("name", ["MS1", "H2"])
 def test_the_energy_of_a_convolution_sums_over_channels_and_pixels(name: str) -> None:
     """H = sum log cosh(K y + b); K' sigma(K y + b) is its derivative."""

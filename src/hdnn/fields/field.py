@@ -16,13 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields.interconnection import (
-    GivenJ,
-    InverseTranspose,
-    StateDependent,
-    as_values,
-    interconnection,
-)
+from hdnn.fields.interconnection import GivenJ, StateDependent, as_values, interconnection
 from hdnn.fields.layout import Layout, layout_of
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Stage, Step, Time, Values, Velocity
@@ -130,7 +124,7 @@ class InterconnectedField(Field):
         self.layout = layout
         self.interconnection = interconnection(J, layout.width).to(like)
         if isinstance(self.interconnection, StateDependent):
-            # Two states, so that a J(y, t) that forgets the batch is found out by its shape.
+            # States without zeros: at 0 a J(y, t) often vanishes, and anything would pass.
             states = torch.linspace(-1, 1, 2 * layout.width).reshape(2, -1).to(like)
             self.interconnection.check(states.expand(*layout.lead, 2, -1))
         R = None if dissipation is None else _dissipation(dissipation, layout.width).to(like)
@@ -290,8 +284,6 @@ class EnergyField(InterconnectedField):
         dissipation: Tensor | npt.ArrayLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if isinstance(J, InverseTranspose):
-            raise HdnnError("J K' = I needs weights K; give J itself for an energy of your own")
         layout = layout_of(features, channels, ensemble)
         super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
         self.layers = self.interconnection.layers

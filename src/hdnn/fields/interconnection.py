@@ -285,7 +285,7 @@ class InverseTranspose(Interconnection):
     """
 
     def matrix(self) -> Tensor:
-        raise HdnnError("J is the inverse of K', so it needs K: use field.J or net.J")
+        raise HdnnError("J is the inverse of K', so it needs a field with weights K: use field.J")
 
     def extra_repr(self) -> str:
         return "J K' = I"

@@ -60,17 +60,14 @@ class Layout:
         """
         least = len(self.lead) + (2 if self.channels else 1)
         place = self.axis if self.channels else -1
-        axes = self.spatial is None or y.ndim == least + self.spatial
-        if y.ndim < least or y.shape[place] != self.width or not axes:
+        fits = y.ndim >= least and y.shape[place] == self.width
+        fits &= self.spatial is None or y.ndim == least + self.spatial
+        if not fits or (self.ensemble is not None and y.shape[0] not in (1, self.ensemble)):
             spatial = "*spatial" if self.spatial is None else "height, width"
             own = f"B, {self.width}, {spatial}" if self.channels else f"..., {self.width}"
-            lead = "" if self.ensemble is None else f"{self.ensemble} or 1, "
-            raise HdnnError(f"the state must have shape ({lead}{own}), got {tuple(y.shape)}")
-        if self.ensemble is not None and y.shape[0] not in (1, self.ensemble):
-            raise HdnnError(
-                f"the first axis is the ensemble of {self.ensemble} (or 1: one batch for all), "
-                f"got {tuple(y.shape)}; for a shared batch pass y.unsqueeze(0)"
-            )
+            if self.ensemble is not None:
+                own = f"{self.ensemble}, {own}), or for one batch for all networks (1, {own}"
+            raise HdnnError(f"the state must have shape ({own}), got {tuple(y.shape)}")
 
     def flatten(self, y: Tensor) -> tuple[Tensor, Restore]:
         """The canonical form of a state, and the function that undoes it.

@@ -210,7 +210,7 @@ class Matrix(Patterned):
 
 def matrix_product(M: Tensor, x: Tensor) -> Tensor:
     """M x for a matrix ``([E,] out, in)`` and canonical states ``([E,] B, in, *spatial)``."""
-    if x.ndim == M.ndim:
+    if x.ndim == M.ndim:  # no pixels: one product for all samples
         return x @ M.mT
     flat = x.flatten(M.ndim)  # pixels become one axis
     out = torch.matmul(M if M.ndim == 2 else M.unsqueeze(1), flat)

@@ -85,6 +85,7 @@ class Pattern:
     @property
     def first(self) -> int | None:
         """The first parameter, if the entries are parameters in their own order, else None."""
+        # Then assembling is a view instead of a gather: free, forward and backward.
         flat = self.code.ravel()
         first = int(flat[0]) if flat.size else 1
         run = first > 0 and np.array_equal(flat, np.arange(first, first + flat.size))

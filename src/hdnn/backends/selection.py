@@ -20,10 +20,10 @@ MEMORY = ("fast", "lean")
 WIDEST = 96
 """The widest networks that "auto" leaves to the kernels; beyond, a library's products may win.
 
-With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With AVX2
-they win in small batches and draw level in large ones, but for a full J, by which they multiply
-every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in processor time on
-one thread.
+With AVX-512 the kernels still win at this width: 1.4 to 8 times, in batches of 10 to 4096. With
+AVX2 they win in small batches and draw level in large ones, but for a full J, by which they
+multiply every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in
+processor time on one thread.
 """
 
 
@@ -99,7 +99,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         The backend, and why.
 
     Raises:
-        IncompatibleError: what is asked for cannot serve.
+        IncompatibleError: the requested backend cannot serve.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
@@ -119,14 +119,14 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
 
 def _choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
-        return BackendChoice("reference", "asked for")
+        return BackendChoice("reference", "requested")
     reason = obstacle_of_form(program) or obstacle_of_values(values) or _obstacle_of_state(x)
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return BackendChoice("fused", "asked for")
+        return BackendChoice("fused", "requested")
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
     width = max(program.layout.width, *(stage.W.units for stage in program.stages))

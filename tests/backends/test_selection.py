@@ -82,7 +82,7 @@ def test_auto_takes_the_kernels_up_to_a_width(name: str) -> None:
         assert f" {WIDEST}" in choice.reason
         for request in ("fused", "reference"):
             explained = twin(net, request).explain_backend(y)
-            assert (explained.backend, explained.reason) == (request, "asked for")
+            assert (explained.backend, explained.reason) == (request, "requested")
 
 
 def test_without_the_kernels_the_reference_serves_and_says_why(

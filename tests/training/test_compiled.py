@@ -257,7 +257,7 @@ OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any]
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
     "J(t)": (_time_varying, {}, "constant J"),
     "a flow": (lambda: build("H1", "RK4"), {}, "flow"),
-    "reference": (lambda: build("H1", backend="reference"), {}, "asked for"),
+    "reference": (lambda: build("H1", backend="reference"), {}, "requested"),
     "too wide": (lambda: build("H1", features=98), {}, "width 98"),
 }
 

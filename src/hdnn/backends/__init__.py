@@ -31,7 +31,7 @@ def run(
         y_N, in the shape of x.
 
     Raises:
-        IncompatibleError: the backend asked for cannot serve.
+        IncompatibleError: the requested backend cannot serve.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)

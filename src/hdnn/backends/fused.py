@@ -32,7 +32,12 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor | None:
     if not _has_memory(x, values.theta, values.beta):
         return None
     x, restore = program.layout.flatten(x)
-    return restore(_apply(x, values.theta, values.beta, Numbers(program, values)))
+    numbers = Numbers(program, values)
+    # Inference mode, unlike no_grad, rules out tangents of forward mode, too: no Function is
+    # needed, which takes 2 of 14 us of a small prediction.
+    if torch.is_inference_mode_enabled():
+        return restore(forward(numbers, x))
+    return restore(_apply(x, values.theta, values.beta, numbers))
 
 
 def vjp(program: Program, values: Values, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,7 +111,10 @@ class Numbers:
         assert beta is not None
         self.theta, self.beta = theta.contiguous(), beta.contiguous()
         self.S = None if S is None else S.contiguous()
-        self.steps = _stack(h, program) if isinstance(h, Tensor) else None
+        self.steps = None
+        if isinstance(h, Tensor):  # those of all networks and layers
+            lead = program.layout.lead
+            self.steps = h.detach().double().expand(*lead, program.layers).contiguous()
         self.addresses = native.Addresses(
             self.theta.data_ptr(),
             self.beta.data_ptr(),
@@ -114,11 +122,6 @@ class Numbers:
             0.0 if isinstance(h, Tensor) else h,
             None if self.steps is None else self.steps.data_ptr(),
         )
-
-
-def _stack(h: Tensor, program: Program) -> Tensor:
-    """The steps of all networks and layers, in float64."""
-    return h.detach().double().expand(*program.layout.lead, program.layers).contiguous()
 
 
 def plan_of(program: Program, x: Tensor, theta: Tensor) -> native.Plan:
@@ -129,10 +132,7 @@ def plan_of(program: Program, x: Tensor, theta: Tensor) -> native.Plan:
         x: a canonical state.
         theta: the parameters of K.
     """
-    plans = _plans.get(program)
-    if plans is None:
-        plans = _plans[program] = {}
-    key = x.shape, x.dtype
+    plans, key = _plans.setdefault(program, {}), (x.shape, x.dtype)
     plan = plans.get(key)
     if plan is None:
         if len(plans) >= _SHAPES:

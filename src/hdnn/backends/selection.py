@@ -99,7 +99,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         The backend, and why.
 
     Raises:
-        IncompatibleError: what is asked for cannot serve.
+        IncompatibleError: the requested backend cannot serve.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
@@ -119,14 +119,14 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
 
 def _choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
-        return BackendChoice("reference", "asked for")
+        return BackendChoice("reference", "requested")
     reason = obstacle_of_form(program) or obstacle_of_values(values) or _obstacle_of_state(x)
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return BackendChoice("fused", "asked for")
+        return BackendChoice("fused", "requested")
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
     width = max(program.layout.width, *(stage.W.units for stage in program.stages))

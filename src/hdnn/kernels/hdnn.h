@@ -111,13 +111,13 @@ struct hdnn_training {
 };
 // Of the values theta and beta are not read, as they stand in the training.
 // `steps` further batches, the first of them number `from` of the epoch, in the given order, int64
-// (E or 1, count). `taken`: int64 (E), steps of Adam so far, counted up. `rates` (steps): learning
-// rates. `losses` double (E, steps, 3): plain and penalized loss of a batch before its step, and
-// how many samples it classifies correctly. A network whose loss is not finite stops: the rest of
-// its losses is NaN. A batch whose weights are all 0 is no step.
+// (E or 1, count). `updates`: int64 (E), steps of Adam so far, counted up. `rates` (steps):
+// learning rates. `losses` double (E, steps, 3): plain and penalized loss of a batch before its
+// step, and how many samples it classifies correctly. A network whose loss is not finite stops: the
+// rest of its losses is NaN. A batch whose weights are all 0 is no step.
 HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const hdnn_values *,
                         const int64_t *order, int64_t from, int64_t steps, const double *rates,
-                        int64_t *taken, double *losses, int64_t threads);
+                        int64_t *updates, double *losses, int64_t threads);
 
 HDNN_API const char *hdnn_instruction_set();
 

@@ -45,11 +45,11 @@ struct Sweep {
       const bool here = layer < last || last == p.layers;  // else the next segment begins here
       if (here && depth < c.count && c.depths[depth] == layer) write_states(depth);
       if (layer < last)
-        advance<T, true>(net, layer, layer + 1, room.x, kept_of(layer - first), room.d, room.u,
-                         at.width);
+        advance<T, true>(net, layer, layer + 1, room.x, activations_of(layer - first), room.d,
+                         room.u, at.width);
     }
   }
-  T *kept_of(i64 layer) const { return room.kept + layer * p.kept * at.width; }
+  T *activations_of(i64 layer) const { return room.activations + layer * p.activations * at.width; }
 
   void run() const {
     const i64 n = p.width, size = n * at.width;
@@ -64,8 +64,8 @@ struct Sweep {
       if (last == p.layers && depth >= 0 && c.depths[depth] == last) write_matrices(depth--);
       for (i64 layer = last - 1; layer >= first; layer--) {
         for (i64 i = 0; i < n; i++)
-          retreat<T, false>(net, layer, layer + 1, M + i * size, kept_of(layer - first), room.d,
-                            room.u, at.width, nullptr);
+          retreat<T, false>(net, layer, layer + 1, M + i * size, activations_of(layer - first),
+                            room.d, room.u, at.width, nullptr);
         if (depth >= 0 && c.depths[depth] == layer) write_matrices(depth--);
       }
     }
@@ -81,7 +81,7 @@ static void jacobians(void *call, i64 chunk, i64 worker) {
   for (i64 index = piece.first; index < piece.last; index++) {
     const Block at = block_at(p, index);
     const Room<T> room(p, memory, at.width);
-    T *M = room.kept + p.segment * p.kept * at.width;
+    T *M = room.activations + p.segment * p.activations * at.width;
     const Sweep<T> sweep = {c, p, network_of<T>(c, piece.network), piece.network, at, room, M};
     read_block<T>(p, (const T *)c.x + piece.states, at, room.x, true);
     sweep.run();

@@ -54,9 +54,9 @@ static InstructionSet best_instruction_set() {
 #endif
   return {"baseline", baseline::kernels};
 }
-static const InstructionSet chosen = best_instruction_set();
+static const InstructionSet instruction_set = best_instruction_set();
 
-static const Kernels &kernels_of(i64 itemsize) { return chosen.kernels[itemsize == 8]; }
+static const Kernels &kernels_of(i64 itemsize) { return instruction_set.kernels[itemsize == 8]; }
 
 // --- memory ------------------------------------------------------------------------------------
 
@@ -100,12 +100,12 @@ static i64 first_of_run(const i64 *wire, i64 count) {
   return count ? wire[0] - 1 : 0;
 }
 
-static void lay_out_stages(hdnn_plan &p, const hdnn_stage *given) {
+static void lay_out_stages(hdnn_plan &p, const hdnn_stage *stages) {
   i64 entries = 0;
-  for (i64 k = 0; k < p.stages; k++) entries += given[k].units * (given[k].reads + 1);
+  for (i64 k = 0; k < p.stages; k++) entries += stages[k].units * (stages[k].reads + 1);
   p.wires.reserve(entries);
   for (i64 k = 0; k < p.stages; k++) {
-    Stage s = {given[k]};
+    Stage s = {stages[k]};
     const auto keep = [&p](const i64 *&wire, i64 count) {  // a copy of what the caller frees
       p.wires.insert(p.wires.end(), wire, wire + count);
       wire = p.wires.data() + p.wires.size() - count;
@@ -118,7 +118,7 @@ static void lay_out_stages(hdnn_plan &p, const hdnn_stage *given) {
     if (s.units == s.reads && s.units == s.writes && (s.units == 2 || s.units == 4) && s.carry)
       s.square = s.units;
     p.hidden = std::max({p.hidden, s.units, s.reads});
-    p.kept += s.reads + s.units;
+    p.activations += s.reads + s.units;
     p.work += double(p.layers) * p.networks * p.groups * p.group *
               (2 * s.units * (s.reads + (s.adjoint ? s.writes : 1)) + 20 * s.units);
     p.stage_list.push_back(s);
@@ -134,14 +134,14 @@ static i64 tile(Program &p, i64 vectors, i64 segment, i64 extra) {
   const i64 each = divided_up(all, std::max<i64>(1, (all + vectors / 2) / vectors));
   p.block = (each > 1 ? each + each % 2 : 1) * p.lanes;
   p.segment = segment, p.segments = std::max<i64>(1, divided_up(p.layers, segment));
-  const i64 rows = 3 * p.width + p.hidden + p.segments * p.width + segment * p.kept + extra;
+  const i64 rows = 3 * p.width + p.hidden + p.segments * p.width + segment * p.activations + extra;
   p.scratch = divided_up(rows * p.block * p.itemsize, 64) * 64 / p.itemsize;
   p.blocks = p.groups * divided_up(p.group, p.block);
   return p.scratch * p.itemsize;
 }
 // Saved states and activations of a segment of so many layers take the same memory.
 static i64 balanced_segment(const Program &p) {
-  const double ratio = double(p.layers) * p.width / std::max<i64>(1, p.kept);
+  const double ratio = double(p.layers) * p.width / std::max<i64>(1, p.activations);
   return std::max<i64>(1, std::lround(std::sqrt(ratio)));
 }
 
@@ -225,7 +225,7 @@ static int run(TrainCall c, i64 threads) {
   const i64 workers = std::min(threads, p.networks);
   c.threads = p.networks > 1 ? 1 : std::min(threads, c.pieces);
   const i64 blocks = divided_up(c.batch, c.block);
-  c.keep = blocks * c.block * p.layers * p.kept * p.itemsize <= KEEP;
+  c.keep = blocks * c.block * p.layers * p.activations * p.itemsize <= KEEP;
   c.slots = c.keep ? blocks : c.threads;
   c.room_bytes = kernels.train_bytes(&c);
   const auto lay_out = [&](Carver &memory) {
@@ -241,12 +241,12 @@ static int run(TrainCall c, i64 threads) {
 
 using namespace hdnn;
 
-hdnn_plan *hdnn_plan_new(const hdnn_problem *given) try {
+hdnn_plan *hdnn_plan_new(const hdnn_problem *problem) try {
   auto p = std::make_unique<hdnn_plan>();
-  static_cast<hdnn_problem &>(*p) = *given;
+  static_cast<hdnn_problem &>(*p) = *problem;
   p->groups = p->pixels ? p->samples : 1, p->group = p->pixels ? p->pixels : p->samples;
   p->lanes = kernels_of(p->itemsize).bytes / p->itemsize;
-  lay_out_stages(*p, given->stage);
+  lay_out_stages(*p, problem->stage);
   tile_passes(*p);
   return p.release();
 } catch (const std::bad_alloc &) {
@@ -308,12 +308,12 @@ int64_t hdnn_output_layer(const hdnn_solver *solver, int64_t loss, int64_t sampl
 
 int hdnn_train(const hdnn_plan *p, const hdnn_training *t, const hdnn_values *values,
                const int64_t *order, int64_t from, int64_t steps, const double *rates,
-               int64_t *taken, double *losses, int64_t threads) {
-  TrainCall c = {p, t, *values, order, from, steps, rates, taken, losses};
+               int64_t *updates, double *losses, int64_t threads) {
+  TrainCall c = {p, t, *values, order, from, steps, rates, updates, losses};
   c.batch = std::min(t->batch, t->count);
   return run(c, threads);
 }
 
-const char *hdnn_instruction_set() { return chosen.name; }
+const char *hdnn_instruction_set() { return instruction_set.name; }
 
 int64_t hdnn_interface() { return HDNN_INTERFACE; }

@@ -122,12 +122,16 @@ def obstacle() -> str | None:
 @functools.cache
 def library() -> Any:
     """The library; OSError where there is none."""
-    given = os.environ.get("HDNN_LIBRARY")  # another build, such as one with a sanitizer
+    override = os.environ.get("HDNN_LIBRARY")  # another build, such as one with a sanitizer
     folders = [Path(folder) for folder in hdnn.kernels.__path__]
-    paths = [Path(given)] if given else [folder / name for folder in folders for name in _NAMES]
+    paths = (
+        [Path(override)] if override else [folder / name for folder in folders for name in _NAMES]
+    )
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise OSError("hdnn was installed without a compiler" if not given else f"no file {given}")
+        raise OSError(
+            "hdnn was installed without a compiler" if not override else f"no file {override}"
+        )
     loaded = ctypes.CDLL(str(path))
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
@@ -274,9 +278,9 @@ def output_layer(
     Z, target, weight = (np.ascontiguousarray(a, np.float64) for a in (Z, target, weight))
     sizes = (LOSSES.index(loss), *Z.shape, len(V))
     arrays = (a.ctypes.data for a in (Z, target, weight, V))
-    taken = int(library().hdnn_output_layer(options.with_penalty(alpha_c), *sizes, *arrays))
-    check(taken < 0)
-    return taken
+    iterations = int(library().hdnn_output_layer(options.with_penalty(alpha_c), *sizes, *arrays))
+    check(iterations < 0)
+    return iterations
 
 
 class Training:
@@ -303,7 +307,7 @@ class Training:
         order: Array,
         first: int,
         rates: Array,
-        taken: Array,
+        updates: Array,
         threads: int,
     ) -> Array:
         """Train on the batches first, first + 1, ... of an epoch, one for every learning rate.
@@ -313,7 +317,7 @@ class Training:
             order: ``(E or 1, samples)``, in which the samples are gone through.
             first: number of the first batch.
             rates: learning rates.
-            taken: ``(E,)``, steps of Adam so far; counted up.
+            updates: ``(E,)``, steps of Adam so far; counted up.
             threads: at most so many.
 
         Returns:
@@ -331,7 +335,7 @@ class Training:
                 first,
                 len(rates),
                 rates.ctypes.data,
-                taken.ctypes.data,
+                updates.ctypes.data,
                 losses.ctypes.data,
                 threads,
             )

@@ -237,10 +237,10 @@ inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputR
     int halvings = 0;
     for (; halvings < HALVINGS; halvings++, length *= 0.5) {
       for (i64 k = 0; k < size; k++) room.trial[k] = V[k] - length * room.step[k];
-      const double found = evaluate(b, room.trial, s.alpha_c, room);
+      const double trial_value = evaluate(b, room.trial, s.alpha_c, room);
       // The last steps decrease f by less than its rounding.
-      if (found <= value - 1e-4 * length * slope + 1e-15 * __builtin_fabs(value)) {
-        value = found;
+      if (trial_value <= value - 1e-4 * length * slope + 1e-15 * __builtin_fabs(value)) {
+        value = trial_value;
         break;
       }
     }

@@ -41,13 +41,13 @@ static Kind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
 }
 // The kinds of all stages. S is (n, n), or null where no stage is adjoint.
 template <class T>
-static void find_mixing(const Program &p, const T *S, const Mixing &found) {
+static void find_mixing(const Program &p, const T *S, const Mixing &mixing) {
   for (i64 k = 0; k < p.stages; k++) {
     const Stage &s = p.stage[k];
-    found.kind[k] = s.adjoint ? GENERAL : SCALAR;
+    mixing.kind[k] = s.adjoint ? GENERAL : SCALAR;
     if (s.adjoint && s.reads == s.writes)
-      found.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
-                                 found.to + s.at_mixing, (T *)found.gain + s.at_mixing);
+      mixing.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
+                                  mixing.to + s.at_mixing, (T *)mixing.gain + s.at_mixing);
   }
 }
 
@@ -93,11 +93,11 @@ static void scatter_gradients(const Program &p, const T *rows, T *gtheta, T *gbe
     }
 }
 
-// Layers first .. last - 1 on a block, in place. What a backward pass needs is kept at `kept`,
-// layer after layer, if KEEP; else it is memory for one stage. d and u are memory for p.hidden and
-// p.width rows.
+// Layers first .. last - 1 on a block, in place. What a backward pass needs is kept at
+// `activations`, layer after layer, if KEEP; else it is memory for one stage. d and u are memory
+// for p.hidden and p.width rows.
 template <class T, bool KEEP>
-static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T *d, T *u,
+static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *activations, T *d, T *u,
                     i64 width) {
   const Program &p = *net.program;
   for (i64 layer = first; layer < last; layer++)
@@ -105,12 +105,12 @@ static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
       if (s.square == 2 && w.kind < GENERAL)
-        square_forward<T, 2, KEEP>(s, w, p.activation, x, kept, width);
+        square_forward<T, 2, KEEP>(s, w, p.activation, x, activations, width);
       else if (s.square == 4 && w.kind < GENERAL)
-        square_forward<T, 4, KEEP>(s, w, p.activation, x, kept, width);
+        square_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
       else
-        stage_forward<T, KEEP>(s, w, p.activation, x, kept, d, u, width);
-      if (KEEP) kept += (s.reads + s.units) * width;
+        stage_forward<T, KEEP>(s, w, p.activation, x, activations, d, u, width);
+      if (KEEP) activations += (s.reads + s.units) * width;
     }
 }
 
@@ -118,22 +118,22 @@ static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *kept, T
 // GRADIENTS, those of the weights are added to `rows` (L, row), of all layers. d and u are memory
 // for p.hidden and p.width rows.
 template <class T, bool GRADIENTS>
-static void retreat(const Network<T> &net, i64 first, i64 last, T *g, const T *kept, T *d, T *u,
-                    i64 width, T *rows) {
+static void retreat(const Network<T> &net, i64 first, i64 last, T *g, const T *activations, T *d,
+                    T *u, i64 width, T *rows) {
   const Program &p = *net.program;
-  kept += (last - first) * p.kept * width;
+  activations += (last - first) * p.activations * width;
   for (i64 layer = last - 1; layer >= first; layer--)
     for (i64 k = p.stages - 1; k >= 0; k--) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
       T *row = rows + layer * p.row;
-      kept -= (s.reads + s.units) * width;
+      activations -= (s.reads + s.units) * width;
       if (s.square == 2 && w.kind < GENERAL)
-        square_backward<T, 2, GRADIENTS>(s, w, p.activation, kept, g, width, row);
+        square_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else if (s.square == 4 && w.kind < GENERAL)
-        square_backward<T, 4, GRADIENTS>(s, w, p.activation, kept, g, width, row);
+        square_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else
-        stage_backward<T, GRADIENTS>(s, w, p.activation, kept, g, d, u, width, row);
+        stage_backward<T, GRADIENTS>(s, w, p.activation, activations, g, d, u, width, row);
     }
 }
 
@@ -180,10 +180,10 @@ static void write_block(const Program &p, const T *x, const Block &at, T *states
 // Memory of a block, as the head of this file says: p.scratch numbers at `memory`.
 template <class T>
 struct Room {
-  T *x, *g, *d, *u, *saved, *kept;
+  T *x, *g, *d, *u, *saved, *activations;
   Room(const Program &p, T *memory, i64 width) {
     x = memory, g = x + p.width * width, d = g + p.width * width, u = d + p.hidden * width;
-    saved = u + p.width * width, kept = saved + p.segments * p.width * width;
+    saved = u + p.width * width, activations = saved + p.segments * p.width * width;
   }
 };
 
@@ -193,8 +193,8 @@ static void advance_segments(const Network<T> &net, const Room<T> &room, i64 wid
   const Program &p = *net.program;
   for (i64 j = 0; j < p.segments; j++) {
     if (j)
-      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, room.x, room.kept, room.d, room.u,
-                        width);
+      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, room.x, room.activations, room.d,
+                        room.u, width);
     copy<T>(room.x, room.saved + j * p.width * width, p.width * width);
   }
 }
@@ -205,8 +205,8 @@ static void retreat_segments(const Network<T> &net, const Room<T> &room, i64 wid
   for (i64 j = p.segments - 1; j >= 0; j--) {
     const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
     copy<T>(room.saved + j * p.width * width, room.x, p.width * width);
-    advance<T, true>(net, first, last, room.x, room.kept, room.d, room.u, width);
-    retreat<T, true>(net, first, last, room.g, room.kept, room.d, room.u, width, rows);
+    advance<T, true>(net, first, last, room.x, room.activations, room.d, room.u, width);
+    retreat<T, true>(net, first, last, room.g, room.activations, room.d, room.u, width, rows);
   }
 }
 
@@ -252,7 +252,7 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index);
     const Room<T> room(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, room.x, true);
-    advance<T, false>(net, 0, p.layers, room.x, room.kept, room.d, room.u, block.width);
+    advance<T, false>(net, 0, p.layers, room.x, room.activations, room.d, room.u, block.width);
     write_block<T>(p, room.x, block, (T *)c.out + at.states);
   }
 }

@@ -40,7 +40,7 @@ struct Program : hdnn_problem {
   bool gathers;        // some W or b cannot be read from theta and beta in place
   i64 mixed;           // reads of all stages together
   i64 hidden;          // most units or reads of a stage
-  i64 kept;            // rows of a layer that a backward pass needs, per sample
+  i64 activations;     // rows of a layer that a backward pass needs, per sample
   double work;         // operations of a forward pass
 
   // How states are cut, by shape alone: a chunk is a piece of a network, its blocks run one after
@@ -129,7 +129,7 @@ struct TrainCall {
   const i64 *order;
   i64 from, count;  // first batch, and how many
   const double *rates;
-  i64 *taken;
+  i64 *updates;
   double *losses;
   i64 batch;          // samples of a batch, at most
   i64 block, pieces;  // samples of a block, a multiple of the lanes; pieces of a batch

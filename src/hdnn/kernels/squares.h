@@ -21,9 +21,9 @@ INLINE void signs_product(Vec<T> *v) {
   }
 }
 
-// COLUMNS vectors of samples through a stage. x and kept point to the first of them.
+// COLUMNS vectors of samples through a stage. x and activations point to the first of them.
 template <class T, int K, Kind KIND, bool KEEP, int COLUMNS>
-INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, i64 width) {
+INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *activations, i64 width) {
   constexpr int N = LANES<T>;
   const T *read = x + s.read * width;
   T *write = x + s.write * width;
@@ -32,13 +32,13 @@ INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, 
   UNROLL for (int k = 0; k < K; k++) {
     UNROLL for (int c = 0; c < COLUMNS; c++) {
       const Vec<T> y = load<T>(read + k * width + c * N);
-      if (KEEP) store<T>(kept + k * width + c * N, y);
+      if (KEEP) store<T>(activations + k * width + c * N, y);
       UNROLL for (int i = 0; i < K; i++) z[i * COLUMNS + c] += w.W[i * K + k] * y;
     }
   }
   sigma<T, K * COLUMNS>(z, code);
   UNROLL for (int i = 0; i < K * COLUMNS && KEEP; i++)
-      store<T>(kept + (K + i / COLUMNS) * width + i % COLUMNS * N, z[i]);
+      store<T>(activations + (K + i / COLUMNS) * width + i % COLUMNS * N, z[i]);
   UNROLL for (int i = 0; i < K; i++) {
     T *y = write + (KIND == MONOMIAL ? w.to[i] : i) * width;
     UNROLL for (int c = 0; c < COLUMNS; c++) {
@@ -60,24 +60,26 @@ INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, 
 }
 
 template <class T, int K, Kind KIND, bool KEEP>
-static void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, i64 width) {
+static void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations,
+                           i64 width) {
   constexpr int N = LANES<T>, COLUMNS = K < TOGETHER ? TOGETHER / K : 1;
   i64 j = 0;
   for (; j + COLUMNS * N <= width; j += COLUMNS * N)
-    square_panel<T, K, KIND, KEEP, COLUMNS>(s, w, code, x + j, kept + j, width);
-  for (; j < width; j += N) square_panel<T, K, KIND, KEEP, 1>(s, w, code, x + j, kept + j, width);
+    square_panel<T, K, KIND, KEEP, COLUMNS>(s, w, code, x + j, activations + j, width);
+  for (; j < width; j += N)
+    square_panel<T, K, KIND, KEEP, 1>(s, w, code, x + j, activations + j, width);
 }
 
 // A covector back through a stage, all samples of a block; as `stage_backward`.
 template <class T, int K, Kind KIND, bool GRADIENTS>
-static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *kept, T *g, i64 width,
-                            T *row) {
+static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g,
+                            i64 width, T *row) {
   const T *write = g + s.write * width;
   T *read = g + s.read * width;
   Vec<T> gW[K * K] = {}, gb[K] = {};
   for (i64 j = 0; j < width; j += LANES<T>) {
     Vec<T> d[K] = {}, sigma[K], u[K];
-    UNROLL for (int i = 0; i < K; i++) sigma[i] = load<T>(kept + (K + i) * width + j);
+    UNROLL for (int i = 0; i < K; i++) sigma[i] = load<T>(activations + (K + i) * width + j);
     UNROLL for (int k = 0; k < K; k++) u[k] =
         w.a * load<T>(write + (KIND == MONOMIAL ? w.to[k] : k) * width + j);
     if (KIND == SIGNS) signs_product<T, K, 1>(u);
@@ -99,7 +101,7 @@ static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *kep
     UNROLL for (int k = 0; k < K; k++) {
       Vec<T> sum = {};
       if (GRADIENTS) {
-        const Vec<T> v = load<T>(kept + k * width + j);
+        const Vec<T> v = load<T>(activations + k * width + j);
         UNROLL for (int i = 0; i < K; i++) gW[i * K + k] += d[i] * v;
       }
       UNROLL for (int i = 0; i < K; i++) sum += w.W[i * K + k] * d[i];
@@ -114,18 +116,21 @@ static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *kep
 
 // One stage, by what the compiler knows of it.
 template <class T, int K, bool KEEP>
-INLINE void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, i64 width) {
-  if (w.kind == SCALAR) return square_forward<T, K, SCALAR, KEEP>(s, w, code, x, kept, width);
-  if (w.kind == MONOMIAL) return square_forward<T, K, MONOMIAL, KEEP>(s, w, code, x, kept, width);
-  square_forward<T, K, SIGNS, KEEP>(s, w, code, x, kept, width);
+INLINE void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations,
+                           i64 width) {
+  if (w.kind == SCALAR)
+    return square_forward<T, K, SCALAR, KEEP>(s, w, code, x, activations, width);
+  if (w.kind == MONOMIAL)
+    return square_forward<T, K, MONOMIAL, KEEP>(s, w, code, x, activations, width);
+  square_forward<T, K, SIGNS, KEEP>(s, w, code, x, activations, width);
 }
 template <class T, int K, bool GRADIENTS>
-INLINE void square_backward(const Stage &s, Weights<T> w, i64 code, const T *kept, T *g, i64 width,
-                            T *row) {
+INLINE void square_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g,
+                            i64 width, T *row) {
   if (w.kind == SCALAR)
-    return square_backward<T, K, SCALAR, GRADIENTS>(s, w, code, kept, g, width, row);
+    return square_backward<T, K, SCALAR, GRADIENTS>(s, w, code, activations, g, width, row);
   if (w.kind == MONOMIAL)
-    return square_backward<T, K, MONOMIAL, GRADIENTS>(s, w, code, kept, g, width, row);
-  square_backward<T, K, SIGNS, GRADIENTS>(s, w, code, kept, g, width, row);
+    return square_backward<T, K, MONOMIAL, GRADIENTS>(s, w, code, activations, g, width, row);
+  square_backward<T, K, SIGNS, GRADIENTS>(s, w, code, activations, g, width, row);
 }
 }  // namespace hdnn::HDNN_ISA

@@ -69,12 +69,12 @@ static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width)
   }
 }
 
-// d and u are memory for reads rows. x[read] is copied to `kept` only if KEEP.
+// d and u are memory for reads rows. x[read] is copied to `activations` only if KEEP.
 template <class T, bool KEEP>
-static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *kept, T *d, T *u,
+static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations, T *d, T *u,
                           i64 width) {
-  T *sigma = kept + s.reads * width, *y = x + s.write * width;
-  if (KEEP) copy<T>(x + s.read * width, kept, s.reads * width);
+  T *sigma = activations + s.reads * width, *y = x + s.write * width;
+  if (KEEP) copy<T>(x + s.read * width, activations, s.reads * width);
   product<T, BIAS>({w.W, s.reads, 1}, s.units, s.reads, x + s.read * width, {sigma, w.b}, width);
   activate<T>(sigma, s.units * width, code);
   if (!s.carry) fill<T>(y, s.writes * width, T(0));
@@ -110,11 +110,11 @@ static void multiply_slopes(const Stage &s, i64 code, const T *sigma, T *d, T *g
 // d = sigma' A' g[write]; g[write] = carry g[write]; g[read] += W' d. Gradients are added to the
 // places of the stage in `row` if GRADIENTS. d and u are memory for units and reads rows.
 template <class T, bool GRADIENTS>
-static void stage_backward(const Stage &s, Weights<T> w, i64 code, const T *kept, T *g, T *d, T *u,
-                           i64 width, T *row) {
-  const T *sigma = kept + s.reads * width;
+static void stage_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g, T *d,
+                           T *u, i64 width, T *row) {
+  const T *sigma = activations + s.reads * width;
   T *gy = g + s.write * width;
-  const Pair<T> pairs[2] = {{d, kept}, {sigma, u}};  // whose products are the gradient of W
+  const Pair<T> pairs[2] = {{d, activations}, {sigma, u}};  // whose products are the gradient of W
   if (w.kind == SCALAR) {
     for (i64 j = 0; j < s.writes * width; j += LANES<T>) store<T>(d + j, w.a * load<T>(gy + j));
   } else {  // u = a S' g, d = W u

@@ -36,13 +36,13 @@ struct Layout {
 template <class T>
 struct BlockRoom {
   T *x, *g, *u, *d;  // state, its gradient, two of passes.h
-  T *kept;           // (L kept), activations
+  T *activations;    // (L activations), of all layers
   T *inputs;         // (inputs), of the projection
   BlockRoom(const TrainCall &c, Carver &memory) {
     const Program &p = *c.program;
     x = memory.take<T>(p.width * c.block), g = memory.take<T>(p.width * c.block);
     u = memory.take<T>(p.width * c.block), d = memory.take<T>(p.hidden * c.block);
-    kept = memory.take<T>(p.layers * p.kept * c.block);
+    activations = memory.take<T>(p.layers * p.activations * c.block);
     inputs = memory.take<T>(c.training->inputs * c.block);
   }
 };
@@ -127,7 +127,7 @@ struct Descent {
   double *V;
   const Network<T> net;
   // The batch: its samples, and what makes their weights sum to 1 (0 where they sum to 0).
-  const i64 *chosen;
+  const i64 *indices;
   OutputBatch batch;
   double scale;
 
@@ -164,16 +164,16 @@ struct Descent {
   // Targets and weights of a batch; idle lanes repeat the last sample with weight 0.
   void choose_batch(i64 number) {
     const i64 begin = (c.from + number) * t.batch, samples = smaller(t.batch, t.count - begin);
-    chosen = c.order + data * t.count + begin;
+    indices = c.order + data * t.count + begin;
     batch = {t.loss, t.outputs,   p.width + 1, samples, room.whole_vectors(samples),
              room.Z, room.target, room.weight};
     const i64 targets = t.loss == HDNN_SQUARED ? t.outputs : 1;
     const double *weight = t.weight + data * t.count, *target = t.target + data * t.count * targets;
     double total = 0;
-    for (i64 k = 0; k < samples; k++) total += weight[chosen[k]];
+    for (i64 k = 0; k < samples; k++) total += weight[indices[k]];
     scale = total > 0 ? 1.0 / total : 0.0;
     for (i64 k = 0; k < batch.width; k++) {
-      const i64 i = chosen[smaller(k, samples - 1)];
+      const i64 i = indices[smaller(k, samples - 1)];
       for (i64 o = 0; o < targets; o++) room.target[o * batch.width + k] = target[i * targets + o];
       room.weight[k] = k < samples ? weight[i] * scale : 0.0;
     }
@@ -221,7 +221,7 @@ struct Descent {
   void read_samples(const Block &b, i64 features, T *to) const {
     const T *X = (const T *)t.X + data * t.count * features;
     for (i64 k = 0; k < b.width; k++) {
-      const T *line = X + chosen[b.first + smaller(k, b.samples - 1)] * features;
+      const T *line = X + indices[b.first + smaller(k, b.samples - 1)] * features;
       for (i64 f = 0; f < features; f++) to[f * b.width + k] = line[f];
     }
   }
@@ -231,14 +231,14 @@ struct Descent {
     if (t.inputs)
       product<T, BIAS>({values + at.P, t.inputs, 1}, p.width, t.inputs, r.inputs,
                        {r.x, values + at.nu}, b.width);
-    advance<T, true>(net, 0, p.layers, r.x, r.kept, r.d, r.u, b.width);
+    advance<T, true>(net, 0, p.layers, r.x, r.activations, r.d, r.u, b.width);
     convert<T, double>(r.x, b.width, room.Z + b.first, batch.width, p.width, b.width);
   }
   void backward(const Block &b) {
     const BlockRoom<T> &r = b.room;
     if (!c.keep) forward(b);
     convert<double, T>(room.covector + b.first, batch.width, r.g, b.width, p.width, b.width);
-    retreat<T, true>(net, 0, p.layers, r.g, r.kept, r.d, r.u, b.width, b.rows);
+    retreat<T, true>(net, 0, p.layers, r.g, r.activations, r.d, r.u, b.width, b.rows);
     if (!t.inputs) return;
     const Pair<T> pair = {r.g, r.inputs};
     gram<T>(&pair, 1, p.width, t.inputs, b.width, b.projection);
@@ -298,9 +298,10 @@ struct Descent {
   }
   // Adam, or AdamW; coordinate descent has no weight decay.
   void move(double learning_rate) {
-    const double taken = double(++c.taken[e]), weight_decay = t.coordinate ? 0.0 : t.weight_decay;
-    const T correction = T(1.0 / __builtin_sqrt(1.0 - __builtin_pow(BETA2, taken)));
-    const T rate = T(learning_rate / (1.0 - __builtin_pow(BETA1, taken)));
+    const double updates = double(++c.updates[e]),
+                 weight_decay = t.coordinate ? 0.0 : t.weight_decay;
+    const T correction = T(1.0 / __builtin_sqrt(1.0 - __builtin_pow(BETA2, updates)));
+    const T rate = T(learning_rate / (1.0 - __builtin_pow(BETA1, updates)));
     const T keep = T(t.decoupled ? 1.0 - learning_rate * weight_decay : 1.0);
     const T decay = T(t.decoupled ? 0.0 : weight_decay), shrink = T(shrinking());
     const T a = T(1.0 - BETA1), b = T(BETA2), rest = T(1.0 - BETA2), tiny = T(1e-8);

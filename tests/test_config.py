@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import add_assignments
-from hdnn.config import TABLES, Config, DataConfig, ModelConfig, TrainingConfig, all_settings
+from hdnn.config import TABLES, Config, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
 from hdnn.training.runs import Run
 
@@ -291,13 +291,3 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 def test_settings_need_no_torch() -> None:
     code = "import sys, hdnn.config; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize(
-    ("source", "images"),
-    [("mnist", True), ("Fashion_MNIST", True), ("iris", False), ("swiss-roll", False), ("", False)],
-)
-def test_which_data_are_images(source: str, images: bool, tmp_path: Path) -> None:
-    assert DataConfig(source).is_image == images
-    assert DataConfig(str(tmp_path)).is_image
-    assert not DataConfig("a\0b").is_image

@@ -32,8 +32,8 @@ CORE = [
 APPLICATION = [
     "application",
     "progress",
-    "data",
     "config",
+    "data",
     "training",
     "estimators",
     "plots",

@@ -204,22 +204,6 @@ class DataConfig(Settings):
     digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
     seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed")
 
-    @property
-    def is_image(self) -> bool:
-        """Whether the source names a data set of images, or is a folder."""
-        from hdnn.data import BUNDLED, PROBLEMS
-        from hdnn.data.images import IMAGE_SETS
-
-        name = self.source.lower().replace("_", "-")
-        if name in IMAGE_SETS:  # a name wins over a folder; ./name is the folder
-            return True
-        if name in PROBLEMS or name in BUNDLED:
-            return False
-        try:
-            return bool(self.source) and Path(self.source).expanduser().is_dir()
-        except (OSError, RuntimeError, ValueError):  # not a path
-            return False
-
 
 @table
 class ModelConfig(Settings):

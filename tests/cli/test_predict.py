@@ -107,13 +107,13 @@ def test_errors_leave_the_old_file(mail: Trained) -> None:
     out.write_text("old")
     write_rows(Path("narrow.csv"), length=good, score=good)
     write_rows(Path("text.csv"), length=good, score=good, links=[*good[:4], "many"])
-    Path("ragged.csv").write_text("length,score,links\n1,2,3\n1,2,3\n1,2,3\n1,2\n")
+    Path("ragged.csv").write_text("length,score,links\n1,2,3\n1,2,3\n1,2,3\n1,2,3,4\n")
     for name, code, said in (
         ("narrow.csv", 2, "'links'"),
         ("text.csv", 2, "'many'"),
         ("ragged.csv", 1, "ragged.csv"),
         ("none.csv", 2, "No such file"),
-        ("t.npz", 2, "No such file"),
+        ("t.npz", 2, "unknown kind of file"),
     ):
         fails(code, ("predict", mail.run, name, "--out", out), said)
         assert out.read_text() == "old"

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from hdnn.data import ColumnEncoder, images, iter_rows, read_table
+from hdnn.data import ColumnEncoder, images, read_blocks, read_table
 from hdnn.data.images import read_idx
 from hdnn.errors import HdnnError
 
@@ -67,11 +67,6 @@ def parquet() -> list[bytes]:
     return [saved(frame.to_parquet)]
 
 
-def npz() -> list[bytes]:
-    X, y = np.arange(30.0).reshape(10, 3), np.array(["a", "b"] * 5)
-    return [saved(lambda file: np.savez(file, X=X, y=y))]
-
-
 def idx() -> list[bytes]:
     return [bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])]
 
@@ -84,9 +79,8 @@ def image() -> list[bytes]:
 def table(path: Path) -> None:
     read = read_table(path, "y")
     encoder = ColumnEncoder.fit(read.columns, read.types)
-    if path.suffix != ".npz":
-        for _, values in iter_rows(path, encoder.columns)[1]:
-            encoder.transform(values)
+    for _, values in read_blocks(path, encoder.columns):
+        encoder.transform(values)
 
 
 def folder(path: Path) -> None:
@@ -103,7 +97,6 @@ def folder(path: Path) -> None:
         ("data.csv", csv, table, mutated),
         ("data.csv.gz", lambda: [gzip.compress(each) for each in csv()], table, packed),
         ("data.parquet", parquet, table, mutated),
-        ("data.npz", npz, table, mutated),
         ("data.idx", idx, read_idx, mutated),
         ("image", image, folder, mutated),
     ],

@@ -68,14 +68,10 @@ def test_categories_unseen_missing_and_rare() -> None:
     assert few.feature_names == ["c=b", "c=a", "v"]
     X = few.transform({"c": np.array(["a", "new", None], object), "v": np.zeros(3)})
     assert X[:, :2].tolist() == [[0, 1], [0, 0], [0, 0]]
-    columns = {f"c{k}": [f"t{i % (40 + k)}" for i in range(500)] for k in range(20)}
-    many = encoded(read_table(columns))
-    assert len(many.feature_names) == 20 * 33
-    assert many.feature_names[32] == "c0=(rare)"
-    (note,) = many.notes  # one line, of whatever many columns
-    assert "c0 (40 categories), c1 (41 categories)" in note
-    values = {name: np.array(["t0", "t39", "new", None], object) for name in columns}
-    X = many.transform(values)[:, :33]
+    many = encoded(read_table({"c": [f"t{i % 40}" for i in range(500)]}))
+    assert len(many.feature_names) == 33
+    assert many.feature_names[32] == "c=(rare)"
+    X = many.transform({"c": np.array(["t0", "t39", "new", None], object)})
     assert X.sum(1).tolist() == [1, 1, 1, 0]
     assert X[:, 32].tolist() == [0, 1, 1, 0]
 
@@ -89,21 +85,6 @@ def test_gaps_get_an_indicator_where_there_are_many() -> None:
     encoder = encoded(read_table(table))
     assert encoder.feature_names == ["a", "a is missing", "v"]
     assert encoder.transform(table)[:, 1].sum() == 50
-
-
-@pytest.mark.parametrize("rows", [16, 400])
-def test_numbers_far_from_zero_keep_what_differs(rows: int) -> None:
-    steps = np.random.default_rng(0).permutation(rows)
-    frame = pd.DataFrame({"order": 9_000_000_000_000_000 + 7 * steps, "v": np.zeros(rows)})
-    frame.loc[0, "v"] = 1.0
-    encoder = encoded(read_table(frame))
-    X = encoder.transform(encoder.read_frame(frame))
-    assert X[:, 0].tolist() == (7 * steps).tolist()
-    scaled = hdnn.Scaler.fit(torch.from_numpy(X))(torch.from_numpy(X))
-    assert float(scaled[:, 0].std(correction=0)) == pytest.approx(1.0)
-    labels = steps >= rows // 2
-    fitted = hdnn.HDNNClassifier(random_state=0).fit(frame, labels)
-    assert fitted.score(frame, labels) > 0.96
 
 
 cell = (
@@ -136,7 +117,7 @@ def test_any_columns_are_encoded_and_restored(rows: list[tuple[str | None, str |
         [{"name": "a"}],
         [{"name": "a", "kind": "x"}],
         [{"name": 1, "kind": "number"}],
-        [{"name": "a", "kind": "number", "decimal": "x"}],
+        [{"name": "a", "kind": "date", "format": "x"}],
         [{"name": "a", "kind": "category", "levels": [1]}],
         [{"name": "a", "kind": "category", "rare": 1}],
         [{"name": "a", "kind": "date", "periods": ["eon"]}],
@@ -205,7 +186,7 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(tmp_path: Path)
     strange.write_text(customers(3).replace("2010-01-10", "soon"))
     refused = command("predict", run, strange)
     assert refused.exit_code == 2
-    assert "column 'since' is no date such as 2021-12-31: line 2 holds 'soon'" in " ".join(
+    assert "column 'since' needs dates such as 2021-12-31: line 2 holds 'soon'" in " ".join(
         refused.output.split()
     )
 

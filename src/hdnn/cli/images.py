@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hdnn.cli.base import warn
-from hdnn.data.files import short
+from hdnn.config import shown
 from hdnn.data.images import (
     SUFFIXES,
     is_image_file,
@@ -34,13 +33,11 @@ def read_unlabeled(sources: Sequence[Path], shape: Sequence[int]) -> tuple[list[
     if len(sources) == 1 and sources[0].is_file() and sources[0].suffix.lower() not in SUFFIXES:
         return _read_idx(sources[0], channels, (height, width))
     paths = list(dict.fromkeys(path for source in sources for path in _files(source)))
-    images, kept, notes = read_images(paths, (height, width))
-    for text in notes:
-        warn(f"note: {text}")
+    images = read_images(paths, (height, width))
     # Below one folder names are short; of several sources only whole paths tell images apart.
     root = sources[0] if len(sources) == 1 and sources[0].is_dir() else None
     names = [str(path if root is None else path.relative_to(root)) for path in paths]
-    return [names[k] for k in kept], _fit(images, channels)
+    return names, _fit(images, channels)
 
 
 def _files(source: Path) -> list[Path]:
@@ -63,7 +60,7 @@ def _read_idx(source: Path, channels: int, size: tuple[int, int]) -> tuple[list[
     found = read_idx(source)
     if found.ndim != 3 or not found.size or found.shape[1:] != size:
         raise HdnnError(
-            f"{source} has shape {short(found.shape)}; for this model it should be (images, "
+            f"{source} has shape {shown(found.shape)}; for this model it should be (images, "
             f"{size[0]}, {size[1]})"
         )
     images = torch.from_numpy(found).unsqueeze(1)
@@ -79,12 +76,7 @@ def _fit(images: Tensor, channels: int) -> Tensor:
 def labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
     """Images by class, the test part where there is one, with the class numbers of a model."""
     channels, *size = model.stem.shape
-    if source.is_dir() and not list(source.glob("*idx*")):
-        data = read_folder(source, (size[0], size[1]))
-        for text in data.notes:
-            warn(f"note: {text}")
-    else:
-        data = load(str(source))
+    data = read_folder(source, (size[0], size[1])) if source.is_dir() else load(str(source))
     tested = len(data.X_test) > 0
     images, labels = (data.X_test, data.y_test) if tested else (data.X, data.y)
     classes = data.classes or ()

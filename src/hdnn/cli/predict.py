@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ def predict(
     ] = False,
 ) -> None:
     """Append predictions to a table, or list those of images."""
-    from hdnn.data import iter_rows
+    from hdnn.data import read_blocks
 
     if as_json and out is None:
         raise HdnnError(
@@ -64,13 +65,18 @@ def predict(
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     encoder = encoder_of(model)
     titles = _titles(model)
-    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)  # of an earlier prediction
+    blocks = read_blocks(data[0], encoder.columns)
+    first = next(blocks)
+    # The columns of an earlier prediction are replaced, unless the model takes them.
+    used = {column.name for column in encoder.columns}
+    header = [name for name in first[0] if name in used or name not in titles]
     count = 0
     with _written(out, [*header, *titles]) as write:
-        for raw, values in blocks:
-            predictions = _predictions(model, encoder.transform(values))
-            write([[*a, *b] for a, b in zip(raw, predictions, strict=True)])
-            count += len(raw)
+        for frame, values in itertools.chain([first], blocks):
+            predictions = _predictions(model, encoder.transform(values)) if len(frame) else []
+            cells = frame[header].astype(object).to_numpy().tolist()
+            write([[*a, *b] for a, b in zip(cells, predictions, strict=True)])
+            count += len(frame)
     _told(count, "rows", titles, out, as_json)
 
 

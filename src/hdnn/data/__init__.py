@@ -10,13 +10,12 @@ from hdnn.data.planar import (
     KINDS,
     PROBLEMS,
     Problem,
-    double_circles,
     double_moons,
     peaks,
     split,
     swiss_roll,
 )
-from hdnn.data.tables import Table, iter_rows, read_table
+from hdnn.data.tables import Table, read_blocks, read_table
 
 __all__ = [
     "BUNDLED",
@@ -27,13 +26,12 @@ __all__ = [
     "Dataset",
     "Problem",
     "Table",
-    "double_circles",
     "double_moons",
     "holdout",
     "images",
-    "iter_rows",
     "load",
     "peaks",
+    "read_blocks",
     "read_table",
     "split",
     "swiss_roll",

@@ -191,7 +191,7 @@ def holdout(
         Row numbers kept, and row numbers held out.
 
     Raises:
-        HdnnError: the fraction is none, the labels are too few, or a part would be empty.
+        HdnnError: the fraction is not between 0 and 1, or there are too few rows.
 
     >>> kept, held = holdout(10, 0.2, seed=0)
     >>> len(kept), len(held)
@@ -200,9 +200,7 @@ def holdout(
     if not 0 < fraction < 1:
         raise HdnnError(f"fraction is a share between 0 and 1, such as 0.2, got {fraction}")
     groups = torch.zeros(size, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
-    if groups.shape != (size,):
-        raise HdnnError(f"{size} rows need {size} labels, got shape {tuple(groups.shape)}")
-    generator = seeded(seed)
+    generator = torch.Generator().manual_seed(seed)  # torch's default one is left alone
     out = torch.zeros(size, dtype=torch.bool)
     for group in groups.unique():
         rows = (groups == group).nonzero().flatten()
@@ -214,10 +212,3 @@ def holdout(
             "rows, or hold none out (--test 0, --validation 0)"
         )
     return (~out).nonzero().flatten(), out.nonzero().flatten()
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator of its own, so that torch's default one is left alone."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise HdnnError(f"seed is an integer, at least 0, got {seed!r}")
-    return torch.Generator().manual_seed(seed)

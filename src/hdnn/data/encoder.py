@@ -1,4 +1,4 @@
-"""From columns as people have them to numbers, in a way that is saved with the model."""
+"""The encoding of columns as numbers, which is saved with the model."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from hdnn.data.columns import KINDS, ColumnType, Values, one_of
-from hdnn.data.files import cut, listed, short
+from hdnn.config import one_of, shown
+from hdnn.data.columns import KINDS, ColumnType, Values
+from hdnn.data.files import listed
 from hdnn.errors import HdnnError
 
 MOST_LEVELS = 32
-"""Categories with a column of their own; any others share one."""
+"""Categories with a feature each; the others share one."""
 
 ID_ROWS, ID_SHARE = 20, 0.9
-"""A column of texts, of so many rows and such a share of different ones, is like an id."""
+"""Texts in at least this many rows, of which at least this share is distinct, are like an id."""
 
 GAP_ROWS, GAP_SHARE = 50, 0.01
-"""Missing values of so many rows, and of such a share, get an indicator column."""
-
-OFFSET = 1e6
-"""Numbers that are so many times their spread away from 0 are counted from the smallest one."""
+"""At least this many missing values, and this share of the rows, get an indicator column."""
 
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""What recurs in dates, in days."""
+"""Periods of the sines and cosines of dates, in days."""
 
-_ID = re.compile(r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$|^Unnamed: 0$")
+# The last two are what pandas calls an index without a name, in CSV and in Parquet.
+_ID = re.compile(
+    r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$"
+    r"|^Unnamed: 0$|^__index_level_0__$"
+)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ class EncodedColumn(ColumnType):
     """How one column becomes numbers.
 
     Args:
-        levels: the categories that have a column each, the most frequent first.
-        rare: whether any other category has a column that they share.
-        periods: of dates, the names of what recurs; each is a sine and a cosine.
-        origin: what is subtracted: of dates the earliest one, in days since 1970.
-        indicator: whether a column says where values are missing.
+        levels: the categories that have a feature each, the most frequent first.
+        rare: whether the other categories share a feature.
+        periods: of dates, names of `PERIODS`; each is a sine and a cosine.
+        origin: of dates, the earliest one, in days since 1970, which is subtracted.
+        indicator: whether a feature says where values are missing.
     """
 
     levels: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class EncodedColumn(ColumnType):
 
     @property
     def feature_names(self) -> list[str]:
-        """Of the numbers that it gives."""
+        """Names of the features that it becomes."""
         if self.kind == "category":
             names = [f"{self.name}={level}" for level in self.levels]
             names += [f"{self.name}=(rare)"] if self.rare else []
@@ -82,17 +84,17 @@ class EncodedColumn(ColumnType):
                 angle = 2 * np.pi * days / PERIODS[period]
                 out[:, 1 + 2 * k], out[:, 2 + 2 * k] = np.sin(angle), np.cos(angle)
         else:
-            out[:, 0] = values - self.origin
+            out[:, 0] = values
         if self.indicator:
             out[:, -1] = pd.isna(values)
 
 
 @dataclass(frozen=True)
 class ColumnEncoder:
-    """All columns of a table to numbers.
+    """Encodes the columns of a table as numbers.
 
     Args:
-        columns: those that are used, in order.
+        columns: the columns that are used, in order.
         notes: remarks for people: what was left out, and why.
 
     >>> table = {
@@ -134,7 +136,6 @@ class ColumnEncoder:
         """
         columns: list[EncodedColumn] = []
         left_out: dict[str, list[str]] = {}
-        crowded = []
         for kind in types:
             column = values[kind.name]
             reason = _useless(kind, column, kind.name in keep)
@@ -142,19 +143,11 @@ class ColumnEncoder:
                 left_out.setdefault(reason, []).append(kind.name)
                 continue
             columns.append(_fit(kind, column))
-            if columns[-1].rare:
-                count = len(pd.unique(column[~pd.isna(column)]))
-                crowded.append(f"{cut(kind.name)} ({count} categories)")
         notes = [f"left out, {why}: {listed(names)}" for why, names in left_out.items()]
         if not columns:
             raise HdnnError(
                 f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
                 "(--categorical, --numeric)"
-            )
-        if crowded:
-            notes.append(
-                f"beyond the {MOST_LEVELS} most frequent, categories share one column: "
-                f"{listed(crowded)}"
             )
         return cls(tuple(columns), tuple(notes))
 
@@ -171,12 +164,12 @@ class ColumnEncoder:
 
     @property
     def feature_names(self) -> list[str]:
-        """Of the columns of X."""
+        """Names of the columns of X."""
         return [name for column in self.columns for name in column.feature_names]
 
     @property
     def is_plain(self) -> bool:
-        """Whether it gives numbers as they are."""
+        """Whether the features are the columns, all of them numbers."""
         return all(column == EncodedColumn(column.name, "number") for column in self.columns)
 
     def transform(self, values: Mapping[str, Values]) -> NDArray[np.float64]:
@@ -241,7 +234,7 @@ class ColumnEncoder:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "all"
             raise HdnnError(
-                f"these describe no columns ({place}: {first['msg']}): {short(described)}"
+                f"these describe no columns ({place}: {first['msg']}): {shown(described)}"
             ) from error
 
 
@@ -272,22 +265,19 @@ def _useless(kind: ColumnType, values: Values, keep: bool) -> str | None:
 
 def _fit(kind: ColumnType, values: Values) -> EncodedColumn:
     missing = pd.isna(values)
-    count = int(missing.sum())
-    given = {**asdict(kind), "indicator": count >= max(GAP_ROWS, GAP_SHARE * len(values))}
+    many = bool(missing.sum() >= max(GAP_ROWS, GAP_SHARE * len(values)))
+    common = {**asdict(kind), "indicator": many}
     known = values[~missing]
     if kind.kind == "category":
         counts = pd.Series(known, dtype=object).value_counts(sort=False)
         order = sorted(counts.index, key=lambda text: (-counts[text], text))
         levels = tuple(order[:MOST_LEVELS])
-        return EncodedColumn(**given, levels=levels, rare=len(order) > MOST_LEVELS)
+        return EncodedColumn(**common, levels=levels, rare=len(order) > MOST_LEVELS)
     if kind.kind == "date":
         days = as_days(known)
         periods = [name for name, length in PERIODS.items() if _recurs(days, length)]
-        return EncodedColumn(**given, periods=tuple(periods), origin=float(days.min()))
-    # Of 9e15 + 7 i, the numbers of orders, the mean has no digits left for what differs.
-    lowest = float(known.min())
-    far = abs(lowest) > OFFSET * float(np.std(known - lowest))
-    return EncodedColumn(**given, origin=lowest if far else 0.0)
+        return EncodedColumn(**common, periods=tuple(periods), origin=float(days.min()))
+    return EncodedColumn(**common)
 
 
 def _recurs(days: NDArray[np.float64], period: float) -> bool:

@@ -6,11 +6,11 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from hdnn.config import DataConfig
 from hdnn.data import images
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
@@ -18,9 +18,6 @@ from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import HdnnError, optional, unknown_name
-
-if TYPE_CHECKING:  # settings are checked against the catalogs of this package
-    from hdnn.config import DataConfig
 
 BUNDLED: dict[str, str] = {
     "iris": "load_iris",

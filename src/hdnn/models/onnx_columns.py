@@ -143,7 +143,7 @@ def _category(column: EncodedColumn, nodes: _Nodes, x: str) -> tuple[list[str], 
 def _numbers(column: EncodedColumn, nodes: _Nodes, x: str) -> list[str]:
     add, constant = nodes.add, nodes.constant
     if column.kind != "date":
-        return [add("Sub", x, constant(column.origin)) if column.origin else x]
+        return [x]
     from hdnn.data.encoder import PERIODS  # of the application
 
     features = [add("Sub", x, constant(column.origin))]
@@ -170,7 +170,7 @@ def _example(column: EncodedColumn, numbers: Any) -> Any:
         dates = seconds.astype(np.int64).astype("M8[s]")
         dates[missing] = np.datetime64("NaT")
         return dates
-    return numbers + column.origin
+    return numbers
 
 
 def _feed(column: EncodedColumn, values: Any) -> Any:

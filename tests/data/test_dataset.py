@@ -1,0 +1,60 @@
+"""Data sets: arrays in, and parts held out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hdnn.data import Dataset, holdout, split
+from hdnn.errors import HdnnError
+
+
+def test_arrays_of_different_lengths_raise() -> None:
+    for options in ({"y": [0, 1]}, {"weight": [1.0]}, {"X_test": [[1.0]], "y_test": [0, 1]}):
+        with pytest.raises(HdnnError, match="same number of rows, got 3"):
+            Dataset.from_arrays(**({"X": np.zeros((3, 2)), "y": [0, 1, 0]} | options))
+
+
+def test_a_held_out_part_replaces_the_test_part() -> None:
+    data = split("peaks", size=1000, seed=2)
+    smaller = data.hold_out(0.3, seed=5)
+    both = torch.cat([smaller.X, smaller.X_test])
+    assert torch.equal(both.unique(dim=0), data.X.unique(dim=0))
+    whole, held = data.y.bincount(), smaller.y_test.bincount()
+    assert ((held - 0.3 * whole).abs() <= 0.5).all()
+    assert torch.equal(smaller.X_test, data.hold_out(0.3, seed=5).X_test)
+    assert not torch.equal(smaller.X_test, data.hold_out(0.3, seed=6).X_test)
+
+
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=2, max_size=40),
+    fraction=st.floats(0.01, 0.99),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_holding_out_leaves_some_of_every_class(
+    labels: list[int], fraction: float, seed: int
+) -> None:
+    counts = np.bincount(labels)
+    if counts.max() < 2:
+        with pytest.raises(HdnnError, match="too few rows"):
+            holdout(len(labels), fraction, seed, labels)
+        return
+    train, held = holdout(len(labels), fraction, seed, np.array(labels))
+    assert sorted([*train.tolist(), *held.tolist()]) == list(range(len(labels)))
+    assert train.tolist() == sorted(train.tolist())
+    inside = np.bincount(np.array(labels)[held.numpy()], minlength=len(counts))
+    for count, out in zip(counts, inside, strict=True):
+        assert out == (0 if count < 2 else min(max(round(fraction * count), 1), count - 1))
+
+
+def test_holding_out_without_labels() -> None:
+    train, held = holdout(100, 0.25, seed=3)
+    assert (len(train), len(held)) == (75, 25)
+    for fraction in (0.0, 1.0, -0.1, math.nan):
+        with pytest.raises(HdnnError, match="fraction is a share"):
+            holdout(10, fraction)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,24 +25,6 @@ def test_how_far_a_step_is_goes_to_whoever_listens_else_to_the_log(
         progress.Meter("rows")(1234, 5678)
     assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234 of 5,678"]
     assert len(heard) == 3
-
-
-def test_a_large_table_and_many_images_are_announced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from PIL import Image
-
-    from hdnn.data import files, images, read_table
-
-    (tmp_path / "data.csv").write_text("a,y\n1,2\n3,4\n")
-    Image.new("L", (2, 2)).save(tmp_path / "a.png")
-    for module, name in ((files, "LARGE"), (images, "MANY")):
-        monkeypatch.setattr(module, name, -1)
-    with caplog.at_level(logging.INFO, "hdnn"):
-        read_table(tmp_path / "data.csv", "y")
-        images.read_images([tmp_path / "a.png"])
-    assert "reading data.csv, 0 MB ..." in caplog.messages
-    assert "reading 1 images ..." in caplog.messages
 
 
 @pytest.mark.parametrize(("module", "told"), [("ipykernel", True), ("elsewhere", False)])

@@ -15,9 +15,11 @@ from hdnn.errors import HdnnError
 
 
 def test_arrays_of_different_lengths_raise() -> None:
-    for options in ({"y": [0, 1]}, {"weight": [1.0]}, {"X_test": [[1.0]], "y_test": [0, 1]}):
-        with pytest.raises(HdnnError, match="same number of rows, got 3"):
-            Dataset.from_arrays(**({"X": np.zeros((3, 2)), "y": [0, 1, 0]} | options))
+    X = np.zeros((3, 2))
+    with pytest.raises(HdnnError, match=r"same number of rows, got \(3, 2, 3\)"):
+        Dataset.from_arrays(X, [0, 1])
+    with pytest.raises(HdnnError, match=r"same number of rows, got \(3, 3, 1\)"):
+        Dataset.from_arrays(X, [0, 1, 0], weight=[1.0])
 
 
 def test_a_held_out_part_replaces_the_test_part() -> None:

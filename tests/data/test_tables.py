@@ -19,6 +19,7 @@ TYPES = ColumnType("a", "number"), ColumnType("b", "number"), ColumnType("c", "d
 def test_columns_can_be_dropped(write: Write) -> None:
     path = write("id,a,b,label\nu1,1,2,x\nu2,3,4,y\n")
     assert list(read_table(path, "label", drop=["id"]).columns) == ["a", "b"]
+    assert "label" not in read_table(path, "label", categorical=["label"]).columns
     with pytest.raises(HdnnError, match=r"2 problems:\n.*'c'.*\n.*'d'"):
         read_table(path, "label", drop=["c"], numeric=["d"])
     with pytest.raises(HdnnError, match="has no feature columns"):

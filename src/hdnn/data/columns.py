@@ -82,7 +82,7 @@ class ColumnType:
     kind: Annotated[str, one_of(*KINDS)]
     format: Annotated[str, one_of(*FORMATS)] = "ISO8601"
 
-    def parse(self, values: Values, place: Place, remedy: str = TRAINING_REMEDY) -> Values:
+    def parse(self, values: Values, place: Place, remedy: str = "correct it") -> Values:
         """Convert the cells to float64, datetime64, or texts.
 
         Args:
@@ -151,7 +151,7 @@ def to_dates(values: Values, format: str) -> Values:
 def as_texts(values: Values) -> Values:
     """A column as stripped texts, None where missing; whole numbers have no decimals."""
     if values.dtype.kind == "M":
-        values = np.where(np.isnat(values), None, np.datetime_as_string(values, unit="s"))
+        values = np.datetime_as_string(values, unit="s").astype(object)  # NaT is in `MISSING`
     return _map_distinct(_text, values, None)
 
 
@@ -247,15 +247,23 @@ def _date_format(distinct: Sequence[str]) -> str | None:
 
 
 def read_column(
-    name: str, column: pd.Series, place: Place, declared: str | None = None
+    name: str, column: pd.Series, place: Place, declared: ColumnType | str | None = None
 ) -> tuple[ColumnType, Values]:
-    """The type of a column and its values; the arguments are those of `as_values` and `infer`.
+    """The type of a column and its values.
+
+    Args:
+        name: of the column.
+        column: of any dtype.
+        place: names the row of a cell, for the error.
+        declared: the type that a model knows, or "number" or "category" where the user says so.
 
     Raises:
         HdnnError: some cells are of another type.
     """
+    values = as_values(name, column, place)
+    if isinstance(declared, ColumnType):
+        return declared, declared.parse(values, place, PREDICTION_REMEDY)
     if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
         declared = "category"
-    values = as_values(name, column, place)
     kind = infer(name, values, declared)
-    return kind, kind.parse(values, place)
+    return kind, kind.parse(values, place, TRAINING_REMEDY)

@@ -116,10 +116,7 @@ class ColumnEncoder:
 
     @classmethod
     def fit(
-        cls,
-        values: Mapping[str, Values],
-        types: Sequence[ColumnType],
-        keep: Sequence[str] = (),
+        cls, values: Mapping[str, Values], types: Sequence[ColumnType], keep: Sequence[str] = ()
     ) -> ColumnEncoder:
         """Choose how to encode columns from training data.
 

@@ -21,19 +21,11 @@ import pandas as pd
 
 from hdnn.config import shown
 from hdnn.errors import FileFormatError, HdnnError, optional
-from hdnn.progress import note
 
 DELIMITERS = (",", ";", "\t", "|")
 CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
-COMPRESSED: dict[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Suffixes that may follow those of CSV files, and what decompresses them."""
-
-LARGE = 20
-"""Megabytes from which on reading a file is announced."""
 
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
 """At most this many rows and cells are in memory at once where a file is read in blocks."""
@@ -150,9 +142,7 @@ class CsvFile:
         """
         remedy = f"close every quote, and put quotes around text that contains {self.delimiter!r}"
         with reading(self.path, "CSV", remedy), _open(self.path, self.encoding) as file:
-            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
-                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
-            with pd.read_csv(
+            frames = pd.read_csv(
                 file,
                 sep=self.delimiter,
                 header=0,
@@ -162,11 +152,11 @@ class CsvFile:
                 keep_default_na=False,
                 skipinitialspace=True,
                 chunksize=min(rows, 1 + BLOCK_CELLS // len(self.names)),
-            ) as frames:
-                for frame in frames:
-                    if self.delimiter != ",":
-                        frame = frame.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
-                    yield frame.set_axis(self.names, axis=1)
+            )
+            for frame in frames:
+                if self.delimiter != ",":
+                    frame = frame.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
+                yield frame.set_axis(self.names, axis=1)
 
     def line(self, row: int) -> int:
         """The line on which a row ends; the file is read again, which only errors do."""

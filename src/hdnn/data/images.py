@@ -26,9 +26,6 @@ from hdnn.progress import note, track
 __all__ = ["IMAGE_SETS", "ImageSet", "load"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-MANY = 1000
-"""Reading more images than this is announced."""
-
 _ENDS = ("", ".gz")
 _GRAY, _COLOR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
@@ -105,10 +102,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
 
 
 def load(
-    source: str | os.PathLike[str] = "digits",
-    *,
-    size: int | Size | None = None,
-    seed: int = 0,
+    source: str | os.PathLike[str] = "digits", *, size: int | Size | None = None, seed: int = 0
 ) -> Dataset:
     """Load images by name or from a folder; MNIST and Fashion-MNIST are downloaded at first use.
 
@@ -370,8 +364,6 @@ def read_images(paths: Sequence[Path], size: Size | None = None) -> Tensor:
         FileFormatError: some files cannot be read; the error lists them.
         HdnnError: they have different sizes.
     """
-    if len(paths) > MANY:
-        note(f"reading {len(paths):,} images ...")
     arrays: list[NDArray[np.uint8]] = []
     errors: dict[Path, HdnnError] = {}
     for path in track(paths, "reading images"):

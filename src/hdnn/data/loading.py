@@ -97,14 +97,10 @@ def load(config: DataConfig) -> Dataset:
 def _existing(config: DataConfig) -> Path:
     if os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
         return Path(config.source).expanduser().resolve()
-    if config.digest is not None:
-        raise HdnnError(
-            f"there is no such file or folder: {config.source[:200]}, the data of this run; say "
-            "where they are now: hdnn train --resume RUN --data PATH"
-        )
-    source = config.source[:200]
-    if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
-        raise HdnnError(f"there is no such file or folder: {source}; check the path")
+    source, moved = config.source[:200], config.digest is not None
+    if moved or os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
+        remedy = "pass the new path: hdnn train --resume RUN --data PATH" if moved else "check it"
+        raise HdnnError(f"there is no such file or folder: {source}; {remedy}")
     known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
     raise unknown_name("data set (and there is no such file)", source, known)
 

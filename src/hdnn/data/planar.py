@@ -153,12 +153,7 @@ def _noisy(x: Tensor, y: Tensor, noise: float, generator: torch.Generator | None
 KINDS = ("paper", "independent")
 
 
-def split(
-    name: str,
-    kind: str = "paper",
-    size: int = 10_000,
-    seed: int = 0,
-) -> Dataset:
+def split(name: str, kind: str = "paper", size: int = 10_000, seed: int = 0) -> Dataset:
     """Training and test points of a planar problem, half of ``size`` each.
 
         paper:        one sample, shuffled; even positions train, odd positions test

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hdnn.config import shown
-from hdnn.data.columns import (
-    PREDICTION_REMEDY,
-    ColumnType,
-    Values,
-    as_values,
-    is_missing,
-    read_column,
-)
+from hdnn.data.columns import ColumnType, Values, is_missing, read_column
 from hdnn.data.files import BLOCK_ROWS, RawTable, cut, listed, raw_blocks, read_raw
 from hdnn.data.labels import TASKS, Label, read_target
 from hdnn.errors import HdnnError, unknown_name
@@ -118,20 +111,15 @@ def read_table(
     _check_names(raw, (*goals, *drop, *categorical, *numeric), types or ())
     raw = _rows_with_target(raw, goals, notes)
 
-    problems: list[HdnnError] = []
+    declared: dict[str, Any]
     if types is None:
-        declared = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
-        names = [name for name in raw.names if name not in {*goals, *drop}]
-        if not names:
-            raise HdnnError(f"{raw.where} has no feature columns beside {', '.join(goals)}")
-        read = {}
-        for name in names:
-            with _collected(problems):
-                read[name] = read_column(name, raw.frame[name], raw.place, declared.get(name))
-        types = [kind for kind, _ in read.values()]
-        columns = {name: values for name, (_, values) in read.items()}
+        said = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
+        declared = {name: said.get(name) for name in raw.names if name not in {*goals, *drop}}
     else:
-        columns = _parse_columns(raw, types, problems)
+        declared = {kind.name: kind for kind in types}
+    if not declared:
+        raise HdnnError(f"{raw.where} has no feature columns beside {', '.join(goals)}")
+    kinds, columns, problems = _read_columns(raw, declared)
     missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
     gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
     notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
@@ -144,10 +132,10 @@ def read_table(
             targets.append(values)
     _raise_all(raw.where, problems)
     if not goals:
-        return Table(columns, tuple(types), np.empty(0), notes=tuple(notes))
+        return Table(columns, kinds, np.empty(0), notes=tuple(notes))
     y = targets[0] if len(goals) == 1 else np.stack(targets, 1)
     labels = None if classes is None else tuple(classes)
-    return Table(columns, tuple(types), y, goals, task, labels, tuple(notes))
+    return Table(columns, kinds, y, goals, task, labels, tuple(notes))
 
 
 def read_blocks(
@@ -176,23 +164,23 @@ def read_blocks(
     ['first', 'second'] [ 2. nan]
     """
     for raw in raw_blocks(Path(path), rows):
-        problems: list[HdnnError] = []
         _check_names(raw, (), types)
-        columns = _parse_columns(raw, types, problems)
+        _, columns, problems = _read_columns(raw, {kind.name: kind for kind in types})
         _raise_all(raw.where, problems)
         yield raw.frame, columns
 
 
-def _parse_columns(
-    raw: RawTable, types: Sequence[ColumnType], problems: list[HdnnError]
-) -> dict[str, Values]:
-    """Columns as a model knows them."""
+def _read_columns(
+    raw: RawTable, declared: Mapping[str, Any]
+) -> tuple[tuple[ColumnType, ...], dict[str, Values], list[HdnnError]]:
+    """Types and values of columns by name, and the errors of the columns that are left out."""
+    problems: list[HdnnError] = []
     columns = {}
-    for kind in types:
+    for name, kind in declared.items():
         with _collected(problems):
-            values = as_values(kind.name, raw.frame[kind.name], raw.place)
-            columns[kind.name] = kind.parse(values, raw.place, PREDICTION_REMEDY)
-    return columns
+            columns[name] = read_column(name, raw.frame[name], raw.place, kind)
+    kinds = tuple(kind for kind, _ in columns.values())
+    return kinds, {name: values for name, (_, values) in columns.items()}, problems
 
 
 def _rows_with_target(raw: RawTable, goals: Sequence[str], notes: list[str]) -> RawTable:

@@ -6,7 +6,7 @@ import math
 import runpy
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,7 @@ from typer.testing import CliRunner
 import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import add_assignments
-from hdnn.config import (
-    TABLES,
-    Config,
-    DataConfig,
-    ModelConfig,
-    RecordConfig,
-    TrainingConfig,
-    all_settings,
-)
+from hdnn.config import TABLES, Config, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
 from hdnn.training.runs import Run
 
@@ -54,15 +46,6 @@ def test_none_is_not_given() -> None:
     assert Config(model=ModelConfig(width=4)).model.given == {"width"}
 
 
-def test_settings_cannot_be_changed_but_replaced() -> None:
-    config = TrainingConfig()
-    with pytest.raises(FrozenInstanceError):
-        config.epochs = 3  # type: ignore[misc]
-    assert replace(config, epochs=3).epochs == 3
-    with pytest.raises(HdnnError, match="epochs"):
-        replace(config, epochs=-1)
-
-
 def test_schedules() -> None:
     config = TrainingConfig(schedule="exponential", learning_rate=0.04, decay=0.8, epochs=40)
     assert [config.learning_rate_at(k) for k in range(3)] == pytest.approx([0.04, 0.032, 0.0256])
@@ -78,16 +61,16 @@ def test_schedules() -> None:
 
 
 def test_every_setting_comes_back(tmp_path: Path) -> None:
-    names = {"drop": ("a", 'b"', "c\\"), "target": "naïve 'label'", "numeric": ("é",)}
-    tables = {
-        "data": DataConfig(source='C:\\tables\\"my" Zürich\t[1].csv', test=0.35, **names),
-        "model": ModelConfig("ms1", layers=(5, 2), T=0.1 + 0.2, width=8, scale=1e22),
-        "training": TrainingConfig(learning_rate=1e-300, class_weight=(0.5, 2.0), flip=True),
-        "record": RecordConfig(depths=(0, 2)),
+    values: dict[str, Any] = {
+        "data": {"source": 'C:\\"my" Zürich\t[1].csv', "drop": ("a", 'b"', "c\\"), "target": "é"},
+        "model": {"architecture": "ms1", "layers": (5, 2), "T": 0.1 + 0.2, "scale": 1e22},
+        "training": {"learning_rate": 1e-300, "class_weight": (0.5, 2.0), "flip": True},
+        "record": {"depths": (0, 2)},
     }
-    config = Config(**{name: replace(table) for name, table in tables.items()}, protocol="paper")
-    for name, table in TABLES.items():  # `replace` sets all of them
-        assert getattr(config, name).given >= {each.name for each in fields(table)} - OPTIONAL
+    tables = {name: replace(TABLES[name](**values[name])) for name in TABLES}  # sets all of them
+    for table in tables.values():
+        assert table.given >= {each.name for each in fields(table)} - OPTIONAL
+    config = Config(**tables, protocol="paper")
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     again = Config.from_toml(path)
@@ -121,15 +104,12 @@ def test_any_text_and_number_come_back(
         ("[modell]", "did you mean 'model'"),
         ("model = 4", "model is a table of settings, got 4"),
         ("[model]\nlayer = 4", "did you mean 'layers'"),
-        ("[training]\noptimiser = 'x'", "did you mean 'optimizer'"),
         ("[model]\narchitecture = 'H11'", "unknown architecture 'H11'.*did you mean 'H1'"),
         ("[model]\nlayers = 0", "layers should be greater than or equal to 1, got 0"),
         ("[model]\nT = 0.0", "T should be greater than 0, got 0.0"),
         ("[data]\nsplit = 'papre'", "unknown split.*did you mean 'paper'"),
         ("[data]\ndrop = 'abc'", "drop should be a valid tuple, got 'abc'"),
         ("[data]\ntest = 1.0", "test should be less than 1, got 1.0"),
-        ("[training]\nsolver = 'newtom'", "unknown solver 'newtom'.*did you mean 'newton'"),
-        ("[training]\nclass_weight = ['a', 'b']", "class_weight"),
         ("[training]\nclass_weight = [1.0, -1.0]", "class_weight"),
         ("[training]\nlearning_rate = nan", "learning_rate should be a finite number"),
         ("[training]\nearly_stopping = 3", "needs a validation part.*validation=0.1"),
@@ -146,17 +126,11 @@ def test_errors_name_file_setting_and_what_is_allowed(
         Config.from_toml(path)
 
 
-@pytest.mark.parametrize("value", ["4", True, 4.5, [4]])
-def test_a_number_is_a_number(value: Any) -> None:
-    with pytest.raises(HdnnError, match="epochs should be a valid integer, got"):
-        TrainingConfig(epochs=value)
-
-
-def test_a_message_is_short_whatever_was_given() -> None:
-    for value in ("x" * 10**6, 10**5000, [0] * 10**5, {"a": "b" * 10**5}):
-        with pytest.raises(HdnnError, match="epochs") as caught:
-            TrainingConfig(epochs=value)  # type: ignore[arg-type]
-        assert len(str(caught.value)) < 200
+@pytest.mark.parametrize("value", ["4", True, 4.5, [0] * 10**5, "x" * 10**6, {"a": "b" * 10**5}])
+def test_types_are_strict_and_messages_short(value: Any) -> None:
+    with pytest.raises(HdnnError, match="epochs should be a valid integer, got") as caught:
+        replace(TrainingConfig(), epochs=value)
+    assert len(str(caught.value)) < 200
 
 
 # --- flags and documentation ----------------------------------------------------------------------

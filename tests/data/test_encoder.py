@@ -109,24 +109,13 @@ def test_any_columns_are_encoded_and_restored(rows: list[tuple[str | None, str |
     assert np.array_equal(read, X, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "described",
-    [
-        "x",
-        [1],
-        [{"name": "a"}],
-        [{"name": "a", "kind": "x"}],
-        [{"name": 1, "kind": "number"}],
-        [{"name": "a", "kind": "date", "format": "x"}],
-        [{"name": "a", "kind": "category", "levels": [1]}],
-        [{"name": "a", "kind": "category", "rare": 1}],
-        [{"name": "a", "kind": "date", "periods": ["eon"]}],
-        [{"name": "a", "kind": "number", "more": "x"}],
-    ],
-)
-def test_a_description_that_is_no_encoder(described: Any) -> None:
-    with pytest.raises(HdnnError):
-        ColumnEncoder.from_list(described)
+def test_values_that_describe_no_encoder_raise() -> None:
+    wrong: list[Any] = ["x", [{"name": "a"}], [{"name": 1, "kind": "number"}]]
+    for more in ({"kind": "x"}, {"format": "x"}, {"rare": 1}, {"periods": ["eon"]}, {"more": 1}):
+        wrong.append([{"name": "a", "kind": "date"} | more])
+    for described in wrong:
+        with pytest.raises(HdnnError, match="describe no columns"):
+            ColumnEncoder.from_list(described)
 
 
 # --- with a model ---------------------------------------------------------------------------------
@@ -164,31 +153,18 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(tmp_path: Path)
     rows = list(csv.reader(io.StringIO(shown.stdout)))
     assert rows[0][-3:] == ["prediction", "p_no", "p_yes"]
     assert [row[:6] for row in rows] == list(csv.reader(io.StringIO(customers(400))))
-    (tmp_path / "again.csv").write_text(shown.stdout)
-    assert command("predict", run, tmp_path / "again.csv").stdout == shown.stdout
     encoder = ColumnEncoder.from_list(model.columns)
     table = read_table(path, "churned", types=encoder.columns, classes=model.classes)
     X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
     assert [row[-3] for row in rows[1:]] == [model.classes[k] for k in model.predict(X).tolist()]
 
-    pytest.importorskip("pyarrow")
-    pd.read_csv(path, parse_dates=["since"]).to_parquet(tmp_path / "in.parquet")
-    done = command("predict", run, tmp_path / "in.parquet", "--out", tmp_path / "out.parquet")
-    assert done.exit_code == 0, done.output
-    written = pd.read_parquet(tmp_path / "out.parquet")
-    assert written["p_yes"].astype(str).tolist() == [row[-1] for row in rows[1:]]
-    assert command("evaluate", run, path, "--json").exit_code == 0
-    assert command("evaluate", run, tmp_path / "in.parquet", "--json").exit_code == 0
-
     strange = tmp_path / "new.csv"
     strange.write_text(customers(3).replace("Bern", "Ürümqi"))
     assert command("predict", run, strange).exit_code == 0
     strange.write_text(customers(3).replace("2010-01-10", "soon"))
-    refused = command("predict", run, strange)
-    assert refused.exit_code == 2
-    assert "column 'since' needs dates such as 2021-12-31: line 2 holds 'soon'" in " ".join(
-        refused.output.split()
-    )
+    failed = command("predict", run, strange)
+    assert failed.exit_code == 2
+    assert "line 2 holds 'soon'" in " ".join(failed.output.split())
 
 
 def test_several_targets_from_file_to_prediction(tmp_path: Path) -> None:
@@ -203,10 +179,9 @@ def test_several_targets_from_file_to_prediction(tmp_path: Path) -> None:
     assert [target["name"] for target in measured["targets"]] == ["u", "v"]
 
 
-@pytest.mark.parametrize("rows", [300, 1200])  # float64 and float32
-@pytest.mark.parametrize("target", ["churned", "income"])
+@pytest.mark.parametrize(("target", "rows"), [("churned", 1200), ("income", 300)])
 def test_command_line_and_estimator_give_the_same_model(
-    tmp_path: Path, rows: int, target: str
+    tmp_path: Path, target: str, rows: int
 ) -> None:
     path = tmp_path / "data.csv"
     path.write_text(customers(rows).replace("Bern", "", 7))
@@ -222,20 +197,3 @@ def test_command_line_and_estimator_give_the_same_model(
     mine, other = model.state_dict(), fitted.state_dict()
     assert mine.keys() == other.keys()
     assert all(torch.equal(mine[name], other[name]) for name in mine)
-
-
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")  # scikit-learn's
-def test_an_estimator_takes_data_frames_and_refuses_what_is_none() -> None:
-    frame = pd.read_csv(io.StringIO(customers(60)), parse_dates=["since"])
-    labels = frame.pop("churned")
-    frame["city"] = frame["city"].astype("category")
-    estimator = hdnn.HDNNClassifier(layers=2, max_iter=2, random_state=0).fit(frame, labels)
-    assert estimator.feature_names_in_.tolist() == list(frame.columns)
-    assert (estimator.predict(frame.iloc[3:5]) == estimator.predict(frame)[3:5]).all()
-    with pytest.raises(ValueError, match="feature names"):
-        estimator.predict(frame.drop(columns="city"))
-    with pytest.raises(HdnnError, match=r"give a data frame .*not ndarray"):
-        estimator.predict(frame.to_numpy())
-    lists = frame.assign(tags=[["x"]] * 60)
-    with pytest.raises(HdnnError, match="column 'tags' holds"):
-        hdnn.HDNNClassifier().fit(lists, labels)

@@ -21,6 +21,10 @@ from hdnn.data.images import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
 
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
 def idx(array: Any) -> bytes:
     array = np.asarray(array)
     sizes = np.array(array.shape, dtype=">u4").tobytes()
@@ -28,53 +32,40 @@ def idx(array: Any) -> bytes:
 
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (9, 2, 3))
-FILES = dict(
-    zip(
-        images.IDX_FILES,
-        map(idx, (PIXELS[:6], range(6), PIXELS[6:], [9, 0, 4])),
-        strict=True,
-    )
-)
+CONTENTS = map(idx, (PIXELS[:6], range(6), PIXELS[6:], [9, 0, 4]))
+FILES = dict(zip(images.IDX_FILES, CONTENTS, strict=True))
 
 
 @pytest.fixture(autouse=True)
 def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST is six and three images of 2 x 3, and the user's cache is empty."""
     sums = tuple(hashlib.sha256(content).hexdigest() for content in FILES.values())
-    monkeypatch.setitem(
-        images.IMAGE_SETS, "mnist", replace(images.IMAGE_SETS["mnist"], sha256=sums)
-    )
+    small = replace(images.IMAGE_SETS["mnist"], sha256=sums)
+    monkeypatch.setitem(images.IMAGE_SETS, "mnist", small)
     monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache" / name)
     monkeypatch.delenv("HDNN_DATA", raising=False)
 
 
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked for; the first of two mirrors is down."""
-    asked: list[str] = []
+    """The addresses requested; the first of two mirrors is down, and the second without files."""
+    requests: list[str] = []
 
     def retrieve(url: str, known_hash: None, fname: str, path: Path) -> str:
-        asked.append(url)
-        if "ossci" in url:
+        requests.append(url)
+        if "ossci" in url or not FILES:
             raise OSError("no route to host")
         path.mkdir(parents=True, exist_ok=True)
         (path / fname).write_bytes(gzip.compress(FILES[fname.removesuffix(".gz")]))
         return str(path / fname)
 
     monkeypatch.setattr("pooch.retrieve", retrieve)
-    return asked
+    return requests
 
 
 def is_small_mnist(data: Any) -> bool:
     pixels = torch.cat([data.X, data.X_test]).squeeze(1).numpy()
     return np.array_equal(pixels, PIXELS) and data.y_test.tolist() == [9, 0, 4]
-
-
-def fill(folder: Path, **changes: bytes) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in {**FILES, **changes}.items():
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def test_mnist_is_downloaded_once_from_the_mirror_that_answers(web: list[str]) -> None:
@@ -91,7 +82,10 @@ def test_a_folder_named_by_the_environment_replaces_the_download(
     monkeypatch.setenv("HDNN_DATA", str(tmp_path / "data"))
     with pytest.raises(FetchError, match=r"HDNN_DATA is .* holds no mnist/train-images"):
         images.load("mnist")
-    folder = fill(tmp_path / "data" / below)
+    folder = tmp_path / "data" / below
+    folder.mkdir(parents=True)
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
     assert is_small_mnist(images.load("mnist"))
     (folder / images.IDX_FILES[2]).write_bytes(idx(PIXELS[:3]))
     with pytest.raises(FetchError, match=r"t10k-images-idx3-ubyte is damaged.*remove it"):
@@ -99,44 +93,31 @@ def test_a_folder_named_by_the_environment_replaces_the_download(
     assert not web
 
 
+@pytest.mark.usefixtures("web")
 def test_the_error_of_a_download_says_what_was_tried_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def retrieve(url: str, *rest: Any, **options: Any) -> str:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("pooch.retrieve", retrieve)
+    monkeypatch.setitem(globals(), "FILES", {})
     with pytest.raises(FetchError, match=r"ossci.*no route(.|\n)*googleapis(.|\n)*HDNN_DATA"):
         images.load("mnist")
 
 
-def test_hdnn_data_lists_each_set_once_and_fetches(web: list[str]) -> None:
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(app, ["data", *words])
+@pytest.mark.usefixtures("web")
+def test_hdnn_data_fetches_and_says_so() -> None:
+    def state() -> str:
+        records = json.loads(run("data", "list", "--json").stdout)
+        return {record["name"]: record["state"] for record in records}["mnist"]
 
-    def states() -> dict[str, str]:
-        records = json.loads(run("list", "--json").stdout)
-        names = [record["name"] for record in records]
-        assert len(names) == len(set(names))
-        return {record["name"]: record["state"] for record in records}
-
-    assert states()["digits"] == "ready"
-    assert states()["mnist"] == "to fetch"
-    done = run("fetch", "MNIST", "--json")
-    assert done.exit_code == 0
-    assert len(json.loads(done.stdout)["files"]) == 4
-    assert states()["mnist"] == "ready"
-    assert "checksum is right" in run("fetch", "mnist").stdout
-    assert "mnist" in run().stdout
-    assert run("fetch", "digits").exit_code == 2
-    assert run("fetch", "imagenet").exit_code == 2
+    assert state() == "to fetch"
+    assert len(json.loads(run("data", "fetch", "MNIST", "--json").stdout)["files"]) == 4
+    assert state() == "ready"
+    assert "checksum is right" in run("data", "fetch", "mnist").stdout
 
 
 def test_digits_need_nothing_and_are_always_split_alike() -> None:
-    one, known = images.load("digits"), images.IMAGE_SETS["digits"]
+    one = images.load("digits")
     assert torch.equal(one.X_test, images.load().X_test)
     assert (len(one.X), len(one.X_test), *one.X.shape[1:]) == (1438, 359, 1, 8, 8)
-    assert one.classes == known.classes
     assert (one.X.dtype, int(one.X.min()), int(one.X.max())) == (torch.uint8, 0, 255)
     share = one.y_test.bincount() / (one.y_test.bincount() + one.y.bincount())
     assert float((share - 0.2).abs().max()) < 0.005
@@ -150,10 +131,8 @@ def test_digits_need_nothing_and_are_always_split_alike() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "does not begin with 00 00 08"),
         (b"\0\0\x0d\x01", "does not begin with 00 00 08"),
         (idx([1, 2, 3])[:-1], r"truncated or damaged: its header says shape \(3,\)"),
-        (idx([1, 2, 3]) + b"x", "truncated or damaged"),
         (bytes([0, 0, 8, 3, *[255] * 12]), "truncated or damaged"),
     ],
 )
@@ -245,29 +224,3 @@ def test_unreadable_images_raise_and_are_counted_and_listed(tmp_path: Path) -> N
         path.write_bytes(path.read_bytes()[:40] if k else b"not an image")
     with pytest.raises(FileFormatError, match=r"^13 of 30 .*: cat/03.png, dog/00.*and 3 more; rem"):
         images.load(tmp_path)
-
-
-def test_a_folder_is_trained_on_and_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.set_default_dtype(torch.float32)
-    for name, value in (("cat", 10), ("dog", 200)):
-        for k in range(6):
-            paint(Path("photos", name, f"{k}.png"), value, size=(8, 8) if k else (9, 9))
-
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(app, list(words))
-
-    options = "--layers", "1", "--epochs", "1", "--pixels", "8"
-    result = run("train", "photos", *options, "--out", "run")
-    assert result.exit_code == 0, result.output
-    for source, count in {"photos": 12, "photos/dog/1.png": 1, "photos/*/[12].png": 4}.items():
-        result = run("predict", "run", source)
-        assert result.exit_code == 0, result.output
-        assert len(result.stdout.splitlines()) == 1 + count
-    assert "photos/cat/1.png," in run("predict", "run", "photos/*/1.png").stdout
-    several = run("predict", "run", "photos/cat/1.png", "photos/dog")
-    assert len(several.stdout.splitlines()) == 1 + 7
-    assert run("predict", "run", "photos/*.gif").exit_code == 2
-    assert run("evaluate", "run", "photos").exit_code == 0

@@ -91,6 +91,8 @@ def test_a_folder_of_images_by_class() -> None:
     assert len(rows) == 60
     assert {row["prediction"] for row in rows} <= {"no", "yes"}
     assert rows[0]["image"].startswith("no/")
+    assert len(done("predict", "run", "data/*/1?.png", "data/no").stdout.splitlines()) > 10
+    fails(2, ("predict", "run", "data/*.gif"), "holds no images")
     fails(2, ("predict", "run", "nowhere", "--out", "out.csv"), "no folder or file nowhere")
 
 

@@ -41,12 +41,6 @@ def mutated(data: bytes, rng: Random) -> bytes:
     return bytes(content[: rng.choice((None, None, None, len(content) // 2))])
 
 
-def packed(data: bytes, rng: Random) -> bytes:
-    """A compressed file, changed outside or inside."""
-    outside = rng.random() < 0.5
-    return mutated(data, rng) if outside else gzip.compress(mutated(gzip.decompress(data), rng), 1)
-
-
 def parquet() -> bytes:
     pytest.importorskip("pyarrow")
     frame = pd.DataFrame({"a": np.arange(40.0), "b": [1, None] * 20, "y": ["u", "v"] * 20})
@@ -68,34 +62,25 @@ def table(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("name", "valid", "read", "mutation"),
+    ("name", "valid", "read"),
     [
-        ("data.csv", lambda: CSV, table, mutated),
-        ("data.csv.gz", lambda: list(map(gzip.compress, CSV)), table, packed),
-        ("data.parquet", lambda: [parquet()], table, mutated),
-        ("data.idx", lambda: [IDX], read_idx, mutated),
-        (
-            "image.png",
-            lambda: [image("PNG"), image("JPEG")],
-            lambda path: images.read_images([path]),
-            mutated,
-        ),
+        ("data.csv", lambda: CSV, table),
+        ("data.csv.gz", lambda: list(map(gzip.compress, CSV)), table),
+        ("data.parquet", lambda: [parquet()], table),
+        ("data.idx", lambda: [IDX], read_idx),
+        ("image.png", lambda: [image("PNG"), image("JPEG")], lambda p: images.read_images([p])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_any_bytes_give_data_or_one_clear_error(
-    name: str,
-    valid: Callable[[], list[bytes]],
-    read: Callable[[Path], Any],
-    mutation: Callable[[bytes, Random], bytes],
-    tmp_path: Path,
+    name: str, valid: Callable[[], list[bytes]], read: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     path, samples = tmp_path / name, valid()
     for sample in samples:
         path.write_bytes(sample)
         read(path)
     for number in range(MUTANTS):
-        path.write_bytes(mutation(samples[number % len(samples)], Random(number)))
+        path.write_bytes(mutated(samples[number % len(samples)], Random(number)))
         message = ""
         try:
             read(path)

@@ -27,25 +27,25 @@ def encoded(table: Table, **options: Any) -> ColumnEncoder:
 
 
 def test_columns_without_use_are_left_out_and_mentioned() -> None:
-    rows = 30
     columns = {
-        "constant": [1] * rows,
-        "empty": [None] * rows,
-        "mail": [f"u{i}@x" for i in range(rows)],
-        "user_id": list(range(100, 100 + rows)),
-        "grid": np.arange(float(rows)),
-        "v": np.arange(rows) % 7,
+        "constant": [1] * 30,
+        "empty": [None] * 30,
+        "mail": [f"u{i}@x" for i in range(30)],
+        "user_id": list(range(100, 130)),
+        "Unnamed: 0": list(range(30)),
+        "grid": np.arange(30.0),
+        "v": np.arange(30) % 7,
     }
     encoder = encoded(read_table(columns))
     assert encoder.feature_names == ["grid", "v"]
-    assert [note.partition(" (")[0] for note in encoder.notes] == [
+    constant, empty, *ids = encoder.notes
+    assert (constant, empty) == (
         "left out, constant: constant",
         "left out, without any value: empty",
-        "left out, like an id",
-        "left out, like an id",
-    ]
-    kept = encoded(read_table(columns, categorical=["mail"]), keep=["mail", "user_id"])
-    assert {"user_id", "mail=u0@x"} <= {*kept.feature_names}
+    )
+    assert [note.rpartition("): ")[2] for note in ids] == ["mail", "user_id, Unnamed: 0"]
+    encoder = encoded(read_table(columns, categorical=["mail"]), keep=["mail", "user_id"])
+    assert {"user_id", "mail=u0@x"} <= {*encoder.feature_names}
     with pytest.raises(HdnnError, match=r"constant: x0, x1, .*x9 and 15 more"):
         encoded(read_table(np.ones((3, 25))))
 
@@ -54,13 +54,10 @@ def test_dates_become_elapsed_days_and_what_recurs() -> None:
     days = pd.date_range("2020-01-01", periods=800, freq="12h")
     encoder = encoded(read_table({"when": days.to_series(), "v": np.arange(800.0)}))
     assert encoder.feature_names[:3] == ["when.days", "when.year.sin", "when.year.cos"]
-    X = encoder.transform({"when": days.to_numpy()[:4], "v": np.zeros(4)})
-    assert X[:, 0].tolist() == [0, 0.5, 1, 1.5]
-    later = encoder.transform(
-        {"when": days.to_numpy()[:1] + np.timedelta64(7, "D"), "v": np.zeros(1)}
-    )
+    X = encoder.transform({"when": days.to_numpy()[:15], "v": np.zeros(15)})
+    assert X[:4, 0].tolist() == [0, 0.5, 1, 1.5]
     week = encoder.feature_names.index("when.week.sin")
-    assert later[0, week] == pytest.approx(X[0, week], abs=1e-9)
+    assert X[14, week] == pytest.approx(X[0, week], abs=1e-9)
 
 
 def test_categories_unseen_missing_and_rare() -> None:
@@ -77,19 +74,14 @@ def test_categories_unseen_missing_and_rare() -> None:
 
 
 def test_gaps_get_an_indicator_where_there_are_many() -> None:
-    column = np.arange(1000.0)
-    column[:49] = np.nan
-    table = {"a": column.copy(), "v": np.arange(1000.0)}
-    assert encoded(read_table(table)).feature_names == ["a", "v"]
-    table["a"][:50] = np.nan
-    encoder = encoded(read_table(table))
-    assert encoder.feature_names == ["a", "a is missing", "v"]
-    assert encoder.transform(table)[:, 1].sum() == 50
+    columns = {name: np.arange(1000.0) for name in ("few", "many")}
+    columns["few"][:49], columns["many"][:50] = np.nan, np.nan
+    encoder = encoded(read_table(columns))
+    assert encoder.feature_names == ["few", "many", "many is missing"]
+    assert encoder.transform(columns)[:, 2].sum() == 50
 
 
-cell = (
-    st.none() | st.text(max_size=5) | st.sampled_from(["2020-01-01", "1,5", "inf", "a", "b", "?"])
-)
+cell = st.none() | st.text(max_size=5) | st.sampled_from(["2020-01-01", "1.5", "inf", "a", "?"])
 
 
 @given(st.lists(st.tuples(cell, cell), min_size=1, max_size=30))

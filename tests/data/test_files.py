@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdnn.data import ColumnType, read_blocks, read_table
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
 IRISES = "width,length,kind\n1.5,2,setosa\n2.5,NA,virginica\n3.5,4,setosa\n"
@@ -29,9 +29,9 @@ def matrix(columns: dict[str, Any]) -> Any:
     return np.stack(list(columns.values()), 1)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    ("delimiter", "end", "mark"), [(",", "\n", ""), (";", "\r\n", "\ufeff"), ("\t", "\r", "")]
+)
 def test_delimiters_line_ends_and_byte_order_marks(
     write: Write, delimiter: str, end: str, mark: str
 ) -> None:
@@ -68,9 +68,8 @@ def test_decimal_commas_unless_the_delimiter_is_a_comma(write: Write) -> None:
 
 
 def test_short_rows_end_with_missing_values(write: Write) -> None:
-    table = read_table(write("a,b,y\n1,2,3\n\n4\n5,,6\n"), "y")
-    np.testing.assert_array_equal(matrix(table.columns), [[1, 2], [5, nan]])
-    assert "1 of 3 rows left out: no value in the target 'y'" in table.notes
+    table = read_table(write("y,a,b\n3,1,2\n\n4\n6,5,\n"), "y")
+    np.testing.assert_array_equal(matrix(table.columns), [[1, 2], [nan, nan], [5, nan]])
 
 
 @pytest.mark.parametrize(
@@ -98,18 +97,18 @@ def test_lines_count_blank_lines_and_line_breaks_in_cells(write: Write) -> None:
 def test_unreadable_files_raise(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("none.csv", "none.parquet"):
-        with pytest.raises(HdnnError, match=f"cannot read .*{name}: No such file"):
+    (tmp_path / "folder.csv").mkdir()
+    write("nonsense", "bad.csv.gz")
+    for name, message in (
+        ("none.csv", "none.csv: No such file"),
+        ("none.parquet", "none.parquet: No such file"),
+        ("folder.csv", "not a regular file"),
+        ("bad.csv.gz", r"cannot read .*bad.csv.gz as CSV"),
+        ("data.xlsx", r"unknown kind of file; save the table as one of \.csv"),
+        ("data.parquet.gz", "unknown kind of file"),
+    ):
+        with pytest.raises(HdnnError, match=message):
             read_table(tmp_path / name)
-        (tmp_path / f"folder.{name}").mkdir()
-        with pytest.raises(HdnnError, match="not a regular file"):
-            read_table(str(tmp_path / f"folder.{name}"))
-    for name in ("bad.csv.gz", "bad.parquet"):
-        with pytest.raises(FileFormatError, match=f"cannot read .*{name}"):
-            read_table(write("nonsense", name))
-    for name in ("data.xlsx", "data", "data.gz", "data.parquet.gz"):
-        with pytest.raises(HdnnError, match=r"unknown kind of file; save the table as one of \.c"):
-            read_table(write("a,b\n", name))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(HdnnError, match=r"needs pyarrow: pip install 'hdnn\[data\]'"):
         read_table(write("not parquet", "data.parquet"))
@@ -118,12 +117,12 @@ def test_unreadable_files_raise(
 def test_parquet(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {
-        "whole": pyarrow.array([1, None, 3]),
-        "flag": pyarrow.array([True, False, None]),
-        "money": pyarrow.array([Decimal("1.5"), None, Decimal("2.5")]),
+        "whole": [1, None, 3],
+        "flag": [True, False, None],
+        "money": [Decimal("1.5"), None, Decimal("2.5")],
         "kind": pyarrow.array(["a", "b", "a"]).dictionary_encode(),
         "day": pyarrow.array([0, 1, 2], pyarrow.date32()),
-        "list": pyarrow.array([[1], [2], [3]]),
+        "list": [[1], [2], [3]],
     }
     path = tmp_path / "data.PARQUET"
     parquet.write_table(pyarrow.table(columns), path)

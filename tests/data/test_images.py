@@ -69,10 +69,9 @@ def is_small_mnist(data: Any) -> bool:
 
 
 def test_mnist_is_downloaded_once_from_the_mirror_that_answers(web: list[str]) -> None:
-    assert is_small_mnist(images.load("MNIST"))
-    assert len(web) == 2 * 4
-    assert is_small_mnist(images.load("mnist"))
-    assert len(web) == 2 * 4
+    for _ in range(2):
+        assert is_small_mnist(images.load("MNIST"))
+        assert len(web) == 2 * 4
 
 
 @pytest.mark.parametrize("below", ["mnist", ""])
@@ -119,28 +118,17 @@ def test_digits_need_nothing_and_are_always_split_alike() -> None:
     assert torch.equal(one.X_test, images.load().X_test)
     assert (len(one.X), len(one.X_test), *one.X.shape[1:]) == (1438, 359, 1, 8, 8)
     assert (one.X.dtype, int(one.X.min()), int(one.X.max())) == (torch.uint8, 0, 255)
-    share = one.y_test.bincount() / (one.y_test.bincount() + one.y.bincount())
-    assert float((share - 0.2).abs().max()) < 0.005
     both = torch.cat([one.X, one.X_test]).flatten(1)
     assert len(both.unique(dim=0)) == 1797  # no image is in both parts, none is lost
 
 
-# --- IDX ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\0\0\x0d\x01", "does not begin with 00 00 08"),
-        (idx([1, 2, 3])[:-1], r"truncated or damaged: its header says shape \(3,\)"),
-        (bytes([0, 0, 8, 3, *[255] * 12]), "truncated or damaged"),
-    ],
-)
-def test_idx_files_that_are_none(content: bytes, message: str, tmp_path: Path) -> None:
-    for name, data in (("x", content), ("x.gz", gzip.compress(content))):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(FileFormatError, match=message):
-            read_idx(tmp_path / name)
+def test_malformed_idx_files_raise(tmp_path: Path) -> None:
+    damaged = r"truncated or damaged: its header says shape \(3,\)"
+    for content, message in ((b"\0\0\x0d\x01", "does not begin"), (idx([1, 2, 3])[:-1], damaged)):
+        for name, data in (("x", content), ("x.gz", gzip.compress(content))):
+            (tmp_path / name).write_bytes(data)
+            with pytest.raises(FileFormatError, match=message):
+                read_idx(tmp_path / name)
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -161,8 +149,8 @@ def test_a_folder_by_class_is_read_and_a_fifth_held_out(tmp_path: Path) -> None:
     assert one.X.shape == (16, 1, 2, 3)
     assert one.y_test.tolist() == [0, 0, 1, 1]
     assert torch.equal(one.X[:, 0, 0, 0] >= 100, one.y == 1)
-    seen = torch.cat([one.X, one.X_test])[:, 0, 1, 2].sort().values.tolist()
-    assert seen == [*range(10), *range(100, 110)]
+    values = torch.cat([one.X, one.X_test])[:, 0, 1, 2].sort().values.tolist()
+    assert values == [*range(10), *range(100, 110)]
     assert torch.equal(images.load(tmp_path).X_test, one.X_test)
     assert not torch.equal(images.load(tmp_path, seed=1).X_test, one.X_test)
 
@@ -181,46 +169,40 @@ def test_a_folder_with_its_own_test_part_in_color(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_data_set_raise(tmp_path: Path) -> None:
-    with pytest.raises(HdnnError, match="did you mean 'mnist'"):
-        images.load("minst")
-    with pytest.raises(HdnnError, match="no folder"):
-        images.load(tmp_path / "absent")
+    (tmp_path / "two" / "cat").mkdir(parents=True)
+    (tmp_path / "two" / "dog").mkdir()
+    wrong: list[tuple[Any, str]] = [
+        ("minst", "did you mean 'mnist'"),
+        (tmp_path / "absent", "no folder"),
+        (tmp_path, "has 1 subfolders"),
+        (tmp_path / "two", "cat holds no images"),
+    ]
+    for source, message in wrong:
+        with pytest.raises(HdnnError, match=message):
+            images.load(source)
     with pytest.raises(HdnnError, match="those of digits have one size"):
         images.load("digits", size=(4, 4))
-    with pytest.raises(HdnnError, match="has 0 subfolders"):
-        images.load(tmp_path)
-    paint(tmp_path / "cat" / "a.png", 1)
-    (tmp_path / "dog").mkdir()
-    with pytest.raises(HdnnError, match="dog holds no images"):
-        images.load(tmp_path)
 
 
 def test_mixed_sizes_raise_unless_a_size_is_passed(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the pixels lie on their side, and show 4 x 5
     for name in ("cat", "dog"):
-        for k, size in enumerate([(5, 4), (3, 2)]):  # width, height
-            paint(tmp_path / name / f"{k}.png", 1, size=size)
-    with pytest.raises(HdnnError, match=r"1.png has 2 x 3 pixels, others have 4 x 5.*--pixels 64"):
+        paint(tmp_path / name / "a.png", 1, size=(5, 4))  # width, height
+        Image.new("L", (4, 5), 1).save(tmp_path / name / "b.jpg", exif=turned)
+    assert images.load(tmp_path).X.shape[1:] == (1, 4, 5)
+    paint(tmp_path / "dog" / "c.png", 1, size=(3, 2))
+    with pytest.raises(HdnnError, match=r"c.png has 2 x 3 pixels, others have 4 x 5.*--pixels 64"):
         images.load(tmp_path)
     assert images.load(tmp_path, size=4).X.shape[1:] == (1, 4, 4)
     assert images.load(tmp_path, size=(2, 6)).X.shape[1:] == (1, 2, 6)
 
 
-def test_an_image_that_was_turned_has_the_size_that_is_shown(tmp_path: Path) -> None:
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    for name in ("cat", "dog"):
-        paint(tmp_path / name / "a.png", 1, size=(5, 4))
-        Image.new("L", (4, 5), 1).save(tmp_path / name / "b.jpg", exif=turned)
-    assert images.load(tmp_path).X.shape[1:] == (1, 4, 5)
-
-
-def test_unreadable_images_raise_and_are_counted_and_listed(tmp_path: Path) -> None:
-    for name in ("cat", "dog"):
-        for k in range(15):
-            paint(tmp_path / name / f"{k:02}.png", 10)
-    paint(tmp_path / "cat" / "03.png", 1, mode="I;16")
-    for k in range(12):
-        path = tmp_path / "dog" / f"{k:02}.png"
-        path.write_bytes(path.read_bytes()[:40] if k else b"not an image")
-    with pytest.raises(FileFormatError, match=r"^13 of 30 .*: cat/03.png, dog/00.*and 3 more; rem"):
+def test_unreadable_images_raise_and_are_listed(tmp_path: Path) -> None:
+    for k in range(14):
+        paint(tmp_path / "cat" / f"{k:02}.png", 10, mode="I;16" if k == 3 else "L")
+        paint(tmp_path / "dog" / f"{k:02}.png", 10)
+        if k < 12:
+            (tmp_path / "dog" / f"{k:02}.png").write_bytes(b"not an image")
+    with pytest.raises(FileFormatError, match=r"^13 of 28 .*: cat/03.png, dog/00.*and 3 more; rem"):
         images.load(tmp_path)

@@ -32,6 +32,7 @@ def test_the_swiss_roll_lies_on_its_two_spirals(generator: torch.Generator) -> N
 
 
 def test_double_moons_lie_on_four_half_circles(generator: torch.Generator) -> None:
+    assert [PROBLEMS[name].noise for name in PROBLEMS] == [0.0, 0.15, 0.0]
     X, labels = double_moons(400, generator, noise=0.0)
     pair = 2.0 * (torch.arange(400) // 2 % 2)
     x, y = X[:, 0] - pair, X[:, 1]

@@ -1,7 +1,7 @@
 """Every setting of a run, once: name, type, range, default, help and group.
 
 Configs come from the flags of ``hdnn train``, a TOML file or the parameters of an estimator. None
-means "not given". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
+means "not set". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
 that a config made by hand can be used as it is; `given` names the settings that were set, and
 `hdnn.training.resolve` chooses the others for tables and images. This module imports no torch.
 """
@@ -38,7 +38,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attrib
 MOST = 2**63 - 1
 """The largest integer of TOML and torch, a bound that the documentation does not mention."""
 MOST_SHOWN = 80
-"""Characters of a value in a message."""
+"""Characters of a value that an error message shows."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -51,7 +51,7 @@ PROTOCOLS = {
     "table": ("tuned", "paper"),
     "images": ("paper", "convolutional", "convolutional-flipped"),
 }
-"""By kind of data, the names of defaults for settings that are not given; first the usual one."""
+"""By kind of data, names of the defaults for settings that are not set; first the usual one."""
 
 R = TypeVar("R")
 
@@ -60,7 +60,7 @@ R = TypeVar("R")
 
 
 def one_of(*names: str) -> AfterValidator:
-    """Annotates a text that is one of these names."""
+    """Annotate a text that is one of these names; the error suggests the nearest one."""
 
     def check(value: str, info: Info) -> str:
         if value not in names:
@@ -71,11 +71,11 @@ def one_of(*names: str) -> AfterValidator:
 
 
 LISTED = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-"""Annotates a tuple that may be given as a list, as TOML has them."""
+"""Annotates a tuple that may be passed as a list, as TOML has them."""
 SINGLE = BeforeValidator(
     lambda value: value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 )
-"""Annotates a value that may be given as a list of one."""
+"""Annotates a value that may be passed as a list of one, as repeatable flags are."""
 
 Count = Annotated[int, Ge(0), Le(MOST)]
 Positive = Annotated[int, Ge(1), Le(MOST)]
@@ -115,16 +115,17 @@ class Settings:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def table(cls: type[R]) -> type[R]:
-    """Make a class a frozen dataclass that pydantic checks.
+    """Make a class a frozen dataclass that pydantic validates.
 
-    What pydantic raises becomes an `HdnnError` here and nowhere else.
+    pydantic's errors become an `HdnnError` here and nowhere else.
     """
-    made: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
-    validate, names = made.__init__, [each.name for each in fields(made)]
+    settings: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
+    validate, names = settings.__init__, [each.name for each in fields(settings)]
 
     @functools.wraps(validate)
     def initialize(self: Any, *args: Any, **values: Any) -> None:
         values |= dict(zip(names, args, strict=False))
+        # None is "not set", so that flags and estimators can pass all they have.
         values = {name: value for name, value in values.items() if value is not None}
         try:
             validate(self, **values)
@@ -132,12 +133,12 @@ def table(cls: type[R]) -> type[R]:
             raise _explain(error, names, values) from None
         object.__setattr__(self, "given", frozenset(values))
 
-    made.__init__ = initialize
-    return made
+    settings.__init__ = initialize
+    return settings
 
 
 def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -> HdnnError:
-    """Name the setting, what is allowed in pydantic's words, and what was given."""
+    """Name the setting, what pydantic allows, and the value that was passed."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, HdnnError):
@@ -150,7 +151,7 @@ def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a message: the whole, or its beginning.
+    """The representation of a value in a message, truncated.
 
     >>> shown("short"), shown(10**5000)
     ("'short'", 'a number of thousands of digits')
@@ -445,7 +446,7 @@ class Config(Settings):
     """Defaults for settings you do not pass: tuned (default) or paper; for images paper
     (default), convolutional or convolutional-flipped."""
 
-    if TYPE_CHECKING:  # a table may be given as a dictionary
+    if TYPE_CHECKING:  # a table may be passed as a dictionary
 
         def __init__(
             self,

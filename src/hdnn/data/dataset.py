@@ -28,7 +28,7 @@ class Dataset:
         classes: the labels, in the order of their numbers; None for regression.
         feature_names: of the columns of X.
         target_names: of what a regression predicts.
-        encoder: what made numbers of a table; None where its columns are numbers taken as they are.
+        encoder: encodes the columns of a table; None where they are numbers, used as they are.
         weight: ``(rows,)``, of the training rows; None weights them alike.
         notes: remarks for people.
         source: a name, or the absolute path of a file or folder.
@@ -157,23 +157,23 @@ class Dataset:
 def holdout(
     size: int, fraction: float = 0.2, seed: int = 0, labels: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Row numbers to keep and to hold out, each ascending; any data, planar or a table.
+    """Split row numbers at random into a part for training and a part held out, each ascending.
 
     Args:
         size: number of rows.
         fraction: share to hold out, between 0 and 1.
         seed: of the generator.
         labels: class numbers ``(size,)`` (tensor or array), to hold out the same share of every
-            class: to the nearest row, at least one and not all. A class with one row is kept.
+            class: to the nearest row, at least one and not all. A single row of a class stays.
 
     Returns:
-        Row numbers kept, and row numbers held out.
+        Row numbers for training, and row numbers held out.
 
     Raises:
         HdnnError: the fraction is not between 0 and 1, or there are too few rows.
 
-    >>> kept, held = holdout(10, 0.2, seed=0)
-    >>> len(kept), len(held)
+    >>> train, held = holdout(10, 0.2, seed=0)
+    >>> len(train), len(held)
     (8, 2)
     """
     if not 0 < fraction < 1:

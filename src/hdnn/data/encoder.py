@@ -70,13 +70,12 @@ class EncodedColumn(ColumnType):
     def encode(self, values: Values, out: NDArray[np.float64]) -> None:
         """Write the numbers of a column, NaN where missing, to ``(rows, len(feature_names))``."""
         if self.kind == "category":
-            out[:] = 0.0  # also where it is missing, or a category that training did not have
-            place = {level: k for k, level in enumerate(self.levels)}
-            other = len(self.levels) if self.rare else -1
-            codes, distinct = pd.factorize(values)
-            columns = np.array([*(place.get(t, other) for t in distinct), -1], np.int64)[codes]
-            known = np.flatnonzero(columns >= 0)
-            out[known, columns[known]] = 1.0
+            codes = pd.Index(self.levels, dtype=object).get_indexer(values)  # -1: not a level
+            if self.rare:
+                codes[(codes < 0) & ~pd.isna(values)] = len(self.levels)
+            known = np.flatnonzero(codes >= 0)
+            out[:] = 0.0
+            out[known, codes[known]] = 1.0
         elif self.kind == "date":
             days = as_days(values)
             out[:, 0] = days - self.origin
@@ -186,7 +185,7 @@ class ColumnEncoder:
         return X
 
     def read_frame(self, frame: Any) -> dict[str, Values]:
-        """The columns of a data frame, found by name.
+        """Read the columns of a data frame by name.
 
         Args:
             frame: a pandas DataFrame with at least the columns of the training data.
@@ -195,7 +194,7 @@ class ColumnEncoder:
             The columns by name: float64, datetime64, or texts.
 
         Raises:
-            HdnnError: it is none, or some are absent, or hold other things than training data.
+            HdnnError: columns are absent, or cells are of another type than in the training data.
         """
         from hdnn.data.tables import read_table  # which makes tables of types
 

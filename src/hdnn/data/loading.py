@@ -112,9 +112,9 @@ def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
     if config.test > 0:
         labels = y if table.task == "classification" else None
         train, test = holdout(len(table), config.test, config.seed, labels)
-    # What is chosen from the data is chosen from the training rows only.
-    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
-    encoder = ColumnEncoder.fit(seen, table.types, keep=(*config.categorical, *config.numeric))
+    # Fitted to the training rows only: the test rows must not decide how they are encoded.
+    rows = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(rows, table.types, keep=(*config.categorical, *config.numeric))
     X = torch.from_numpy(encoder.transform(table.columns))
     return Dataset(
         X[train],

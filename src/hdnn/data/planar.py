@@ -109,7 +109,7 @@ def peaks(size: int = 1000, generator: torch.Generator | None = None, noise: flo
 
 
 class Problem(NamedTuple):
-    """One planar problem: its function, and what it uses where nothing else is said.
+    """One planar problem: its function and its defaults.
 
     Args:
         draw: the function ``(size, generator, noise) -> (X, labels)``.

@@ -113,8 +113,8 @@ def read_table(
 
     declared: dict[str, Any]
     if types is None:
-        said = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
-        declared = {name: said.get(name) for name in raw.names if name not in {*goals, *drop}}
+        kind_of = dict.fromkeys(categorical, "category") | dict.fromkeys(numeric, "number")
+        declared = {name: kind_of.get(name) for name in raw.names if name not in {*goals, *drop}}
     else:
         declared = {kind.name: kind for kind in types}
     if not declared:
@@ -204,10 +204,10 @@ def _rows_with_target(raw: RawTable, goals: Sequence[str], notes: list[str]) -> 
 # --- problems -------------------------------------------------------------------------------------
 
 
-def _check_names(raw: RawTable, asked: Sequence[str], types: Sequence[ColumnType]) -> None:
+def _check_names(raw: RawTable, wanted: Sequence[str], types: Sequence[ColumnType]) -> None:
     """Raise where a column that the user names, or that a model knows, is absent."""
     problems = []
-    for name in dict.fromkeys(asked):
+    for name in dict.fromkeys(wanted):
         if name not in raw.names:
             nearest = difflib.get_close_matches(name, raw.names, n=_MOST_NAMES, cutoff=0.0)
             problems.append(unknown_name("column", name, map(cut, nearest)))

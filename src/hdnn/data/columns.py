@@ -126,7 +126,12 @@ def is_missing(values: Values) -> NDArray[np.bool_]:
 
 def to_numbers(values: Values) -> NDArray[np.float64]:
     """A column as float64, 1 and 0 for true and false; NaN for missing and for other texts."""
-    return values if values.dtype.kind == "f" else _map_distinct(_number, values, np.nan)
+    try:
+        if values.dtype.kind == "f" or "_" not in "".join(values):
+            return values.astype(np.float64, copy=False)  # fast where every text is a number
+    except (TypeError, ValueError):
+        pass
+    return _map_distinct(_number, values, np.nan)
 
 
 def _number(cell: Any) -> float:
@@ -224,6 +229,8 @@ def infer(name: str, values: Values, declared: str | None = None) -> ColumnType:
         return ColumnType(name, declared)
     if values.dtype.kind != "O":
         return ColumnType(name, "date" if values.dtype.kind == "M" else "number")
+    if np.isfinite(to_numbers(values)).all():
+        return ColumnType(name, "number")
     distinct = [text for text in pd.unique(as_texts(values)) if text is not None]
     numbers = to_numbers(np.array(distinct, object))
     share = 1.0 if not distinct else np.mean(~np.isnan(numbers))

@@ -75,11 +75,6 @@ def test_every_setting_comes_back(tmp_path: Path) -> None:
     assert again.training.given == config.training.given
 
 
-def test_only_what_was_given_is_written() -> None:
-    text = Config(data={"source": "iris"}, training={"epochs": 5}).to_toml()
-    assert text == '[data]\nsource = "iris"\n\n[model]\n\n[training]\nepochs = 5\n'
-
-
 @given(text=st.text(st.characters(codec="utf-8")), number=st.floats(0, 1, exclude_max=True))
 def test_any_text_and_number_come_back(
     tmp_path_factory: pytest.TempPathFactory, text: str, number: float

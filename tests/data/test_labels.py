@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hdnn.data import read_table
-from hdnn.data.labels import encode, guess_task
+from hdnn.data.labels import encode
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -23,6 +23,8 @@ Write = Callable[..., Path]
         ("true False true", "classification", (False, True)),
         ("1 0 1", "classification", (0, 1)),
         ("1.0 0 1", "classification", (0.0, 1.0)),
+        (" ".join(str(k % 20) for k in range(100)), "classification", tuple(range(20))),
+        (" ".join(str(k % 21) for k in range(1000)), "regression", None),
         ("01 02 01", "classification", ("01", "02")),
         ("1 2 b", "classification", ("1", "2", "b")),
         ("1_0 2_0 1_0", "classification", ("1_0", "2_0")),
@@ -39,12 +41,6 @@ def test_task_and_classes(
     table = read_table(write(f"a,y\n{rows}"), "y")
     assert (table.task, table.classes) == (task, classes)
     assert [type(c) for c in table.classes or ()] == [type(c) for c in classes or ()]
-
-
-def test_guessed_task() -> None:
-    assert guess_task(np.arange(1000) % 20) == "classification"
-    assert guess_task(np.arange(1000) % 21) == "regression"
-    assert guess_task(np.array([0.5, 1.5] * 50)) == "regression"
 
 
 @pytest.mark.parametrize(

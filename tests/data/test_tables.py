@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from hdnn.data import ColumnType, read_blocks, read_table
-from hdnn.data.loading import bundled
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -52,11 +51,6 @@ def test_the_error_of_an_unknown_column_shows_the_nearest(write: Write) -> None:
     assert len(str(caught.value)) < 700
     with pytest.raises(HdnnError, match=r"line 1: unknown column 'y': known are .*1\.5"):
         read_table(write("1.5,red,no\n2.5,blue,yes\n"), "y")
-
-
-def test_bundled_tables() -> None:
-    assert repr(bundled("wine")) == "Table(178 rows, 13 features, classification of target)"
-    assert bundled("diabetes").task == "regression"
 
 
 # --- for a model ----------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def table(cls: type[R]) -> type[R]:
             validate(self, **values)
         except ValidationError as error:
             raise _explain(error, names, values) from None
-        object.__setattr__(self, "given", frozenset(values))
+        object.__setattr__(self, "given", frozenset(values))  # the dataclass is frozen
 
     settings.__init__ = initialize
     return settings
@@ -378,6 +378,7 @@ class TrainingConfig(Settings):
         0.032
         """
         if epoch < self.warmup:
+            # Not 0 at first: an iteration without a step would be wasted.
             return self.learning_rate * max(epoch, 1e-3) / self.warmup
         whole = math.floor(epoch)
         if self.schedule == "exponential":
@@ -385,6 +386,7 @@ class TrainingConfig(Settings):
         if self.schedule == "cosine":
             return self.learning_rate * (1 + math.cos(math.pi * whole / max(self.epochs, 1))) / 2
         if self.schedule == "one-cycle":
+            # The warmup may last for all epochs; then nothing is left to divide by.
             share = (epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
             return self.learning_rate * (1 + math.cos(math.pi * min(share, 1.0))) / 2
         return self.learning_rate

@@ -183,6 +183,7 @@ def holdout(
     out = torch.zeros(size, dtype=torch.bool)
     for group in groups.unique():
         rows = (groups == group).nonzero().flatten()
+        # Every class is in both parts if it has two rows; a part without it could not be judged.
         count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
         out[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
     if not out.any():

@@ -278,6 +278,7 @@ def _fit(kind: ColumnType, values: Values) -> EncodedColumn:
 
 def _recurs(days: NDArray[np.float64], period: float) -> bool:
     """Whether dates differ within a period, and cover more than one."""
+    # Otherwise its sine and cosine would be constant, or repeat the elapsed days.
     return bool(np.ptp(days) > period and np.ptp(days % period) > 0)
 
 

@@ -140,6 +140,7 @@ class CsvFile:
         Raises:
             FileFormatError: a row has too many fields, or a quote is not closed.
         """
+        # All cells stay text: `read_column` decides on types, and `hdnn predict` repeats the cells.
         remedy = f"close every quote, and put quotes around text that contains {self.delimiter!r}"
         with reading(self.path, "CSV", remedy), _open(self.path, self.encoding) as file:
             frames = pd.read_csv(

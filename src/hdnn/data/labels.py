@@ -152,6 +152,7 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     """
     if len(set(classes)) < len(classes):
         raise HdnnError(f"classes must differ from each other, got {shown(list(classes))}")
+    # First by text, then by value, which wins where two classes are written alike: 1 and "1".
     numbers: dict[Any, int] = {str(label): k for k, label in enumerate(classes)}
     numbers |= {label: k for k, label in enumerate(classes)}
     values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)

@@ -40,8 +40,8 @@ def _table(name: str) -> str:
             default = each.depends or (
                 "" if each.default in (None, ()) else json.dumps(each.default).strip('"')
             )
-            flags = ", ".join(f"`{flag}`" for flag in each.flags)
-            rows.append((f"`{each.name}`", flags, default, each.range, each.help))
+            flag = f"`{each.flag}`" if each.flag else ""
+            rows.append((f"`{each.name}`", flag, default, each.range, each.help))
     return _markdown(rows)
 
 

@@ -18,7 +18,7 @@ CORE = (
     *("networks", "zoo", "models", "refinement", "analysis"),
 )
 APPLICATION = (
-    *("application", "progress", "data", "config", "training", "estimators"),
+    *("application", "progress", "config", "data", "training", "estimators"),
     *("plots", "reports", "playground", "paper", "cli"),
 )
 LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}

@@ -1,7 +1,7 @@
 """Every setting of a run, once: name, type, range, default, help and group.
 
 Configs come from the flags of ``hdnn train``, a TOML file or the parameters of an estimator. None
-means "not given". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
+means "not set". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
 that a config made by hand can be used as it is; `given` names the settings that were set, and
 `hdnn.training.resolve` chooses the others for tables and images. This module imports no torch.
 """
@@ -34,15 +34,11 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from hdnn.errors import HdnnError, unknown_name
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 MOST = 2**63 - 1
-"""The largest integer of TOML and torch."""
-MOST_POINTS, MOST_LAYERS, MOST_WIDTH = 10**8, 10**6, 10**5
-"""More than this is a typing error."""
-SANITY = (MOST, MOST_POINTS, MOST_LAYERS, MOST_WIDTH)
-"""Bounds that the documentation does not mention."""
+"""The largest integer of TOML and torch, a bound that the documentation does not mention."""
 MOST_SHOWN = 80
-"""Characters of a value in a message."""
+"""Characters of a value that an error message shows."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -54,7 +50,7 @@ PROTOCOLS = {
     "table": ("tuned", "paper"),
     "images": ("paper", "convolutional", "convolutional-flipped"),
 }
-"""By kind of data, the names of defaults for settings that are not given; first the usual one."""
+"""By kind of data, names of the defaults for settings that are not set; first the usual one."""
 
 R = TypeVar("R")
 
@@ -63,7 +59,7 @@ R = TypeVar("R")
 
 
 def one_of(*names: str) -> AfterValidator:
-    """Annotates a text that is one of these names."""
+    """Annotate a text that is one of these names; the error suggests the nearest one."""
 
     def check(value: str, info: Info) -> str:
         if value not in names:
@@ -74,11 +70,11 @@ def one_of(*names: str) -> AfterValidator:
 
 
 LISTED = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-"""Annotates a tuple that may be given as a list, as TOML has them."""
+"""Annotates a tuple that may be passed as a list, as TOML has them."""
 SINGLE = BeforeValidator(
     lambda value: value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 )
-"""Annotates a value that may be given as a list of one."""
+"""Annotates a value that may be passed as a list of one, as repeatable flags are."""
 
 Count = Annotated[int, Ge(0), Le(MOST)]
 Positive = Annotated[int, Ge(1), Le(MOST)]
@@ -87,24 +83,20 @@ Weight = Annotated[float, Ge(0)]
 Above = Annotated[float, Gt(0)]
 Names = Annotated[tuple[str, ...], LISTED]
 Target = Annotated[str | Annotated[tuple[str, ...], MinLen(1)], SINGLE, LISTED]
-Layers = Annotated[int, Ge(1), Le(MOST_LAYERS)]
-Stages = Annotated[tuple[Annotated[int, Ge(0), Le(MOST_LAYERS)], ...], MinLen(1)]
-Width = Annotated[int, Ge(1), Le(MOST_WIDTH)]
-Channels = Annotated[tuple[Width, ...], MinLen(1)]
+Stages = Annotated[tuple[Count, ...], MinLen(1)]
+Channels = Annotated[tuple[Positive, ...], MinLen(1)]
 ClassWeight = Annotated[str, one_of("balanced")] | tuple[Weight, ...]
 
 
-def setting(default: Any, help: str, *flags: str, depends: str = "") -> Any:
-    """Define a setting.
+def setting(default: Any, flag: str = "", depends: str = "") -> Any:
+    """Define a setting; the docstring below it is its help.
 
     Args:
-        default: its value where nothing is given and the data do not decide.
-        help: one sentence.
-        flags: of ``hdnn train``; none for a setting that is reached by ``--set`` only.
+        default: its value where it is not set and the data do not decide.
+        flag: of ``hdnn train``; without one, ``--set`` reaches it.
         depends: for a setting that depends on the data: the rule.
     """
-    extra: Any = {"flags": [*flags], "depends": depends}
-    return Field(default, description=help, json_schema_extra=extra)
+    return Field(default, json_schema_extra={"flag": flag, "depends": depends})
 
 
 class Settings:
@@ -122,29 +114,30 @@ class Settings:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def table(cls: type[R]) -> type[R]:
-    """Make a class a frozen dataclass that pydantic checks.
+    """Make a class a frozen dataclass that pydantic validates.
 
-    What pydantic raises becomes an `HdnnError` here and nowhere else.
+    pydantic's errors become an `HdnnError` here and nowhere else.
     """
-    made: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
-    validate, names = made.__init__, [each.name for each in fields(made)]
+    settings: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
+    validate, names = settings.__init__, [each.name for each in fields(settings)]
 
     @functools.wraps(validate)
     def initialize(self: Any, *args: Any, **values: Any) -> None:
         values |= dict(zip(names, args, strict=False))
+        # None is "not set", so that flags and estimators can pass all they have.
         values = {name: value for name, value in values.items() if value is not None}
         try:
             validate(self, **values)
         except ValidationError as error:
             raise _explain(error, names, values) from None
-        object.__setattr__(self, "given", frozenset(values))
+        object.__setattr__(self, "given", frozenset(values))  # the dataclass is frozen
 
-    made.__init__ = initialize
-    return made
+    settings.__init__ = initialize
+    return settings
 
 
 def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -> HdnnError:
-    """Name the setting, what is allowed in pydantic's words, and what was given."""
+    """Name the setting, what pydantic allows, and the value that was passed."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, HdnnError):
@@ -157,7 +150,7 @@ def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -
 
 
 def shown(value: object) -> str:
-    """A value as it stands in a message: the whole, or its beginning.
+    """The representation of a value in a message, truncated.
 
     >>> shown("short"), shown(10**5000)
     ("'short'", 'a number of thousands of digits')
@@ -176,48 +169,30 @@ def shown(value: object) -> str:
 class DataConfig(Settings):
     """Where the data come from."""
 
-    source: str = setting(
-        "swiss-roll", "A data set (swiss-roll, mnist, ...), a table, or a folder of images."
-    )
-    split: Annotated[str, one_of("paper", "independent")] = setting(
-        "paper", "Planar problems: one sample halved (paper), or two (independent).", "--split"
-    )
-    size: Annotated[int, Ge(1), Le(MOST_POINTS)] = setting(
-        10_000, "Planar problems: number of points, train and test together.", "--size"
-    )
-    target: Target | None = setting(
-        None, "Tables: the column to predict. Repeat it to predict several numbers.", "--target"
-    )
-    drop: Names = setting((), "Tables: a column to ignore; repeatable.", "--drop")
-    categorical: Names = setting(
-        (), "Tables: a column to treat as categories; repeatable.", "--categorical"
-    )
-    numeric: Names = setting((), "Tables: a column to treat as numbers; repeatable.", "--numeric")
-    task: Annotated[str, one_of("classification", "regression")] | None = setting(
-        None, "Tables: override the detected task: classification or regression.", "--task"
-    )
-    test: Share = setting(0.2, "Tables: fraction of rows held out for testing.", "--test")
-    pixels: Width | None = setting(
-        None, "Folders of images: resize to this many pixels a side.", "--pixels"
-    )
-    digest: str | None = setting(None, "Tables and folders: SHA-256 of the data of a run.")
-    seed: Count = setting(0, "Random seed of data, weights and batches.", "--seed")
-
-    @property
-    def is_image(self) -> bool:
-        """Whether the source names a data set of images, or is a folder."""
-        from hdnn.data import BUNDLED, PROBLEMS
-        from hdnn.data.images import IMAGE_SETS
-
-        name = self.source.lower().replace("_", "-")
-        if name in IMAGE_SETS:  # a name wins over a folder; ./name is the folder
-            return True
-        if name in PROBLEMS or name in BUNDLED:
-            return False
-        try:
-            return bool(self.source) and Path(self.source).expanduser().is_dir()
-        except (OSError, RuntimeError, ValueError):  # not a path
-            return False
+    source: str = setting("swiss-roll")
+    """A data set (swiss-roll, mnist, ...), a table, or a folder of images."""
+    split: Annotated[str, one_of("paper", "independent")] = setting("paper", "--split")
+    """Planar problems: one sample halved (paper), or two (independent)."""
+    size: Positive = setting(10_000, "--size")
+    """Planar problems: number of points, train and test together."""
+    target: Target | None = setting(None, "--target")
+    """Tables: the column to predict. Repeat it to predict several numbers."""
+    drop: Names = setting((), "--drop")
+    """Tables: a column to ignore; repeatable."""
+    categorical: Names = setting((), "--categorical")
+    """Tables: a column to treat as categories; repeatable."""
+    numeric: Names = setting((), "--numeric")
+    """Tables: a column to treat as numbers; repeatable."""
+    task: Annotated[str, one_of("classification", "regression")] | None = setting(None, "--task")
+    """Tables: override the detected task: classification or regression."""
+    test: Share = setting(0.2, "--test")
+    """Tables: fraction of rows held out for testing."""
+    pixels: Positive | None = setting(None, "--pixels")
+    """Folders of images: resize to this many pixels a side."""
+    digest: str | None = setting(None)
+    """Tables and folders: SHA-256 of the data of a run."""
+    seed: Count = setting(0, "--seed")
+    """Random seed of data, weights and batches."""
 
 
 @table
@@ -227,64 +202,53 @@ class ModelConfig(Settings):
     For images, ``layers`` and ``width`` have an entry for every stage.
     """
 
-    architecture: Any = setting(
-        "H1",
-        "MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN.",
-        "--architecture",
-        depends="H1; images: H2",
+    architecture: Any = setting("H1", "--architecture", depends="H1; images: H2")
+    """MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN."""
+    layers: Annotated[Positive | Stages, LISTED] = setting(
+        16, "--layers", depends="planar problems: 16; tables: 8; images: 4"
     )
-    layers: Annotated[Layers | Stages, LISTED] = setting(
-        16,
-        "Number of layers. Images: of every stage, as in 4,4,4.",
-        "--layers",
-        depends="planar problems: 16; tables: 8; images: 4",
-    )
-    width: Annotated[Width | Channels, LISTED] | None = setting(
+    """Number of layers. Images: of every stage, as in 4,4,4."""
+    width: Annotated[Positive | Channels, LISTED] | None = setting(
         None,
-        "Width of the network. Images: channels of every stage, as in 16,32,48.",
         "--width",
         depends="planar problems: 4; tables: 8 to 64, by features and rows; images: 8",
     )
+    """Width of the network. Images: channels of every stage, as in 16,32,48."""
     T: Above | None = setting(
         None,
-        "Final time; a layer has the step T / layers.",
         "--T",
         depends="planar problems: as tuned for Table 1; tables: 3 (H1, classification), else 1.2",
     )
-    step: Above | None = setting(
-        None, "Step of a layer, instead of T.", "--step", depends="images: 0.4 (MS1), else 0.05"
-    )
-    projection: Annotated[str, one_of("auto", "on", "off")] = setting(
-        "auto", "Learned linear map to the width: auto (where there are more features), on, off."
-    )
+    """Final time; a layer has the step T / layers."""
+    step: Above | None = setting(None, "--step", depends="images: 0.4 (MS1), else 0.05")
+    """Step of a layer, instead of T."""
+    projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto")
+    """Learned linear map to the width: auto (where there are more features), on, off."""
     augmentation: str = setting(
-        "append",
-        "Where zeros are added to the features: append or spread.",
-        depends="planar problems: as tuned for Table 1; else append",
+        "append", depends="planar problems: as tuned for Table 1; else append"
     )
-    activation: str = setting("tanh", "A name in hdnn.fields.ACTIVATIONS.", "--activation")
-    time_invariant: bool = setting(False, "All layers share their weights.")
-    standardize: bool | None = setting(
-        None,
-        "Scale columns, or channels of images, to mean 0 and variance 1.",
-        depends="planar problems: no; tables and images: yes",
-    )
+    """Where zeros are added to the features: append or spread."""
+    activation: str = setting("tanh", "--activation")
+    """A name in hdnn.fields.ACTIVATIONS."""
+    time_invariant: bool = setting(False)
+    """All layers share their weights."""
+    standardize: bool | None = setting(None, depends="planar problems: no; tables and images: yes")
+    """Scale columns, or channels of images, to mean 0 and variance 1."""
     dtype: Annotated[str, one_of("float32", "float64")] = setting(
         "float32",
-        "float32 or float64.",
         depends="tables: float64 up to 1000 rows, or where a mean is over 1000 times the spread",
     )
-    scale: float = setting(
-        1.0, "Standard deviation of the initial K.", depends="tables: 1 / sqrt(width); else 1"
-    )
-    seed: Count = setting(0, "Random seed of the initial weights.", "--seed")
-    kernel: Width = setting(1, "Images: size of the convolution K; 1 mixes channels only.")
-    block: Annotated[str, one_of("hamiltonian", "convolution")] = setting(
-        "hamiltonian", "Images: hamiltonian, or convolution: plain layers relu(conv(y))."
-    )
-    norm: Annotated[str, one_of("none", "batch")] = setting(
-        "none", "Images: normalization between stages: none or batch."
-    )
+    """float32 or float64."""
+    scale: float = setting(1.0, depends="tables: 1 / sqrt(width); else 1")
+    """Standard deviation of the initial K."""
+    seed: Count = setting(0, "--seed")
+    """Random seed of the initial weights."""
+    kernel: Positive = setting(1)
+    """Images: size of the convolution K; 1 mixes channels only."""
+    block: Annotated[str, one_of("hamiltonian", "convolution")] = setting("hamiltonian")
+    """Images: hamiltonian, or convolution: plain layers relu(conv(y))."""
+    norm: Annotated[str, one_of("none", "batch")] = setting("none")
+    """Images: normalization between stages: none or batch."""
 
     def __post_init__(self) -> None:
         from hdnn.zoo import ARCHITECTURES, architecture
@@ -308,86 +272,81 @@ class TrainingConfig(Settings):
     """
 
     method: Annotated[str, one_of("coordinate", "joint")] = setting(
-        "coordinate",
-        "coordinate: solve the output layer in every iteration, then take a step on the hidden "
-        "layers. joint: one optimizer for all weights.",
-        "--method",
-        depends="planar problems: coordinate; tables and images: joint",
+        "coordinate", "--method", depends="planar problems: coordinate; tables and images: joint"
     )
+    """coordinate: solve the output layer in every iteration, then take a step on the hidden
+    layers. joint: one optimizer for all weights."""
     epochs: Count = setting(
         50,
-        "Passes over the training data.",
         "--epochs",
         depends="50; tables: 35 to classify fewer than 25 rows a feature; images: 40 (paper)",
     )
+    """Passes over the training data."""
     batch_size: Positive = setting(
         125,
-        "Samples in a batch.",
         "--batch-size",
         depends="planar problems: 125; tables: all up to 200 rows (coordinate: 500), else 200; "
         "images: 100",
     )
+    """Samples in a batch."""
     learning_rate: Above = setting(
         0.05,
-        "Learning rate of the optimizer.",
         "--lr",
         depends="planar problems: as tuned for Table 1; tables: 0.3 / width (regression: "
         "0.4 / width), two thirds of it with a constant schedule; images: 0.04 (paper)",
     )
+    """Learning rate of the optimizer."""
     schedule: Annotated[str, one_of("constant", "exponential", "cosine", "one-cycle")] = setting(
         "constant",
-        "Learning rate over epochs: constant, exponential (times decay after each), cosine (to 0), "
-        "one-cycle (by iteration: up for warmup epochs, then on a cosine to 0).",
         depends="planar problems: as tuned for Table 1; tables: cosine (coordinate: constant); "
         "images: exponential (paper)",
     )
-    decay: Above = setting(1.0, "Factor of the exponential schedule.")
+    """Learning rate over epochs: constant, exponential (times decay after each), cosine (to 0),
+    one-cycle (by iteration: up for warmup epochs, then on a cosine to 0)."""
+    decay: Above = setting(1.0)
+    """Factor of the exponential schedule."""
     alpha: Weight = setting(
-        5e-3,
-        "Weight of the smoothness penalty on the hidden layers, equation (13).",
-        "--alpha",
-        depends="planar problems: as tuned for Table 1; tables and images: 0.001",
+        5e-3, "--alpha", depends="planar problems: as tuned for Table 1; tables and images: 0.001"
     )
+    """Weight of the smoothness penalty on the hidden layers, equation (13)."""
     alpha_c: Weight = setting(
         1e-4,
-        "Weight of the penalty on the output layer.",
         depends="planar problems: as tuned for Table 1; tables: 0.01, and 0.1 to "
         "classify fewer than 25 rows a feature; images: 0.0002",
     )
-    solver: Annotated[str, one_of("newton", "adam")] = setting(
-        "newton", "coordinate: how the output layer is solved: by ten iterations of newton or adam."
-    )
-    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam", "A name in torch.optim.")
-    weight_decay: Weight = setting(0.0, "joint: weight decay of the optimizer, on all weights.")
-    warmup: Weight = setting(0.0, "Epochs over which the learning rate rises linearly from 0.")
-    averaging: Share = setting(
-        0.0, "joint: decay of a running average of the weights, which is returned; 0 for none."
-    )
-    shift: Count = setting(0, "Images: random shifts of up to this many pixels.")
-    rotate: Weight = setting(0.0, "Images: random rotations of up to this many degrees.")
-    zoom: Share = setting(0.0, "Images: random scaling by 1 plus or minus this.")
-    flip: bool = setting(False, "Images: mirror half of the images.")
-    clip: Above | None = setting(None, "Largest norm of the hidden layers' gradient.")
-    class_weight: Annotated[ClassWeight, LISTED] | None = setting(
-        None, "Weight classes inversely to their frequency.", "--balanced"
-    )
-    validation: Share = setting(
-        0.0, "Fraction of the training data held out to monitor training.", "--validation"
-    )
-    early_stopping: Positive | None = setting(
-        None,
-        "Stop after this many epochs without a better validation loss, and return to the best.",
-        "--early-stopping",
-    )
-    seed: Count = setting(0, "Random seed of batches and random changes of images.", "--seed")
-    loop: Annotated[str, one_of("auto", "compiled", "autograd")] = setting(
-        "auto", "auto, compiled (whole epochs in compiled code) or autograd."
-    )
-    device: Annotated[str, one_of("cpu", "cuda", "mps", "auto")] = setting(
-        "cpu",
-        "Device to train on: cpu, cuda, mps, or auto (an accelerator for images).",
-        "--device",
-    )
+    """Weight of the penalty on the output layer."""
+    solver: Annotated[str, one_of("newton", "adam")] = setting("newton")
+    """coordinate: how the output layer is solved: by ten iterations of newton or adam."""
+    optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam")
+    """A name in torch.optim."""
+    weight_decay: Weight = setting(0.0)
+    """joint: weight decay of the optimizer, on all weights."""
+    warmup: Weight = setting(0.0)
+    """Epochs over which the learning rate rises linearly from 0."""
+    averaging: Share = setting(0.0)
+    """joint: decay of a running average of the weights, which is returned; 0 for none."""
+    shift: Count = setting(0)
+    """Images: random shifts of up to this many pixels."""
+    rotate: Weight = setting(0.0)
+    """Images: random rotations of up to this many degrees."""
+    zoom: Share = setting(0.0)
+    """Images: random scaling by 1 plus or minus this."""
+    flip: bool = setting(False)
+    """Images: mirror half of the images."""
+    clip: Above | None = setting(None)
+    """Largest norm of the hidden layers' gradient."""
+    class_weight: Annotated[ClassWeight, LISTED] | None = setting(None, "--balanced")
+    """Weight classes inversely to their frequency."""
+    validation: Share = setting(0.0, "--validation")
+    """Fraction of the training data held out to monitor training."""
+    early_stopping: Positive | None = setting(None, "--early-stopping")
+    """Stop after this many epochs without a better validation loss, and return to the best."""
+    seed: Count = setting(0, "--seed")
+    """Random seed of batches and random changes of images."""
+    loop: Annotated[str, one_of("auto", "compiled", "autograd")] = setting("auto")
+    """auto, compiled (whole epochs in compiled code) or autograd."""
+    device: Annotated[str, one_of("cpu", "cuda", "mps", "auto")] = setting("cpu", "--device")
+    """Device to train on: cpu, cuda, mps, or auto (an accelerator for images)."""
 
     def __post_init__(self) -> None:
         if self.early_stopping is not None and self.validation == 0:
@@ -414,6 +373,7 @@ class TrainingConfig(Settings):
         0.032
         """
         if epoch < self.warmup:
+            # Not 0 at first: an iteration without a step would be wasted.
             return self.learning_rate * max(epoch, 1e-3) / self.warmup
         whole = math.floor(epoch)
         if self.schedule == "exponential":
@@ -421,6 +381,7 @@ class TrainingConfig(Settings):
         if self.schedule == "cosine":
             return self.learning_rate * (1 + math.cos(math.pi * whole / max(self.epochs, 1))) / 2
         if self.schedule == "one-cycle":
+            # The warmup may last for all epochs; then nothing is left to divide by.
             share = (epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
             return self.learning_rate * (1 + math.cos(math.pi * min(share, 1.0))) / 2
         return self.learning_rate
@@ -430,13 +391,12 @@ class TrainingConfig(Settings):
 class RecordConfig(Settings):
     """What a run records of its gradients."""
 
-    every: Positive = setting(
-        10, "Record gradient norms every this many iterations; see hdnn gradients.", "--record"
-    )
-    depths: Count | Annotated[tuple[Count, ...], LISTED] = setting(
-        DEPTHS, "Number of depths, evenly spaced from input to output, or a list of them."
-    )
-    samples: Positive = setting(SAMPLES, "Number of samples of a batch.")
+    every: Positive = setting(10, "--record")
+    """Record gradient norms every this many iterations; see hdnn gradients."""
+    depths: Count | Annotated[tuple[Count, ...], LISTED] = setting(DEPTHS)
+    """Number of depths, evenly spaced from input to output, or a list of them."""
+    samples: Positive = setting(SAMPLES)
+    """Number of samples of a batch."""
 
 
 TABLES: dict[str, Any] = {
@@ -478,13 +438,12 @@ class Config(Settings):
     )
     record: Annotated[RecordConfig, _from_dict(RecordConfig)] | None = None
     protocol: Annotated[str, one_of(*dict.fromkeys(sum(PROTOCOLS.values(), ())))] | None = setting(
-        None,
-        "Defaults for settings you do not pass: tuned (default) or paper; for images paper "
-        "(default), convolutional or convolutional-flipped.",
-        "--protocol",
+        None, "--protocol"
     )
+    """Defaults for settings you do not pass: tuned (default) or paper; for images paper
+    (default), convolutional or convolutional-flipped."""
 
-    if TYPE_CHECKING:  # a table may be given as a dictionary
+    if TYPE_CHECKING:  # a table may be passed as a dictionary
 
         def __init__(
             self,
@@ -560,21 +519,22 @@ class Setting:
     help: str
     annotation: Any
     range: str
-    flags: list[str]
+    flag: str
     depends: str
 
 
 @functools.cache
 def all_settings() -> tuple[Setting, ...]:
     """Every setting of every table, in order; the table of `protocol` is ""."""
-    found = []
+    settings = []
     for table, kind in {**TABLES, "": Config}.items():
         schemas = TypeAdapter(kind).json_schema()["properties"]
         for name, info in kind.__pydantic_fields__.items():
             if table or name == "protocol":
-                words = info.default, info.description, info.annotation, _range(schemas[name])
-                found.append(Setting(table, name, *words, **info.json_schema_extra))
-    return tuple(found)
+                help = " ".join((info.description or "").split())
+                row = table, name, info.default, help, info.annotation, _range(schemas[name])
+                settings.append(Setting(*row, **info.json_schema_extra))
+    return tuple(settings)
 
 
 def _range(schema: dict[str, Any]) -> str:
@@ -584,5 +544,5 @@ def _range(schema: dict[str, Any]) -> str:
         f"{sign} {part[key]:g}"
         for part in schema.get("anyOf", [schema])
         for key, sign in signs.items()
-        if key in part and part[key] not in SANITY
+        if key in part and part[key] != MOST
     )

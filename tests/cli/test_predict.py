@@ -76,7 +76,7 @@ def test_errors_leave_files_as_they_are(mail: Trained) -> None:
     fails(2, ("predict", mail.run, mail.table, mail.table), "one table")
     out.write_text("old")
     write_rows(Path("narrow.csv"), length=good, score=good)
-    Path("ragged.csv").write_text("length,score,links\n1,2,3\n1,2,3\n1,2,3\n1,2\n")
+    Path("ragged.csv").write_text("length,score,links\n1,2,3\n1,2,3\n1,2,3\n1,2,3,4\n")
     for name, code, message in (
         ("narrow.csv", 2, "'links'"),
         ("ragged.csv", 1, "ragged.csv"),

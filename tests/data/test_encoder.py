@@ -27,25 +27,25 @@ def encoded(table: Table, **options: Any) -> ColumnEncoder:
 
 
 def test_columns_without_use_are_left_out_and_mentioned() -> None:
-    rows = 30
     columns = {
-        "constant": [1] * rows,
-        "empty": [None] * rows,
-        "mail": [f"u{i}@x" for i in range(rows)],
-        "user_id": list(range(100, 100 + rows)),
-        "grid": np.arange(float(rows)),
-        "v": np.arange(rows) % 7,
+        "constant": [1] * 30,
+        "empty": [None] * 30,
+        "mail": [f"u{i}@x" for i in range(30)],
+        "user_id": list(range(100, 130)),
+        "Unnamed: 0": list(range(30)),
+        "grid": np.arange(30.0),
+        "v": np.arange(30) % 7,
     }
     encoder = encoded(read_table(columns))
     assert encoder.feature_names == ["grid", "v"]
-    assert [note.partition(" (")[0] for note in encoder.notes] == [
+    constant, empty, *ids = encoder.notes
+    assert (constant, empty) == (
         "left out, constant: constant",
         "left out, without any value: empty",
-        "left out, like an id",
-        "left out, like an id",
-    ]
-    kept = encoded(read_table(columns, categorical=["mail"]), keep=["mail", "user_id"])
-    assert {"user_id", "mail=u0@x"} <= {*kept.feature_names}
+    )
+    assert [note.rpartition("): ")[2] for note in ids] == ["mail", "user_id, Unnamed: 0"]
+    encoder = encoded(read_table(columns, categorical=["mail"]), keep=["mail", "user_id"])
+    assert {"user_id", "mail=u0@x"} <= {*encoder.feature_names}
     with pytest.raises(HdnnError, match=r"constant: x0, x1, .*x9 and 15 more"):
         encoded(read_table(np.ones((3, 25))))
 
@@ -54,13 +54,10 @@ def test_dates_become_elapsed_days_and_what_recurs() -> None:
     days = pd.date_range("2020-01-01", periods=800, freq="12h")
     encoder = encoded(read_table({"when": days.to_series(), "v": np.arange(800.0)}))
     assert encoder.feature_names[:3] == ["when.days", "when.year.sin", "when.year.cos"]
-    X = encoder.transform({"when": days.to_numpy()[:4], "v": np.zeros(4)})
-    assert X[:, 0].tolist() == [0, 0.5, 1, 1.5]
-    later = encoder.transform(
-        {"when": days.to_numpy()[:1] + np.timedelta64(7, "D"), "v": np.zeros(1)}
-    )
+    X = encoder.transform({"when": days.to_numpy()[:15], "v": np.zeros(15)})
+    assert X[:4, 0].tolist() == [0, 0.5, 1, 1.5]
     week = encoder.feature_names.index("when.week.sin")
-    assert later[0, week] == pytest.approx(X[0, week], abs=1e-9)
+    assert X[14, week] == pytest.approx(X[0, week], abs=1e-9)
 
 
 def test_categories_unseen_missing_and_rare() -> None:
@@ -68,47 +65,23 @@ def test_categories_unseen_missing_and_rare() -> None:
     assert few.feature_names == ["c=b", "c=a", "v"]
     X = few.transform({"c": np.array(["a", "new", None], object), "v": np.zeros(3)})
     assert X[:, :2].tolist() == [[0, 1], [0, 0], [0, 0]]
-    columns = {f"c{k}": [f"t{i % (40 + k)}" for i in range(500)] for k in range(20)}
-    many = encoded(read_table(columns))
-    assert len(many.feature_names) == 20 * 33
-    assert many.feature_names[32] == "c0=(rare)"
-    (note,) = many.notes  # one line, of whatever many columns
-    assert "c0 (40 categories), c1 (41 categories)" in note
-    values = {name: np.array(["t0", "t39", "new", None], object) for name in columns}
-    X = many.transform(values)[:, :33]
+    many = encoded(read_table({"c": [f"t{i % 40}" for i in range(500)]}))
+    assert len(many.feature_names) == 33
+    assert many.feature_names[32] == "c=(rare)"
+    X = many.transform({"c": np.array(["t0", "t39", "new", None], object)})
     assert X.sum(1).tolist() == [1, 1, 1, 0]
     assert X[:, 32].tolist() == [0, 1, 1, 0]
 
 
 def test_gaps_get_an_indicator_where_there_are_many() -> None:
-    column = np.arange(1000.0)
-    column[:49] = np.nan
-    table = {"a": column.copy(), "v": np.arange(1000.0)}
-    assert encoded(read_table(table)).feature_names == ["a", "v"]
-    table["a"][:50] = np.nan
-    encoder = encoded(read_table(table))
-    assert encoder.feature_names == ["a", "a is missing", "v"]
-    assert encoder.transform(table)[:, 1].sum() == 50
+    columns = {name: np.arange(1000.0) for name in ("few", "many")}
+    columns["few"][:49], columns["many"][:50] = np.nan, np.nan
+    encoder = encoded(read_table(columns))
+    assert encoder.feature_names == ["few", "many", "many is missing"]
+    assert encoder.transform(columns)[:, 2].sum() == 50
 
 
-@pytest.mark.parametrize("rows", [16, 400])
-def test_numbers_far_from_zero_keep_what_differs(rows: int) -> None:
-    steps = np.random.default_rng(0).permutation(rows)
-    frame = pd.DataFrame({"order": 9_000_000_000_000_000 + 7 * steps, "v": np.zeros(rows)})
-    frame.loc[0, "v"] = 1.0
-    encoder = encoded(read_table(frame))
-    X = encoder.transform(encoder.read_frame(frame))
-    assert X[:, 0].tolist() == (7 * steps).tolist()
-    scaled = hdnn.Scaler.fit(torch.from_numpy(X))(torch.from_numpy(X))
-    assert float(scaled[:, 0].std(correction=0)) == pytest.approx(1.0)
-    labels = steps >= rows // 2
-    fitted = hdnn.HDNNClassifier(random_state=0).fit(frame, labels)
-    assert fitted.score(frame, labels) > 0.96
-
-
-cell = (
-    st.none() | st.text(max_size=5) | st.sampled_from(["2020-01-01", "1,5", "inf", "a", "b", "?"])
-)
+cell = st.none() | st.text(max_size=5) | st.sampled_from(["2020-01-01", "1.5", "inf", "a", "?"])
 
 
 @given(st.lists(st.tuples(cell, cell), min_size=1, max_size=30))
@@ -128,24 +101,13 @@ def test_any_columns_are_encoded_and_restored(rows: list[tuple[str | None, str |
     assert np.array_equal(read, X, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "described",
-    [
-        "x",
-        [1],
-        [{"name": "a"}],
-        [{"name": "a", "kind": "x"}],
-        [{"name": 1, "kind": "number"}],
-        [{"name": "a", "kind": "number", "decimal": "x"}],
-        [{"name": "a", "kind": "category", "levels": [1]}],
-        [{"name": "a", "kind": "category", "rare": 1}],
-        [{"name": "a", "kind": "date", "periods": ["eon"]}],
-        [{"name": "a", "kind": "number", "more": "x"}],
-    ],
-)
-def test_a_description_that_is_no_encoder(described: Any) -> None:
-    with pytest.raises(HdnnError):
-        ColumnEncoder.from_list(described)
+def test_values_that_describe_no_encoder_raise() -> None:
+    wrong: list[Any] = ["x", [{"name": "a"}], [{"name": 1, "kind": "number"}]]
+    for more in ({"kind": "x"}, {"format": "x"}, {"rare": 1}, {"periods": ["eon"]}, {"more": 1}):
+        wrong.append([{"name": "a", "kind": "date"} | more])
+    for described in wrong:
+        with pytest.raises(HdnnError, match="describe no columns"):
+            ColumnEncoder.from_list(described)
 
 
 # --- with a model ---------------------------------------------------------------------------------
@@ -183,31 +145,18 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(tmp_path: Path)
     rows = list(csv.reader(io.StringIO(shown.stdout)))
     assert rows[0][-3:] == ["prediction", "p_no", "p_yes"]
     assert [row[:6] for row in rows] == list(csv.reader(io.StringIO(customers(400))))
-    (tmp_path / "again.csv").write_text(shown.stdout)
-    assert command("predict", run, tmp_path / "again.csv").stdout == shown.stdout
     encoder = ColumnEncoder.from_list(model.columns)
     table = read_table(path, "churned", types=encoder.columns, classes=model.classes)
     X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
     assert [row[-3] for row in rows[1:]] == [model.classes[k] for k in model.predict(X).tolist()]
 
-    pytest.importorskip("pyarrow")
-    pd.read_csv(path, parse_dates=["since"]).to_parquet(tmp_path / "in.parquet")
-    done = command("predict", run, tmp_path / "in.parquet", "--out", tmp_path / "out.parquet")
-    assert done.exit_code == 0, done.output
-    written = pd.read_parquet(tmp_path / "out.parquet")
-    assert written["p_yes"].astype(str).tolist() == [row[-1] for row in rows[1:]]
-    assert command("evaluate", run, path, "--json").exit_code == 0
-    assert command("evaluate", run, tmp_path / "in.parquet", "--json").exit_code == 0
-
     strange = tmp_path / "new.csv"
     strange.write_text(customers(3).replace("Bern", "Ürümqi"))
     assert command("predict", run, strange).exit_code == 0
     strange.write_text(customers(3).replace("2010-01-10", "soon"))
-    refused = command("predict", run, strange)
-    assert refused.exit_code == 2
-    assert "column 'since' is no date such as 2021-12-31: line 2 holds 'soon'" in " ".join(
-        refused.output.split()
-    )
+    failed = command("predict", run, strange)
+    assert failed.exit_code == 2
+    assert "line 2 holds 'soon'" in " ".join(failed.output.split())
 
 
 def test_several_targets_from_file_to_prediction(tmp_path: Path) -> None:
@@ -222,10 +171,9 @@ def test_several_targets_from_file_to_prediction(tmp_path: Path) -> None:
     assert [target["name"] for target in measured["targets"]] == ["u", "v"]
 
 
-@pytest.mark.parametrize("rows", [300, 1200])  # float64 and float32
-@pytest.mark.parametrize("target", ["churned", "income"])
+@pytest.mark.parametrize(("target", "rows"), [("churned", 1200), ("income", 300)])
 def test_command_line_and_estimator_give_the_same_model(
-    tmp_path: Path, rows: int, target: str
+    tmp_path: Path, target: str, rows: int
 ) -> None:
     path = tmp_path / "data.csv"
     path.write_text(customers(rows).replace("Bern", "", 7))
@@ -241,20 +189,3 @@ def test_command_line_and_estimator_give_the_same_model(
     mine, other = model.state_dict(), fitted.state_dict()
     assert mine.keys() == other.keys()
     assert all(torch.equal(mine[name], other[name]) for name in mine)
-
-
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")  # scikit-learn's
-def test_an_estimator_takes_data_frames_and_refuses_what_is_none() -> None:
-    frame = pd.read_csv(io.StringIO(customers(60)), parse_dates=["since"])
-    labels = frame.pop("churned")
-    frame["city"] = frame["city"].astype("category")
-    estimator = hdnn.HDNNClassifier(layers=2, max_iter=2, random_state=0).fit(frame, labels)
-    assert estimator.feature_names_in_.tolist() == list(frame.columns)
-    assert (estimator.predict(frame.iloc[3:5]) == estimator.predict(frame)[3:5]).all()
-    with pytest.raises(ValueError, match="feature names"):
-        estimator.predict(frame.drop(columns="city"))
-    with pytest.raises(HdnnError, match=r"give a data frame .*not ndarray"):
-        estimator.predict(frame.to_numpy())
-    lists = frame.assign(tags=[["x"]] * 60)
-    with pytest.raises(HdnnError, match="column 'tags' holds"):
-        hdnn.HDNNClassifier().fit(lists, labels)

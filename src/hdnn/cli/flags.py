@@ -62,8 +62,8 @@ def _flags() -> list[list[Setting]]:
     """The settings that have flags, in the order of the help; --seed sets several."""
     by_flag: dict[str, list[Setting]] = {}
     for each in all_settings():
-        if each.flags:
-            by_flag.setdefault(each.flags[0], []).append(each)
+        if each.flag:
+            by_flag.setdefault(each.flag, []).append(each)
     order = [*PANELS.values(), "Run"]
     return sorted(by_flag.values(), key=lambda same: order.index(_panel(same[0])))
 
@@ -73,7 +73,7 @@ def _panel(setting: Setting) -> str:
 
 
 def _parameter(setting: Setting) -> str:
-    return setting.flags[0].removeprefix("--").replace("-", "_")
+    return setting.flag.removeprefix("--").replace("-", "_")
 
 
 def _kind(setting: Setting) -> Any:
@@ -100,7 +100,7 @@ def _option(setting: Setting) -> Any:
     kind = _kind(setting)
     shown_type = {list[str]: "<str>"}.get(kind, "<int>" if setting.name in NUMBERS else None)
     return typer.Option(
-        *setting.flags,
+        setting.flag,
         help=words,
         metavar=shown_type,
         rich_help_panel=_panel(setting),
@@ -118,7 +118,7 @@ def _read(setting: Setting, value: Any) -> Any:
         numbers = [int(part) for part in value.split(",")]
     except ValueError:
         raise HdnnError(
-            f"{setting.flags[0]} takes integers, as in 4 or 4,4,4; got {shown(value)}"
+            f"{setting.flag} takes integers, as in 4 or 4,4,4; got {shown(value)}"
         ) from None
     return numbers[0] if len(numbers) == 1 else numbers
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hdnn.cli.base import warn
 from hdnn.data.images import SUFFIXES, is_image_file, load, read_folder, read_images
 from hdnn.errors import HdnnError
 from hdnn.models import Model
@@ -23,13 +22,11 @@ def read_unlabeled(sources: Sequence[Path], shape: Sequence[int]) -> tuple[list[
     """
     channels, height, width = shape
     paths = list(dict.fromkeys(path for source in sources for path in _files(source)))
-    images, readable, notes = read_images(paths, (height, width))
-    for text in notes:
-        warn(f"note: {text}")
+    images = read_images(paths, (height, width))
     # Below one folder names are short; of several sources only whole paths tell images apart.
     root = sources[0] if len(sources) == 1 and sources[0].is_dir() else None
     names = [str(path if root is None else path.relative_to(root)) for path in paths]
-    return [names[k] for k in readable], _fit(images, channels)
+    return names, _fit(images, channels)
 
 
 def _files(source: Path) -> list[Path]:
@@ -61,12 +58,7 @@ def read_labeled(source: Path, model: Model) -> tuple[Tensor, Tensor]:
         HdnnError: the folder has a class that the model does not know.
     """
     channels, height, width = model.stem.shape
-    if source.is_dir() and not list(source.glob("*idx*")):
-        data = read_folder(source, (height, width))
-        for text in data.notes:
-            warn(f"note: {text}")
-    else:
-        data = load(str(source))
+    data = read_folder(source, (height, width)) if source.is_dir() else load(str(source))
     images, labels = (data.X_test, data.y_test) if len(data.X_test) else (data.X, data.y)
     classes = data.classes or ()
     known = [str(label) for label in model.labels]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -84,18 +85,23 @@ def _of_table(
     """The header of a table, and its rows with predictions, a block at a time."""
     import torch
 
-    from hdnn.data import iter_rows
+    from hdnn.data import read_blocks
 
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
     encoder = encoder_of(model)
-    # Columns of an earlier prediction are left out, so that a file can be predicted again.
-    header, blocks = iter_rows(data[0], encoder.columns, skip=titles)
+    blocks = read_blocks(data[0], encoder.columns)
+    first = next(blocks)
+    # Columns of an earlier prediction are replaced, so that a file can be predicted again.
+    used = {column.name for column in encoder.columns}
+    header = [name for name in first[0] if name in used or name not in titles]
 
     def rows() -> Iterator[Rows]:
-        for raw, values in blocks:
+        for frame, values in itertools.chain([first], blocks):
             X = torch.from_numpy(encoder.transform(values)).to(model.head.weight.dtype)
-            yield [[*a, *b] for a, b in zip(raw, _predictions(model, X), strict=True)]
+            predictions = _predictions(model, X) if len(frame) else []
+            cells = frame[header].astype(object).to_numpy().tolist()
+            yield [[*a, *b] for a, b in zip(cells, predictions, strict=True)]
 
     return header, rows()
 

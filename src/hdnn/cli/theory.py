@@ -65,7 +65,7 @@ def _read(model: Model, source: str) -> Tensor:
     """A planar problem or a table, as the model takes it."""
     import torch
 
-    from hdnn.data import PROBLEMS, iter_rows, split
+    from hdnn.data import PROBLEMS, read_blocks, split
 
     if model.stem.takes_images:
         raise HdnnError("--data is for tables; images are taken from the run itself")
@@ -74,9 +74,8 @@ def _read(model: Model, source: str) -> Tensor:
         X: Tensor = split(name).X
     else:
         encoder = encoder_of(model)
-        _, blocks = iter_rows(Path(source), encoder.columns)
-        parts = [torch.from_numpy(encoder.transform(values)) for _, values in blocks]
-        X = torch.cat(parts) if parts else torch.zeros(0, model.features)
+        blocks = read_blocks(Path(source), encoder.columns)
+        X = torch.cat([torch.from_numpy(encoder.transform(values)) for _, values in blocks])
     if not len(X) or X.shape[1] != model.features:
         raise HdnnError(f"the model takes {model.features} features, {source} has {X.shape[1]}")
     return X.to(model.head.weight.dtype)

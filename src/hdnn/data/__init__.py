@@ -6,17 +6,8 @@ from hdnn.data.columns import ColumnType
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.loading import BUNDLED, load
-from hdnn.data.planar import (
-    KINDS,
-    PROBLEMS,
-    Problem,
-    double_circles,
-    double_moons,
-    peaks,
-    split,
-    swiss_roll,
-)
-from hdnn.data.tables import Table, iter_rows, read_table
+from hdnn.data.planar import KINDS, PROBLEMS, Problem, double_moons, peaks, split, swiss_roll
+from hdnn.data.tables import Table, read_blocks, read_table
 
 __all__ = [
     "BUNDLED",
@@ -27,13 +18,12 @@ __all__ = [
     "Dataset",
     "Problem",
     "Table",
-    "double_circles",
     "double_moons",
     "holdout",
     "images",
-    "iter_rows",
     "load",
     "peaks",
+    "read_blocks",
     "read_table",
     "split",
     "swiss_roll",

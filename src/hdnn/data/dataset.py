@@ -28,8 +28,8 @@ class Dataset:
         classes: the labels, in the order of their numbers; None for regression.
         feature_names: of the columns of X.
         target_names: of what a regression predicts.
-        encoder: what made numbers of a table; None where its columns are numbers taken as they are.
-        weight: ``(rows,)``, of the training rows; None counts them alike.
+        encoder: encodes the columns of a table; None where they are numbers, used as they are.
+        weight: ``(rows,)``, of the training rows; None weights them alike.
         notes: remarks for people.
         source: a name, or the absolute path of a file or folder.
         digest: the SHA-256 of the file or folder; None for other sources.
@@ -63,66 +63,58 @@ class Dataset:
         X: Any,
         y: Any,
         *,
-        X_test: Any = None,
-        y_test: Any = None,
         weight: Any = None,
         task: str | None = None,
         classes: Sequence[Any] | None = None,
         feature_names: Sequence[str] | None = None,
-        target_names: Sequence[str] | None = None,
         encoder: ColumnEncoder | None = None,
-        notes: Sequence[str] = (),
     ) -> Dataset:
-        """A data set of arrays or tensors.
+        """A data set of arrays or tensors, without a test part; see `hold_out`.
 
         Args:
             X: ``(rows, features)`` numbers, NaN where missing; or images ``(rows, C, H, W)`` uint8.
             y: labels ``(rows,)``, or values ``(rows[, targets])``.
-            X_test, y_test: data held out; None for none.
-            weight: ``(rows,)``; None counts all rows alike.
+            weight: ``(rows,)``; None weights all rows alike.
             task: "classification" or "regression"; None decides as `read_table`.
             classes: the labels in the order of their numbers; None: those of y, sorted.
-            feature_names, target_names: for people, and for reading tables later.
+            feature_names: names of the columns of X.
             encoder: what made X of a table, to be stored with the model.
-            notes: remarks for people.
 
         Returns:
             The data set, in float64 (images in uint8).
 
         Raises:
-            HdnnError: X and y do not belong together.
+            HdnnError: X, y and weight differ in length, or a label is no class.
         """
-        inputs, labels = _inputs(X), np.asarray(y)
+        images = getattr(X, "ndim", 2) == 4
+        inputs = torch.as_tensor(X, dtype=None if images else torch.float64)
+        labels = np.asarray(y)
         task = task or guess_task(labels)
         if task == "classification":
             classes = tuple(np.unique(labels).tolist() if classes is None else classes)
+            targets = torch.from_numpy(encode(labels, classes))
         else:
-            classes = None
-        data = cls(
+            classes, targets = None, torch.as_tensor(y, dtype=torch.float64)
+        if weight is not None:
+            weight = torch.as_tensor(weight, dtype=torch.float64)
+        counts = len(inputs), len(targets), len(inputs if weight is None else weight)
+        if len({*counts}) > 1:
+            raise HdnnError(f"X, y and weight need the same number of rows, got {counts}")
+        return cls(
             inputs,
-            _targets(y, classes),
-            inputs[:0] if X_test is None else _inputs(X_test),
-            _targets(labels[:0] if y_test is None else y_test, classes),
+            targets,
+            inputs[:0],
+            targets[:0],
             task,
-            "images" if inputs.ndim == 4 else "table",
+            "images" if images else "table",
             classes,
             None if feature_names is None else tuple(feature_names),
-            None if target_names is None else tuple(target_names),
-            encoder,
-            None if weight is None else torch.as_tensor(weight, dtype=torch.float64),
-            tuple(notes),
+            encoder=encoder,
+            weight=weight,
         )
-        counts = len(data.X), len(data.y), len(data.X if data.weight is None else data.weight)
-        if len({*counts}) > 1 or len(data.X_test) != len(data.y_test):
-            raise HdnnError(
-                "X, y and weight need the same number of rows, got "
-                f"{counts[0]}, {counts[1]} and {counts[2]} (test: {len(data.X_test)} and "
-                f"{len(data.y_test)})"
-            )
-        return data
 
     def to(self, dtype: torch.dtype) -> Dataset:
-        """The same with X and X_test in another precision; images stay uint8.
+        """Convert X and X_test to another precision; images stay uint8.
 
         Args:
             dtype: of the model.
@@ -135,7 +127,7 @@ class Dataset:
         return replace(self, X=self.X.to(dtype), X_test=self.X_test.to(dtype))
 
     def hold_out(self, fraction: float = 0.2, seed: int = 0) -> Dataset:
-        """A part of the training rows in place of the test rows, by class for classification.
+        """Replace the test rows by a part of the training rows, stratified for classification.
 
         Args:
             fraction: share of the training rows, between 0 and 1.
@@ -148,9 +140,9 @@ class Dataset:
             HdnnError: as `hdnn.data.holdout`.
         """
         labels = self.y if self.task == "classification" else None
-        kept, held = holdout(len(self.X), fraction, seed, labels)
+        train, test = holdout(len(self.X), fraction, seed, labels)
         X, y = self.X, self.y
-        return replace(self, X=X[kept], y=y[kept], X_test=X[held], y_test=y[held])
+        return replace(self, X=X[train], y=y[train], X_test=X[test], y_test=y[test])
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.X.shape[1:]))
@@ -162,50 +154,36 @@ class Dataset:
         )
 
 
-def _inputs(X: Any) -> Tensor:
-    """Numbers in float64, images in uint8."""
-    if getattr(X, "ndim", 2) == 4:
-        return torch.as_tensor(X)
-    return torch.as_tensor(X, dtype=torch.float64)
-
-
-def _targets(y: Any, classes: Sequence[Any] | None) -> Tensor:
-    if classes is None:
-        return torch.as_tensor(y, dtype=torch.float64)
-    return torch.from_numpy(encode(np.asarray(y), classes))
-
-
 def holdout(
     size: int, fraction: float = 0.2, seed: int = 0, labels: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Row numbers to keep and to hold out, each ascending; any data, planar or a table.
+    """Split row numbers at random into a part for training and a part held out, each ascending.
 
     Args:
         size: number of rows.
         fraction: share to hold out, between 0 and 1.
         seed: of the generator.
         labels: class numbers ``(size,)`` (tensor or array), to hold out the same share of every
-            class: to the nearest row, at least one and not all. A class with one row is kept.
+            class: to the nearest row, at least one and not all. A single row of a class stays.
 
     Returns:
-        Row numbers kept, and row numbers held out.
+        Row numbers for training, and row numbers held out.
 
     Raises:
-        HdnnError: the fraction is none, the labels are too few, or a part would be empty.
+        HdnnError: the fraction is not between 0 and 1, or there are too few rows.
 
-    >>> kept, held = holdout(10, 0.2, seed=0)
-    >>> len(kept), len(held)
+    >>> train, held = holdout(10, 0.2, seed=0)
+    >>> len(train), len(held)
     (8, 2)
     """
     if not 0 < fraction < 1:
         raise HdnnError(f"fraction is a share between 0 and 1, such as 0.2, got {fraction}")
     groups = torch.zeros(size, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
-    if groups.shape != (size,):
-        raise HdnnError(f"{size} rows need {size} labels, got shape {tuple(groups.shape)}")
-    generator = seeded(seed)
+    generator = torch.Generator().manual_seed(seed)  # torch's default one is left alone
     out = torch.zeros(size, dtype=torch.bool)
     for group in groups.unique():
         rows = (groups == group).nonzero().flatten()
+        # Every class is in both parts if it has two rows; a part without it could not be judged.
         count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
         out[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
     if not out.any():
@@ -214,10 +192,3 @@ def holdout(
             "rows, or hold none out (--test 0, --validation 0)"
         )
     return (~out).nonzero().flatten(), out.nonzero().flatten()
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator of its own, so that torch's default one is left alone."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise HdnnError(f"seed is an integer, at least 0, got {seed!r}")
-    return torch.Generator().manual_seed(seed)

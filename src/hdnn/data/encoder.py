@@ -1,4 +1,4 @@
-"""From columns as people have them to numbers, in a way that is saved with the model."""
+"""The encoding of columns as numbers, which is saved with the model."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from hdnn.data.columns import KINDS, ColumnType, Values, one_of
-from hdnn.data.files import cut, listed, short
+from hdnn.config import one_of, shown
+from hdnn.data.columns import KINDS, ColumnType, Values
+from hdnn.data.files import listed
 from hdnn.errors import HdnnError
 
 MOST_LEVELS = 32
-"""Categories with a column of their own; any others share one."""
+"""Categories with a feature each; the others share one."""
 
 ID_ROWS, ID_SHARE = 20, 0.9
-"""A column of texts, of so many rows and such a share of different ones, is like an id."""
+"""Texts in at least this many rows, of which at least this share is distinct, are like an id."""
 
 GAP_ROWS, GAP_SHARE = 50, 0.01
-"""Missing values of so many rows, and of such a share, get an indicator column."""
-
-OFFSET = 1e6
-"""Numbers that are so many times their spread away from 0 are counted from the smallest one."""
+"""At least this many missing values, and this share of the rows, get an indicator column."""
 
 PERIODS = {"year": 365.2425, "week": 7.0, "day": 1.0}
-"""What recurs in dates, in days."""
+"""Periods of the sines and cosines of dates, in days."""
 
-_ID = re.compile(r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$|^Unnamed: 0$")
+# The last two are what pandas calls an index without a name, in CSV and in Parquet.
+_ID = re.compile(
+    r"(?i:(^|[\W_])(id|uuid|guid|index|rowid|row))$|[a-z](Id|ID)$"
+    r"|^Unnamed: 0$|^__index_level_0__$"
+)
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,11 @@ class EncodedColumn(ColumnType):
     """How one column becomes numbers.
 
     Args:
-        levels: the categories that have a column each, the most frequent first.
-        rare: whether any other category has a column that they share.
-        periods: of dates, the names of what recurs; each is a sine and a cosine.
-        origin: what is subtracted: of dates the earliest one, in days since 1970.
-        indicator: whether a column says where values are missing.
+        levels: the categories that have a feature each, the most frequent first.
+        rare: whether the other categories share a feature.
+        periods: of dates, names of `PERIODS`; each is a sine and a cosine.
+        origin: of dates, the earliest one, in days since 1970, which is subtracted.
+        indicator: whether a feature says where values are missing.
     """
 
     levels: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class EncodedColumn(ColumnType):
 
     @property
     def feature_names(self) -> list[str]:
-        """Of the numbers that it gives."""
+        """Names of the features that it becomes."""
         if self.kind == "category":
             names = [f"{self.name}={level}" for level in self.levels]
             names += [f"{self.name}=(rare)"] if self.rare else []
@@ -68,13 +70,12 @@ class EncodedColumn(ColumnType):
     def encode(self, values: Values, out: NDArray[np.float64]) -> None:
         """Write the numbers of a column, NaN where missing, to ``(rows, len(feature_names))``."""
         if self.kind == "category":
-            out[:] = 0.0  # also where it is missing, or a category that training did not have
-            place = {level: k for k, level in enumerate(self.levels)}
-            other = len(self.levels) if self.rare else -1
-            codes, distinct = pd.factorize(values)
-            columns = np.array([*(place.get(t, other) for t in distinct), -1], np.int64)[codes]
-            known = np.flatnonzero(columns >= 0)
-            out[known, columns[known]] = 1.0
+            codes = pd.Index(self.levels, dtype=object).get_indexer(values)  # -1: not a level
+            if self.rare:
+                codes[(codes < 0) & ~pd.isna(values)] = len(self.levels)
+            known = np.flatnonzero(codes >= 0)
+            out[:] = 0.0
+            out[known, codes[known]] = 1.0
         elif self.kind == "date":
             days = as_days(values)
             out[:, 0] = days - self.origin
@@ -82,17 +83,17 @@ class EncodedColumn(ColumnType):
                 angle = 2 * np.pi * days / PERIODS[period]
                 out[:, 1 + 2 * k], out[:, 2 + 2 * k] = np.sin(angle), np.cos(angle)
         else:
-            out[:, 0] = values - self.origin
+            out[:, 0] = values
         if self.indicator:
             out[:, -1] = pd.isna(values)
 
 
 @dataclass(frozen=True)
 class ColumnEncoder:
-    """All columns of a table to numbers.
+    """Encodes the columns of a table as numbers.
 
     Args:
-        columns: those that are used, in order.
+        columns: the columns that are used, in order.
         notes: remarks for people: what was left out, and why.
 
     >>> table = {
@@ -114,10 +115,7 @@ class ColumnEncoder:
 
     @classmethod
     def fit(
-        cls,
-        values: Mapping[str, Values],
-        types: Sequence[ColumnType],
-        keep: Sequence[str] = (),
+        cls, values: Mapping[str, Values], types: Sequence[ColumnType], keep: Sequence[str] = ()
     ) -> ColumnEncoder:
         """Choose how to encode columns from training data.
 
@@ -134,7 +132,6 @@ class ColumnEncoder:
         """
         columns: list[EncodedColumn] = []
         left_out: dict[str, list[str]] = {}
-        crowded = []
         for kind in types:
             column = values[kind.name]
             reason = _useless(kind, column, kind.name in keep)
@@ -142,19 +139,11 @@ class ColumnEncoder:
                 left_out.setdefault(reason, []).append(kind.name)
                 continue
             columns.append(_fit(kind, column))
-            if columns[-1].rare:
-                count = len(pd.unique(column[~pd.isna(column)]))
-                crowded.append(f"{cut(kind.name)} ({count} categories)")
         notes = [f"left out, {why}: {listed(names)}" for why, names in left_out.items()]
         if not columns:
             raise HdnnError(
                 f"no column is of use to predict from: {'; '.join(notes)}; take one nevertheless "
                 "(--categorical, --numeric)"
-            )
-        if crowded:
-            notes.append(
-                f"beyond the {MOST_LEVELS} most frequent, categories share one column: "
-                f"{listed(crowded)}"
             )
         return cls(tuple(columns), tuple(notes))
 
@@ -171,12 +160,12 @@ class ColumnEncoder:
 
     @property
     def feature_names(self) -> list[str]:
-        """Of the columns of X."""
+        """Names of the columns of X."""
         return [name for column in self.columns for name in column.feature_names]
 
     @property
     def is_plain(self) -> bool:
-        """Whether it gives numbers as they are."""
+        """Whether the features are the columns, all of them numbers."""
         return all(column == EncodedColumn(column.name, "number") for column in self.columns)
 
     def transform(self, values: Mapping[str, Values]) -> NDArray[np.float64]:
@@ -196,7 +185,7 @@ class ColumnEncoder:
         return X
 
     def read_frame(self, frame: Any) -> dict[str, Values]:
-        """The columns of a data frame, found by name.
+        """Read the columns of a data frame by name.
 
         Args:
             frame: a pandas DataFrame with at least the columns of the training data.
@@ -205,7 +194,7 @@ class ColumnEncoder:
             The columns by name: float64, datetime64, or texts.
 
         Raises:
-            HdnnError: it is none, or some are absent, or hold other things than training data.
+            HdnnError: columns are absent, or cells are of another type than in the training data.
         """
         from hdnn.data.tables import read_table  # which makes tables of types
 
@@ -241,7 +230,7 @@ class ColumnEncoder:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "all"
             raise HdnnError(
-                f"these describe no columns ({place}: {first['msg']}): {short(described)}"
+                f"these describe no columns ({place}: {first['msg']}): {shown(described)}"
             ) from error
 
 
@@ -272,26 +261,24 @@ def _useless(kind: ColumnType, values: Values, keep: bool) -> str | None:
 
 def _fit(kind: ColumnType, values: Values) -> EncodedColumn:
     missing = pd.isna(values)
-    count = int(missing.sum())
-    given = {**asdict(kind), "indicator": count >= max(GAP_ROWS, GAP_SHARE * len(values))}
+    many = bool(missing.sum() >= max(GAP_ROWS, GAP_SHARE * len(values)))
+    common = {**asdict(kind), "indicator": many}
     known = values[~missing]
     if kind.kind == "category":
         counts = pd.Series(known, dtype=object).value_counts(sort=False)
         order = sorted(counts.index, key=lambda text: (-counts[text], text))
         levels = tuple(order[:MOST_LEVELS])
-        return EncodedColumn(**given, levels=levels, rare=len(order) > MOST_LEVELS)
+        return EncodedColumn(**common, levels=levels, rare=len(order) > MOST_LEVELS)
     if kind.kind == "date":
         days = as_days(known)
         periods = [name for name, length in PERIODS.items() if _recurs(days, length)]
-        return EncodedColumn(**given, periods=tuple(periods), origin=float(days.min()))
-    # Of 9e15 + 7 i, the numbers of orders, the mean has no digits left for what differs.
-    lowest = float(known.min())
-    far = abs(lowest) > OFFSET * float(np.std(known - lowest))
-    return EncodedColumn(**given, origin=lowest if far else 0.0)
+        return EncodedColumn(**common, periods=tuple(periods), origin=float(days.min()))
+    return EncodedColumn(**common)
 
 
 def _recurs(days: NDArray[np.float64], period: float) -> bool:
     """Whether dates differ within a period, and cover more than one."""
+    # Otherwise its sine and cosine would be constant, or repeat the elapsed days.
     return bool(np.ptp(days) > period and np.ptp(days % period) > 0)
 
 

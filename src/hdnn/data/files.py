@@ -1,4 +1,4 @@
-"""Files and objects that hold tables, read by pandas and numpy into frames."""
+"""Files and objects that hold tables, read by pandas into data frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import gzip
 import itertools
 import lzma
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,25 +19,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hdnn.config import shown
 from hdnn.errors import FileFormatError, HdnnError, optional
-from hdnn.progress import note
 
 DELIMITERS = (",", ";", "\t", "|")
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".npz")
-COMPRESSED: dict[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
-"""Endings after those of CSV files, and what unpacks them."""
-
-LARGE = 20
-"""Megabytes from which on reading a file is announced."""
+CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+"""Suffixes that may follow those of CSV files, and what decompresses them."""
 
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
-"""Most rows and cells of a file in memory at once, where it is read in blocks."""
+"""At most this many rows and cells are in memory at once where a file is read in blocks."""
 
-_HEAD_LINES, _BLOCK, _MOST_LISTED = 20, 2**20, 10
+_HEADER_LINES, _CHARACTERS, _MOST_LISTED = 100, 2**20, 10
+
+_DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)\s*$"
 
 
 # --- the boundary to other people's readers -------------------------------------------------------
@@ -44,12 +40,12 @@ _HEAD_LINES, _BLOCK, _MOST_LISTED = 20, 2**20, 10
 
 @contextmanager
 def reading(path: str | os.PathLike[str], kind: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever a reader raises in the block into one error that names the file.
+    """Turn any exception raised in the block into one error that names the file.
 
     Args:
-        path: the file, which must be a regular one, so that no reader waits for a FIFO.
-        kind: what it should be: "CSV", "NPZ".
-        remedy: what to do about it.
+        path: the file. It must be a regular one, so that no reader waits for a FIFO.
+        kind: the expected format, such as "CSV".
+        remedy: what the user can do.
 
     Raises:
         HdnnError: there is no such regular file.
@@ -64,15 +60,14 @@ def reading(path: str | os.PathLike[str], kind: str, remedy: str = "") -> Iterat
     except HdnnError:
         raise
     except Exception as error:  # readers raise anything, up to MemoryError and RecursionError
-        said = cut(" ".join(str(getattr(error, "strerror", None) or error).split()), 200)
-        named = said if isinstance(error, (OSError, ValueError)) and said else ""
-        reason = named or f"{type(error).__name__} {said}".strip()
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        reason = cut(reason, 200) or type(error).__name__
         tail = f"; {remedy}" if remedy else ""
         raise FileFormatError(f"cannot read {path} as {kind}: {reason}{tail}") from error
 
 
 def cut(text: str, most: int = 60) -> str:
-    """A text of limited length.
+    """Truncate a text.
 
     >>> cut("abcdefgh", 6)
     'abc...'
@@ -80,20 +75,8 @@ def cut(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def short(value: Any, most: int = 60) -> str:
-    """The representation of a value, of limited length.
-
-    >>> short("a" * 100, 10)
-    "'aaaaaa..."
-    """
-    try:
-        return cut(repr(value[:most] if isinstance(value, (str, bytes)) else value), most)
-    except ValueError:  # an integer of thousands of digits has none
-        return f"a very long {type(value).__name__}"
-
-
 def listed(items: Sequence[str], most: int = _MOST_LISTED) -> str:
-    """The first of some texts, and how many more there are.
+    """Join the first few texts, and say how many more there are.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'
@@ -107,13 +90,13 @@ def listed(items: Sequence[str], most: int = _MOST_LISTED) -> str:
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A CSV file whose encoding, delimiter and header are known.
+    """A CSV file with its detected encoding, delimiter and header.
 
     Args:
         path: of the file.
         encoding: by its byte order mark, else UTF-8 if all of it is, else Latin-1.
-        delimiter: one of `DELIMITERS`.
-        names: of the columns, without spaces around them; "" for one that has none.
+        delimiter: the one of `DELIMITERS` that splits the header into the most fields.
+        names: of the columns, stripped; "Unnamed: 0" and so on where the header is empty.
     """
 
     path: Path
@@ -123,68 +106,74 @@ class CsvFile:
 
     @classmethod
     def open(cls, path: Path) -> CsvFile:
-        """Find out how a file is written, from its first lines."""
+        """Detect encoding, delimiter and header.
+
+        Raises:
+            FileFormatError: the file is empty, or its first row is longer than the header.
+        """
         with reading(path, "CSV"):
             encoding = _encoding(path)
             with _open(path, encoding) as file:
-                head = list(itertools.islice(filter(str.strip, file), _HEAD_LINES))
-            if not head:
-                raise FileFormatError(
-                    f"{path} is empty; expected a line of column names, then one line for every row"
-                )
-            delimiter = max(DELIMITERS, key=lambda d: _rank(head, d))
-            header, *rows = csv.reader(head, delimiter=delimiter, skipinitialspace=True)
-        names = [name.strip() for name in header]
-        if len(rows) > 1 and all(len(row) == len(names) + 1 for row in rows):
-            # R does not name the row names, and others end every line but the header by a comma.
-            names.insert(len(names) if all(row[-1] == "" for row in rows) else 0, "")
+                head = list(itertools.islice(file, _HEADER_LINES))
+            heads = {d: list(_rows(head, d)) for d in DELIMITERS}
+        if not any(heads.values()):
+            raise FileFormatError(
+                f"{path} is empty; expected a line of column names, then one line for every row"
+            )
+        delimiter = max(DELIMITERS, key=lambda d: len(heads[d][0][1]))
+        (_, header), *rows = heads[delimiter]
+        # pandas reports the other rows that are too long, but takes the first one as the width.
+        if rows and len(rows[0][1]) > len(header):
+            raise FileFormatError(
+                f"{path}: expected {len(header)} fields, as in the header, in line {rows[0][0]}, "
+                f"saw {len(rows[0][1])}; name every column, or remove the extra delimiters"
+            )
+        names = [name.strip() or f"Unnamed: {k}" for k, name in enumerate(header)]
         return cls(path, encoding, delimiter, names)
 
-    def frames(self, rows: int) -> Iterator[pd.DataFrame]:
-        """The cells as texts, at most ``rows`` rows at a time; blank lines are skipped.
+    def blocks(self, rows: int) -> Iterator[pd.DataFrame]:
+        """Read the cells as text, at most ``rows`` rows at a time.
 
-        The index is the number of the line that a row ends on.
+        Blank lines are skipped, and a row that is too short ends with empty cells. Where the
+        delimiter is not a comma, a comma in a number is the decimal sign.
 
         Raises:
-            FileFormatError: rows have more or fewer fields than there are columns.
+            FileFormatError: a row has too many fields, or a quote is not closed.
         """
-        width = len(self.names)
-        size = min(rows, 1 + BLOCK_CELLS // width)
-        with reading(self.path, "CSV"), _open(self.path, self.encoding) as file:
-            if (megabytes := self.path.stat().st_size / 1e6) > LARGE:
-                note(f"reading {self.path.name}, {megabytes:.0f} MB ...")
-            reader = csv.reader(file, delimiter=self.delimiter, skipinitialspace=True)
-            numbered = ((reader.line_num, row) for row in reader if row not in ([], [""]))
-            next(numbered)
-            more = True
-            while more:
-                block = list(itertools.islice(numbered, size))
-                more = len(block) == size
-                lines, cells = [line for line, _ in block], [row for _, row in block]
-                if {*map(len, cells)} - {width}:
-                    raise self._wrong_fields(itertools.chain(block, numbered))
-                yield pd.DataFrame(cells, lines, self.names, dtype=object)
+        # All cells stay text: `read_column` decides on types, and `hdnn predict` repeats the cells.
+        remedy = f"close every quote, and put quotes around text that contains {self.delimiter!r}"
+        with reading(self.path, "CSV", remedy), _open(self.path, self.encoding) as file:
+            frames = pd.read_csv(
+                file,
+                sep=self.delimiter,
+                header=0,
+                names=range(len(self.names)),  # as the same name twice is reported later
+                index_col=False,
+                dtype=object,
+                keep_default_na=False,
+                skipinitialspace=True,
+                chunksize=min(rows, 1 + BLOCK_CELLS // len(self.names)),
+            )
+            for frame in frames:
+                if self.delimiter != ",":
+                    frame = frame.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
+                yield frame.set_axis(self.names, axis=1)
 
-    def _wrong_fields(self, numbered: Iterable[tuple[int, list[str]]]) -> FileFormatError:
-        width, wrong, last = len(self.names), [], None
-        for line, row in numbered:
-            if len(row) != width:
-                # A quote that is not closed swallows lines.
-                long = last is not None and last + 2 < line
-                where = (
-                    f"lines {last + 1} to {line}" if long and last is not None else f"line {line}"
-                )
-                wrong.append(f"{where}: {len(row)} fields")
-            last = line
-        return FileFormatError(
-            f"{self.path}, {listed(wrong)}, but the header has {width}; close every quote, put "
-            f"quotes around text that holds {self.delimiter!r}, and write nothing between "
-            "delimiters for a missing value"
-        )
+    def line(self, row: int) -> int:
+        """The line on which a row ends; the file is read again, which only errors do."""
+        with _open(self.path, self.encoding) as file:
+            lines = (line for line, _ in _rows(file, self.delimiter))
+            return next(itertools.islice(lines, row + 1, None))
+
+
+def _rows(lines: Any, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its last line."""
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    return ((reader.line_num, row) for row in reader if row not in ([], [""]))
 
 
 def _open(path: Path, encoding: str | None = None) -> Any:
-    """A file, unpacked: as text where an encoding is given, else as bytes."""
+    """Open a file, decompressed: as text if an encoding is passed, else as bytes."""
     opener = COMPRESSED.get(path.suffix.lower(), open)
     if encoding is None:
         return opener(path, "rb")
@@ -195,20 +184,14 @@ def _encoding(path: Path) -> str:
     with _open(path) as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             return "utf-16"
+    # All of the file is decoded: the first accent may come after the first rows are predicted.
     try:
         with _open(path, "utf-8-sig") as text:
-            while block := text.read(_BLOCK):
-                if "\0" in block:
-                    raise ValueError("it holds NUL characters, so it is no text; save it in UTF-8")
+            while text.read(_CHARACTERS):
+                pass
     except UnicodeDecodeError:
         return "latin-1"
     return "utf-8-sig"
-
-
-def _rank(head: Sequence[str], delimiter: str) -> tuple[bool, int]:
-    """A delimiter should split header and first row alike, into many fields."""
-    widths = [len(row) for row in csv.reader(head[:2], delimiter=delimiter, skipinitialspace=True)]
-    return len(widths) == 2 and widths[0] == widths[1] > 1, widths[0]
 
 
 # --- anything that holds a table ------------------------------------------------------------------
@@ -216,36 +199,37 @@ def _rank(head: Sequence[str], delimiter: str) -> tuple[bool, int]:
 
 @dataclass(frozen=True)
 class RawTable:
-    """Named columns as they are in their source, and how to name a place in it.
+    """Named columns as their source has them.
 
     Args:
-        frame: the columns, of a CSV file as texts. Its index is the lines of that, or counts rows.
-        where: what the source is called in messages.
-        csv: the file, if it is one of CSV.
+        frame: the columns, from a CSV file as text; the index numbers the rows of the source.
+        where: the name of the source in messages.
+        csv: the file, if it is CSV.
     """
 
     frame: pd.DataFrame
     where: str
     csv: CsvFile | None = None
 
+    def __post_init__(self) -> None:
+        repeated = [name for name, count in Counter(self.frame.columns).items() if count > 1]
+        if repeated:
+            names = listed([shown(name) for name in repeated])
+            raise HdnnError(f"{self.where}: several columns are named {names}; rename all but one")
+
     @property
     def names(self) -> list[str]:
-        """Of the columns, which may repeat."""
+        """Names of the columns."""
         return list(self.frame.columns)
 
-    @property
-    def has_decimal_comma(self) -> bool:
-        """Whether 1,234 is rather a number with decimals than one of thousands."""
-        return self.csv is not None and self.csv.delimiter != ","
-
     def place(self, row: int) -> str:
-        """A row of the frame by its line in the file, or by its number there, from 1."""
+        """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
-        return f"row {number + 1}" if self.csv is None else f"line {number}"
+        return f"row {number + 1}" if self.csv is None else f"line {self.csv.line(number)}"
 
 
 def read_raw(source: Any) -> RawTable:
-    """The columns of a path, a data frame, a dict of columns or a 2-D array.
+    """Read a path, a data frame, a dict of columns or a 2-D array.
 
     Args:
         source: what to read.
@@ -254,40 +238,46 @@ def read_raw(source: Any) -> RawTable:
         HdnnError: it is none of these, or cannot be read.
     """
     if isinstance(source, (str, os.PathLike)):
-        return next(raw_parts(Path(source)))
-    return RawTable(_frame(source, "the table"), "the table")
+        return next(raw_blocks(Path(source)))
+    if isinstance(source, np.ndarray) and source.ndim == 2:
+        source = {f"x{j}": column for j, column in enumerate(source.T)}
+    if not isinstance(source, (pd.DataFrame, Mapping)):
+        raise HdnnError(
+            "a table is a path, a pandas DataFrame, a 2-D numpy array or a dict of columns, got "
+            f"{type(source).__name__}"
+        )
+    try:
+        frame = pd.DataFrame(source).infer_objects()
+    except ValueError as error:
+        raise HdnnError(f"these columns make no table: {cut(str(error), 200)}") from error
+    frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
+    return RawTable(frame, "the table")
 
 
-def raw_parts(path: Path, rows: int | None = None) -> Iterator[RawTable]:
-    """A file, about ``rows`` rows at a time or all at once; one part at least, which may be empty.
+def raw_blocks(path: Path, rows: int | None = None) -> Iterator[RawTable]:
+    """Read a file, at most ``rows`` rows at a time or at once; the first block may be empty.
 
     Raises:
-        HdnnError: its ending is unknown, or it cannot be read.
+        HdnnError: its suffix is unknown, or it cannot be read.
     """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = len(suffixes) > 1 and suffixes[-1] in COMPRESSED
-    suffix = suffixes[-2] if packed else "".join(suffixes[-1:])
-    if suffix not in SUFFIXES:
-        raise HdnnError(
-            f"{path}: unknown kind of file {suffix!r}; save the table as one of "
-            f"{', '.join(SUFFIXES)}, or as CSV compressed ({', '.join(COMPRESSED)})"
-        )
-    if suffix == ".npz":
-        remedy = "write it with numpy.savez, texts as dtype str and not object"
-        with reading(path, "NPZ", remedy), np.load(path, allow_pickle=False) as arrays:
-            yield RawTable(_frame(dict(arrays), str(path)), str(path))
-    elif suffix in (".parquet", ".pq"):
-        for frame in _parquet_frames(path, rows):
+    suffix = path.suffix.lower()
+    if suffix in PARQUET_SUFFIXES:
+        for frame in _parquet_blocks(path, rows):
             yield RawTable(frame, str(path))
-    else:
-        csv_file = CsvFile.open(path)
-        frames = csv_file.frames(rows or BLOCK_ROWS)
-        # Even a whole file is read in blocks: millions of small lists would slow Python down.
-        for frame in frames if rows else [pd.concat(frames)]:
-            yield RawTable(frame, str(path), csv_file)
+        return
+    if (Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix) not in CSV_SUFFIXES:
+        raise HdnnError(
+            f"{path}: unknown kind of file; save the table as one of "
+            f"{', '.join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))}, or as CSV compressed "
+            f"({', '.join(COMPRESSED)})"
+        )
+    csv_file = CsvFile.open(path)
+    frames = csv_file.blocks(rows or BLOCK_ROWS)
+    for frame in frames if rows else [pd.concat(frames)]:
+        yield RawTable(frame, str(path), csv_file)
 
 
-def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
+def _parquet_blocks(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
     parquet = optional("pyarrow.parquet", "data")
     first = 0
     with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
@@ -299,29 +289,4 @@ def _parquet_frames(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
             frame = part.to_pandas(ignore_metadata=True)
             frame.index += first
             first += len(frame)
-            # where pandas puts an index without a name
-            yield frame.drop(columns=[n for n in frame if n.startswith("__index_level_")])
-
-
-def _frame(source: Any, where: str) -> pd.DataFrame:
-    """A data frame with the rows numbered; of a 2-D array, also one named X, columns x0, x1, ..."""
-    if isinstance(source, np.ndarray):
-        source = {"X": source}
-    if not isinstance(source, (pd.DataFrame, Mapping)):
-        raise HdnnError(
-            "a table is read from a path, a pandas DataFrame, a 2-D numpy array or a dict of "
-            f"columns, got {type(source).__name__}"
-        )
-    try:
-        if isinstance(source, Mapping):
-            columns = dict(source)
-            if isinstance(columns.get("X"), np.ndarray):
-                X = columns.pop("X")
-                columns = {**{f"x{j}": X[:, j] for j in range(X.shape[1])}, **columns}
-            source = pd.DataFrame(columns).infer_objects()
-        return source.set_axis(list(map(str, source.columns)), axis=1).reset_index(drop=True)
-    except (ValueError, TypeError, IndexError) as error:
-        raise HdnnError(
-            f"{where} cannot be made of these: {cut(str(error), 200)}; X is 2-D, (rows, features), "
-            "and every other column has one value for each row"
-        ) from error
+            yield frame

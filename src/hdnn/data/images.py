@@ -8,9 +8,8 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -18,26 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hdnn.config import shown
 from hdnn.data.dataset import Dataset
-from hdnn.data.files import listed, reading, short
+from hdnn.data.files import listed, reading
 from hdnn.errors import FetchError, FileFormatError, HdnnError, optional, unknown_name
 from hdnn.progress import note, track
 
 __all__ = ["IMAGE_SETS", "ImageSet", "load"]
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-MOST_SIDE = 128
-"""Images of mixed sizes are brought to at most so many pixels a side, unless a size is given."""
-
-MANY = 1000
-"""Reading more images than that is announced."""
-
+_ENDS = ("", ".gz")
 _GRAY, _COLOR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 Size = tuple[int, int]
 
 TEST_SHARE = 0.2
-"""What is held out for test where the data set has no test part of its own."""
+"""Fraction held out for testing where a data set has no test part of its own."""
 
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -45,18 +40,18 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-"""The files of MNIST's layout: images and labels, for training and for test."""
+"""The files of MNIST: images and labels, for training and for testing."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What is known of a data set before it is loaded.
+    """A data set of images before it is loaded.
 
     Args:
-        about: what the images are, and how many for training and for test.
+        about: what the images are, and how many for training and for testing.
         classes: names of the classes, in order.
-        sha256: of the uncompressed `IDX_FILES`; none where the set needs no download.
-        urls: folders on the web that hold each file with .gz.
+        sha256: of the uncompressed `IDX_FILES`; empty where the set needs no download.
+        urls: where each file can be downloaded, with .gz appended to its name.
 
     >>> from hdnn.data import images
     >>> images.IMAGE_SETS["mnist"].about
@@ -107,28 +102,25 @@ IMAGE_SETS: dict[str, ImageSet] = {
 
 
 def load(
-    source: str | os.PathLike[str] = "digits",
-    *,
-    size: int | Size | None = None,
-    seed: int = 0,
+    source: str | os.PathLike[str] = "digits", *, size: int | Size | None = None, seed: int = 0
 ) -> Dataset:
-    """Images by name or from a folder; MNIST and Fashion-MNIST are downloaded at first use.
+    """Load images by name or from a folder; MNIST and Fashion-MNIST are downloaded at first use.
 
-    A folder holds ``class/*.png`` (or JPEG), or ``train/class`` and ``test/class``, or the four IDX
-    files of MNIST's layout. Without a test part, a fifth of every class is held out. Files that
-    cannot be read are left out, and noted.
+    A folder holds ``class/*.png`` (or JPEG), or ``train/class`` and ``test/class``. Without a test
+    part, a fifth of every class is held out.
 
     Args:
         source: "digits", "mnist", "fashion-mnist", or the path of a folder.
-        size: (height, width) to bring the images of a folder to, or a number for both; None:
-            theirs, or of mixed sizes the median, with at most 128 pixels a side.
-        seed: of the part that is held out of a folder. That of the digits is fixed.
+        size: (height, width) to which the images of a folder are resized, or a number for both;
+            None: their own, which must be the same.
+        seed: random seed of the part held out of a folder. The split of the digits is fixed.
 
     Returns:
         The images as uint8, ``(B, C, H, W)``.
 
     Raises:
-        HdnnError: the name is unknown, files are damaged, or could not be downloaded.
+        HdnnError: the name is unknown, files are damaged or could not be downloaded, or images
+            of a folder have different sizes.
 
     >>> digits = load("digits")
     >>> digits
@@ -142,17 +134,12 @@ def load(
     if key == "digits":
         return _digits()
     if key in IMAGE_SETS:
-        return _from_idx(fetch(key), key, IMAGE_SETS[key].classes)
+        return _from_idx(fetch(key), key)
     folder = Path(source).expanduser()
     if not folder.is_dir():
         if isinstance(source, str) and os.sep not in source:
             raise unknown_name("data set of images", source, [*IMAGE_SETS, "a folder of classes"])
-        raise HdnnError(f"{source} is no folder; give one with a subfolder for each class")
-    if any(idx := _idx_paths([folder])):
-        missing = [name for name, path in zip(IDX_FILES, idx, strict=True) if path is None]
-        if missing:
-            raise HdnnError(f"{folder} holds IDX files, but not {', '.join(missing)}")
-        return _from_idx([path for path in idx if path is not None], str(folder))
+        raise HdnnError(f"{source} is no folder; pass one with a subfolder for each class")
     data = read_folder(folder, (size, size) if isinstance(size, int) else size)
     return data if len(data.X_test) else data.hold_out(TEST_SHARE, seed)
 
@@ -166,11 +153,11 @@ def _digits() -> Dataset:
     return data_set.hold_out(TEST_SHARE, 0)
 
 
-# --- files of MNIST's layout ----------------------------------------------------------------------
+# --- MNIST's files --------------------------------------------------------------------------------
 
 
 def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes, which may be compressed (.gz).
+    """Read an IDX file of unsigned bytes, which may be compressed (.gz).
 
         0, 0, 8, d | d sizes, each 4 bytes, the highest first | the values, last index fastest
 
@@ -181,22 +168,16 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         The array.
 
     Raises:
-        FileFormatError: it is no such file.
+        FileFormatError: it is not such a file.
     """
     data = read_bytes(Path(path))
     with reading(path, "IDX"):
         if len(data) < 4 or data[:3] != b"\0\0\x08" or data[3] == 0:
-            raise ValueError(
-                f"it begins with {data[:4].hex(' ') or 'nothing'}, and should with 00 00 08 and "
-                "the number of dimensions"
-            )
+            raise ValueError("it does not begin with 00 00 08 and the number of dimensions")
         start = 4 + 4 * data[3]
         shape = tuple(int.from_bytes(data[k : k + 4]) for k in range(4, start, 4))
         if len(data) != start + math.prod(shape):
-            raise ValueError(
-                f"its header says shape {short(shape)}, so {short(start + math.prod(shape))} "
-                f"bytes, and it has {len(data)}: it is truncated or damaged"
-            )
+            raise ValueError(f"it is truncated or damaged: its header says shape {shown(shape)}")
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
 
 
@@ -207,60 +188,40 @@ def read_bytes(path: Path) -> bytes:
         return data
 
 
-def _from_idx(
-    paths: Sequence[Path], source: str, classes: tuple[str, ...] | None = None
-) -> Dataset:
-    """A data set of the four files of MNIST's layout."""
-    train, test = _idx_part(*paths[:2]), _idx_part(*paths[2:])
-    if train[0].shape[1:] != test[0].shape[1:]:
-        raise FileFormatError(f"{source}: training and test images are of different sizes")
-    if classes is None:
-        classes = tuple(map(str, range(1 + int(torch.cat([train[1], test[1]]).max()))))
-    return Dataset(*train, *test, "classification", "images", classes, source=source)
-
-
-def _idx_part(images_path: Path, labels_path: Path) -> tuple[Tensor, Tensor]:
-    pixels, labels = read_idx(images_path), read_idx(labels_path)
-    if pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not pixels.size:
-        raise FileFormatError(
-            f"{images_path} has shape {pixels.shape} and {labels_path.name} {labels.shape}; they "
-            "should be (B, height, width) and (B,), and hold something"
-        )
-    return torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels.astype(np.int64))
+def _from_idx(paths: Sequence[Path], name: str) -> Dataset:
+    """A data set of the four `IDX_FILES`, whose checksums are right."""
+    X, y, X_test, y_test = (torch.from_numpy(read_idx(path)) for path in paths)
+    parts = X.unsqueeze(1), y.long(), X_test.unsqueeze(1), y_test.long()
+    return Dataset(*parts, "classification", "images", IMAGE_SETS[name].classes, source=name)
 
 
 # --- downloads ------------------------------------------------------------------------------------
 
 
 def find(name: str) -> list[Path | None]:
-    """Where the four files of a data set are on this machine, if they are.
+    """Find the four files of a data set on this machine.
 
     Args:
         name: "mnist" or "fashion-mnist".
 
     Returns:
-        Paths of files, which may be compressed, in the folder named by HDNN_DATA or below it, or
-        in the user's cache.
+        Paths of the files, which may be compressed, in the folder named by HDNN_DATA or its
+        subfolder, or in the user's cache; None for a file that is not there.
     """
-    folder = _folder()
-    return _idx_paths([folder / name, folder])
-
-
-def _idx_paths(folders: Sequence[Path]) -> list[Path | None]:
-    found: list[Path | None] = []
+    folder, paths = _folder(), []
     for file in IDX_FILES:
-        candidates = (folder / f"{file}{end}" for folder in folders for end in ("", ".gz"))
-        found.append(next((path for path in candidates if path.is_file()), None))
-    return found
+        candidates = (part / f"{file}{end}" for part in (folder / name, folder) for end in _ENDS)
+        paths.append(next((path for path in candidates if path.is_file()), None))
+    return paths
 
 
 def _folder() -> Path:
-    given = os.environ.get("HDNN_DATA")
-    return Path(given or optional("pooch", "app").os_cache("hdnn") / "data").expanduser()
+    cache = optional("pooch", "app").os_cache("hdnn") / "data"
+    return Path(os.environ.get("HDNN_DATA") or cache).expanduser()
 
 
 def fetch(name: str) -> list[Path]:
-    """The four files of a data set, downloaded where they are not here, and their sums checked.
+    """Download the four files of a data set, unless they are here, and verify their checksums.
 
     A folder named by HDNN_DATA replaces the download.
 
@@ -271,7 +232,7 @@ def fetch(name: str) -> list[Path]:
         Their paths.
 
     Raises:
-        FetchError: they cannot be had, or are not those that were published.
+        FetchError: a download failed, or a file is not the one that was published.
     """
     paths = []
     for file, path, published in zip(IDX_FILES, find(name), IMAGE_SETS[name].sha256, strict=True):
@@ -286,9 +247,9 @@ def fetch(name: str) -> list[Path]:
 
 
 def _download(name: str, file: str) -> Path:
-    if given := os.environ.get("HDNN_DATA"):
+    if folder := os.environ.get("HDNN_DATA"):
         raise FetchError(
-            f"HDNN_DATA is {given}, which holds no {name}/{file}, compressed (.gz) or not; "
+            f"HDNN_DATA is {folder}, which holds no {name}/{file}, compressed (.gz) or not; "
             "put it there, or unset HDNN_DATA to download it"
         )
     pooch, faults = optional("pooch", "app"), []
@@ -296,11 +257,11 @@ def _download(name: str, file: str) -> Path:
     note(f"downloading {name}, once for this machine: {file} ...")
     for url in IMAGE_SETS[name].urls:
         try:
-            # The sum of the uncompressed file is checked at every use; compression may differ.
+            # No hash: `fetch` checks that of the uncompressed file, as compression may differ.
             options = {"fname": f"{file}.gz", "path": _folder() / name}
             return Path(pooch.retrieve(f"{url}/{file}.gz", None, **options))
         except Exception as error:  # of requests, urllib3 or the file system
-            faults.append(f"\n  - {url}: {short(str(error), 200)}")
+            faults.append(f"\n  - {url}: {str(error)[:200]}")
     raise FetchError(
         f"cannot download {file} of {name}:{''.join(faults)}\nDownload the four files by hand "
         f"into a folder {name}, and set HDNN_DATA to the folder above it"
@@ -311,17 +272,17 @@ def _download(name: str, file: str) -> Path:
 
 
 def read_folder(folder: Path, size: Size | None = None) -> Dataset:
-    """Images and class numbers of a folder; see `read_images` for what is resized and left out.
+    """Read images and class numbers of a folder.
 
     Args:
         folder: with ``class/*.png``, or ``train/class/*.png`` and ``test/class/*.png``.
-        size: (height, width) to bring every image to.
+        size: (height, width) to which every image is resized; None: their own.
 
     Returns:
-        Both parts; that for test is empty where the folder has none.
+        Both parts; the test part is empty where the folder has none.
 
     Raises:
-        HdnnError: no such folder, or a class without images that can be read.
+        HdnnError: a class has no images, or `read_images` raises it.
     """
     names = _subfolders(folder)
     parted = "train" in names and {*names} <= {"train", "test"} and _subfolders(folder / "train")
@@ -340,16 +301,10 @@ def read_folder(folder: Path, size: Size | None = None) -> Dataset:
         for label, name in enumerate(classes)
         for path in _class_files(part, name, classes)
     ]
-    images, kept, notes = read_images([path for _, _, path in files], size)
-    part_of, labels = torch.tensor([files[k][:2] for k in kept]).T
-    for number in range(len(parts)):
-        counts = labels[part_of == number].bincount(minlength=len(classes))
-        if not counts.all():
-            name = classes[int(counts.argmin())]
-            raise FileFormatError(f"{folder}: of the class {name!r} no image can be read")
+    images = read_images([path for _, _, path in files], size)
+    part_of, labels = torch.tensor([file[:2] for file in files]).T
     train, test = ((images[part_of == k], labels[part_of == k]) for k in (0, 1))
-    found = Dataset(*train, *test, "classification", "images", tuple(classes), notes=tuple(notes))
-    return replace(found, source=str(folder))
+    return Dataset(*(*train, *test, "classification", "images", tuple(classes)), source=str(folder))
 
 
 def _subfolders(folder: Path) -> list[str]:
@@ -373,7 +328,7 @@ def folder_digest(folder: Path) -> str:
     """The SHA-256 of all images of a data set: their names and contents.
 
     Args:
-        folder: as `read_folder` takes it, or with IDX files.
+        folder: as `read_folder` takes it.
 
     Returns:
         Hexadecimal digits.
@@ -381,106 +336,72 @@ def folder_digest(folder: Path) -> str:
     whole = hashlib.sha256()
     levels = ("*", "*/*", "*/*/*")  # files, class/files, part/class/files
     for path in sorted(path for level in levels for path in folder.glob(level)):
-        if is_image_file(path) or ("-idx" in path.name and path.is_file()):
+        if is_image_file(path):
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             whole.update(repr((path.relative_to(folder).as_posix(), content)).encode())
     return whole.hexdigest()
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether a path is a file that is called as images are, and is not hidden."""
+    """Whether a path is a PNG or JPEG file by its name, and not hidden."""
     return path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(".")
 
 
 # --- image files ----------------------------------------------------------------------------------
 
 
-def read_images(
-    paths: Sequence[Path], size: Size | None = None
-) -> tuple[Tensor, list[int], list[str]]:
-    """Read images; those of mixed sizes are resized, and those that cannot be read are left out.
+def read_images(paths: Sequence[Path], size: Size | None = None) -> Tensor:
+    """Read images of one size, or resize them.
 
     Args:
         paths: PNG and JPEG files.
-        size: (height, width) of the result; None: theirs, or of mixed sizes the median of heights
-            and widths, with at most 128 pixels a side.
+        size: (height, width) to which all are resized; None: their own, which must be the same.
 
     Returns:
-        ``(B, 1, H, W)`` uint8 if every image is gray, else ``(B, 3, H, W)``; which of the files
-        they are of, by number; and notes on what was left out or resized.
+        ``(B, 1, H, W)`` uint8 if every image is gray, else ``(B, 3, H, W)``.
 
     Raises:
-        FileFormatError: no file can be read.
+        FileFormatError: some files cannot be read; the error lists them.
+        HdnnError: they have different sizes.
     """
-    if len(paths) > MANY:
-        note(f"reading {len(paths):,} images ...")
-    faults: dict[Path, FileFormatError] = {}
-    notes: list[str] = []
-    if size is None:  # two passes, so that no more than the resized images are in memory
-        sizes = [_read(path, faults, _shown_size) for path in paths]
-        size = _common_size([s for s in sizes if s is not None], notes)
-    arrays: dict[int, NDArray[np.uint8]] = {}
-    for number, path in enumerate(track(paths, "reading images")):
-        array = None if path in faults else _read(path, faults, _pixels, size)
-        if array is not None:
-            arrays[number] = array
-    if faults:
-        names = listed([f"{path.parent.name}/{path.name}" for path in faults])
-        notes.append(
-            f"{len(faults)} of {len(paths)} images cannot be read and are left out: {names} (the "
-            f"first: {next(iter(faults.values()))})"
+    arrays: list[NDArray[np.uint8]] = []
+    errors: dict[Path, HdnnError] = {}
+    for path in track(paths, "reading images"):
+        try:
+            array = _pixels(path, size)
+        except FileFormatError as error:
+            errors[path] = error
+            continue
+        if arrays and array.shape[:2] != arrays[0].shape[:2]:
+            raise HdnnError(
+                f"{path} has {array.shape[0]} x {array.shape[1]} pixels, others have "
+                f"{arrays[0].shape[0]} x {arrays[0].shape[1]}: resize all, for example to 64 x 64 "
+                "with --pixels 64 (size=64 in Python)"
+            )
+        arrays.append(array)
+    if errors:
+        names = listed([f"{path.parent.name}/{path.name}" for path in errors])
+        raise FileFormatError(
+            f"{len(errors)} of {len(paths)} images cannot be read: {names}; remove or repair them "
+            f"(the first: {next(iter(errors.values()))})"
         )
-    if not arrays:
-        raise FileFormatError(notes[-1])
-    return _stacked(list(arrays.values())), list(arrays), notes
-
-
-def _common_size(sizes: Sequence[Size], notes: list[str]) -> Size | None:
-    """The size for all, with a note where they differ."""
-    if len({*sizes}) < 2:
-        return sizes[0] if sizes else None
-    height, width = (median_low(sides) for sides in zip(*sizes, strict=True))
-    share = min(1.0, MOST_SIDE / max(height, width))
-    size = max(1, round(share * height)), max(1, round(share * width))
-    notes.append(
-        f"images of {len({*sizes})} sizes are resized to {size[0]} x {size[1]}; another size: "
-        "--pixels (size= in Python)"
-    )
-    return size
-
-
-def _stacked(arrays: Sequence[NDArray[np.uint8]]) -> Tensor:
     if all(array.ndim == 2 for array in arrays):
         return torch.from_numpy(np.stack(arrays)).unsqueeze(1)
     colored = [a if a.ndim == 3 else np.repeat(a[:, :, None], 3, axis=2) for a in arrays]
     return torch.from_numpy(np.stack(colored)).permute(0, 3, 1, 2).contiguous()
 
 
-def _read(path: Path, faults: dict[Path, FileFormatError], result: Any, *args: Any) -> Any:
-    """What a function makes of an image that is opened; None, and a fault, if it cannot be read."""
+def _pixels(path: Path, size: Size | None) -> NDArray[np.uint8]:
+    """``(H, W)`` of a gray image, ``(H, W, 3)`` of a colored one."""
     pillow: Any = optional("PIL.Image", "app")
-    try:
-        with reading(path, "an image"), warnings.catch_warnings():
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(path, formats=("PNG", "JPEG")) as opened:
-                if opened.mode not in _GRAY + _COLOR:
-                    raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
-                return result(opened, *args)
-    except FileFormatError as error:
-        faults[path] = error
-        return None
-
-
-def _shown_size(opened: Any) -> Size:
-    """(height, width) as it is shown, from the header."""
-    width, height = opened.size
-    lies = opened.getexif().get(0x0112) in (5, 6, 7, 8)  # the orientation swaps the sides
-    return (width, height) if lies else (height, width)
-
-
-def _pixels(opened: Any, size: Size | None) -> NDArray[np.uint8]:
-    optional("PIL.ImageOps", "app").exif_transpose(opened, in_place=True)
-    image = opened.convert("L" if opened.mode in _GRAY else "RGB")
-    if size is not None:
-        image = image.resize((size[1], size[0]))
-    return np.array(image, dtype=np.uint8)
+    with reading(path, "an image"), warnings.catch_warnings():
+        warnings.simplefilter("error", pillow.DecompressionBombWarning)
+        with pillow.open(path, formats=("PNG", "JPEG")) as opened:
+            if opened.mode not in _GRAY + _COLOR:  # Pillow would clip 16 bits to 8
+                raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
+            # Cameras store how a photo was turned instead of turning its pixels.
+            optional("PIL.ImageOps", "app").exif_transpose(opened, in_place=True)
+            image = opened.convert("L" if opened.mode in _GRAY else "RGB")
+            if size is not None:
+                image = image.resize((size[1], size[0]))
+            return np.array(image, dtype=np.uint8)

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.data.columns import WORDS, ColumnType, as_values, infer, is_missing, plain_numbers
-from hdnn.data.files import RawTable, listed, short
+from hdnn.config import shown
+from hdnn.data.columns import WORDS, ColumnType, as_values, infer, to_numbers
+from hdnn.data.files import RawTable, listed
 from hdnn.errors import HdnnError
 
 Label = str | int | float | bool
@@ -22,7 +23,7 @@ ROWS_PER_CLASS = 5
 
 TARGET_REMEDY = "correct it, or, if these are labels, set the task to classification (--task)"
 
-_INTEGER = re.compile(r"[+-]?\d{1,18}")  # longer ones may have no place in 64 bits
+_INTEGER = re.compile(r"[+-]?\d{1,18}")  # longer ones may not fit into 64 bits
 _ZERO_FIRST = re.compile(r"[+-]?0\d+")
 
 
@@ -41,46 +42,44 @@ def read_target(
         Class numbers (int64) or values (float64), ``(rows,)``; the task; the classes, if any.
 
     Raises:
-        HdnnError: the cells are of several kinds, or of one that is no target.
+        HdnnError: the cells are of several types, or of one that is no target.
     """
     task = "classification" if classes is not None else task
     values = _values(raw, name, task)
     if (task or guess_task(values)) == "regression":
         return values.astype(np.float64), "regression", None
-    known = tuple(np.unique(values).tolist() if classes is None else classes)
-    if len(known) < 2:
+    labels = tuple(np.unique(values).tolist() if classes is None else classes)
+    if len(labels) < 2:
         raise HdnnError(
-            f"every row has the label {short(known[0])} in {short(name)}, and a classifier needs "
+            f"every row has the label {shown(labels[0])} in {shown(name)}, and a classifier needs "
             "two classes or more; choose another target or add rows of other classes"
         )
-    if classes is None and len(known) == len(values) > MOST_CLASSES:
+    if classes is None and len(labels) == len(values) > MOST_CLASSES:
         raise HdnnError(
-            f"every row has a label of its own in {short(name)}, such as {short(known[0])}: "
+            f"every row has a label of its own in {shown(name)}, such as {shown(labels[0])}: "
             "nothing can be learned from one row of a class; choose another target"
         )
-    return encode(values, known), "classification", known
+    return encode(values, labels), "classification", labels
 
 
 def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
-    """Texts, booleans, integers or floats: one kind for the whole column."""
+    """Texts, booleans, integers or floats: one type for the whole column."""
     cells = raw.frame[name].astype(object).to_numpy()
     kind = pd.api.types.infer_dtype(cells)
     if kind == "string":
         codes, distinct = pd.factorize(cells)
-        if task != "classification":
-            declared = None if task is None else "number"
-            style = infer(name, distinct, declared, raw.has_decimal_comma)
-            if style.kind == "number":
-                # One "12.5x" in a column of prices must not make every price a class of its own.
-                numbers = style.parse(cells, raw.place, TARGET_REMEDY)
-                if task == "regression" or not style.is_plain:
-                    return numbers
+        declared = "number" if task == "regression" else None
+        if task != "classification" and infer(name, distinct, declared).kind == "number":
+            # One "12.5x" in a column of prices must not make every price a class of its own.
+            numbers = ColumnType(name, "number").parse(cells, raw.place, TARGET_REMEDY)
+            if task == "regression":
+                return numbers
         return cells if raw.csv is None else typed(distinct)[codes]
     if kind == "boolean":
         return cells.astype(bool)
     if kind not in ("integer", "floating", "mixed-integer-float", "decimal"):
         raise HdnnError(
-            f"the target {short(name)} holds values of the kind {kind!r}; they must be all texts, "
+            f"the target {shown(name)} holds values of the type {kind!r}; they must be all texts, "
             "all booleans or all numbers"
         )
     if kind == "integer" and max(map(abs, cells)) < 2**63:
@@ -104,16 +103,14 @@ def typed(cells: NDArray[Any]) -> NDArray[Any]:
     texts = np.array([cell.strip() for cell in cells], object)
     if all(text.lower() in WORDS for text in texts):
         return np.array([text.lower() == "true" for text in texts])
-    if all(_INTEGER.fullmatch(text) for text in texts):
-        return texts if any(map(_ZERO_FIRST.fullmatch, texts)) else texts.astype(np.int64)
-    numbers = plain_numbers(texts)
-    if numbers is None or not np.isfinite(numbers).all() or any(map(_ZERO_FIRST.fullmatch, texts)):
+    numbers = to_numbers(texts)
+    if any(map(_ZERO_FIRST.fullmatch, texts)) or not np.isfinite(numbers).all():
         return texts
-    return numbers
+    return texts.astype(np.int64) if all(map(_INTEGER.fullmatch, texts)) else numbers
 
 
 def guess_task(y: NDArray[Any]) -> str:
-    """Classification for texts, booleans, and whole numbers of few different values.
+    """Classification for texts, booleans, and whole numbers with few distinct values.
 
     Few is two, or at most 20 with at least 5 rows a value on average; else it is regression.
 
@@ -135,7 +132,7 @@ def guess_task(y: NDArray[Any]) -> str:
 
 
 def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
-    """Labels to class numbers: position in ``classes``, ``(rows,)``.
+    """Labels to class numbers: positions in ``classes``.
 
     A label that is written like a class but of another type counts as that class ("1" for 1):
     types read from a text file depend on what else is in the file.
@@ -154,17 +151,17 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     array([1, 0, 1])
     """
     if len(set(classes)) < len(classes):
-        raise HdnnError(f"classes must differ from each other, got {short(list(classes))}")
-    numbers = {str(label): k for k, label in enumerate(classes)}
-    numbers |= {label: k for k, label in enumerate(classes)}  # type: ignore[misc]
+        raise HdnnError(f"classes must differ from each other, got {shown(list(classes))}")
+    # First by text, then by value, which wins where two classes are written alike: 1 and "1".
+    numbers: dict[Any, int] = {str(label): k for k, label in enumerate(classes)}
+    numbers |= {label: k for k, label in enumerate(classes)}
     values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    found = np.array([numbers.get(v, numbers.get(str(v), -1)) for v in values], np.int64)
-    if len(unknown := np.flatnonzero(found < 0)):
+    codes = np.array([numbers.get(v, numbers.get(str(v), -1)) for v in values], np.int64)
+    if len(unknown := np.flatnonzero(codes < 0)):
         row = int(unknown[0])
-        missing = is_missing(np.array([values[row]], object))[0]
-        what = "a missing label" if missing else f"unknown label {short(values[row])}"
-        known = listed([short(each) for each in classes], MOST_CLASSES)
+        known = listed([shown(label) for label in classes], MOST_CLASSES)
         raise HdnnError(
-            f"{what} in row {row + 1}: known are {known}; correct it, or leave out the row"
+            f"unknown label {shown(values[row])} in row {row + 1}: known are {known}; correct it, "
+            "or leave out the row"
         )
-    return found
+    return codes

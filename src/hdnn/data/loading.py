@@ -6,11 +6,11 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from hdnn.config import DataConfig
 from hdnn.data import images
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
@@ -18,9 +18,6 @@ from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import HdnnError, optional, unknown_name
-
-if TYPE_CHECKING:  # settings are checked against the catalogs of this package
-    from hdnn.config import DataConfig
 
 BUNDLED: dict[str, str] = {
     "iris": "load_iris",
@@ -100,14 +97,10 @@ def load(config: DataConfig) -> Dataset:
 def _existing(config: DataConfig) -> Path:
     if os.path.exists(os.path.expanduser(config.source)):  # unlike Path, for any text
         return Path(config.source).expanduser().resolve()
-    if config.digest is not None:
-        raise HdnnError(
-            f"there is no such file or folder: {config.source[:200]}, the data of this run; "
-            "if they moved, correct the source in its config.toml"
-        )
-    source = config.source[:200]
-    if os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
-        raise HdnnError(f"there is no such file or folder: {source}; check the path")
+    source, moved = config.source[:200], config.digest is not None
+    if moved or os.path.splitext(source)[1] or os.path.dirname(source):  # meant as a file
+        remedy = "correct the source in the config.toml of the run" if moved else "check it"
+        raise HdnnError(f"there is no such file or folder: {source}; {remedy}")
     known = dict.fromkeys((*PROBLEMS, *BUNDLED, *images.IMAGE_SETS))
     raise unknown_name("data set (and there is no such file)", source, known)
 
@@ -119,9 +112,9 @@ def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
     if config.test > 0:
         labels = y if table.task == "classification" else None
         train, test = holdout(len(table), config.test, config.seed, labels)
-    # What is chosen from the data is chosen from the training rows only.
-    seen = {name: values[train.numpy()] for name, values in table.columns.items()}
-    encoder = ColumnEncoder.fit(seen, table.types, keep=(*config.categorical, *config.numeric))
+    # Fitted to the training rows only: the test rows must not decide how they are encoded.
+    rows = {name: values[train.numpy()] for name, values in table.columns.items()}
+    encoder = ColumnEncoder.fit(rows, table.types, keep=(*config.categorical, *config.numeric))
     X = torch.from_numpy(encoder.transform(table.columns))
     return Dataset(
         X[train],

@@ -161,7 +161,7 @@ def _example(column: EncodedColumn, numbers: Any) -> Any:
         seconds = 86_400 * (np.nan_to_num(numbers) + column.origin)
         dates = seconds.astype(np.int64).astype("M8[s]")
         return np.where(np.isnan(numbers), np.datetime64("NaT"), dates)
-    return numbers + column.origin
+    return numbers
 
 
 def _feed(column: EncodedColumn, values: Any) -> Any:

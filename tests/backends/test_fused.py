@@ -47,8 +47,6 @@ def same(function: Callable[[Net], Tensor], *nets: Net, inputs: tuple[Tensor, ..
         close(a, b)
 
 
-# --- strides --------------------------------------------------------------------------------------
-
 VIEWS: dict[str, Callable[[], Tensor]] = {
     "transposed": lambda: torch.randn(4, 40).t(),
     "a slice": lambda: torch.randn(100, 20)[3:83:2, 2:14:3],

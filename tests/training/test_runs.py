@@ -183,7 +183,7 @@ def test_changed_data_raise(tmp_path: Path) -> None:
     fails(2, ("train", "--resume", run.folder), "has changed", "table.csv")
     fails(2, words, "another config")
     table.unlink()
-    fails(2, ("train", "--resume", run.folder), "table.csv", "correct the source in the config.toml")
+    fails(2, ("train", "--resume", run.folder), "table.csv", "correct the source in the config")
 
 
 def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:

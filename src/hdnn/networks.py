@@ -63,9 +63,6 @@ class HamiltonianNetwork(nn.Module):
 
     steps: Tensor | None
 
-    # torch.jit.trace reads every property; these raise where a field has no such thing.
-    __jit_unused_properties__ = ("J", "K", "b", "parameters_per_layer")
-
     def __init__(
         self,
         field: Field,

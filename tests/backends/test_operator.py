@@ -1,8 +1,7 @@
-"""torch.compile keeps the kernels as one operator; torch.export and torch.jit.trace see layers."""
+"""torch.compile keeps the kernels as one operator; torch.export sees layers."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +110,7 @@ def test_the_operators_keep_their_promises() -> None:
     torch.library.opcheck(operator._backward, (torch.randn(5, 4), *detached), test_utils=tests)
 
 
-# --- torch.export, torch.jit.trace ----------------------------------------------------------------
+# --- torch.export ----------------------------------------------------------------
 
 EXPLICIT = [(*pair, "features") for pair in EACH if pair[1] != "ImplicitMidpoint"]
 EXPLICIT += [("MS1", "own", layout) for layout in LAYOUTS]
@@ -126,14 +125,3 @@ def test_torch_export_takes_any_batch(name: str, scheme: str, layout: str) -> No
     for samples in (2, 300):
         y = torch.randn(samples, *sample)
         torch.testing.assert_close(exported.module()(y), twin(net, "reference")(y))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_jit_trace_takes_any_batch(layout: str) -> None:
-    options, sample = LAYOUTS[layout]
-    net = build("MS1", **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that torch.jit is old, and that Python values are fixed
-        traced = torch.jit.trace(net, torch.randn(3, *sample))
-    y = torch.randn(50, *sample)
-    torch.testing.assert_close(traced(y), net(y))

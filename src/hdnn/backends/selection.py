@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from hdnn.errors import IncompatibleError
 from hdnn.fields.activations import ACTIVATIONS
@@ -83,8 +82,6 @@ def _obstacle_of_state(x: Tensor) -> str | None:
         return f"it runs on the CPU, and the state is on {x.device}"
     if x.dtype not in (torch.float32, torch.float64):
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
-    if is_tracing():
-        return "torch.jit.trace records only plain torch"
     return "there is nothing to compute" if x.numel() == 0 else None
 
 

@@ -45,9 +45,6 @@ class Field(nn.Module, ABC):
     separable: bool = False
     couples_pixels: bool = False
 
-    # torch.jit.trace reads every property; this one raises where there is no J.
-    __jit_unused_properties__ = ("J",)
-
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of its numbers, or None where it has none of its own."""

@@ -61,7 +61,6 @@ class Layout:
         least = len(self.lead) + (2 if self.channels else 1)
         place = self.axis if self.channels else -1
         fits = y.ndim >= least and y.shape[place] == self.width
-        # "and", not "&=": under torch.jit.trace sizes are tensors, for which that is no operation.
         fits = fits and (self.spatial is None or y.ndim == least + self.spatial)
         if not fits or (self.ensemble is not None and y.shape[0] not in (1, self.ensemble)):
             spatial = "*spatial" if self.spatial is None else "height, width"

@@ -107,7 +107,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     S, h = values.S, values.h
     learned = (S is not None and S.requires_grad) or (type(h) is Tensor and h.requires_grad)
     # All that `_choose` looks at, but for the form, which is the program's.
-    key = requested, type(x), x.dtype, x.is_cpu, x.numel() == 0, learned, is_tracing()
+    key = requested, type(x), x.dtype, x.is_cpu, x.numel() == 0, learned
     choice: BackendChoice | None = program.choices.get(key)
     if choice is None:
         choice = program.choices[key] = _choose(program, values, x, requested)

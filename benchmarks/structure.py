@@ -2,7 +2,7 @@
 
     python benchmarks/structure.py                        # what is missing of all parts: hours
     python benchmarks/structure.py random                 # one part
-    python benchmarks/structure.py --figures              # figures and tables of the page
+    python benchmarks/structure.py --figures              # figures and tables of the pages
 
 Records go to results/structure, one file a part, one JSON object a line; what is there is not
 computed again, so that a killed run continues. One thread.
@@ -373,7 +373,7 @@ PARTS: dict[str, tuple[list[Record], Callable[..., Record]]] = {
 
 
 def main() -> None:
-    """Compute what is missing, or draw the figures and fill the page."""
+    """Compute what is missing, or draw the figures and fill the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--figures", action="store_true")

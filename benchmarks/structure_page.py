@@ -1,6 +1,6 @@
-"""The tables and figures of docs/why-not-a-resnet.md from results/structure.
+"""The tables and figures of docs/why-not-a-resnet.md and results/structure/README.md.
 
-Run by ``python benchmarks/structure.py --figures``. Tables stand between marks on the page.
+Run by ``python benchmarks/structure.py --figures``. Tables stand between marks on the pages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pages import fill, markdown
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL, SMALL
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "why-not-a-resnet.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = (DOCS / "why-not-a-resnet.md", ROOT / "results" / "structure" / "README.md")
 ORDER = ["ResNet", "H1", "H2", "MS1", "MS2", "MS3", "HS"]
 """The networks with a step; FCNN stands beside them where it can."""
 GUARANTEES = {
@@ -313,7 +314,7 @@ def norms() -> Any:
     return figure
 
 
-# --- the page -------------------------------------------------------------------------------------
+# --- the pages ------------------------------------------------------------------------------------
 
 TABLES: dict[str, Callable[[], str]] = {
     "guarantees": guarantees_table,
@@ -326,12 +327,13 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    """The page with every table written between its marks."""
+    """A page with each of its tables written between its marks."""
     return fill(text, {name: table() for name, table in TABLES.items()})
 
 
 def write() -> None:
-    """Fill the tables of the page and draw the figures."""
-    PAGE.write_text(filled(PAGE.read_text()))
+    """Fill the tables of the pages and draw the figures."""
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
     save_figure(over_time(), DOCS / "figures" / "structure-T.svg")
     save_figure(norms(), DOCS / "figures" / "structure-norms.svg")

@@ -115,7 +115,9 @@ def _adapt(app, page, source):
     """
     source[0] = re.sub(r"(^```python\n>>>.*?)\n+```$", r"\1\n```", source[0], flags=re.M | re.S)
     source[0] = re.sub(
-        r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?\)", r"](results/\1.md)", source[0]
+        r"\]\(\.\./results/(\w+)(?:/README\.md|/figure2\.md)?(#[\w-]+)?\)",
+        lambda m: f"](results/{m[1]}.md{m[2] or ''})",
+        source[0],
     )
 
 

@@ -1,4 +1,4 @@
-"""The page "Why not a ResNet?" says what its records say, and its theorem holds."""
+"""The pages of "Why not a ResNet?" say what the records say, and the theorem holds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ CASES = {"H1": False, "H2": False, "MS2": False, "MS1": True, "MS3": True, "HS":
 """Networks whose layers have a determinant of at least 1; of exactly 1, where True."""
 
 
-def test_tables_of_the_page_come_from_the_records() -> None:
-    text = structure_page.PAGE.read_text()
-    assert all(f"<!-- {key} -->" in text for key in structure_page.TABLES)
-    assert structure_page.filled(text) == text
+def test_tables_of_the_pages_come_from_the_records() -> None:
+    texts = [page.read_text() for page in structure_page.PAGES]
+    counts = {key: sum(f"<!-- {key} -->" in t for t in texts) for key in structure_page.TABLES}
+    assert counts == dict.fromkeys(structure_page.TABLES, 1)
+    assert [structure_page.filled(text) for text in texts] == texts
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -322,7 +322,7 @@ def fit_table(
             with torch.no_grad():
                 clf.model_.network.field.weights.beta.zero_()
                 clf.model_.head.weight.zero_()
-            clf.set_params(max_iter=50, learning_rate=settings.get("learning_rate"))
+            clf.set_params(max_iter=None, learning_rate=settings.get("learning_rate"))
         return float(clf.fit(X, y).score(X_test, y_test))
     except HdnnError:
         return 0.0

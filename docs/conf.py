@@ -80,9 +80,10 @@ copybutton_prompt_is_regexp = True
 
 
 def _as_rst(app, what, name, obj, options, lines):
-    """Show indented equations as they stand, and |x| as a norm, not as a substitution."""
-    written, literal = [], False
+    """Show equations and examples as they stand, |x| as a norm, and ``classes_`` as a name."""
+    written, literal, example = [], False, False
     for line in lines:
+        line = re.sub(r"^( +\w+)_:", r"\1\\_:", line)  # an attribute, not a link
         indented = line.startswith("    ")
         begins = (
             indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
@@ -90,7 +91,8 @@ def _as_rst(app, what, name, obj, options, lines):
         if begins:
             written += [".. code-block:: text", ""]
         literal = begins or (literal and (indented or not line))
-        plain = literal or line.lstrip().startswith((">>>", "..."))
+        example = bool(line.strip()) and (example or line.lstrip().startswith(">>>"))
+        plain = literal or example
         written.append(line if plain else line.replace("|", r"\|"))
     lines[:] = written
 

@@ -79,6 +79,7 @@ def test_weights_states_and_data_that_are_not_finite() -> None:
     assert limit is not None
     assert broken.T_range is not None  # from the layers whose weights are finite
     assert 0 < broken.T_range[1] < 10 * limit[1]
+    assert "weights of layer 2" in advise(net, torch.full_like(y, torch.nan)).remedy
     y[3] = torch.nan
     assert "1 of 5 samples are not finite" in advise(build("H1"), y).remedy
     overflow = advise(build("H1", layers=80, step=1e5, activation="relu"), torch.randn(5, 4))

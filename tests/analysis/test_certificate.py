@@ -44,6 +44,15 @@ def test_float32_is_examined_in_float64_and_left_alone() -> None:
     assert next(net.parameters()).requires_grad
 
 
+def test_states_that_overflow_in_float32_are_not_finite() -> None:
+    net = build("H1", layers=64, T=300.0, activation="relu", dtype=torch.float32)
+    y = torch.randn(6, 4, dtype=torch.float32)
+    assert torch.isfinite(net.double()(y.double())).all()
+    (finite,) = certify(net.float(), y).checks
+    assert finite.name == "finite"
+    assert finite.holds is False
+
+
 def test_pixels_are_samples() -> None:
     net, images = build("H2", T=0.3), build("H2", channels=4, T=0.3)
     images.load_state_dict(net.state_dict())
@@ -98,6 +107,7 @@ def test_networks_and_states_that_cannot_be_examined_raise(examine: Any) -> None
         (build("H1"), torch.randn(0, 4), "nothing"),
         (build("H1"), torch.randn(3, 5), "shape"),
         (build("H1", channels=4, kernel=3), torch.randn(2, 4, 5, 5), "convolution"),
+        (torch.nn.Sequential(build("H1")), torch.randn(3, 4), "of a model, pass its block"),
     ):
         with pytest.raises(HdnnError, match=words):
             examine(net, y)

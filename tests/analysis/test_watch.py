@@ -146,6 +146,12 @@ def test_layers_that_cannot_be_watched_raise() -> None:
         watch(nn.Sequential(Calls(Tensor.t)))(x)
 
 
+def test_a_model_that_has_diverged_has_norms_of_nan() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    nn.init.constant_(model[1].weight, torch.nan)
+    assert watch(model)(torch.randn(4, 3)).maximum.isnan().tolist() == [True, True, False]
+
+
 # --- during a training ----------------------------------------------------------------------------
 
 

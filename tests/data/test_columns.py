@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hdnn.data import read_table
+from hdnn.data import ColumnEncoder, read_table
 from hdnn.data.columns import infer, to_numbers
 from hdnn.errors import HdnnError
 
@@ -42,6 +42,8 @@ def test_numbers() -> None:
         (["2021-01-01", "2021-01-02", "2021-01-03", "2021-01-04", "soon"], "date"),
         (["2021-01-01", "soon"], "category"),
         (["1999", "2000", "x"], "category"),
+        (["08001", "12345"], "category"),
+        (["0", "0.5", "-03"], "number"),
     ],
 )
 def test_inferred_types(cells: list[str | None], kind: str) -> None:
@@ -90,3 +92,14 @@ def test_declared_types(write: Write) -> None:
     assert table.columns["c"].tolist() == ["3", "1", "3"]
     assert table.columns["v"].tolist() == ["1", "2.5", "3"]
     assert table.columns["d"].tolist() == ["2021-01-01T00:00:00", None, "2021-01-02T00:00:00"]
+
+
+def test_numbers_in_a_column_of_categories_raise() -> None:
+    """pandas reads 08001 as 8001, which no row of the training data had."""
+    frame = pd.DataFrame({"zip": ["08001", "12345"] * 3, "size": ["S", "L"] * 3})
+    table = read_table(frame)
+    encoder = ColumnEncoder.fit(table.columns, table.types)
+    assert encoder.read_frame(frame)["zip"].tolist() == frame["zip"].tolist()
+    for column in ("zip", "size"):
+        with pytest.raises(HdnnError, match=f"{column}' holds numbers, but texts such as"):
+            encoder.read_frame(frame.assign(**{column: 8001}))

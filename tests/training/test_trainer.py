@@ -376,7 +376,7 @@ def test_divergence_keeps_the_last_good_state(loop: str) -> None:
 
 @every_loop
 def test_divergence_names_the_remedy(loop: str) -> None:
-    with pytest.raises(DivergenceError, match=r"smaller T .* rate \(now 1e\+200\), or clip=1.0"):
+    with pytest.raises(DivergenceError, match=r"use T <= .*rate \(now 1e\+200\)"):
         fit(make(), config(loop, learning_rate=1e200))
     data = moons()
     data.X[3, 0] = torch.nan
@@ -391,7 +391,7 @@ def test_exploding_loss_raises_with_the_advice(loop: str) -> None:
     trainer = Trainer(model, config(loop, epochs=20))
     with pytest.raises(DivergenceError, match=r"exploded to .*guessing has 0.693") as caught:
         trainer.fit(moons())
-    assert "T <= " in str(caught.value).split("Before this epoch: ")[1]
+    assert "use T <= " in str(caught.value)
 
 
 def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,14 +223,14 @@ def _diagnose(
     values = net.values()
     weights = [v for v in (values.theta, values.beta) if v is not None]
     bad_weights = [j for w in weights for j in (~w.isfinite().all(-1)).nonzero()[:, 0].tolist()]
+    if bad_weights:  # first, since then the layers before the network have NaN weights, too
+        first = min(bad_weights)
+        what = f"the weights of layer {first} are not finite: the training has diverged"
+        return first, f"{what}; build the model again, and advise on it before the first step"
     if not bool(finite[0].all()):
         count = f"{int((~finite[0]).sum())} of {finite.shape[1]} samples are not finite"
         where = "before the first layer: fill in or drop missing values of the data"
         return 0, f"{count} {where}, and look for NaN in the weights before the network"
-    if bad_weights:
-        first = min(bad_weights)
-        what = f"the weights of layer {first} are not finite: the training has diverged"
-        return first, f"{what}; restore earlier weights, and use a smaller learning rate or T"
     if not bool(finite.all()):
         first = int((~finite.all(1)).nonzero()[0]) - 1
         return first, f"layer {first} breaks first: its state is not finite"

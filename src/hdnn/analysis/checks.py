@@ -156,7 +156,7 @@ def worst_place(badness: Tensor) -> dict[str, Any]:
 )
 def finite(context: Context) -> Measured:
     """The largest number of samples in a layer whose state is not finite."""
-    bad = (~torch.isfinite(context.states)).any(-1).sum(1)
+    bad = (~context.own_states_finite).any(-1).sum(1)
     return Measured(float(bad.max()), 0.0, {"layer": int(bad.nonzero()[0])} if bad.any() else {})
 
 

@@ -47,6 +47,8 @@ class Context:
         conservative: the field, if it is (J(t) skew) dH/dy: no J(y, t), no dissipation R.
         inverse: whether J K' = I, as in MS1 and MS2.
         stepped: whether the network discretizes an ODE.
+        own_states_finite: ``(layers + 1, samples, n)``, which numbers are finite in the dtype of
+            the network.
         h: ``(layers,)``, the steps.
     """
 
@@ -58,6 +60,10 @@ class Context:
         self.field = field = self.net.field
         self.n, self.layers = field.layout.width, net.layers
         self.y = y.detach().to(torch.float64)
+        # float64 may hold what overflows in the network's own dtype.
+        with torch.no_grad():
+            own = torch.stack([field.layout.flatten(s)[0] for s in net.trajectory(y)])
+        self.own_states_finite = torch.isfinite(own)
         if not field.layout.channels:
             self.y = self.y.reshape(-1, self.n)
         self.hamiltonian = field if isinstance(field, InterconnectedField) else None

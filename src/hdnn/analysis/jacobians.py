@@ -188,6 +188,12 @@ def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
 
 def _check(net: HamiltonianNetwork, y: Tensor) -> None:
     """An error where states do not fit, or the Jacobian of a sample couples all pixels."""
+    if not isinstance(net, HamiltonianNetwork):
+        raise HdnnError(
+            f"this takes a Hamiltonian network and the states that enter it, got a "
+            f"{type(net).__name__}; of a model, pass its block: model[1], model[0](x), or "
+            "model.network, model.preprocess(X)"
+        )
     net.check_state(y)
     if net.kernel > 1:
         raise HdnnError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -55,6 +55,8 @@ PREDICTION_REMEDY = (
 
 # Digits and at least one more of what dates consist of: pandas would read 1999 as a date, too.
 _DATE = re.compile(r"(?=.*\d.*\d)[\w .,/:+-]{6,40}")
+# 08001 is a code, of which a number would lose the zero.
+_CODE = re.compile(r"\s*0\d+\s*")
 _DATES = ("datetime64", "datetime", "date")
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
 """What `pandas.api.types.infer_dtype` calls dates and numbers."""
@@ -229,6 +231,8 @@ def infer(name: str, values: Values, declared: str | None = None) -> ColumnType:
         return ColumnType(name, declared)
     if values.dtype.kind != "O":
         return ColumnType(name, "date" if values.dtype.kind == "M" else "number")
+    if _has_codes(pd.unique(values)):
+        return ColumnType(name, "category")
     if np.isfinite(to_numbers(values)).all():
         return ColumnType(name, "number")
     distinct = [text for text in pd.unique(as_texts(values)) if text is not None]
@@ -239,6 +243,11 @@ def infer(name: str, values: Values, declared: str | None = None) -> ColumnType:
     if format := _date_format(distinct):
         return ColumnType(name, "date", format)
     return ColumnType(name, "number" if len(distinct) > MOST_CODES and share > 0.5 else "category")
+
+
+def _has_codes(distinct: Iterable[Any]) -> bool:
+    """Whether some are digits after a zero, as postcodes are."""
+    return any(isinstance(text, str) and _CODE.fullmatch(text) for text in distinct)
 
 
 def _date_format(distinct: Sequence[str]) -> str | None:
@@ -269,6 +278,14 @@ def read_column(
     """
     values = as_values(name, column, place)
     if isinstance(declared, ColumnType):
+        levels = getattr(declared, "levels", ())
+        numbers = values.dtype.kind == "f" and not np.isnan(values).all()
+        # pandas reads 08001 as 8001, which no row of the training data had.
+        if levels and numbers and (_has_codes(levels) or not {*levels} & {*as_texts(values)}):
+            raise HdnnError(
+                f"column {shown(name)} holds numbers, but texts such as {shown(levels[0])} in the "
+                "training data; read it as text, as by pandas.read_csv(dtype=str)"
+            )
         return declared, declared.parse(values, place, PREDICTION_REMEDY)
     if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
         declared = "category"

@@ -148,7 +148,11 @@ def column_interface(interface: Interface, columns: list[dict[str, Any]]) -> Int
         example=example,
         feeds=feeds,
         features=ColumnFeatures(encoder, example.dtype),
-        facts={"columns": list(feeds), "kinds": [column.kind for column in encoder.columns]},
+        facts={
+            "columns": list(feeds),
+            "kinds": [column.kind for column in encoder.columns],
+            "formats": [column.format for column in encoder.columns],  # of dates
+        },
     )
 
 

@@ -60,15 +60,17 @@ def check_divergence(
     else:
         return
     rate = config.learning_rate_at(number)
-    remedy = f"use a smaller T or step, a smaller learning rate (now {rate:.3g}), or clip=1.0"
     if not bool(torch.isfinite(states).all()):
-        remedy = "the inputs are not finite; correct the data"
-    else:
-        good = copy.deepcopy(model).cpu()  # as the data are
-        good.load_state_dict(before["model"])
-        if advice := step_advice(good, states):
-            remedy += f". Before this epoch: {advice}"
-    raise DivergenceError(f"{what} in epoch {number + 1}: {remedy}")
+        raise DivergenceError(f"{what} in epoch {number + 1}: the inputs are not finite")
+    good = copy.deepcopy(model).cpu()  # as the data are
+    good.load_state_dict(before["model"])
+    advice = step_advice(good, states) or "use a smaller T or step"
+    # Before the first step neither learning rate nor clipping can be to blame.
+    with torch.no_grad():
+        overflows = not bool(torch.isfinite(good.logits(states[:ADVISED])).all())
+    if not overflows:
+        advice += f"; or a smaller learning rate (now {rate:.3g}), or clip the gradients"
+    raise DivergenceError(f"{what} in epoch {number + 1}: {advice}")
 
 
 @torch.no_grad()

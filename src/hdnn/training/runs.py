@@ -214,9 +214,14 @@ class Run:
         """The trained model.
 
         Raises:
-            HdnnError: the run is not finished.
+            HdnnError: the run is not finished, or diverged.
         """
         if not self.finished:
+            if self.failure is not None:
+                raise HdnnError(
+                    f"{self.folder} diverged ({self.failure}); train again with other settings, "
+                    f"--out {self.folder} --overwrite"
+                )
             raise HdnnError(
                 f"{self.folder} is not finished; continue it: hdnn train --resume {self.folder}"
             )

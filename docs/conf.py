@@ -80,9 +80,10 @@ copybutton_prompt_is_regexp = True
 
 
 def _as_rst(app, what, name, obj, options, lines):
-    """Show indented equations as they stand, and |x| as a norm, not as a substitution."""
-    written, literal = [], False
+    """Show indented equations as they stand, |x| as a norm and name_ as a name, not as markup."""
+    written, literal, example = [], False, False
     for line in lines:
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         indented = line.startswith("    ")
         begins = (
             indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
@@ -90,8 +91,12 @@ def _as_rst(app, what, name, obj, options, lines):
         if begins:
             written += [".. code-block:: text", ""]
         literal = begins or (literal and (indented or not line))
-        plain = literal or line.lstrip().startswith((">>>", "..."))
-        written.append(line if plain else line.replace("|", r"\|"))
+        if not literal and not example:
+            line = re.sub(r"^(    \w+)_:", r"\1\_:", line.replace("|", r"\|"))
+        written.append(line)
+    # Napoleon takes what stands before a colon for the type; after an empty escape it does not.
+    if what in ("attribute", "data", "property") and lines and ":" in lines[0]:
+        written.insert(0, "\\ ")
     lines[:] = written
 
 

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
+import typing
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -107,9 +109,21 @@ def _settings(app, what, name, obj, options, lines):
     lines += [
         "",
         "Args:",
-        *(f"    {k}: {s.description}" for k, s in obj.__pydantic_fields__.items()),
+        *(
+            f"    {k} ({_type(s.annotation)}): {s.description}"
+            for k, s in obj.__pydantic_fields__.items()
+        ),
         "",
     ]
+
+
+def _type(annotation):
+    """The name of a type without its range: int, float | None."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return " | ".join(map(_type, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
+    return "None" if annotation is types.NoneType else annotation.__name__
 
 
 def _adapt(app, page, source):

@@ -81,6 +81,10 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 
+NO_TYPE = "\\ "
+"""Shows nothing; without it, Napoleon takes the text before a colon for a type."""
+
+
 def _as_rst(app, what, name, obj, options, lines):
     """Show indented equations as they stand, |x| as a norm and name_ as a name, not as markup."""
     written, literal, example = [], False, False
@@ -95,10 +99,11 @@ def _as_rst(app, what, name, obj, options, lines):
         literal = begins or (literal and (indented or not line))
         if not literal and not example:
             line = re.sub(r"^(    \w+)_:", r"\1\_:", line.replace("|", r"\|"))
+        if ":" in line and written[-1:] in (["Returns:"], ["Yields:"]):
+            written.append(f"    {NO_TYPE}")
         written.append(line)
-    # Napoleon takes what stands before a colon for the type; after an empty escape it does not.
     if what in ("attribute", "data", "property") and lines and ":" in lines[0]:
-        written.insert(0, "\\ ")
+        written.insert(0, NO_TYPE)
     lines[:] = written
 
 

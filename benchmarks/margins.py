@@ -1,6 +1,6 @@
 """How far samples are from the decision boundary: the robustness claim of section 4.1.
 
-    python benchmarks/margins.py        # prints the table of docs/gradients.md
+    python benchmarks/margins.py        # the table behind docs/gradients.md
 
 For the data and depths of Figure 1 and all networks of Table 1 (protocol tuned). The margin of a
 sample is the length of the smallest perturbation that changes its class: along rays from the sample

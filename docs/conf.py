@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import types
+import typing
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -79,11 +81,15 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 
+NO_TYPE = "\\ "
+"""Shows nothing; without it, Napoleon takes the text before a colon for a type."""
+
+
 def _as_rst(app, what, name, obj, options, lines):
-    """Show equations and examples as they stand, |x| as a norm, and ``classes_`` as a name."""
+    """Show indented equations as they stand, |x| as a norm and name_ as a name, not as markup."""
     written, literal, example = [], False, False
     for line in lines:
-        line = re.sub(r"^( +\w+)_:", r"\1\\_:", line)  # an attribute, not a link
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         indented = line.startswith("    ")
         begins = (
             indented and len(written) > 1 and not written[-1] and written[-2][:1] not in ("", " ")
@@ -91,9 +97,13 @@ def _as_rst(app, what, name, obj, options, lines):
         if begins:
             written += [".. code-block:: text", ""]
         literal = begins or (literal and (indented or not line))
-        example = bool(line.strip()) and (example or line.lstrip().startswith(">>>"))
-        plain = literal or example
-        written.append(line if plain else line.replace("|", r"\|"))
+        if not literal and not example:
+            line = re.sub(r"^(    \w+)_:", r"\1\_:", line.replace("|", r"\|"))
+        if ":" in line and written[-1:] in (["Returns:"], ["Yields:"]):
+            written.append(f"    {NO_TYPE}")
+        written.append(line)
+    if what in ("attribute", "data", "property") and lines and ":" in lines[0]:
+        written.insert(0, NO_TYPE)
     lines[:] = written
 
 
@@ -104,9 +114,21 @@ def _settings(app, what, name, obj, options, lines):
     lines += [
         "",
         "Args:",
-        *(f"    {k}: {s.description}" for k, s in obj.__pydantic_fields__.items()),
+        *(
+            f"    {k} ({_type(s.annotation)}): {s.description}"
+            for k, s in obj.__pydantic_fields__.items()
+        ),
         "",
     ]
+
+
+def _type(annotation):
+    """The name of a type without its range: int, float | None."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return " | ".join(map(_type, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(typing.get_args(annotation)[0])
+    return "None" if annotation is types.NoneType else annotation.__name__
 
 
 def _adapt(app, page, source):

@@ -107,7 +107,8 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
 PREFACE = f"""# Public tables
 
 Made by `python benchmarks/tables.py` from `records.jsonl`, one fit a line: {FOLDS}-fold
-cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{versions}}.
+cross-validation with {{seeds}} seeds (of folds and model), {{folds}} fits of each table by all
+models with their defaults: {{versions}}.
 
 - One thread for all models. The time is the processor time of `fit`, encoding included.
 - Peers get imputed, standardized and one-hot columns.
@@ -119,9 +120,9 @@ cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{ve
 - Log loss is `sklearn.metrics.log_loss`: a probability of exactly 0 for the true class, which
   forests give, costs 36. One such row in a hundred adds 0.36.
 
-Settings are chosen by other tables (docs/tables.md tells how, and of one choice that was made
-with some knowledge of these):
-{", ".join(TUNING)}."""
+The defaults of HDNN were chosen on {len(TUNING)} other tables (`TUNING` in
+`benchmarks/tabular/sources.py`); docs/tables.md tells how, and of one choice that was made with
+some knowledge of these."""
 
 
 def full_page(records: Sequence[Record]) -> str:
@@ -131,8 +132,8 @@ def full_page(records: Sequence[Record]) -> str:
     sizes = frame.groupby(["table", "seed", "fold"]).size()
     counts = (sizes == frame["model"].nunique()).groupby("table").sum()
     preface = PREFACE.format(
-        seeds=f"seeds: {frame['seed'].nunique()}",
-        folds=f"folds of a table that all models have: {counts.min()} to {counts.max()}",
+        seeds=frame["seed"].nunique(),
+        folds=" to ".join(map(str, sorted({counts.min(), counts.max()}))),
         versions=", ".join(sorted(set(packages + frame["version"]))),
     )
     return f"{preface}\n\n{render(records, COMPARISON)}\n"

@@ -194,12 +194,12 @@ class HamiltonianNetwork(nn.Module):
 
     @property
     def K(self) -> Tensor:
-        """``([E,] L, n, n)``, of convolutions ``(L, n, n, k, k)``: the assembled weights."""
+        """The assembled weights, ``([E,] L, n, n)``, of convolutions ``(L, n, n, k, k)``."""
         return self._weighted("K").weights.K
 
     @property
     def b(self) -> Tensor:
-        """``([E,] L, n)``: the biases of the layer equations; for MS1 ``(b_{j,1}, b_{j,2})``."""
+        """The biases of the layer equations, ``([E,] L, n)``; for MS1 ``(b_{j,1}, b_{j,2})``."""
         return self._weighted("b").weights.layer_b
 
     @property

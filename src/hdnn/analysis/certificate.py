@@ -96,8 +96,8 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     paper uses silently (K of full column rank, no saturated units) are checked, not assumed.
 
     Args:
-        net: The network to examine, over features, or over channels without convolution. An
-            ensemble is examined network by network.
+        net: The network to examine, over features, or over channels without convolution; of an
+            ensemble, one network (``net.member(e)``).
         y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; of a model,
             ``model.preprocess(X)``. A theorem is checked on these, and holds for all others too;
             premises and expectations may be met on these and not on others.

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields import EnergyField, Fixed, Interconnection, Learned, Weights
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.fields.layout import is_count
 from hdnn.networks import HamiltonianNetwork
 
 __all__ = ["INTERPOLATIONS", "coarsen", "refine"]
@@ -100,7 +101,7 @@ def _changed(module: ModuleT, layers: Depth, interpolation: str, sign: int) -> M
 def _check(net: HamiltonianNetwork, layers: int, sign: int) -> None:
     """Raise HdnnError where the depth of a network cannot be changed to this one."""
     title = net.name or type(net).__name__
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+    if not is_count(layers):
         raise HdnnError(f"layers is a positive integer, got {layers!r:.40}")
     if not net.scheme.uses_step or not net.layers:
         raise HdnnError(

@@ -34,7 +34,7 @@ from hdnn.analysis.jacobians import (
 from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
 from hdnn.backends import reference
 from hdnn.fields import HamiltonianField, Weights
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 from hdnn.program import Program
 from hdnn.schemes import Scheme
 
@@ -168,6 +168,7 @@ def _span(values: Tensor) -> str:
     return f"{float(known.min()):.3g} to {float(known.max()):.3g}" if len(known) else "not finite"
 
 
+@in_own_dtype
 def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     """Growth of gradients layer by layer, and the steps that a network's scheme allows.
 

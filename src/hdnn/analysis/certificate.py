@@ -13,7 +13,7 @@ from torch import Tensor
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -89,6 +89,7 @@ class Certificate:
         return "\n".join([*lines, *chain.from_iterable(map(wrap, notes))])
 
 
+@in_own_dtype
 def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = None) -> Certificate:
     """What the theory says of a network, checked on states: each line with number and consequence.
 

@@ -82,7 +82,7 @@ class Context:
         """Where M J M' = J is promised: in the "network", within every "layer", or nowhere."""
         if self.conservative is None or not self.net.scheme.structure_preserving:
             return None
-        return "network" if self.conservative.interconnection.constant else "layer"
+        return "network" if self.net.structure_preserving else "layer"
 
     @property
     def keeps_volume(self) -> bool:

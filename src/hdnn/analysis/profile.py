@@ -16,10 +16,11 @@ from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 from hdnn.fields.field import InterconnectedField
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 from hdnn.program import times
 
 
+@in_own_dtype
 @torch.no_grad()
 def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | None = None) -> Norms:
     """Norms of d y_N / d y_l and the energy along the depth of a network, in one sweep.

@@ -72,16 +72,7 @@ def backward(numbers: Numbers, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor,
 def jacobians(
     program: Program, values: Values, x: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """d y_N / d y_l and y_l at depths l.
-
-    Args:
-        program, values: what is computed.
-        x: y_0, ``(..., n)`` or ``(B, n, *spatial)``, whose pixels count as samples.
-        depths: l, increasing.
-
-    Returns:
-        ``(depths, [E,] samples, n, n)`` and ``(depths, [E,] samples, n)``.
-    """
+    """d y_N / d y_l and y_l at depths l: what `reference.jacobians` gives."""
     x, _ = program.layout.flatten(x.detach())
     layout, numbers, x = program.layout, Numbers(program, values), x.contiguous()
     E, samples = layout.ensemble or 1, x.shape[layout.axis - 1]

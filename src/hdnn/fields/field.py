@@ -232,8 +232,6 @@ def _dissipation(numbers: Tensor | npt.ArrayLike, n: int) -> Tensor:
     R = as_values(numbers).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
-    if R.is_meta:  # a shape without numbers
-        return R
     tolerance = 1e-6 * max(1.0, float(R.abs().max()))
     symmetric = bool((R - R.mT).abs().max() <= tolerance)  # also False for NaN and infinity
     if not symmetric or float(torch.linalg.eigvalsh(R)[0]) < -tolerance:

@@ -124,8 +124,6 @@ class Weights(nn.Module):
             HdnnError: scale is no number, or an ensemble has another number of members.
         """
         scale = finite_number("scale", scale)
-        if self.theta.is_meta:  # a shape without numbers
-            return
         if self.kernel > 1:
             scale /= math.sqrt(self.layout.width * self.kernel**2)
         parts: list[tuple[Any, torch.Generator | None]]

@@ -51,7 +51,7 @@ def derivatives(net: Net, y: Tensor, weight: Tensor, function: Any = None) -> Re
     Where a function is given, it computes y_N with the parameters of the network.
     """
     y, named = y.detach().clone().requires_grad_(), dict(net.named_parameters())
-    out = (function or net)(y)
+    out = net(y) if function is None else function(y)
     gradients = torch.autograd.grad(out, [y, *named.values()], weight, materialize_grads=True)
     return {"value": out.detach()} | dict(zip(["state", *named], gradients, strict=True))
 

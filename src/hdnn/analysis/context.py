@@ -6,7 +6,6 @@ import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +38,6 @@ class Context:
     Args:
         net: one network, not an ensemble, with at least one layer.
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
-        tolerance: relative tolerance of equations; None: from rounding, see the checks.
 
     Attributes:
         hamiltonian: the field, unless it is a baseline.
@@ -50,9 +48,9 @@ class Context:
         h: ``(layers,)``, the steps.
     """
 
-    def __init__(self, net: HamiltonianNetwork, y: Tensor, tolerance: float | None = None) -> None:
+    def __init__(self, net: HamiltonianNetwork, y: Tensor) -> None:
         check_single_network(net, y)
-        self.dtype, self.tolerance = y.dtype, tolerance
+        self.dtype = y.dtype
         # In float32 rounding hides what the theory says of the weights.
         self.net = copy.deepcopy(net).to(torch.float64).requires_grad_(False)
         self.field = field = self.net.field
@@ -70,10 +68,6 @@ class Context:
         self.conservative = None if self.state_dependent or dissipates else self.hamiltonian
         self.stepped = net.scheme.uses_step
         self.h = torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
-
-    def allowed(self, rounding: Any) -> Any:
-        """The given tolerance, else what rounding allows."""
-        return rounding if self.tolerance is None else self.tolerance
 
     # --- what the network promises ----------------------------------------------------------------
 

@@ -252,7 +252,6 @@ class EnergyField(InterconnectedField):
             module with parameters, which are trained with the network.
         features: the width n of states ``(..., n)``.
         channels: instead of features, the width n of states ``(B, n, *spatial)``.
-        ensemble: the number E of networks side by side, on states ``(E, ..., n)``.
         separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
         dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
         dtype: of J and R; None is torch's default dtype.
@@ -274,12 +273,11 @@ class EnergyField(InterconnectedField):
         *,
         features: int | None = None,
         channels: int | None = None,
-        ensemble: int | None = None,
         separable: bool = False,
         dissipation: Tensor | npt.ArrayLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        layout = layout_of(features, channels, ensemble)
+        layout = layout_of(features, channels)
         super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
         self.layers = self.interconnection.layers
         self.function, self.separable = energy, separable

@@ -138,7 +138,8 @@ class Weights(nn.Module):
             )
         for index, source in parts:
             for parameter in (self.theta, self.beta):
-                # Drawn where the generator lives, so that a GPU starts from the same numbers.
+                # Drawn where the generator lives, so that a GPU starts from the same numbers, and
+                # in one piece, so that a member of an ensemble gets those it would get alone.
                 device = "cpu" if source is None else source.device
                 fresh = torch.empty_like(parameter[index], device=device).contiguous()
                 parameter[index] = fresh.normal_(generator=source).mul_(scale)

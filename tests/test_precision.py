@@ -37,6 +37,7 @@ def test_autocast_leaves_the_precision_of_a_network(name: str, scheme: str) -> N
             with torch.autocast("cpu", torch.bfloat16):
                 out = one(state)
                 path = one.trajectory(state)
+                assert one.explain_backend(state) == one.explain_backend(y)
             assert out.dtype == path.dtype == torch.float32
             assert torch.equal(out, plain["value"])
             gradients = torch.autograd.grad(out, list(one.parameters()), y, materialize_grads=True)

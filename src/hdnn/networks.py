@@ -406,6 +406,7 @@ class HamiltonianNetwork(nn.Module):
             self.check_state(y)
         return values
 
+    @in_own_dtype
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.
 

@@ -198,9 +198,8 @@ class Context:
 
 def ode_program(net: HamiltonianNetwork, substeps: int) -> Program:
     """The ODE of a network: every layer by RK4 in so many substeps, with the same weights."""
-
-    def shortened(step: Flow) -> Flow:
-        return Flow(lambda f, x, h, layout: step.advance(f, x, h / substeps, layout))
-
-    flows = [shortened(step) for step in RK4().lower(net.field) if isinstance(step, Flow)]
-    return replace(net.program, steps=tuple(flows) * substeps)
+    (step,) = RK4().lower(net.field)
+    assert isinstance(step, Flow)
+    advance = step.advance
+    shorter = Flow(lambda f, x, h, layout: advance(f, x, h / substeps, layout))
+    return replace(net.program, steps=(shorter,) * substeps)

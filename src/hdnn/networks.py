@@ -213,7 +213,7 @@ class HamiltonianNetwork(nn.Module):
 
     def _weighted(self, what: str) -> WeightedField:
         if not isinstance(self.field, WeightedField):
-            raise HdnnError(f"{self._title()} has an energy of its own and so no {what}")
+            raise HdnnError(f"{self._title()} has a custom energy, and so no {what}")
         return self.field
 
     def _hamiltonian(self) -> InterconnectedField:
@@ -246,14 +246,13 @@ class HamiltonianNetwork(nn.Module):
             J ``(n, n)``, K ``(m, n)`` and b ``(m,)``.
 
         Raises:
-            HdnnError: a baseline, an energy of one's own, a convolution, an ensemble, or no such
-                layer.
+            HdnnError: a baseline, a custom energy, a convolution, an ensemble, or no such layer.
         """
         field = self._hamiltonian()
         if not isinstance(field, HamiltonianField) or self.kernel > 1 or self.ensemble is not None:
             raise HdnnError(
                 "field_at gives J, K and b as matrices of a single network with weights, not of "
-                "an energy of one's own, a convolution or an ensemble; use net.field, net.K, net.b"
+                "a custom energy, a convolution or an ensemble; use net.field, net.K, net.b"
             )
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
@@ -351,7 +350,7 @@ class HamiltonianNetwork(nn.Module):
         return backends.run(self.program, self._values_for(y), y, self.backend, self.memory)
 
     def vjp(self, y: Tensor, grad_out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradients of <grad_out, y_N> without an autograd graph: for loops of one's own.
+        """The gradients of <grad_out, y_N> without an autograd graph: for custom training loops.
 
         With the fused backend it is one call of a kernel, which computes y_N again on its way.
 

@@ -39,7 +39,7 @@ def hamiltonian(J: Any, structure: Any = "dense", **options: Any) -> Net:
 
 
 class LowRank(LinearMap):
-    """K = U V' of rank r: a map of one's own."""
+    """K = U V' of rank r: a custom map."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(width, width, 2 * width * rank)

@@ -198,7 +198,7 @@ def interconnection(context: Context) -> Measured:
     proved=False,
 )
 def full_rank(context: Context) -> Measured | None:
-    """Smallest singular value of K, relative to the largest; of one's own H that of its Hessian."""
+    """Smallest singular value of K, relative to the largest; of a custom H, of its Hessian."""
     field, allowed = context.hamiltonian, context.n * EPS
     if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
         return None

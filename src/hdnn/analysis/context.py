@@ -41,7 +41,7 @@ class Context:
 
     Attributes:
         hamiltonian: the field, unless it is a baseline.
-        standard: the field, if H = 1' E(K y + b): not a baseline, not an energy of one's own.
+        standard: the field, if H = 1' E(K y + b): not a baseline, not a custom energy.
         conservative: the field, if it is (J(t) skew) dH/dy: no J(y, t), no dissipation R.
         inverse: whether J K' = I, as in MS1 and MS2.
         stepped: whether the network discretizes an ODE.
@@ -142,7 +142,7 @@ class Context:
         if self.standard is not None and self.D is not None:
             K = self.standard.weights.K.unsqueeze(1)
             P = K.mT @ (self.D.unsqueeze(-1) * K)
-        else:  # an energy of one's own
+        else:  # a custom energy
             t, axis = times(self.net.h, self.layers), field.layout.axis
             P = torch.stack(
                 [

@@ -181,7 +181,7 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
 
 
 def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
-    """An error unless there is one network with layers, and states, whose Jacobians are small."""
+    """Raise unless this is a single network, with layers and samples to examine."""
     _check(net, y)
     if net.ensemble is not None:
         raise HdnnError("an ensemble holds several networks; examine them one by one")
@@ -190,7 +190,7 @@ def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
 
 
 def _check(net: HamiltonianNetwork, y: Tensor) -> None:
-    """An error where states do not fit, or the Jacobian of a sample couples all pixels."""
+    """Raise for states that do not fit, and where the Jacobian of a sample couples all pixels."""
     net.check_state(y)
     if net.kernel > 1:
         raise HdnnError(

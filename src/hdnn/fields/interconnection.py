@@ -288,7 +288,7 @@ class InverseTranspose(Interconnection):
 
 
 def inverse_transpose(K: Tensor) -> Tensor:
-    """J_j = (K_j')^{-1} for a stack of skew matrices; an error where one is singular."""
+    """J_j = (K_j')^{-1} for a stack of skew matrices; raises where one is singular."""
     singular = torch.linalg.svdvals(K.detach())
     smallest, largest = singular[..., -1], singular[..., 0]
     bad = smallest <= torch.finfo(K.dtype).eps * K.shape[-1] * largest

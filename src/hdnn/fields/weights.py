@@ -100,7 +100,7 @@ class Weights(nn.Module):
     def pattern(self) -> Pattern:
         """The structure of K, where K is a patterned matrix or convolution."""
         if not isinstance(self.map, Patterned):
-            raise HdnnError(f"{type(self.map).__name__} is a map of its own and has no pattern")
+            raise HdnnError(f"{type(self.map).__name__} is a custom map and has no pattern")
         return self.map.pattern
 
     @property

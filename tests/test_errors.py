@@ -33,6 +33,7 @@ from hdnn.errors import HdnnError, optional, unknown_name
         ({"T": 1.0, "activation": "tahn"}, "did you mean 'tanh'"),
         ({"T": 1.0, "X": torch.eye(2)}, "HS"),
         ({"T": 1.0, "backend": "fussed"}, "fused"),
+        ({"T": 1.0, "scheme": "RK4"}, r"one of hdnn.schemes, such as RK4\(\), got 'RK4'"),
     ],
 )
 def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
@@ -84,6 +85,8 @@ def test_depth_of_field_and_network_agree() -> None:
     free = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     with pytest.raises(HdnnError, match="give layers"):
         hdnn.HamiltonianNetwork(free, T=1.0)
+    with pytest.raises(HdnnError, match="has a custom energy, and so no K"):
+        _ = hdnn.HamiltonianNetwork(free, layers=2, T=1.0).K
 
 
 def test_unknown_names_and_missing_packages() -> None:

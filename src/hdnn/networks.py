@@ -37,7 +37,7 @@ def in_own_dtype(function: FunctionT) -> FunctionT:
         function: takes the network and the state first, and possibly more.
 
     Returns:
-        The same function, to which autocast is off and states have the network's dtype.
+        The same function, with autocast off and the state in the network's dtype.
 
     >>> import hdnn
     >>> net, y = hdnn.network("H1", features=2, layers=3, T=1.0), torch.zeros(2)

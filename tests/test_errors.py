@@ -33,6 +33,7 @@ from hdnn.errors import HdnnError, optional, unknown_name
         ({"T": 1.0, "activation": "tahn"}, "did you mean 'tanh'"),
         ({"T": 1.0, "X": torch.eye(2)}, "HS"),
         ({"T": 1.0, "backend": "fussed"}, "fused"),
+        ({"T": 1.0, "scheme": "RK4"}, r"one of hdnn.schemes, such as RK4\(\), got 'RK4'"),
     ],
 )
 def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:
@@ -59,22 +60,14 @@ def test_arguments_of_one_architecture_only() -> None:
 
 
 @every_name
-def test_states_that_do_not_fit(name: str) -> None:
-    net, images = build(name), build(name, channels=4)
-    together = build(name, ensemble=3)
-    for one, y in (
-        (net, torch.randn(4, 3)),
-        (net, torch.tensor(1.0)),
-        (images, torch.randn(2, 3, 4)),
-        (images, torch.randn(4)),
-        (together, torch.randn(2, 5, 4)),
-    ):
-        for method in (one, one.trajectory):
-            with pytest.raises(HdnnError, match=r"shape|ensemble"):
-                method(y)
-    for y in (torch.randn(2, 4, dtype=torch.float32), torch.ones(2, 4, dtype=torch.int64)):
-        with pytest.raises(HdnnError, match=r"torch\.float64"):
-            net(y)
+def test_states_of_another_shape_or_dtype_raise(name: str) -> None:
+    net = build(name)
+    for method in (net, net.trajectory, net.explain_backend):
+        with pytest.raises(HdnnError, match=r"shape \(\.\.\., 4\), got \(4, 3\)"):
+            method(torch.randn(4, 3))
+        for dtype in (torch.float32, torch.int64):
+            with pytest.raises(HdnnError, match=r"torch\.float64"):
+                method(torch.ones(2, 4, dtype=dtype))
 
 
 def test_field_at_is_for_layers_that_exist() -> None:
@@ -92,6 +85,8 @@ def test_depth_of_field_and_network_agree() -> None:
     free = hdnn.fields.EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     with pytest.raises(HdnnError, match="give layers"):
         hdnn.HamiltonianNetwork(free, T=1.0)
+    with pytest.raises(HdnnError, match="has a custom energy, and so no K"):
+        _ = hdnn.HamiltonianNetwork(free, layers=2, T=1.0).K
 
 
 def test_unknown_names_and_missing_packages() -> None:

@@ -8,6 +8,14 @@ from torch.nn import functional as F
 
 import hdnn
 from catalogue import build, each, every_name
+from hdnn.analysis import (
+    advise,
+    certify,
+    layer_factors,
+    profile,
+    sensitivities,
+    velocity_jacobians,
+)
 from hdnn.data import Dataset
 from hdnn.training import Trainer, TrainingConfig
 from skips import needs_kernels
@@ -29,6 +37,7 @@ def test_autocast_leaves_the_precision_of_a_network(name: str, scheme: str) -> N
             with torch.autocast("cpu", torch.bfloat16):
                 out = one(state)
                 path = one.trajectory(state)
+                assert one.explain_backend(state) == one.explain_backend(y)
             assert out.dtype == path.dtype == torch.float32
             assert torch.equal(out, plain["value"])
             gradients = torch.autograd.grad(out, list(one.parameters()), y, materialize_grads=True)
@@ -37,6 +46,20 @@ def test_autocast_leaves_the_precision_of_a_network(name: str, scheme: str) -> N
     if net.invertible:
         with torch.autocast("cpu", torch.bfloat16):
             assert net.inverse(y).dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_analysis_under_autocast_is_no_less_precise(backend: str) -> None:
+    net = build("MS3", layers=9, dtype=torch.float32, backend=backend)
+    y = torch.randn(6, 4).to(torch.bfloat16).float()
+    for function in (sensitivities, layer_factors, velocity_jacobians):
+        for state in (y, y.to(torch.bfloat16)):
+            with torch.autocast("cpu", torch.bfloat16):
+                low = function(net, state)
+            assert torch.equal(low, function(net, y))
+    plain = certify(net, y), advise(net, y), profile(net, y)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert [*map(str, plain)] == [str(f(net, y)) for f in (certify, advise, profile)]
 
 
 @needs_kernels

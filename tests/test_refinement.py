@@ -11,11 +11,20 @@ import pytest
 import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 import hdnn
 from catalogue import EACH, PAIRS, build, every_pair, skew
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField, Learned, Weights
+from hdnn.fields import (
+    EnergyField,
+    HamiltonianField,
+    Interconnection,
+    Learned,
+    Weights,
+    canonical,
+    signs,
+)
 from hdnn.refinement import INTERPOLATIONS
 from hdnn.schemes import RK4
 
@@ -159,6 +168,30 @@ def test_a_refined_model_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_impossible_depth_raises(change: Any, layers: Any, message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         change(build("H1", layers=4), layers)
+
+
+class Alternating(Interconnection):
+    """J(t) of a class that hdnn does not know."""
+
+    layers = 3
+
+    def matrix(self) -> Tensor:
+        return torch.stack([canonical(4), signs(4), canonical(4)])
+
+
+class Halved(torch.nn.Module):
+    def forward(self, theta: Tensor) -> Tensor:
+        return theta / 2
+
+
+def test_weights_and_J_that_cannot_be_interpolated_raise() -> None:
+    field = HamiltonianField(Alternating(), Weights("dense", features=4, layers=3))
+    with pytest.raises(HdnnError, match="Alternating has layers, which hdnn cannot interpolate"):
+        hdnn.refine(hdnn.HamiltonianNetwork(field, T=1.0), 6)
+    net = build("H1")
+    parametrize.register_parametrization(net.field.weights, "theta", Halved())
+    with pytest.raises(HdnnError, match="the weights are parametrized; remove that"):
+        hdnn.refine(net, 6)
 
 
 def test_refining_what_has_no_ode_raises() -> None:

@@ -133,7 +133,7 @@ def test_unknown_name_raises_with_the_known_ones_and_the_nearest(typed: str, nea
     assert all(name in str(caught.value) for name in ARCHITECTURES)
 
 
-# --- an architecture of one's own -----------------------------------------------------------------
+# --- a custom architecture ------------------------------------------------------------------------
 
 TWISTED = Architecture(
     "Twisted",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,36 @@ from hdnn.program import Program, Values
 from hdnn.schemes import ForwardEuler, Scheme
 
 StepSize = float | Sequence[float] | Tensor
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def in_own_dtype(function: FunctionT) -> FunctionT:
+    """Decorate a function of a network and a state: autocast does not lower its precision.
+
+    Changes of the state add up from layer to layer, and lower precisions lose them.
+
+    Args:
+        function: takes the network and the state first, and possibly more.
+
+    Returns:
+        The same function, with autocast off and the state in the network's dtype.
+
+    >>> import hdnn
+    >>> net, y = hdnn.network("H1", features=2, layers=3, T=1.0), torch.zeros(2)
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     in_own_dtype(lambda net, y: (net.K @ y).dtype)(net, y)
+    torch.float32
+    """
+
+    @functools.wraps(function)
+    def call(net: HamiltonianNetwork, y: Tensor, *args: Any, **kwargs: Any) -> Any:
+        # torch knows no autocast for the device meta, and raises.
+        if y.is_meta or not torch.is_autocast_enabled(y.device.type):
+            return function(net, y, *args, **kwargs)
+        with torch.autocast(y.device.type, enabled=False):
+            return function(net, y.to(net.field.dtype or y.dtype), *args, **kwargs)
+
+    return cast(FunctionT, call)
 
 
 class HamiltonianNetwork(nn.Module):
@@ -120,7 +152,7 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(
                 f"step must have shape {shape} (one for every layer), got {tuple(h.shape)}"
             )
-        if not h.is_meta and not bool(((h > 0) & torch.isfinite(h)).all()):
+        if not bool(((h > 0) & torch.isfinite(h)).all()):
             raise HdnnError(f"steps must be positive and finite, got {reprlib.repr(h.tolist())}")
         h = h.expand(shape).clone()
         if self.learn_steps:
@@ -147,10 +179,7 @@ class HamiltonianNetwork(nn.Module):
         """The final time, the sum of all steps (of the first network of an ensemble)."""
         if self._step is not None:
             return self._step * self.layers
-        h = torch.as_tensor(self.h)
-        if h.is_meta:  # shapes without numbers
-            return float("nan")
-        return float(h.detach().reshape(-1, self.layers)[0].sum())
+        return float(torch.as_tensor(self.h).detach().reshape(-1, self.layers)[0].sum())
 
     @property
     def features(self) -> int | None:
@@ -184,7 +213,7 @@ class HamiltonianNetwork(nn.Module):
 
     def _weighted(self, what: str) -> WeightedField:
         if not isinstance(self.field, WeightedField):
-            raise HdnnError(f"{self._title()} has an energy of its own and so no {what}")
+            raise HdnnError(f"{self._title()} has a custom energy, and so no {what}")
         return self.field
 
     def _hamiltonian(self) -> InterconnectedField:
@@ -217,14 +246,13 @@ class HamiltonianNetwork(nn.Module):
             J ``(n, n)``, K ``(m, n)`` and b ``(m,)``.
 
         Raises:
-            HdnnError: a baseline, an energy of one's own, a convolution, an ensemble, or no such
-                layer.
+            HdnnError: a baseline, a custom energy, a convolution, an ensemble, or no such layer.
         """
         field = self._hamiltonian()
         if not isinstance(field, HamiltonianField) or self.kernel > 1 or self.ensemble is not None:
             raise HdnnError(
                 "field_at gives J, K and b as matrices of a single network with weights, not of "
-                "an energy of one's own, a convolution or an ensemble; use net.field, net.K, net.b"
+                "a custom energy, a convolution or an ensemble; use net.field, net.K, net.b"
             )
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
@@ -306,6 +334,7 @@ class HamiltonianNetwork(nn.Module):
                 f"net.to({y.dtype})"
             )
 
+    @in_own_dtype
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
 
@@ -318,13 +347,10 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
         """
-        if _autocasts(y):
-            with torch.autocast(y.device.type, enabled=False):
-                return self.forward(y.to(self.field.dtype or y.dtype))
         return backends.run(self.program, self._values_for(y), y, self.backend, self.memory)
 
     def vjp(self, y: Tensor, grad_out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradients of <grad_out, y_N> without an autograd graph: for loops of one's own.
+        """The gradients of <grad_out, y_N> without an autograd graph: for custom training loops.
 
         With the fused backend it is one call of a kernel, which computes y_N again on its way.
 
@@ -379,6 +405,7 @@ class HamiltonianNetwork(nn.Module):
             self.check_state(y)
         return values
 
+    @in_own_dtype
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.
 
@@ -394,6 +421,7 @@ class HamiltonianNetwork(nn.Module):
         self.check_state(y)
         return backends.choose(self.program, self.values(), y, self.backend)
 
+    @in_own_dtype
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N.
 
@@ -406,12 +434,10 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's.
         """
-        if _autocasts(y):
-            with torch.autocast(y.device.type, enabled=False):
-                return self.trajectory(y.to(self.field.dtype or y.dtype))
         self.check_state(y)
         return reference.trajectory(self.program, self.values(), y)
 
+    @in_own_dtype
     def inverse(self, y: Tensor) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts.
 
@@ -424,9 +450,6 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the scheme has no exact inverse.
         """
-        if _autocasts(y):
-            with torch.autocast(y.device.type, enabled=False):
-                return self.inverse(y.to(self.field.dtype or y.dtype))
         self.check_state(y)
         if not self.program.invertible:
             raise HdnnError(
@@ -474,11 +497,6 @@ class HamiltonianNetwork(nn.Module):
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
         state = f"{self.field.layout}{kernel}, layers={self.layers}"
         return f"{title}{state}{step}, {self.scheme}{shared}"
-
-
-def _autocasts(y: Tensor) -> bool:
-    # torch knows no autocast for the device meta, and raises.
-    return not y.is_meta and torch.is_autocast_enabled(y.device.type)
 
 
 def _layers(field: Field, layers: int | None) -> int:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import EnergyField, Fixed, Interconnection, Learned, Weights
+from hdnn.fields import EnergyField, Field, Fixed, Interconnection, Learned, Weights
 from hdnn.fields.hamiltonian import WeightedField
+from hdnn.fields.layout import is_count
 from hdnn.networks import HamiltonianNetwork
 
 __all__ = ["INTERPOLATIONS", "coarsen", "refine"]
@@ -100,7 +101,7 @@ def _changed(module: ModuleT, layers: Depth, interpolation: str, sign: int) -> M
 def _check(net: HamiltonianNetwork, layers: int, sign: int) -> None:
     """Raise HdnnError where the depth of a network cannot be changed to this one."""
     title = net.name or type(net).__name__
-    if not isinstance(layers, int) or isinstance(layers, bool) or layers < 1:
+    if not is_count(layers):
         raise HdnnError(f"layers is a positive integer, got {layers!r:.40}")
     if not net.scheme.uses_step or not net.layers:
         raise HdnnError(
@@ -110,10 +111,11 @@ def _check(net: HamiltonianNetwork, layers: int, sign: int) -> None:
     if sign * (layers - net.layers) < 0:
         other = "coarsen" if sign > 0 else "refine"
         raise HdnnError(f"{title} has {net.layers} layers, got layers={layers}; use hdnn.{other}")
-    if not isinstance(net.field, WeightedField | EnergyField) and net.field.layers is not None:
-        raise HdnnError(
-            f"{type(net.field).__name__} has layers of its own, which hdnn cannot interpolate"
-        )
+    known = WeightedField | EnergyField | Learned | Fixed
+    for part in net.field.modules():
+        custom = isinstance(part, Field | Interconnection) and not isinstance(part, known)
+        if custom and part.layers is not None:
+            raise HdnnError(f"{type(part).__name__} has layers, which hdnn cannot interpolate")
 
 
 @torch.no_grad()
@@ -164,11 +166,7 @@ def _resample_part(part: nn.Module, layers: int, mix: Tensor) -> None:
         if nn.utils.parametrize.is_parametrized(part):
             raise HdnnError("the weights are parametrized; remove that before changing the depth")
         names = [] if part.time_invariant else ["theta", "beta"]
-    elif isinstance(part, Interconnection) and part.layers is not None:
-        if not isinstance(part, Learned | Fixed):
-            raise HdnnError(
-                f"{type(part).__name__} has layers of its own, which hdnn cannot interpolate"
-            )
+    elif isinstance(part, Learned | Fixed) and part.layers is not None:
         names = ["theta"] if isinstance(part, Learned) else ["J"]
     else:
         return

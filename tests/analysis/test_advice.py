@@ -68,7 +68,7 @@ def test_which_layer_breaks() -> None:
 
 
 def test_weights_states_and_data_that_are_not_finite() -> None:
-    """As after a training of one's own that has diverged."""
+    """As after a custom training that has diverged."""
     net, y = build("H1", layers=6, T=1.0), torch.randn(5, 4)
     limit = advise(net, y).T_range
     with torch.no_grad():

@@ -90,15 +90,6 @@ def test_json_text_and_lookup() -> None:
         certificate["strukture"]
 
 
-def test_a_tolerance_of_ones_own() -> None:
-    strict = certify(build("MS3", T=0.2), torch.randn(5, 4), tolerance=0.0)
-    assert strict["structure"].holds is False
-    assert strict["structure"].tolerance == 0.0
-    assert strict["imaginary-spectrum"].holds is False  # of all matrices, not of the exact ones
-    with pytest.raises(HdnnError, match="tolerance"):
-        certify(build("H1"), torch.randn(3, 4), tolerance=-1.0)
-
-
 @pytest.mark.parametrize("examine", [certify, advise])
 def test_networks_and_states_that_cannot_be_examined_raise(examine: Any) -> None:
     for net, y, words in (

@@ -62,15 +62,15 @@ def test_transformer_encoder_of_torch(batch_first: bool) -> None:
     encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
     x = torch.randn(3, 5, 6)  # 3 samples of 5 tokens
     layers, axis = list(encoder.layers), 0 if batch_first else 1
-    given = x if batch_first else x.transpose(0, 1)
-    norms = watch(encoder, layers, batch_axis=axis)(given)
+    batch = x if batch_first else x.transpose(0, 1)
+    norms = watch(encoder, layers, batch_axis=axis)(batch)
     assert norms.layers == ("input", *(f"layers.{k}" for k in range(4)))
 
     def with_batch_first(part: nn.Module) -> nn.Module:
         return Calls(lambda x: part(x.transpose(0, axis)).transpose(0, axis))
 
     check([with_batch_first(part) for part in layers], x, norms)
-    estimates = watch(encoder, layers, batch_axis=axis, limit=5)(given)
+    estimates = watch(encoder, layers, batch_axis=axis, limit=5)(batch)
     torch.testing.assert_close(estimates.mean, norms.mean, rtol=0.05, atol=0)
 
 

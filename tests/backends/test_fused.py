@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import hdnn
-from catalogue import OWN, as_function, build
-from hdnn.backends import fused
+from catalogue import OWN, build
 from skips import needs_kernels
-from twins import CATALOGUE, OWN_ONLY, Net, agree, derivatives, twin
+from twins import CATALOGUE, Net, agree, derivatives, twin
 
 pytestmark = needs_kernels
 
@@ -95,10 +94,10 @@ def test_weights_that_other_torch_computes() -> None:
         return functional_call(net, {"field.weights.theta": theta}, (y,)).square().sum()
 
     for create_graph in (False, True):
-        found, expected = (
+        gradient, expected = (
             torch.autograd.grad(loss(net), y, create_graph=create_graph)[0] for net in (mine, plain)
         )
-        close(found, expected)
+        close(gradient, expected)
 
 
 def test_gradients_only_where_they_are_wanted() -> None:
@@ -113,17 +112,6 @@ def test_gradients_only_where_they_are_wanted() -> None:
     for net in (mine, plain):
         net.requires_grad_(False)
     assert not mine(torch.randn(5, 4)).requires_grad
-
-
-def test_vjp_is_the_gradient_without_a_graph() -> None:
-    """Also of one batch for all networks, which gets a gradient from each."""
-    mine, plain = pair("MS3", ensemble=3)
-    for samples in ((3, 5, 4), (1, 5, 4)):
-        y, weight = torch.randn(samples), torch.randn(3, 5, 4)
-        grads = fused.vjp(mine.program, mine.values(), y, weight)
-        expected = derivatives(plain, y, weight)
-        for gradient, name in zip(grads, [*expected][1:], strict=True):
-            close(gradient, expected[name])
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -155,22 +143,12 @@ def test_what_changes_before_backward_is_an_error_or_harmless(
     with torch.no_grad():
         {"theta": theta, "beta": beta, "state": x, "J": J}[changed].mul_(1.5)
     try:
-        found = torch.autograd.grad(loss, y, create_graph=create_graph)[0]
+        gradient = torch.autograd.grad(loss, y, create_graph=create_graph)[0]
     except RuntimeError as error:
         assert "inplace" in str(error)  # noqa: PT017
         return
     assert changed == "J"
-    close(found, expected)
-
-
-@pytest.mark.parametrize("label", OWN_ONLY)
-def test_second_derivatives(label: str) -> None:
-    steps = {} if label.startswith("FCNN") else {"step": [0.2, 0.3]}
-    net = CATALOGUE[label](features=2, layers=2, scale=0.5, **steps)
-    function, parameters = as_function(twin(net, "fused"))
-    inputs = (torch.randn(2, 2, requires_grad=True), *parameters)
-    assert torch.autograd.gradcheck(function, inputs)
-    assert torch.autograd.gradgradcheck(function, inputs, atol=1e-6, rtol=1e-6)
+    close(gradient, expected)
 
 
 # --- transforms -----------------------------------------------------------------------------------
@@ -192,8 +170,9 @@ def batched_vjp(net: Net, y: Tensor) -> Tensor:
     """`is_grads_batched` runs the backward pass alone under vmap."""
     x = y.clone().requires_grad_()
     weights = torch.randn(3, *y.shape, generator=torch.Generator().manual_seed(0))
-    found = torch.autograd.grad(net(x), [x, *net.parameters()], weights, is_grads_batched=True)
-    return torch.cat([g.flatten(1) for g in found], 1)
+    inputs = [x, *net.parameters()]
+    gradients = torch.autograd.grad(net(x), inputs, weights, is_grads_batched=True)
+    return torch.cat([g.flatten(1) for g in gradients], 1)
 
 
 TRANSFORMS: dict[str, Callable[[Net, Tensor], Tensor]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from catalogue import EACH, NAMES, build
 from hdnn.backends import operator
 from hdnn.fields import HamiltonianField, Learned, Weights
 from skips import needs_kernels
-from twins import Net, agree, derivatives, derivatives_of, twin
+from twins import Net, agree, derivatives, twin
 
 pytestmark = pytest.mark.slow  # torch.compile and torch.export take about a second a call
 
@@ -56,7 +57,7 @@ def test_a_compiled_network_is_the_kernel_to_the_last_bit(name: str, layout: str
     options, sample = LAYOUTS[layout]
     net, graphs, y = build(name, **options), Graphs(), torch.randn(6, *sample)
     compiled = torch.compile(net, backend=graphs, fullgraph=True)
-    agree(derivatives_of(compiled, net, y), derivatives(net, y, y), 0.0)
+    agree(derivatives(net, y, y, compiled), derivatives(net, y, y), 0.0)
     assert graphs.count("hdnn.forward") == 1
     assert graphs.count("tanh") == graphs.count("matmul") == graphs.count("linear") == 0
 
@@ -70,11 +71,15 @@ def test_any_backend_and_batch_compiles(backend: str, memory: str, dynamic: bool
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     for samples in (5, 300):
         y = torch.randn(samples, 4)
-        agree(derivatives_of(compiled, net, y), derivatives(twin(net, "reference"), y, y))
+        agree(derivatives(net, y, y, compiled), derivatives(twin(net, "reference"), y, y))
 
 
 def learned() -> Net:
     return Net(HamiltonianField(Learned(4), Weights(features=4, layers=3)), step=0.1)
+
+
+def many_units() -> Net:
+    return Net(HamiltonianField("J1", Weights(np.ones((98, 4), bool), features=4, layers=3)), T=1.0)
 
 
 PLAIN: dict[str, tuple[Callable[[], Net], tuple[int, ...]]] = {
@@ -82,6 +87,8 @@ PLAIN: dict[str, tuple[Callable[[], Net], tuple[int, ...]]] = {
     "learned steps": (lambda: build("H1", T=1.0, learn_steps=True), (2, 4)),
     "convolution": (lambda: build("H1", channels=4, kernel=3), (2, 4, 5, 3)),
     "wide": (lambda: build("H1", features=98), (2, 98)),
+    "many units": (many_units, (2, 4)),
+    "no samples": (lambda: build("H1"), (0, 4)),
     "reference": (lambda: build("H1", backend="reference"), (2, 4)),
 }
 
@@ -91,7 +98,7 @@ def test_other_networks_compile_to_plain_torch(kind: str) -> None:
     make, shape = PLAIN[kind]
     net, y, graphs = make(), torch.randn(shape), Graphs()
     compiled = torch.compile(net, backend=graphs, fullgraph=True)
-    agree(derivatives_of(compiled, net, y), derivatives(twin(net, "reference"), y, y))
+    agree(derivatives(net, y, y, compiled), derivatives(twin(net, "reference"), y, y))
     assert graphs.count("hdnn.forward") == 0
 
 
@@ -101,12 +108,12 @@ def test_the_operators_keep_their_promises() -> None:
     net, y = build("H1", step=[0.1, 0.2, 0.3]), torch.randn(5, 4, requires_grad=True)
     theta, beta = net.field.weights.theta, net.field.weights.beta
     place = operator._place(net.program)
-    given = (y, theta, beta, net.J, net.h, 0.0, place)
+    inputs = (y, theta, beta, net.J, net.h, 0.0, place)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     assert operator.serves(net.program, net.values(), y, "auto")
     assert torch.equal(operator.run(net.program, net.values(), y), net(y))
-    torch.library.opcheck(operator._forward, given, test_utils=tests)
-    detached = [t.detach() if isinstance(t, Tensor) else t for t in given]
+    torch.library.opcheck(operator._forward, inputs, test_utils=tests)
+    detached = [t.detach() if isinstance(t, Tensor) else t for t in inputs]
     torch.library.opcheck(operator._backward, (torch.randn(5, 4), *detached), test_utils=tests)
 
 

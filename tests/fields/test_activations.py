@@ -29,7 +29,7 @@ def test_log_cosh_neither_overflows_nor_loses_its_curvature() -> None:
     torch.testing.assert_close(curvature, 1 - torch.tanh(x) ** 2, rtol=1e-12, atol=1e-15)
 
 
-def test_activation_of_ones_own() -> None:
+def test_custom_activation() -> None:
     cube = Activation("cube", lambda x: x**3, lambda x: x**4 / 4)
     field = ActivationField(Weights("dense", features=2, layers=1), activation=cube)
     torch.testing.assert_close(field.velocity(torch.zeros(2)), field.weights.b[0] ** 3)

@@ -34,6 +34,11 @@ def test_impossible_J_raises(J: Any, message: str) -> None:
         HamiltonianField(J, Weights("dense", features=4, layers=2))
 
 
+def test_learned_J_of_another_structure_raises() -> None:
+    with pytest.raises(HdnnError, match="unknown structure of J 'dense': known are skew"):
+        Learned(4, "dense")
+
+
 @pytest.mark.parametrize("structure", ["skew", "off-diagonal-skew"])
 @pytest.mark.parametrize("layers", [None, 3])
 def test_learned_J_starts_at_init_and_stays_skew(structure: str, layers: int | None) -> None:

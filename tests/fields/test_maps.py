@@ -1,4 +1,4 @@
-"""K as a linear map with an exact adjoint: matrices, convolutions, blocks, and one of one's own."""
+"""K as a linear map with an exact adjoint: matrices, convolutions, blocks, and a custom one."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_convolution_has_no_matrices_and_needs_images() -> None:
         _ = conv("MS2").J
 
 
-# --- a map of one's own: a graph ------------------------------------------------------------------
+# --- a custom map: a graph ------------------------------------------------------------------------
 
 
 @given(
@@ -257,7 +257,7 @@ def test_a_graph_network_follows_its_layer_equation_and_is_symplectic(
     assert float(defect) < 1e-12
 
 
-def test_the_reference_computes_a_map_of_ones_own() -> None:
+def test_the_reference_computes_a_custom_map() -> None:
     net, y = graph_network(A3), torch.randn(4, 12)
     choice = net.explain_backend(y)
     assert choice.backend == "reference"

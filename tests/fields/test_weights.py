@@ -86,8 +86,6 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": 4, "layers": -1}, "at least 0"),
-        ({"features": 4, "scale": float("nan")}, "scale"),
         ({"features": 4, "kernel": 3}, "give channels=n"),
         ({"features": 4, "bias": Pattern.of([1, 2, 3])}, r"shape \(4,\)"),
         ({"channels": 4, "kernel": 3, "ensemble": 2}, "without features and ensemble"),

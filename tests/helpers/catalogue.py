@@ -20,13 +20,13 @@ OWN = "own"
 
 def build(name: str, scheme: str = OWN, **options: Any) -> hdnn.HamiltonianNetwork:
     """A small network of the catalogue with a scheme of SCHEMES, or the architecture's own."""
-    chosen = ARCHITECTURES[name].scheme if scheme == OWN else SCHEMES[scheme]()
-    given = {"layers": 3} | options
-    if "channels" not in given:
-        given.setdefault("features", 4)
-    if chosen.uses_step and "step" not in given:
-        given.setdefault("T", 1.0)
-    return hdnn.network(name, scheme=chosen, **given)
+    method = ARCHITECTURES[name].scheme if scheme == OWN else SCHEMES[scheme]()
+    options = {"layers": 3} | options
+    if "channels" not in options:
+        options.setdefault("features", 4)
+    if method.uses_step and "step" not in options:
+        options.setdefault("T", 1.0)
+    return hdnn.network(name, scheme=method, **options)
 
 
 def allowed(name: str, scheme: str) -> bool:
@@ -70,8 +70,8 @@ def as_function(net: hdnn.HamiltonianNetwork) -> tuple[Any, tuple[torch.Tensor, 
     names = [name for name, _ in net.named_parameters()]
 
     def function(y: torch.Tensor, *values: torch.Tensor) -> torch.Tensor:
-        given = dict(zip(names, values, strict=True))
-        out: torch.Tensor = torch.func.functional_call(net, given, (y,))
+        parameters = dict(zip(names, values, strict=True))
+        out: torch.Tensor = torch.func.functional_call(net, parameters, (y,))
         return out
 
     return function, tuple(p.detach().clone().requires_grad_() for p in net.parameters())

@@ -45,34 +45,26 @@ def twin(net: Net, backend: str, memory: str = "fast", dtype: torch.dtype | None
     return other if dtype is None else other.to(dtype)
 
 
-def derivatives(net: Net, y: Tensor, weight: Tensor, **options: Any) -> Results:
-    """y_N, and the gradients of <weight, y_N> with respect to the state and all parameters."""
-    y = y.detach().requires_grad_()
-    out = net(y)
-    named = dict(net.named_parameters())
-    found = torch.autograd.grad(
-        out, [y, *named.values()], weight, materialize_grads=True, **options
-    )
-    return {"value": out.detach()} | dict(zip(["state", *named], found, strict=True))
+def derivatives(net: Net, y: Tensor, weight: Tensor, function: Any = None) -> Results:
+    """y_N, and the gradients of <weight, y_N> with respect to the state and all parameters.
+
+    Where a function is given, it computes y_N with the parameters of the network.
+    """
+    y, named = y.detach().clone().requires_grad_(), dict(net.named_parameters())
+    out = net(y) if function is None else function(y)
+    gradients = torch.autograd.grad(out, [y, *named.values()], weight, materialize_grads=True)
+    return {"value": out.detach()} | dict(zip(["state", *named], gradients, strict=True))
 
 
-def derivatives_of(function: Callable[[Tensor], Tensor], net: Net, y: Tensor) -> Results:
-    """The same of a function that computes with the parameters of a network; the weight is y."""
-    x = y.clone().requires_grad_()
-    out, named = function(x), dict(net.named_parameters())
-    found = torch.autograd.grad(out, [x, *named.values()], y)
-    return {"value": out.detach()} | dict(zip(["state", *named], found, strict=True))
-
-
-def error(found: Tensor, exact: Tensor) -> float:
-    """|found - exact| / |exact| in the 2-norm."""
-    assert found.shape == exact.shape
+def error(value: Tensor, exact: Tensor) -> float:
+    """|value - exact| / |exact| in the 2-norm."""
+    assert value.shape == exact.shape
     exact = exact.detach().double()
-    difference = float(torch.linalg.vector_norm(found.detach().double() - exact))
+    difference = float(torch.linalg.vector_norm(value.detach().double() - exact))
     return difference / max(float(torch.linalg.vector_norm(exact)), 1e-300)
 
 
-def agree(found: Results, exact: Results, tolerance: float = 1e-11) -> None:
-    assert found.keys() == exact.keys()
-    errors = {name: error(found[name], exact[name]) for name in exact}
+def agree(results: Results, exact: Results, tolerance: float = 1e-11) -> None:
+    assert results.keys() == exact.keys()
+    errors = {name: error(results[name], exact[name]) for name in exact}
     assert max(errors.values()) <= tolerance, errors

@@ -209,10 +209,10 @@ class Joint:
         settings["output"] = native.SolverOptions().with_penalty(ALPHA_C)
         plan = native.Plan(self.net.program, 8, (2, BATCH, 4), False)
         training = native.Training(plan, arrays, settings)
-        self.taken, records, first = np.zeros(2, np.int64), [], 0
+        self.updates, records, first = np.zeros(2, np.int64), [], 0
         for steps in calls:
             rates, addresses = np.full(steps, RATE), native.Addresses(h=self.net.h)
-            turns = (self.order.numpy(), first, rates, self.taken)
+            turns = (self.order.numpy(), first, rates, self.updates)
             records.append(training.steps(addresses, *turns, threads))
             first += steps
         return values, np.concatenate(records, 1)
@@ -221,7 +221,7 @@ class Joint:
 def test_training_is_adam_on_the_objective() -> None:
     joint = Joint()
     values, records = joint.by_library((4,))
-    assert joint.taken.tolist() == [4, 4]
+    assert joint.updates.tolist() == [4, 4]
     for e in range(2):
         expected, exact = joint.by_torch(e, 4)
         np.testing.assert_allclose(records[e], exact, rtol=1e-9)
@@ -242,7 +242,7 @@ def test_a_loss_that_is_not_finite_stops_its_network_only() -> None:
     expected, exact = joint.by_library((3,))
     joint.X[1, joint.order[1, BATCH]] = torch.nan  # in the second batch
     values, records = joint.by_library((3,))
-    assert joint.taken.tolist() == [3, 1]
+    assert joint.updates.tolist() == [3, 1]
     np.testing.assert_array_equal(values[0], expected[0])
     np.testing.assert_array_equal(records[0], exact[0])
     np.testing.assert_array_equal(records[1, 0], exact[1, 0])

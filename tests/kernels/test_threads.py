@@ -133,5 +133,5 @@ def test_the_same_bits_in_children_of_every_kind(tmp_path: Path) -> None:
     (parent,) = digests.pop("parent")
     assert len(parent) > 20
     assert digests.keys() == {"fork", "spawn", "loader", "parent again"}
-    for kind, found in digests.items():
-        assert all(child == parent for child in found), kind
+    for kind, children in digests.items():
+        assert all(child == parent for child in children), kind

@@ -39,7 +39,7 @@ def hamiltonian(J: Any, structure: Any = "dense", **options: Any) -> Net:
 
 
 class LowRank(LinearMap):
-    """K = U V' of rank r: a map of one's own."""
+    """K = U V' of rank r: a custom map."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(width, width, 2 * width * rank)
@@ -170,6 +170,12 @@ class Still(Scheme):
         return (field.stage(),)
 
 
+class Silent(LowRank):
+    """A map that does not say what its arguments are."""
+
+    arguments = LinearMap.arguments
+
+
 UNSAVED: dict[str, tuple[Callable[[], Any], str]] = {
     "energy": (
         lambda: Net(EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2), layers=2, T=1.0),
@@ -182,6 +188,7 @@ UNSAVED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "scheme": (lambda: Net(build("H1").field, Still(), T=1.0), r"SCHEMES\['Still'\] = Still"),
     "map": (lambda: hamiltonian("J2", Forgetful(4, 1)), "not saved.*size mismatch.*theta"),
+    "silent map": (lambda: hamiltonian("J2", Silent(4, 1)), "Silent: give it a method arguments"),
     "module": (lambda: Model(Blocks(build("H1"), nn.Tanh(), features=4), 1), "Tanh"),
     "no network": (lambda: nn.Linear(2, 2), "save takes a network or a model, got Linear"),
 }

@@ -62,6 +62,8 @@ def test_parts_that_do_not_fit_raise() -> None:
         Model(net, 3, classes=["a", "b"])
     with pytest.raises(HdnnError, match="the model has 4 feature_names, got"):
         Model(net, 1, feature_names=["a", "b"])
+    with pytest.raises(HdnnError, match="outputs is a positive integer, got 0"):
+        Model(net, 0)
     with pytest.raises(HdnnError, match="unknown task 'sorting'"):
         Model(net, 1, task="sorting")
     with pytest.raises(HdnnError, match="not both"):

@@ -34,7 +34,7 @@ from hdnn.analysis.jacobians import (
 from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
 from hdnn.backends import reference
 from hdnn.fields import HamiltonianField, Weights
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 from hdnn.program import Program
 from hdnn.schemes import Scheme
 
@@ -168,6 +168,7 @@ def _span(values: Tensor) -> str:
     return f"{float(known.min()):.3g} to {float(known.max()):.3g}" if len(known) else "not finite"
 
 
+@in_own_dtype
 def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     """Growth of gradients layer by layer, and the steps that a network's scheme allows.
 
@@ -252,11 +253,12 @@ def _limits(net: HamiltonianNetwork, states: Tensor) -> dict[str, Any]:
         return {}
     added, turn = _added(net.scheme, turns), float(turns.max())
     most = TURN / turn
+    # A smaller T has steps c h in as many layers; more layers have steps c h, 1 / c times as many.
     high = _largest(lambda c: added(c, 1.0) <= math.log(FACTOR), most)
     finer = _largest(lambda c: added(c, 1 / c) <= math.log(FACTOR), min(most, net.layers))
     low = min(1.0 / float(turns.sum(0).median().clamp_min(1e-300)), high)
-    layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)
-    factor = math.exp(min(added(1.0, 1.0), 700.0))
+    layers = math.ceil(min(net.layers / finer, MOST_LAYERS) - 1e-9)  # 16.000000001 are 16
+    factor = math.exp(min(added(1.0, 1.0), 700.0))  # exp(710) overflows
     T_range = (low * net.T, high * net.T)
     return {"turns": turns.amax(1), "added": factor, "T_range": T_range, "layers": layers}
 
@@ -277,6 +279,7 @@ def _turns(net: HamiltonianNetwork, states: Tensor) -> Tensor:
 
 def _added(scheme: Scheme, turns: Tensor) -> Callable[[float, float], float]:
     """log G with steps c h and as many times more layers, from log rho(z) on a grid of z = h w."""
+    # Below 1e-3 no scheme adds what would show over 10,000 layers; beyond 100 all is lost anyway.
     z = torch.logspace(-3, 2, 101, dtype=torch.float64)
     rates = _amplification(scheme, z)
 
@@ -309,6 +312,7 @@ def _largest(allowed: Callable[[float], bool], most: float) -> float:
     """The largest c up to `most` that is allowed, for conditions that fail for large c."""
     if allowed(most):
         return most
+    # Bisection of log c: 50 halvings of 40, 17 powers of ten, leave 13 digits.
     low, high = math.log(most) - 40.0, math.log(most)
     for _ in range(50):
         middle = (low + high) / 2

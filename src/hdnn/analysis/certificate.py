@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.networks import HamiltonianNetwork
+from hdnn.errors import unknown_name
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -89,7 +89,8 @@ class Certificate:
         return "\n".join([*lines, *chain.from_iterable(map(wrap, notes))])
 
 
-def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = None) -> Certificate:
+@in_own_dtype
+def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
     """What the theory says of a network, checked on states: each line with number and consequence.
 
     Everything is computed from the actual Jacobians of a copy in float64, so premises that the
@@ -101,8 +102,6 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
         y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; of a model,
             ``model.preprocess(X)``. A theorem is checked on these, and holds for all others too;
             premises and expectations may be met on these and not on others.
-        tolerance: The relative tolerance of equations such as M J M' = J. None derives it from
-            rounding, the size of the matrices and the condition of their eigenvectors.
 
     Returns:
         One check for every statement; only the first, "finite", where states are not finite.
@@ -141,9 +140,7 @@ def certify(net: HamiltonianNetwork, y: Tensor, *, tolerance: float | None = Non
     >>> certificate["norm-at-least-one"].consequence
     'gradients cannot vanish, whatever the weights and the step'
     """
-    if tolerance is not None and not 0 <= tolerance < float("inf"):
-        raise HdnnError(f"tolerance is a nonnegative number or None, got {tolerance!r}")
-    context = Context(net, y, tolerance)
+    context = Context(net, y)
     finite, *others = CHECKS
     checks = [finite(context)]
     if checks[0].holds:

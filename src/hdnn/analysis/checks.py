@@ -173,7 +173,7 @@ def finite(context: Context) -> Measured:
 )
 def interconnection(context: Context) -> Measured:
     """||J + J'|| / ||J||, of J - R where there is dissipation; of K where J K' = I."""
-    field, allowed = context.hamiltonian, context.allowed(8 * EPS)
+    field, allowed = context.hamiltonian, 8 * EPS
     if field is None:  # a baseline
         return Measured(math.nan, allowed)
     if context.inverse and context.standard is not None:
@@ -198,7 +198,7 @@ def interconnection(context: Context) -> Measured:
     proved=False,
 )
 def full_rank(context: Context) -> Measured | None:
-    """Smallest singular value of K, relative to the largest; of one's own H that of its Hessian."""
+    """Smallest singular value of K, relative to the largest; of a custom H, of its Hessian."""
     field, allowed = context.hamiltonian, context.n * EPS
     if field is None or context.inverse:  # df/dy = D K of MS1 and MS2 needs no inverse
         return None
@@ -246,9 +246,8 @@ def imaginary_spectrum(context: Context) -> Measured | None:
         return None
     real = context.spectrum[0].real.abs().amax(-1)
     kappa = torch.full_like(real, torch.inf) if context.kappa is None else context.kappa
-    rounding = 16 * context.n * (kappa * EPS).clamp(max=EPS**0.5)
-    limit = context.allowed(rounding) * torch.ones_like(rounding)
-    place = worst_place(real / limit.clamp_min(1e-300))
+    limit = 16 * context.n * (kappa * EPS).clamp(max=EPS**0.5)
+    place = worst_place(real / limit)
     at = place["layer"], place["sample"]
     return Measured(float(real[at]), float(limit[at]), place)
 
@@ -341,7 +340,7 @@ def structure(context: Context) -> Measured | None:
     size = spectral_norm(M).square() * spectral_norm(J).clamp_min(1e-300)
     defect = spectral_norm(defect) / size
     depth = context.layers if where == "network" else 1
-    allowed = context.allowed(32 * context.n * depth * EPS)
+    allowed = 32 * context.n * depth * EPS
     return Measured(float(defect.max()), allowed, {"within": where, **worst_place(defect)})
 
 
@@ -366,7 +365,7 @@ def reciprocal_pairs(context: Context) -> Measured | None:
     # A small singular value carries an error of eps ||M||, so its product with the large one
     # carries eps ||M||^2.
     defect = ((s * s.flip(-1) - 1).abs() / s[..., :1].square().clamp_min(1)).amax(-1)
-    allowed = context.allowed(32 * context.n * context.layers * EPS)
+    allowed = 32 * context.n * context.layers * EPS
     return Measured(float(defect.max()), allowed, worst_place(defect))
 
 
@@ -384,7 +383,7 @@ def norm_at_least_one(context: Context) -> Measured:
     size, field = context.M_norm[:-1], context.conservative  # the last is that of the identity
     preserves = context.preserves == "network" and field is not None and bool(field.J.any())
     applies = preserves or context.keeps_volume
-    limit = 1 - context.allowed(32 * context.n * context.layers * EPS)
+    limit = 1 - 32 * context.n * context.layers * EPS
     return Measured(float(size.min()), limit if applies else None, worst_place(-size))
 
 

@@ -6,7 +6,6 @@ import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,11 +38,10 @@ class Context:
     Args:
         net: one network, not an ensemble, with at least one layer.
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
-        tolerance: relative tolerance of equations; None: from rounding, see the checks.
 
     Attributes:
         hamiltonian: the field, unless it is a baseline.
-        standard: the field, if H = 1' E(K y + b): not a baseline, not an energy of one's own.
+        standard: the field, if H = 1' E(K y + b): not a baseline, not a custom energy.
         conservative: the field, if it is (J(t) skew) dH/dy: no J(y, t), no dissipation R.
         inverse: whether J K' = I, as in MS1 and MS2.
         stepped: whether the network discretizes an ODE.
@@ -52,9 +50,9 @@ class Context:
         h: ``(layers,)``, the steps.
     """
 
-    def __init__(self, net: HamiltonianNetwork, y: Tensor, tolerance: float | None = None) -> None:
+    def __init__(self, net: HamiltonianNetwork, y: Tensor) -> None:
         check_single_network(net, y)
-        self.dtype, self.tolerance = y.dtype, tolerance
+        self.dtype = y.dtype
         # In float32 rounding hides what the theory says of the weights.
         self.net = copy.deepcopy(net).to(torch.float64).requires_grad_(False)
         self.field = field = self.net.field
@@ -77,10 +75,6 @@ class Context:
         self.stepped = net.scheme.uses_step
         self.h = torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
-    def allowed(self, rounding: Any) -> Any:
-        """The given tolerance, else what rounding allows."""
-        return rounding if self.tolerance is None else self.tolerance
-
     # --- what the network promises ----------------------------------------------------------------
 
     @property
@@ -88,7 +82,7 @@ class Context:
         """Where M J M' = J is promised: in the "network", within every "layer", or nowhere."""
         if self.conservative is None or not self.net.scheme.structure_preserving:
             return None
-        return "network" if self.conservative.interconnection.constant else "layer"
+        return "network" if self.net.structure_preserving else "layer"
 
     @property
     def keeps_volume(self) -> bool:
@@ -154,7 +148,7 @@ class Context:
         if self.standard is not None and self.D is not None:
             K = self.standard.weights.K.unsqueeze(1)
             P = K.mT @ (self.D.unsqueeze(-1) * K)
-        else:  # an energy of one's own
+        else:  # a custom energy
             t, axis = times(self.net.h, self.layers), field.layout.axis
             P = torch.stack(
                 [
@@ -210,9 +204,8 @@ class Context:
 
 def ode_program(net: HamiltonianNetwork, substeps: int) -> Program:
     """The ODE of a network: every layer by RK4 in so many substeps, with the same weights."""
-
-    def shortened(step: Flow) -> Flow:
-        return Flow(lambda f, x, h, layout: step.advance(f, x, h / substeps, layout))
-
-    flows = [shortened(step) for step in RK4().lower(net.field) if isinstance(step, Flow)]
-    return replace(net.program, steps=tuple(flows) * substeps)
+    (step,) = RK4().lower(net.field)
+    assert isinstance(step, Flow)
+    advance = step.advance
+    shorter = Flow(lambda f, x, h, layout: advance(f, x, h / substeps, layout))
+    return replace(net.program, steps=(shorter,) * substeps)

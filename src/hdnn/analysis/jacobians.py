@@ -14,13 +14,14 @@ from torch import Tensor
 
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 from hdnn.program import Program, times
 
 ENTRIES = 2_000_000
 """Entries of Jacobians that are computed at once: some tens of megabytes."""
 
 
+@in_own_dtype
 def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_N / d y_l for every layer l and every sample, in one backward sweep.
 
@@ -59,6 +60,7 @@ def jacobians_at(
     return (fused if compiled else reference).jacobians(net.program, values, y, depths)
 
 
+@in_own_dtype
 def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_{l+1} / d y_l of every layer: the factors of the product in equation (5).
 
@@ -81,6 +83,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     return _shaped(net, y, factors_of(net, y))
 
 
+@in_own_dtype
 @torch.no_grad()
 def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d f_j / d y at the state y_j of every layer: the Jacobians of the ODE y' = f_j(y).
@@ -178,7 +181,7 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
 
 
 def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
-    """An error unless there is one network with layers, and states, whose Jacobians are small."""
+    """Raise unless this is a single network, with layers and samples to examine."""
     _check(net, y)
     if net.ensemble is not None:
         raise HdnnError("an ensemble holds several networks; examine them one by one")
@@ -187,7 +190,7 @@ def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
 
 
 def _check(net: HamiltonianNetwork, y: Tensor) -> None:
-    """An error where states do not fit, or the Jacobian of a sample couples all pixels."""
+    """Raise for states that do not fit, and where the Jacobian of a sample couples all pixels."""
     if not isinstance(net, HamiltonianNetwork):
         raise HdnnError(
             f"this takes a Hamiltonian network and the states that enter it, got a "

@@ -16,10 +16,11 @@ from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField
 from hdnn.fields.field import InterconnectedField
-from hdnn.networks import HamiltonianNetwork
+from hdnn.networks import HamiltonianNetwork, in_own_dtype
 from hdnn.program import times
 
 
+@in_own_dtype
 @torch.no_grad()
 def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | None = None) -> Norms:
     """Norms of d y_N / d y_l and the energy along the depth of a network, in one sweep.
@@ -116,6 +117,7 @@ def _estimated(net: HamiltonianNetwork, y: Tensor, depths: list[int]) -> Norms:
     parts = [_Layers(advance, first, last) for first, last in pairwise([*depths, net.layers])]
     start = _Layers(advance, 0, depths[0])(y)
     with torch.enable_grad():
+        # Two digits are enough for a curve along depth, and take a quarter of the iterations.
         norms = watch(nn.Sequential(*parts), iterations=12, tolerance=0.02)(start)
     columns = ("mean", "minimum", "maximum", "smallest", "of_mean")
     shown = {name: getattr(norms, name)[:-1] for name in columns}

@@ -72,25 +72,16 @@ def backward(numbers: Numbers, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor,
 def jacobians(
     program: Program, values: Values, x: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """d y_N / d y_l and y_l at depths l.
-
-    Args:
-        program, values: what is computed.
-        x: y_0, ``(..., n)`` or ``(B, n, *spatial)``, whose pixels count as samples.
-        depths: l, increasing.
-
-    Returns:
-        ``(depths, [E,] samples, n, n)`` and ``(depths, [E,] samples, n)``.
-    """
+    """d y_N / d y_l and y_l at depths l: what `reference.jacobians` gives."""
     x, _ = program.layout.flatten(x.detach())
     layout, numbers, x = program.layout, Numbers(program, values), x.contiguous()
-    E, samples = layout.ensemble or 1, x.shape[layout.axis - 1]
-    shape = (E, samples, layout.width, *((-1,) if layout.channels else ()))
+    E, n, D = layout.ensemble or 1, layout.width, len(depths)
+    samples = x.numel() // (E * n)  # of an image, every pixel is one
+    matrices, states = x.new_empty(E, samples, D, n, n), x.new_empty(E, D, samples, n)
+    places = torch.tensor(depths, dtype=torch.int64, device="cpu")
+    where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, threads = plan_of(program, x, numbers.theta), torch.get_num_threads()
-    matrices, states = map(
-        torch.from_numpy,
-        native.jacobians(plan, numbers.addresses, x.reshape(shape).numpy(), depths, E, threads),
-    )
+    native.check(native.library().hdnn_jacobians(plan.handle, numbers.addresses, *where, threads))
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))
 

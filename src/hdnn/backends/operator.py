@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import fused
-from hdnn.backends.selection import WIDEST, obstacle_of_form, obstacle_of_values
+from hdnn.backends.selection import (
+    WIDEST,
+    obstacle_of_form,
+    obstacle_of_state,
+    obstacle_of_values,
+    width_of,
+)
 from hdnn.program import Program, Values
 
 _programs: list[Program] = []  # what compiled graphs refer to, so for good
@@ -32,17 +38,17 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
 
 def serves(program: Program, values: Values, x: Tensor, requested: str) -> bool:
     """Whether a traced call may be this operator: `choose`, without a look at any number."""
-    if requested == "reference" or torch.compiler.is_exporting() or not _has_kernels(program):
+    if requested == "reference" or torch.compiler.is_exporting():
         return False
-    if obstacle_of_values(values) is not None or x.numel() == 0:
-        return False
-    narrow = requested == "fused" or program.layout.width <= WIDEST
-    return narrow and x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    known = _has_kernels(program, requested)
+    return known and obstacle_of_values(values) is None and obstacle_of_state(x) is None
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_kernels(program: Program) -> bool:
-    return obstacle_of_form(program) is None
+def _has_kernels(program: Program, requested: str) -> bool:
+    if obstacle_of_form(program) is not None:
+        return False
+    return requested == "fused" or width_of(program) <= WIDEST
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hdnn.errors import HdnnError
 from hdnn.fields.field import of_layer
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Flow, Program, Stage, Values, at_layer, times
@@ -83,9 +83,10 @@ def trajectory(program: Program, values: Values, x: Tensor) -> Tensor:
 
 
 def inverse(program: Program, values: Values, x: Tensor) -> Tensor:
-    """The state before the first layer: x[write] -= A sigma(W x[read] + b), in reverse order."""
-    if not program.invertible:
-        raise HdnnError("this program has steps that read what they write, so it has no inverse")
+    """The state before the first layer: x[write] -= A sigma(W x[read] + b), in reverse order.
+
+    Of an invertible program: a stage that writes what it reads cannot be undone like this.
+    """
     x, restore = program.layout.flatten(x)
     return restore(_Interpreter(program, values, x.ndim).undo(x))
 
@@ -198,6 +199,7 @@ class _Interpreter:
         for stage in program.stages:
             cuts.update(stage.read + stage.write)
         self.cuts = sorted(cuts)
+        self.sizes = [end - start for start, end in pairwise(self.cuts)]
         self.layers = program.layers
         self.steps = [
             step if isinstance(step, Flow) else _Ready(step, program, values, ndim)
@@ -231,7 +233,7 @@ class _Interpreter:
         if stage.carry:
             old = self._join([pieces[k] for k in write])
             change = old + change if sign > 0 else old - change
-        sizes = [self.cuts[k + 1] - self.cuts[k] for k in write]
+        sizes = [self.sizes[k] for k in write]
         parts = [change] if len(sizes) == 1 else change.split(sizes, self.axis)
         for k, part in zip(write, parts, strict=True):
             pieces[k] = part
@@ -243,8 +245,7 @@ class _Interpreter:
         return flow.advance(lambda v: velocity(layer, t, v), x, sign * h, self.layout)
 
     def _split(self, x: Tensor) -> Pieces:
-        sizes = [b - a for a, b in zip(self.cuts, self.cuts[1:], strict=False)]
-        return [x] if len(sizes) == 1 else list(x.split(sizes, self.axis))
+        return [x] if len(self.sizes) == 1 else list(x.split(self.sizes, self.axis))
 
     def _join(self, pieces: Pieces) -> Tensor:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, self.axis)

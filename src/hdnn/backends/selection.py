@@ -75,14 +75,18 @@ def obstacle_of_values(values: Values) -> str | None:
     return None
 
 
-def _obstacle_of_state(x: Tensor) -> str | None:
-    if type(x) not in (Tensor, nn.Parameter):
-        return f"it reads memory, and the state is a {type(x).__name__}"
+def obstacle_of_state(x: Tensor) -> str | None:
+    """Why the kernels cannot take such a state, or None."""
     if x.device.type != "cpu":
         return f"it runs on the CPU, and the state is on {x.device}"
     if x.dtype not in (torch.float32, torch.float64):
         return f"it has kernels for float32 and float64, and the state is {x.dtype}"
     return "there is nothing to compute" if x.numel() == 0 else None
+
+
+def width_of(program: Program) -> int:
+    """The width of a program that the kernels know: of its state or of its hidden units."""
+    return max(program.layout.width, *(stage.W.units for stage in program.stages))
 
 
 def choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
@@ -117,7 +121,9 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
 def _choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
         return BackendChoice("reference", "requested")
-    reason = obstacle_of_form(program) or obstacle_of_values(values) or _obstacle_of_state(x)
+    reason = obstacle_of_form(program) or obstacle_of_values(values) or obstacle_of_state(x)
+    if type(x) not in (Tensor, nn.Parameter):
+        reason = f"it reads memory, and the state is a {type(x).__name__}"
     if requested == "fused":
         if reason is not None:
             raise IncompatibleError(
@@ -126,7 +132,7 @@ def _choose(program: Program, values: Values, x: Tensor, requested: str) -> Back
         return BackendChoice("fused", "requested")
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    width = max(program.layout.width, *(stage.W.units for stage in program.stages))
+    width = width_of(program)
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
     return BackendChoice("fused", f"width {width} is at most {WIDEST}")

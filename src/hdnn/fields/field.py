@@ -232,8 +232,6 @@ def _dissipation(numbers: Tensor | npt.ArrayLike, n: int) -> Tensor:
     R = as_values(numbers).to(torch.float64)
     if R.shape != (n, n):
         raise HdnnError(f"the dissipation R must be ({n}, {n}), got {tuple(R.shape)}")
-    if R.is_meta:  # a shape without numbers
-        return R
     tolerance = 1e-6 * max(1.0, float(R.abs().max()))
     symmetric = bool((R - R.mT).abs().max() <= tolerance)  # also False for NaN and infinity
     if not symmetric or float(torch.linalg.eigvalsh(R)[0]) < -tolerance:
@@ -254,7 +252,6 @@ class EnergyField(InterconnectedField):
             module with parameters, which are trained with the network.
         features: the width n of states ``(..., n)``.
         channels: instead of features, the width n of states ``(B, n, *spatial)``.
-        ensemble: the number E of networks side by side, on states ``(E, ..., n)``.
         separable: promise that H(y, z) = V(y) + U(z), so that splitting schemes apply.
         dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
         dtype: of J and R; None is torch's default dtype.
@@ -276,12 +273,11 @@ class EnergyField(InterconnectedField):
         *,
         features: int | None = None,
         channels: int | None = None,
-        ensemble: int | None = None,
         separable: bool = False,
         dissipation: Tensor | npt.ArrayLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        layout = layout_of(features, channels, ensemble)
+        layout = layout_of(features, channels)
         super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
         self.layers = self.interconnection.layers
         self.function, self.separable = energy, separable

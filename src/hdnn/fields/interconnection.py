@@ -63,7 +63,7 @@ def signs(n: int) -> Tensor:
 
 
 def as_values(numbers: Tensor | npt.ArrayLike) -> Tensor:
-    """Numbers as a tensor; lists and arrays stay on the CPU also under `torch.device("meta")`."""
+    """Numbers as a tensor; of lists, on the CPU: another default device may have no float64."""
     return numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, device="cpu")
 
 
@@ -106,8 +106,6 @@ GivenJ = str | Tensor | npt.ArrayLike | StateFunction | Interconnection
 
 def check_skew(name: str, J: Tensor, tolerance: float) -> None:
     """Raise for matrices ``(..., n, n)`` that are not finite or not skew-symmetric."""
-    if J.is_meta:  # a shape without numbers
-        return
     size, defect = float(J.abs().max()), float((J + J.mT).abs().max())
     # Written so that NaN raises too.
     if not (size < torch.inf and defect <= tolerance * max(1.0, size)):
@@ -120,8 +118,6 @@ def check_skew(name: str, J: Tensor, tolerance: float) -> None:
 def _is_bipartite(J: Tensor) -> bool:
     """Whether matrices ``(..., n, n)`` are zero inside both halves of the state."""
     half, odd = divmod(J.shape[-1], 2)
-    if J.is_meta:  # a shape without numbers: nothing speaks against it
-        return not odd
     return not (odd or J[..., :half, :half].any() or J[..., half:, half:].any())
 
 
@@ -292,7 +288,7 @@ class InverseTranspose(Interconnection):
 
 
 def inverse_transpose(K: Tensor) -> Tensor:
-    """J_j = (K_j')^{-1} for a stack of skew matrices; an error where one is singular."""
+    """J_j = (K_j')^{-1} for a stack of skew matrices; raises where one is singular."""
     singular = torch.linalg.svdvals(K.detach())
     smallest, largest = singular[..., -1], singular[..., 0]
     bad = smallest <= torch.finfo(K.dtype).eps * K.shape[-1] * largest

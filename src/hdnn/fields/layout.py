@@ -114,7 +114,10 @@ def _same(x: Tensor) -> Tensor:
 
 
 def layout_of(
-    features: int | None, channels: int | None, ensemble: int | None, spatial: int | None = None
+    features: int | None,
+    channels: int | None,
+    ensemble: int | None = None,
+    spatial: int | None = None,
 ) -> Layout:
     """The layout of ``features=n`` or ``channels=n``: exactly one of the two is given."""
     if (features is None) == (channels is None):

@@ -1,7 +1,7 @@
 """K as a linear map with an exact adjoint, computed from the parameters theta of a layer.
 
 A patterned matrix (over features, or over channels at every pixel) and a convolution are here; a
-map of one's own is one more class (docs/extending.md). Nothing else in hdnn knows how K acts: a
+custom map is one more class (docs/extending.md). Nothing else in hdnn knows how K acts: a
 scheme, the reference backend and the analysis only ask for K x and K' s.
 """
 

@@ -100,7 +100,7 @@ class Weights(nn.Module):
     def pattern(self) -> Pattern:
         """The structure of K, where K is a patterned matrix or convolution."""
         if not isinstance(self.map, Patterned):
-            raise HdnnError(f"{type(self.map).__name__} is a map of its own and has no pattern")
+            raise HdnnError(f"{type(self.map).__name__} is a custom map and has no pattern")
         return self.map.pattern
 
     @property
@@ -124,8 +124,6 @@ class Weights(nn.Module):
             HdnnError: scale is no number, or an ensemble has another number of members.
         """
         scale = finite_number("scale", scale)
-        if self.theta.is_meta:  # a shape without numbers
-            return
         if self.kernel > 1:
             scale /= math.sqrt(self.layout.width * self.kernel**2)
         parts: list[tuple[Any, torch.Generator | None]]
@@ -140,7 +138,8 @@ class Weights(nn.Module):
             )
         for index, source in parts:
             for parameter in (self.theta, self.beta):
-                # Drawn where the generator lives, so that a GPU starts from the same numbers.
+                # Drawn where the generator lives, so that a GPU starts from the same numbers, and
+                # in one piece, so that a member of an ensemble gets those it would get alone.
                 device = "cpu" if source is None else source.device
                 fresh = torch.empty_like(parameter[index], device=device).contiguous()
                 parameter[index] = fresh.normal_(generator=source).mul_(scale)

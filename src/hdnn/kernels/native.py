@@ -195,32 +195,6 @@ class Plan:
         weakref.finalize(self, library().hdnn_plan_free, self.handle)
 
 
-def jacobians(
-    plan: Plan, values: Addresses, x: Array, depths: Sequence[int], networks: int, threads: int
-) -> tuple[Array, Array]:
-    """d y_N / d y_l and y_l at increasing depths l.
-
-    Args:
-        plan: of the program and of the shape of x.
-        values: of the program.
-        x: ``(E, B, n)``, or images ``(E, B, n, pixels)``, whose pixels count as samples.
-        depths: l, increasing.
-        networks: E.
-        threads: at most so many.
-
-    Returns:
-        Matrices ``(E, B, D, n, n)`` and states ``(E, D, B, n)``.
-    """
-    n, D = x.shape[2], len(depths)
-    samples = x.shape[1] * (x.shape[3] if x.ndim == 4 else 1)
-    matrices = np.empty((networks, samples, D, n, n), x.dtype)
-    states = np.empty((networks, D, samples, n), x.dtype)
-    places = np.array(depths, np.int64)
-    where = (x.ctypes.data, places.ctypes.data, D, states.ctypes.data, matrices.ctypes.data)
-    check(library().hdnn_jacobians(plan.handle, values, *where, threads))
-    return matrices, states
-
-
 def singular_values(M: Array) -> tuple[Array, Array]:
     """Largest and smallest singular value of every matrix, in float64.
 

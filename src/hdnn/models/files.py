@@ -70,7 +70,7 @@ def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> Non
     copies = {name: tensor.cpu().clone().contiguous() for name, tensor in tensors.items()}
     content = safetensors.torch.save(copies, metadata={"hdnn": about})
     try:
-        _parse(content)  # a map of one's own may describe itself wrongly
+        _parse(content)  # a custom map may describe itself wrongly
     except Exception as error:
         raise HdnnError(f"not saved, as the file could not be loaded: {error!s:.300}") from error
     with atomic(path) as temporary:

@@ -12,8 +12,6 @@ from hdnn.errors import HdnnError, unknown_name
 from hdnn.fields.layout import is_count
 
 MODES = ("append", "spread")
-MOST_PADDED = 64
-"""More features are projected to this width: up to it, a whole epoch runs in compiled code."""
 
 
 class Augmentation(nn.Module):
@@ -171,19 +169,6 @@ class Projection(nn.Linear):
     def width(self) -> int:
         """Width of the network."""
         return self.out_features
-
-
-def default_width(features: int, choice: str = "auto") -> int:
-    """Default width of a network: the features and as many zeros, at most 32.
-
-    More than 64 features are projected to 64, unless the choice is "off".
-
-    >>> default_width(2), default_width(50), default_width(20_000)
-    (4, 82, 64)
-    """
-    if features > MOST_PADDED and choice != "off":
-        return MOST_PADDED
-    return features + min(features, 32)
 
 
 class Stem(nn.Module, ABC):

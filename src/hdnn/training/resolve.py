@@ -14,7 +14,6 @@ from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
-from hdnn.models.stems import MOST_PADDED, default_width
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]
@@ -22,6 +21,9 @@ Pair = tuple[Values, Values]
 
 TIME = 1.2
 """The final time of the paper's planar networks, and of tables but for `TABLE_TIMES`."""
+
+MOST_PADDED = 64
+"""More features are projected to this width: up to it, a whole epoch runs in compiled code."""
 
 
 def resolve(config: Config, data: Dataset) -> Config:
@@ -75,6 +77,17 @@ def _timed(model: Values) -> bool:
     """Whether T or step are given, or the architecture has no time."""
     scheme = zoo.architecture(model.get("architecture", "H1")).scheme
     return "T" in model or "step" in model or not scheme.uses_step
+
+
+def default_width(features: int, projection: str) -> int:
+    """The features and at most 32 zeros; more than 64 are projected, unless that is "off".
+
+    >>> default_width(2, "auto"), default_width(50, "auto"), default_width(20_000, "auto")
+    (4, 82, 64)
+    """
+    if features > MOST_PADDED and projection != "off":
+        return MOST_PADDED
+    return features + min(features, 32)
 
 
 def _column_defaults(model: Values, data: Dataset) -> Values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -193,6 +194,37 @@ def test_a_table_with_categories_dates_and_gaps_from_the_command_line(tmp_path: 
     assert json.loads(facts["labels"]) == clf.classes_.tolist()
     assert len(clf.model_.columns[1]["levels"]) == 32
     np.testing.assert_allclose(result, clf.predict_proba(fresh), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_program_on_the_docs_page_predicts_as_hdnn_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what pandas would guess wrong: postcodes, spaces, days before months, ? and words."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    codes, plans = draw.choice(["08001", "12345"], 90), draw.choice(["basic", " plus "], 90)
+    days = [f"{day:02}.{month:02}.2023" for day, month in draw.integers(1, 13, (90, 2))]
+    days[0] = "13.01.2023"
+    numbers, words = draw.choice(["1.5", "?", "2"], 90), draw.choice(["true", "false"], 90)
+    labels = np.where((codes == "08001") ^ (words == "true"), "yes", "no")
+    rows = zip(codes, plans, days, numbers, words, labels, strict=True)
+    lines = ["code,plan,day,number,word,label", *map(",".join, rows)]
+    Path("train.csv").write_text("\n".join(lines))
+    Path("data.csv").write_text("\n".join(line for line in lines if "13.01" not in line))
+    for command in (
+        "train train.csv --target label --epochs 5 --out run",
+        "export run --out model.onnx",
+        "predict run data.csv --out predictions.csv",
+    ):
+        done = CliRunner().invoke(app, command.split())
+        assert done.exit_code == 0, done.output
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    (program,) = re.findall(r"```python\n(import json, onnxruntime, pandas.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    expected = pd.read_csv("predictions.csv")[["p_no", "p_yes"]]
+    np.testing.assert_allclose(names["probabilities"], expected, atol=1e-5)
 
 
 # --- what has no ONNX form ------------------------------------------------------------------------

@@ -19,15 +19,6 @@ PARTS = {"train": "training", "test": "held-out", "data": "data"}
 """What the parts of the data are called."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
-METRICS = {
-    **{"r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log loss", "roc_auc": "ROC AUC"},
-    **{"average_precision": "average precision", "calibration_error": "calibration error"},
-}
-"""Display names of metrics."""
-REFERENCES = {"linear": "linear model", "baseline": "most frequent class, or mean"}
-"""Models that any result should beat."""
-
-
 SIGNS = (
     *(("<=", "≤"), (">=", "≥"), ("||", "‖"), ("^2", "²"), ("d y_N / d y_l", "∂y_N/∂y_ℓ")),
     *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),

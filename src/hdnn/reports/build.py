@@ -213,9 +213,10 @@ def material_of_run(folder: str | Path) -> Material:
 
 
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
+    if run.failure is not None:  # resuming it would only diverge again
+        return (f"This run diverged: {run.failure}.",)
     resume = f"hdnn train --resume {shlex.quote(str(run.folder))}"
-    notice = f"This run is not finished: {done} of {total} epochs. Continue it with: {resume}"
-    return (notice,) if run.failure is None else (f"This run diverged: {run.failure}", notice)
+    return (f"This run is not finished: {done} of {total} epochs. Continue it with: {resume}",)
 
 
 def _of_finished(run: Run, config: Config, known: Material) -> Material:

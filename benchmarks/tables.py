@@ -38,7 +38,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", action="append", choices=list(MODELS), help="default: all")
     parser.add_argument("--table", action="append", choices=[*COMPARISON, *TUNING])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=len(runs.SEEDS))
     parser.add_argument("--tuning", action="store_true", help="on the tuning tables; no records")
     parser.add_argument("--set", action="append", type=setting, default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=OUT)

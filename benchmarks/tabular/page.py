@@ -107,7 +107,8 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
 PREFACE = f"""# Public tables
 
 Made by `python benchmarks/tables.py` from `records.jsonl`, one fit a line: {FOLDS}-fold
-cross-validation, {{seeds}} (of folds and model), {{folds}}, defaults only: {{versions}}.
+cross-validation, {{seeds}} seeds (of folds and model): {{fits}} fits a model and table.
+Defaults only: {{versions}}.
 
 - One thread for all models. The time is the processor time of `fit`, encoding included.
 - Peers get imputed, standardized and one-hot columns.
@@ -128,11 +129,6 @@ def full_page(records: Sequence[Record]) -> str:
     """The page results/tables/README.md."""
     frame = pd.DataFrame(records)
     packages = frame["model"].eq(HDNN).map({True: "hdnn ", False: "scikit-learn "})
-    sizes = frame.groupby(["table", "seed", "fold"]).size()
-    counts = (sizes == frame["model"].nunique()).groupby("table").sum()
-    preface = PREFACE.format(
-        seeds=f"seeds: {frame['seed'].nunique()}",
-        folds=f"folds of a table that all models have: {counts.min()} to {counts.max()}",
-        versions=", ".join(sorted(set(packages + frame["version"]))),
-    )
+    versions, seeds = sorted(set(packages + frame["version"])), frame["seed"].nunique()
+    preface = PREFACE.format(seeds=seeds, fits=FOLDS * seeds, versions=", ".join(versions))
     return f"{preface}\n\n{render(records, COMPARISON)}\n"

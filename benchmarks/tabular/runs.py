@@ -20,7 +20,7 @@ from hdnn.errors import HdnnError
 from tabular.models import HDNN, make
 from tabular.sources import Table, read
 
-FOLDS = 5
+FOLDS, SEEDS = 5, range(3)
 Record = dict[str, Any]
 
 

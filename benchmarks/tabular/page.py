@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 from pages import markdown
 
+from hdnn.paper.records import Record
 from tabular.models import HDNN, MODELS
-from tabular.runs import FOLDS, Record
+from tabular.runs import FOLDS
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source
 
 BEHIND = 0.02

@@ -23,7 +23,7 @@ def test_held_out_data_give_the_metrics_of_the_run(
     assert lines[0] == f"{result['samples']} samples"
     for key, title in (("accuracy", "accuracy"), ("r2", "R²"), ("rmse", "RMSE")):
         if key in result:
-            row = next(line for line in lines if line.strip().startswith(title))
+            row = next(line for line in lines if line.startswith(title))
             figures = [part[key] for part in (result, result["linear"], result["baseline"])]
             assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
 

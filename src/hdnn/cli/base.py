@@ -168,14 +168,16 @@ def show_table(
         title: above the table.
         names: how many of the first columns hold names.
     """
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    # The edges are blank lines: around a table with a title; tables without follow each other.
+    edge: Any = {"pad_edge": False, "show_edge": title is not None, "collapse_padding": True}
+    table = Table(title=title, box=box.SIMPLE_HEAD, **edge)
     # Text, not str: brackets in the names of classes and columns are not markup.
     for k, name in enumerate(header):
         justify: Literal["left", "right"] = "left" if k < names else "right"
         table.add_column(Text(name), justify=justify, no_wrap=console.width >= 60)
     for row in rows:
         table.add_row(*map(Text, row), style="yellow" if row[-1] == "no" else None)
-    console.print(table)
+    console.print(table, *([""] if title is None else []))
 
 
 def emit(record: Any) -> None:

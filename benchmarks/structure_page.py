@@ -148,6 +148,8 @@ def robustness_table() -> str:
         for (weights, layers), part in frame.groupby(["weights", "layers"]):
             values = part.groupby("network")[column].mean()
             rows.append(row(f"{what}: {weights}, {layers} layers", values, form.format))
+    seconds = frame.query("weights == 'free' and layers == 64").groupby("network").seconds
+    rows.append(row("seconds of a training: free, 64 layers", seconds.median(), "{:.3f}".format))
     return markdown(["", *ORDER], rows)
 
 
@@ -178,7 +180,7 @@ def guarantees_table() -> str:
 
 
 def measures_table() -> str:
-    """What else the answers rest on: other starts and protocols, T = 50, untrained networks."""
+    """What else the answers rest on: other starts and protocols, long times, untrained networks."""
     rows = []
     for part, column, title in (
         ("protocol", "data", "settings of 35 that reach 99 %, paper's protocol, {}"),
@@ -188,6 +190,10 @@ def measures_table() -> str:
         frame["solved"] = [sum(a >= SOLVED for a in t["accuracy"]) for t in frame.tried]
         for key, own in frame.groupby(column, sort=False):
             rows.append(row(title.format(key), own.set_index("network").solved))
+    solved = read("long").groupby(["T", "network"]).solved.sum()
+    for T in (2.0, 20.0, 50.0):
+        title = f"trainings of 120 that reach 99 %, shared weights, double moons, T = {T:g}"
+        rows.append(row(title, solved[T]))
     for weights in ("free", "shared"):
         own = planar().query("weights == @weights and layers == 64 and data == 'swiss-roll'")
         at_50 = own.best_by_T.map(lambda best: best.get(50.0)).groupby(own.network).max()

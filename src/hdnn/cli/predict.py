@@ -49,8 +49,10 @@ def predict(
     _check_out(out, data)
     model = open_run(run).model
     titles = _titles(model)
-    predicted = _of_images if model.stem.takes_images else _of_table
-    header, blocks = predicted(model, data, titles)
+    if model.stem.takes_images:
+        header, blocks = _of_images(model, data)
+    else:
+        header, blocks = _of_table(model, data, titles)
     count = 0
     with _writer(out, [*header, *titles]) as write:
         for rows in blocks:
@@ -106,7 +108,7 @@ def _of_table(
     return header, rows()
 
 
-def _of_images(model: Model, data: list[Path], _: list[str]) -> tuple[list[str], Iterator[Rows]]:
+def _of_images(model: Model, data: list[Path]) -> tuple[list[str], Iterator[Rows]]:
     """The names of images with predictions, a batch at a time."""
     from hdnn.cli.images import read_unlabeled
     from hdnn.progress import track

@@ -69,7 +69,7 @@ def train(
         settings["data"]["source"] = source
     prepared: Prepared | None = None
     if resume is not None:
-        if config or out or overwrite or _unfit(settings):
+        if config or out or overwrite or _changes_run(settings):
             raise HdnnError(
                 "--resume takes no other settings than --epochs and --device: the run's "
                 "config.toml has them"
@@ -103,8 +103,8 @@ def train(
         say(f"  hdnn predict {folder} DATA  # predictions for new data")
 
 
-def _unfit(settings: Tables) -> bool:
-    """Whether there are settings that a run keeps from its beginning."""
+def _changes_run(settings: Tables) -> bool:
+    """Whether there are settings that a run keeps from its beginning: all but two."""
     return "protocol" in settings or any(
         values and (table != "training" or not {*values} <= {"epochs", "device"})
         for table, values in settings.items()

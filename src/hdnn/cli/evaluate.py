@@ -144,7 +144,7 @@ def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -
     if len(labels) > MOST_COLUMNS:
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
-    width = max(3, 56 // len(labels))
+    width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows
     header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
     rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
     show_table(header, rows)

@@ -79,7 +79,7 @@ def gradients(
         if records:
             plots.record_by_depth(figure.subplots(), records)
         elif norms is not None:
-            name = str(run)[-60:]
+            name = str(run)[-60:]  # a longer label would leave the figure
             plots.norms_by_depth(figure.subplots(), norms, name, plots.LIGHT.color(0))
         plots.save_figure(figure, out)
     if as_json:

@@ -127,6 +127,7 @@ def _predictions(model: Model, X: Tensor) -> Rows:
     """Values, or the most probable class of each sample and the probabilities of all."""
     import torch
 
+    # Rounded to the digits that float32 has: the others are noise, and double the file.
     if model.task == "regression":
         return [[float(f"{value:.9g}") for value in row] for row in model.predict(X).tolist()]
     with torch.no_grad():

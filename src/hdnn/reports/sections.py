@@ -226,7 +226,7 @@ def flow(material: Material) -> Section:
     )
     return {
         "networks": [
-            (title, words.correct(accuracy(model, material.X, material.y)))
+            (title, _correct(model, material.X[:EVALUATED], material.y[:EVALUATED]))
             for title, model in material.models.items()
         ],
         "planar": shown.regions[0] is not None,
@@ -242,11 +242,11 @@ def flow(material: Material) -> Section:
     }
 
 
-def accuracy(model: Model, X: Tensor, y: Tensor) -> float | None:
-    """The share of samples that are classified correctly; None for a regression."""
+def _correct(model: Model, X: Tensor, y: Tensor) -> str:
+    """How many samples are classified correctly; nothing of a regression."""
     if model.task == "regression":
-        return None
-    return float((model.predict(X[:EVALUATED]) == y[:EVALUATED]).double().mean())
+        return ""
+    return f"{words.percent(float((model.predict(X) == y).double().mean()))} correct"
 
 
 # --- gradients ------------------------------------------------------------------------------------

@@ -57,11 +57,6 @@ def percent(share: float) -> str:
     return "100 %" if share == 1 else f"{min(100 * share, 99.9):.1f} %"
 
 
-def correct(share: float | None) -> str:
-    """How many samples are classified correctly; nothing of a regression."""
-    return "" if share is None else f"{percent(share)} correct"
-
-
 def math(text: str) -> Markup:
     """A sentence with the indices of y set as such.
 

@@ -141,7 +141,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     True
     """
     check_path(path)
-    kind = Path(path).suffix.lstrip(".").lower() or "png"
+    kind = Path(path).suffix.lstrip(".").lower()
     theme = _ink(figure)
     with atomic(path) as temporary:
         if kind == "svg":
@@ -237,8 +237,7 @@ def check_path(
     Traceback (most recent call last):
     hdnn.errors.HdnnError: 'figure.xyz' is no figure: its name must end in png, svg, pdf, jpg
     """
-    ending = Path(path).suffix.lstrip(".").lower() or formats[0]
-    if ending not in formats:
+    if Path(path).suffix.lstrip(".").lower() not in formats:
         raise HdnnError(
             f"{str(path)[-200:]!r} is no {kind}: its name must end in {', '.join(formats)}"
         )

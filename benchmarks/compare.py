@@ -11,28 +11,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 
-from speed.cases import CASES, SWEEP, Case
+from speed.cases import CASES, SWEEP
 from speed.timing import interleave
-from speed.worker import Record, Worker, WorkerError
-
-SMALL = Case("small", "H1", 4, 64, 125)
-
-
-def works() -> Iterator[tuple[str, Record]]:
-    """Name and request of all that is compared."""
-
-    def request(work: str, case: Case, peer: str = "auto") -> tuple[str, Record]:
-        name = case.name if work == "step" else f"{case.name}, {work}"
-        return f"{name}, {peer}", {"work": work, "case": asdict(case), "peer": peer}
-
-    for case in (*CASES, *SWEEP):
-        yield request("step", case)
-    for work in ("forward", "sensitivities", "train"):
-        yield request(work, SMALL)
-    yield request("step", SMALL, "reference")
+from speed.worker import Worker, WorkerError
 
 
 def main() -> None:
@@ -46,7 +29,9 @@ def main() -> None:
     options = parser.parse_args()
     environment = {"OMP_NUM_THREADS": options.threads}
     pythons, ratios = {"before": options.before, "after": options.after}, []
-    for name, request in dict(works()).items():  # the sweep repeats a case
+    # By name: the sweep repeats a case.
+    requests = {case.name: {"case": asdict(case)} for case in (*CASES, *SWEEP)}
+    for name, request in {**requests, "a whole training": {}}.items():
         # Fresh processes: what one case leaves behind slows down the next.
         workers = {k: Worker(p, "speed.version", **environment) for k, p in pythons.items()}
         try:

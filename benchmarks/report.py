@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 from pages import fill, markdown
+from speed.cases import Case
 
 from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
 from hdnn.plots.style import NORMAL
@@ -39,14 +40,6 @@ def load(name: str) -> dict[str, Any]:
     return records
 
 
-def name(case: dict[str, Any]) -> str:
-    """The work of a row."""
-    size = f"n = {case['width']}, "
-    size += f"{case['batch']} images of 28 x 28" if case["pixels"] else f"batch {case['batch']}"
-    many = f", {case['ensemble']} networks" if case["ensemble"] else ""
-    return f"{case['architecture']}, {size}, {case['layers']} layers{many}"
-
-
 def speeds(records: dict[str, Any]) -> pd.DataFrame:
     """A row a work: milliseconds of hdnn, and how many times longer each peer takes.
 
@@ -61,7 +54,7 @@ def speeds(records: dict[str, Any]) -> pd.DataFrame:
         row |= {peer: timing["median"] / own["median"] for peer, timing in seconds.items()}
         if "vjp" in seconds:
             row["vjp"] = f"{1e3 * seconds['vjp']['median']:.3g}"
-        work = name(record["case"])
+        work = Case(**record["case"]).name
         rows[work] = row | rows.get(work, {})
     return pd.DataFrame.from_dict(rows, orient="index")
 

@@ -32,13 +32,13 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.model_selection import train_test_split
-from tabular import runs
 from tabular.sources import read
 
 import hdnn
 from hdnn import analysis
 from hdnn.data import split
 from hdnn.errors import HdnnError
+from hdnn.files import read_json_lines, write_json_lines
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
 from hdnn.training import TrainingConfig
@@ -78,20 +78,18 @@ MODELS = ("ResNet", "FCNN", "H1", "MS1", "MS3")
 
 def load(part: str) -> list[Record]:
     """The records of a part."""
-    return runs.load(OUT / f"{part}.jsonl")
+    return read_json_lines(OUT / f"{part}.jsonl", dict)
 
 
 def sweep(part: str, cells: Iterable[Record], run: Callable[..., Record]) -> None:
     """Compute the cells that have no record yet; each record is written when it is there."""
     OUT.mkdir(parents=True, exist_ok=True)
-    path, records = OUT / f"{part}.jsonl", load(part)
-    runs.save(path, records)  # without a line that a killed process left half-written
+    records = load(part)
     for cell in cells:
         if any(cell.items() <= {k: record[k] for k in cell}.items() for record in records):
             continue
-        record = {**cell, **run(**cell), "version": hdnn.__version__}
-        with open(path, "a") as file:
-            file.write(runs.line(record))
+        records.append({**cell, **run(**cell), "version": hdnn.__version__})
+        write_json_lines(OUT / f"{part}.jsonl", records)
         sys.stderr.write(f"{part}: {list(cell.values())}\n")
 
 
@@ -123,11 +121,6 @@ def initialize(network: HamiltonianNetwork, init: str) -> HamiltonianNetwork:
             weights.theta.mul_(float(init))
             weights.beta.mul_(float(init))
     return network
-
-
-def without_none(**options: Any) -> dict[str, Any]:
-    """The options that are given: FCNN has no T."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def extremes(network: HamiltonianNetwork, y: torch.Tensor) -> dict[str, np.ndarray]:
@@ -172,7 +165,7 @@ def train(
         torch.float32,
         layers=cell["layers"],
         time_invariant=cell["weights"] == "shared",
-        **without_none(T=T),
+        T=T,
     )
     before, network = initialize(build(), cell["init"]), initialize(build(), cell["init"])
     begin = time.perf_counter()
@@ -287,7 +280,7 @@ def run_random(network: str, weights: str, T: float, scale: float) -> Record:
         layers=256,
         time_invariant=weights == "shared",
         scale=scale,
-        **without_none(T=None if network == "FCNN" else T),
+        T=None if network == "FCNN" else T,
     )
     y = samples("swiss-roll", SEEDS, False).X_test[:, :50].double()
     record: Record = {name: spread(values) for name, values in extremes(net, y).items()}
@@ -341,7 +334,7 @@ def run_tables(data: str, network: str) -> Record:
         X, X_test, y, y_test = part(columns, table.y, stratify=table.y)
         if held_out:
             X, X_test, y, y_test = part(X, y, stratify=y)
-        options = without_none(T=T, learning_rate=rate and rate / width, width=width)
+        options = {"T": T, "learning_rate": rate and rate / width, "width": width}
         return fit_table(network, X, y, X_test, y_test, seed, **options)
 
     times = (None,) if network == "FCNN" else (0.3, 1.0, 3.0, 10.0)

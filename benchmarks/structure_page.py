@@ -77,8 +77,6 @@ def planar() -> pd.DataFrame:
             dict(zip(structure.TIMES, 100 * reduce(by_time(v), 1), strict=True)) if has_T else {}
             for v, has_T in zip(values, stepped, strict=True)
         ]
-    shares_and_times = zip(frame.good_by_T, frame["T"], strict=True)
-    frame["good_rates"] = [shares.get(T, np.nan) for shares, T in shares_and_times]
     return frame
 
 
@@ -142,21 +140,16 @@ def accuracy_table() -> str:
 
 
 def robustness_table() -> str:
-    """Share of good settings, of good learning rates, and accuracy lost at 4 T."""
-    rows = []
-    for what, column, form, depths in (
-        ("good settings, %", "good", "{:.0f}", DEPTHS),
-        ("good learning rates at the chosen T, %", "good_rates", "{:.0f}", (None,)),
-        ("points lost at 4 T", "lost_4T", "{:.1f}", DEPTHS),
+    """Share of good settings, and accuracy lost at 4 T."""
+    rows, frame = [], planar().query("layers in @DEPTHS")
+    for what, column, form in (
+        ("good settings, %", "good", "{:.0f}"),
+        ("points lost at 4 T", "lost_4T", "{:.1f}"),
     ):
-        for weights in ("free", "shared"):
-            part = planar().query("weights == @weights and layers in @DEPTHS")
-            for depth in depths:
-                own = part if depth is None else part[part.layers == depth]
-                where = "all depths" if depth is None else f"{depth} layers"
-                values = own.groupby("network")[column].mean()
-                rows.append(row(f"{what}: {weights}, {where}", values, form.format))
-    seconds = planar().query("weights == 'free' and layers == 64").groupby("network").seconds
+        for (weights, layers), part in frame.groupby(["weights", "layers"]):
+            values = part.groupby("network")[column].mean()
+            rows.append(row(f"{what}: {weights}, {layers} layers", values, form.format))
+    seconds = frame.query("weights == 'free' and layers == 64").groupby("network").seconds
     rows.append(row("seconds of a training: free, 64 layers", seconds.median(), "{:.3f}".format))
     return markdown(["", *ORDER], rows)
 
@@ -175,10 +168,8 @@ def guarantees_table() -> str:
     """What each network guarantees, and what was measured."""
     deep = planar().query("weights == 'free' and layers in (16, 64)")
     roll = chosen_init(deep[deep.data == "swiss-roll"]).groupby("network")["mean"].mean()
-    means, largest = (
-        deep.groupby("network")[["good", "lost_4T"]].mean(),
-        untrained("largest", 1, "free"),
-    )
+    means = deep.groupby("network")[["good", "lost_4T"]].mean()
+    largest = untrained("largest", 1, "free")
     rows = []
     for name, texts in GUARANTEES.items():
         cells = [short(least_norm()[name]), short(largest[name]), f"{roll[name]:.1f}"]

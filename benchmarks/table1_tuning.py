@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+from structure import best
 
 from hdnn.data import Dataset, split
 from hdnn.paper import planar
@@ -36,8 +37,6 @@ CHOICES = {
         )
     ],
 }
-CLOSE = 2e-4
-"""Accuracies that are no further apart count as equal."""
 
 
 def held_out(cell: Cell, seed: int) -> Dataset:
@@ -57,14 +56,6 @@ def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[R
     return records
 
 
-def best(choices: Sequence[Settings], records: Sequence[Record]) -> Settings:
-    """The choice of a cell."""
-    tried = pd.concat(pd.DataFrame(record["tried"]) for record in records)
-    means = tried.groupby(level=0).mean()
-    good = means[means.accuracy >= means.accuracy.max() - CLOSE]
-    return choices[good.loss.idxmin()]
-
-
 def main() -> None:
     """Try all choices of a protocol, and print the best ones."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -77,7 +68,8 @@ def main() -> None:
     print(f"[{options.protocol}]")
     for cell in wanted:
         own = [r for r in records if all(r[name] == getattr(cell, name) for name in KEY)]
-        T, rate, augmentation = best(choices, own)
+        means = pd.concat(pd.DataFrame(r["tried"]) for r in own).groupby(level=0).mean()
+        T, rate, augmentation = choices[best(means.accuracy, means.loss)]
         values = f'T = {T}, learning_rate = {rate}, augmentation = "{augmentation}"'
         print(f'"{cell.data}/{cell.architecture}/{cell.layers}" = {{ {values} }}')
 

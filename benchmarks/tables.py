@@ -22,6 +22,8 @@ from tabular.models import MODELS, warm_up
 from tabular.sources import COMPARISON, TUNING
 from threadpoolctl import threadpool_limits
 
+from hdnn.paper.records import Records
+
 OUT = Path(__file__).resolve().parent.parent / "results" / "tables"
 
 
@@ -38,7 +40,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", action="append", choices=list(MODELS), help="default: all")
     parser.add_argument("--table", action="append", choices=[*COMPARISON, *TUNING])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=len(runs.SEEDS))
     parser.add_argument("--tuning", action="store_true", help="on the tuning tables; no records")
     parser.add_argument("--set", action="append", type=setting, default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -53,7 +55,7 @@ def main(words: list[str] | None = None) -> None:
     with threadpool_limits(1):
         warm_up()
         if options.tuning:
-            records = runs.run(tables, models, range(options.seeds), set(), **dict(options.set))
+            records = runs.run(tables, models, range(options.seeds), (), **dict(options.set))
             print(page.render(list(records), TUNING))
         else:
             compare(tables, models, range(options.seeds), options.out)
@@ -61,15 +63,10 @@ def main(words: list[str] | None = None) -> None:
 
 def compare(tables: list[str], models: list[str], seeds: range, out: Path) -> None:
     """Add the missing records, and write the page."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "records.jsonl"
-    records = runs.load(path)
-    runs.save(path, records)
-    with open(path, "a", encoding="utf-8") as file:
-        for record in runs.run(tables, models, seeds, {runs.key(r) for r in records}):
-            file.write(runs.line(record))
-            file.flush()
-            records.append(record)
+    store = Records(out, runs.KEY)
+    for record in runs.run(tables, models, seeds, store.read()):
+        store.add([record])
+    records = list(store.read().values())
     (out / "README.md").write_text(page.full_page(records), encoding="utf-8")
     print(page.render(records, COMPARISON))
 

@@ -47,8 +47,8 @@ def test_convolutional_networks() -> None:
 def test_public_tables() -> None:
     """Mean accuracy, mean rank and mean log loss on the tables for classification."""
     tables = [name for name, source in COMPARISON.items() if source.task == "classification"]
-    records = runs.load(ROOT / "results" / "tables" / "records.jsonl")
-    means = page.table_means(records).of(tables)
+    records = Records(ROOT / "results" / "tables", runs.KEY).read().values()
+    means = page.table_means(list(records)).of(tables)
     ranks = means.scores.round(5).rank(axis=1, ascending=False).mean()
     accuracy, rank, loss = 100 * means.scores.mean()[HDNN], ranks[HDNN], means.losses.mean()[HDNN]
     assert (

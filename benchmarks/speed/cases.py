@@ -34,10 +34,11 @@ class Case:
     @property
     def name(self) -> str:
         """In words."""
-        unit = "images" if self.pixels else "samples"
-        size = f"n={self.width}, {self.batch} {unit}, {self.layers} layers"
+        batch = f"batch {self.batch}"
+        if self.pixels:
+            batch = f"{self.batch} images of {' x '.join(map(str, self.pixels))}"
         many = f", {self.ensemble} networks" if self.ensemble else ""
-        return f"{self.architecture}, {size}{many}"
+        return f"{self.architecture}, n = {self.width}, {batch}, {self.layers} layers{many}"
 
     def network(self, **options: Any) -> hdnn.HamiltonianNetwork:
         """The network, always with the same parameters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib import metadata
@@ -20,7 +20,7 @@ from hdnn.errors import HdnnError
 from speed import plain
 from speed.cases import Case
 from speed.peers import PEERS, loop
-from speed.timing import Timing, Work, interleave, repeat
+from speed.timing import Work, interleave, repeat
 from speed.worker import Worker
 
 Record = dict[str, Any]
@@ -66,13 +66,8 @@ def measure(
     for name, timing in timings.items():
         ratio = timing.median / timings[first].median
         report(f"{case.name:44} {name:15} {timing.median * 1e3:9.3f} ms   {ratio:6.2f} x {first}")
-    record = {"case": asdict(case), "seconds": as_records(timings)}
+    record = {"case": asdict(case), "seconds": {k: v._asdict() for k, v in timings.items()}}
     return record | ({"jax": forms} if forms else {})
-
-
-def as_records(timings: Mapping[str, Timing]) -> Record:
-    """Timings for JSON."""
-    return {name: timing._asdict() for name, timing in timings.items()}
 
 
 def jax_worker(python: str) -> Worker:

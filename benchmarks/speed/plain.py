@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -65,16 +65,10 @@ def layer(case: Case) -> Layer:
     return {"H1": whole, "H2": whole, "MS1": ms1, "MS3": ms3}[case.architecture]
 
 
-def states(case: Case, y: Tensor, K: Tensor, b: Tensor) -> Iterator[Tensor]:
-    """y_0 ... y_N, by a loop over the layers."""
-    step, first = layer(case), 0 if case.ensemble is None else 1
-    yield y
-    for K_j, b_j in zip(K.unbind(first), b.unbind(first), strict=True):
-        y = step(y, K_j, b_j)
-        yield y
-
-
 def forward(case: Case, y: Tensor, K: Tensor, b: Tensor) -> Tensor:
-    """y_N."""
-    *_, out = states(case, y.flatten(2) if case.pixels else y, K, b)
-    return out.reshape(y.shape)
+    """y_N, by a loop over the layers."""
+    step, first = layer(case), 0 if case.ensemble is None else 1
+    x = y.flatten(2) if case.pixels else y
+    for K_j, b_j in zip(K.unbind(first), b.unbind(first), strict=True):
+        x = step(x, K_j, b_j)
+    return x.reshape(y.shape)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pandas as pd
 from pages import markdown
 
+from hdnn.paper.records import Record
 from tabular.models import HDNN, MODELS
-from tabular.runs import FOLDS, Record
+from tabular.runs import FOLDS
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source
 
 BEHIND = 0.02
@@ -107,8 +108,8 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
 PREFACE = f"""# Public tables
 
 Made by `python benchmarks/tables.py` from `records.jsonl`, one fit a line: {FOLDS}-fold
-cross-validation with {{seeds}} seeds (of folds and model), {{folds}} fits of each table by all
-models with their defaults: {{versions}}.
+cross-validation, {{seeds}} seeds (of folds and model): {{fits}} fits a model and table.
+Defaults only: {{versions}}.
 
 - One thread for all models. The time is the processor time of `fit`, encoding included.
 - Peers get imputed, standardized and one-hot columns.
@@ -129,11 +130,6 @@ def full_page(records: Sequence[Record]) -> str:
     """The page results/tables/README.md."""
     frame = pd.DataFrame(records)
     packages = frame["model"].eq(HDNN).map({True: "hdnn ", False: "scikit-learn "})
-    sizes = frame.groupby(["table", "seed", "fold"]).size()
-    counts = (sizes == frame["model"].nunique()).groupby("table").sum()
-    preface = PREFACE.format(
-        seeds=frame["seed"].nunique(),
-        folds=" to ".join(map(str, sorted({counts.min(), counts.max()}))),
-        versions=", ".join(sorted(set(packages + frame["version"]))),
-    )
+    versions, seeds = sorted(set(packages + frame["version"])), frame["seed"].nunique()
+    preface = PREFACE.format(seeds=seeds, fits=FOLDS * seeds, versions=", ".join(versions))
     return f"{preface}\n\n{render(records, COMPARISON)}\n"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,37 +15,13 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 import hdnn
 from hdnn.errors import HdnnError
+from hdnn.paper.records import Key, Record
 from tabular.models import HDNN, make
 from tabular.sources import Table, read
 
-FOLDS = 5
-Record = dict[str, Any]
-
-
-def key(record: Record) -> tuple[str, str, int, int]:
-    """What a record is of; there is one record a key."""
-    return record["table"], record["model"], record["seed"], record["fold"]
-
-
-def load(path: Path) -> list[Record]:
-    """The records of a file; one that a killed process left half-written does not count."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def line(record: Record) -> str:
-    """A record as a line of the file."""
-    return json.dumps(record, separators=(",", ":")) + "\n"
-
-
-def save(path: Path, records: Sequence[Record]) -> None:
-    """Write all records anew."""
-    text = "".join(map(line, records))
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+FOLDS, SEEDS = 5, range(3)
+KEY = ("table", "model", "fold")
+"""With the seed, what a record is of."""
 
 
 def folds(table: Table, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -86,7 +60,7 @@ def run(
     tables: Sequence[str],
     models: Sequence[str],
     seeds: Sequence[int],
-    finished: set[tuple[str, str, int, int]],
+    finished: Collection[Key],
     **settings: Any,
 ) -> Iterator[Record]:
     """The fits that are not finished: seed by seed, so that a part of a run has all tables."""
@@ -96,7 +70,7 @@ def run(
                 (fold, model)
                 for fold in range(FOLDS)
                 for model in models
-                if (name, model, seed, fold) not in finished
+                if (name, model, fold, seed) not in finished
             ]
             table = read(name) if wanted else None
             for fold, model in wanted:

@@ -21,7 +21,7 @@ def test_held_out_data_give_the_metrics_of_the_run(
     assert result == result | metrics["test"]
     lines = done("evaluate", run).stdout.splitlines()
     assert lines[0] == f"{result['samples']} samples"
-    for key, title in (("accuracy", "accuracy"), ("r2", "R2"), ("rmse", "RMSE")):
+    for key, title in (("accuracy", "accuracy"), ("r2", "R²"), ("rmse", "RMSE")):
         if key in result:
             row = next(line for line in lines if line.startswith(title))
             figures = [part[key] for part in (result, result["linear"], result["baseline"])]

@@ -11,10 +11,11 @@ from hdnn import plots
 
 
 def test_learning_curves_are_labeled_at_their_ends() -> None:
-    history = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25, "accuracy": 0.75}]
-    axis = plots.learning_curves(plots.new_figure(3, 3).subplots(), history, ["loss", "accuracy"])
-    assert [text.get_text() for text in axis.texts] == ["loss", "accuracy"]
+    history = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.05, "validation_loss": 0.75}]
+    axis = plots.learning_curves(plots.new_figure(3, 3).subplots(), history)
+    assert [text.get_text() for text in axis.texts] == ["training loss", "validation loss"]
     assert axis.texts[1].xy == (2, 0.75)
+    assert axis.get_yscale() == "log"
 
 
 def test_labels_of_close_curves_are_pushed_apart() -> None:

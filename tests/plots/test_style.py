@@ -10,6 +10,7 @@ import pytest
 
 from hdnn import plots
 from hdnn.errors import HdnnError
+from hdnn.plots.style import inline_svg
 
 
 def figure(theme: plots.Theme = plots.LIGHT) -> Any:
@@ -20,7 +21,7 @@ def figure(theme: plots.Theme = plots.LIGHT) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("f.png", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.svg", b"<?xml"), ("f", b"\x89PNG")],
+    [("f.png", b"\x89PNG"), ("f.pdf", b"%PDF"), ("f.svg", b"<?xml")],
 )
 def test_the_ending_chooses_the_format(name: str, start: bytes, tmp_path: Path) -> None:
     plots.save_figure(figure(), tmp_path / name)
@@ -52,7 +53,7 @@ def test_a_light_svg_has_a_dark_side(tmp_path: Path) -> None:
 
 
 def test_a_chart_of_a_page_takes_the_colors_of_the_page() -> None:
-    text = plots.inline_svg(figure(), "<t>")
+    text = inline_svg(figure(), "<t>")
     assert "stroke: var(--c0)" in text
     assert not any(color in text for color in plots.LIGHT.classes)
     assert text.startswith('<svg role="img" aria-label="&lt;t&gt;"')

@@ -12,11 +12,11 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -157,14 +157,27 @@ def _wrapped(text: str, where: Console, indent: int = 2) -> str:
     )
 
 
-def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table and an empty line: names to the left, numbers to the right; labels are no markup."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    for k, title in enumerate(header):
-        table.add_column(Text(title), justify="right" if k else "left", no_wrap=console.width >= 60)
+def show_table(
+    header: Iterable[str], rows: Iterable[Sequence[str]], title: str | None = None, names: int = 1
+) -> None:
+    """Print a table: names to the left, numbers to the right; rows that end in "no" stand out.
+
+    Args:
+        header: titles of the columns; a frame iterates over its own.
+        rows: cells as texts.
+        title: above the table.
+        names: how many of the first columns hold names.
+    """
+    # The edges are blank lines: around a table with a title; tables without follow each other.
+    edge: Any = {"pad_edge": False, "show_edge": title is not None, "collapse_padding": True}
+    table = Table(title=title, box=box.SIMPLE_HEAD, **edge)
+    # Text, not str: brackets in the names of classes and columns are not markup.
+    for k, name in enumerate(header):
+        justify: Literal["left", "right"] = "left" if k < names else "right"
+        table.add_column(Text(name), justify=justify, no_wrap=console.width >= 60)
     for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table, "")
+        table.add_row(*map(Text, row), style="yellow" if row[-1] == "no" else None)
+    console.print(table, *([""] if title is None else []))
 
 
 def emit(record: Any) -> None:

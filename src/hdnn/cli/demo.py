@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdnn.cli.base import USE, Json, app, console, emit, note_kernels, say, working
+from hdnn.cli.base import USE, Json, app, emit, note_kernels, say, show_table, working
 from hdnn.progress import track
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train Hamiltonian networks and ResNets on the Swiss roll, and draw what they learn."""
-    from hdnn.paper.tables import terminal
-    from hdnn.plots import check_figure_path, flow_figure, save_figure
+    from hdnn.plots import flow_figure, save_figure
+    from hdnn.plots.style import check_path
     from hdnn.reports import report
 
-    check_figure_path(out)
+    check_path(out)
     note_kernels()
     models: dict[tuple[str, int], Model] = {}
     records: list[dict[str, Any]] = []
@@ -63,7 +63,8 @@ def demo(
         emit({**paths, "seed": seed, "epochs": epochs, "networks": records})
         return
     title = f"Swiss roll, 5000 training points, {epochs} epochs, seed {seed}"
-    console.print(terminal(_table(records), title))
+    table = _table(records)
+    show_table(table, table.to_numpy(), title)
     say("gradient norms: mean reaction of the output to a change at a layer, over layers")
     say(f"figure: {out}")
     say(f"report: {page}  (open it in a browser)")

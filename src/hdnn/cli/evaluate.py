@@ -24,19 +24,6 @@ MOST_CLASSES = 20
 MOST_COLUMNS = 10
 """Of a confusion matrix that is shown."""
 
-REFERENCES = ("linear", "baseline")
-
-TITLES = {
-    "accuracy": "accuracy",
-    "log_loss": "log loss",
-    "roc_auc": "ROC AUC",
-    "average_precision": "average precision",
-    "calibration_error": "calibration error",
-    "r2": "R2",
-    "rmse": "RMSE",
-    "mae": "MAE",
-}
-
 
 @app.command(rich_help_panel=USE)
 def evaluate(
@@ -108,8 +95,16 @@ def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
 
 def _show_evaluation(figures: dict[str, Any]) -> None:
     """All figures but what is too long for a screen; `--json` has all of it."""
+    from hdnn.training.evaluation import METRICS, REFERENCES
+
     say(f"{figures['samples']} samples")
-    _show_overall(figures)
+    columns = {"result": figures} | {name: figures[name] for name in REFERENCES if name in figures}
+    overall = [
+        [title, *(_number(column.get(name)) for column in columns.values())]
+        for name, title in METRICS.items()
+        if name in figures
+    ]
+    show_table(["", *columns], overall)
     if "classes" in figures:
         _show_classes(figures["classes"])
         _show_confusion(figures["confusion"], [row["label"] for row in figures["classes"]])
@@ -117,7 +112,7 @@ def _show_evaluation(figures: dict[str, Any]) -> None:
         rows = figures["targets"]
         names = ("r2", "rmse", "mae")
         cells = [[_cut(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
-        show_table(["target", *(TITLES[name] for name in names)], cells)
+        show_table(["target", *(METRICS[name] for name in names)], cells)
     show_warnings(figures["warnings"])
 
 
@@ -132,16 +127,6 @@ def _number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.5g}"
-
-
-def _show_overall(figures: dict[str, Any]) -> None:
-    others = [name for name in REFERENCES if name in figures]
-    rows = [
-        [title, _number(figures[name]), *(_number(figures[other].get(name)) for other in others)]
-        for name, title in TITLES.items()
-        if name in figures
-    ]
-    show_table(["", "result", *others], rows)
 
 
 def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
@@ -159,7 +144,7 @@ def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -
     if len(labels) > MOST_COLUMNS:
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
-    width = max(3, 56 // len(labels))
+    width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows
     header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
     rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
     show_table(header, rows)

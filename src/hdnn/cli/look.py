@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
-from hdnn.cli.runs import evenly, open_run
+from hdnn.cli.runs import open_run
 from hdnn.errors import HdnnError
 
 DEPTHS = 9
@@ -28,12 +28,13 @@ def report(
 
     It shows results, learning, and what happens to data and gradients in the layers.
     """
-    from hdnn.reports.build import check_page_path, report_of_run
+    from hdnn.plots.style import check_path
+    from hdnn.reports.build import PAGES, report_of_run
     from hdnn.training.runs import Run
 
     Run.open(run)  # raises before the default path inside it is checked
     path = run / "report.html" if out is None else out
-    check_page_path(path)
+    check_path(path, PAGES, "page")
     with working("making the report"):
         report_of_run(run).save(path)
     say(f"report: {path}  (open it in a browser)")
@@ -56,12 +57,14 @@ def gradients(
 
     from hdnn import plots
     from hdnn.analysis import profile
+    from hdnn.plots.style import check_path
+    from hdnn.training.evaluation import evenly
     from hdnn.training.runs import Run
 
     folder = Run.open(run)
     records = folder.read_gradients()
     if out is not None:
-        plots.check_figure_path(out)
+        check_path(out)
     norms = None
     if folder.finished or not records:
         opened = open_run(run)  # raises for an unfinished run, with the command that continues it
@@ -76,7 +79,7 @@ def gradients(
         if records:
             plots.record_by_depth(figure.subplots(), records)
         elif norms is not None:
-            name = str(run)[-60:]
+            name = str(run)[-60:]  # a longer label would leave the figure
             plots.norms_by_depth(figure.subplots(), norms, name, plots.LIGHT.color(0))
         plots.save_figure(figure, out)
     if as_json:

@@ -49,8 +49,10 @@ def predict(
     _check_out(out, data)
     model = open_run(run).model
     titles = _titles(model)
-    predicted = _of_images if model.stem.takes_images else _of_table
-    header, blocks = predicted(model, data, titles)
+    if model.stem.takes_images:
+        header, blocks = _of_images(model, data)
+    else:
+        header, blocks = _of_table(model, data, titles)
     count = 0
     with _writer(out, [*header, *titles]) as write:
         for rows in blocks:
@@ -106,7 +108,7 @@ def _of_table(
     return header, rows()
 
 
-def _of_images(model: Model, data: list[Path], _: list[str]) -> tuple[list[str], Iterator[Rows]]:
+def _of_images(model: Model, data: list[Path]) -> tuple[list[str], Iterator[Rows]]:
     """The names of images with predictions, a batch at a time."""
     from hdnn.cli.images import read_unlabeled
     from hdnn.progress import track
@@ -125,6 +127,7 @@ def _predictions(model: Model, X: Tensor) -> Rows:
     """Values, or the most probable class of each sample and the probabilities of all."""
     import torch
 
+    # Rounded to the digits that float32 has: the others are noise, and double the file.
     if model.task == "regression":
         return [[float(f"{value:.9g}") for value in row] for row in model.predict(X).tolist()]
     with torch.no_grad():

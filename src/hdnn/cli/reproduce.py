@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hdnn.cli.base import MORE, Json, app, console, emit, note_kernels, say
+from hdnn.cli.base import MORE, Json, app, emit, note_kernels, say, show_table
 from hdnn.errors import HdnnError
 
 reproduce = typer.Typer(no_args_is_help=True, help="Reproduce the paper's tables and figures.")
@@ -47,7 +47,7 @@ def reproduce_table1(
     """Table 1: test accuracies on the Swiss roll and the double moons."""
     from hdnn.paper import experiment, table1
     from hdnn.paper.records import Records
-    from hdnn.paper.tables import terminal, texts
+    from hdnn.paper.tables import texts
 
     filters = {"data": data or (), "architecture": architecture or (), "layers": layers or ()}
     cells = table1.cells(protocol, split, **filters)  # type: ignore[arg-type]
@@ -61,8 +61,8 @@ def reproduce_table1(
     if as_json:
         emit({"protocol": protocol, "split": split, "rows": rows.to_dict("records")})
         return
-    shown = {name: table1.FORMATS[name] for name in table1.NARROW}
-    console.print(terminal(texts(rows, shown), title))
+    table = texts(rows, {name: table1.FORMATS[name] for name in table1.NARROW})
+    show_table(table, table.to_numpy(), title, names=2)
     reached = (rows.reached == "yes").sum()
     say(f"The mean reaches the published value in {reached} of {len(rows)} cells.")
     say(f"table: {page}  (records are beside it)")
@@ -85,7 +85,7 @@ def reproduce_table2(
 ) -> None:
     """Table 2: accuracies of the image network on MNIST."""
     from hdnn.paper import table2
-    from hdnn.paper.tables import terminal, texts
+    from hdnn.paper.tables import texts
 
     cells = table2.cells(protocol, architecture=architecture or (), layers=layers or (), data=data)
     if epochs is not None and data == "mnist":
@@ -98,8 +98,8 @@ def reproduce_table2(
     if as_json:
         emit({"protocol": protocol, "rows": rows.to_dict("records")})
         return
-    shown = {name: table2.FORMATS[name] for name in table2.NARROW}
-    console.print(terminal(texts(rows, shown), f"Table 2, protocol {protocol}"))
+    table = texts(rows, {name: table2.FORMATS[name] for name in table2.NARROW})
+    show_table(table, table.to_numpy(), f"Table 2, protocol {protocol}")
     say(f"table: {out / 'README.md'}  (records are beside it)")
 
 
@@ -135,7 +135,6 @@ def reproduce_figure2(
     """Figure 2: gradient norms of every layer during training."""
     from hdnn.paper import figure2
     from hdnn.paper.records import Records
-    from hdnn.paper.tables import terminal
     from hdnn.plots import save_figure
 
     note_kernels()
@@ -150,6 +149,6 @@ def reproduce_figure2(
     if as_json:
         emit({"records": records})
         return
-    table = figure2.table(figure2.FIGURE, records, figure2.NORMS)
-    console.print(terminal(table[[*figure2.NARROW]], "Norms of d y_N / d y_l during training"))
+    table = figure2.table(figure2.FIGURE, records, figure2.NORMS)[[*figure2.NARROW]]
+    show_table(table, table.to_numpy(), "Norms of d y_N / d y_l during training")
     say(f"{len(records)} records, tables and figures: {out}")

@@ -10,8 +10,6 @@ import typer
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hdnn.data import ColumnEncoder, Dataset
     from hdnn.models import Model
     from hdnn.training.runs import Run
@@ -68,10 +66,3 @@ def encoder_of(model: Model) -> ColumnEncoder:
 
     names = model.feature_names or [f"x{k}" for k in range(model.features)]
     return ColumnEncoder.from_list(model.columns or [{"name": n, "kind": "number"} for n in names])
-
-
-def evenly(X: Tensor, count: int) -> Tensor:
-    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
-    import torch
-
-    return X[torch.linspace(0, len(X) - 1, min(count, len(X))).long()]

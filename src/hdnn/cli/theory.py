@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
-from hdnn.cli.runs import encoder_of, evenly, open_run
+from hdnn.cli.runs import encoder_of, open_run
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from hdnn.models import Model
 
-PIXELS = 2000
-"""States of images, one for every pixel, that are checked at most: each has its own Jacobian."""
 _COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
 Samples = Annotated[int, typer.Option(min=1, help="Number of samples to use, evenly spaced.")]
 
@@ -36,18 +34,14 @@ def certify(
 
     Exits with 1 if something that is proved does not hold.
     """
-    import torch
     from rich.text import Text
 
     from hdnn import analysis
+    from hdnn.training.evaluation import block_states
 
     opened = open_run(run)
-    model = opened.model
-    X = evenly(opened.data().X if data is None else _read(model, data), samples)
-    if model.stem.takes_images:
-        X = X[: max(1, PIXELS // X[0, 0].numel())]
-    with torch.no_grad():
-        blocks = model.block_inputs(model.prepare(X))
+    X = opened.data().X if data is None else _read(opened.model, data)
+    blocks = block_states(opened.model, X, samples)
     if not blocks:
         raise HdnnError("the model has no Hamiltonian block")
     certificates = [analysis.certify(network, y) for network, y in blocks]
@@ -105,6 +99,7 @@ def advise(
 
     from hdnn import analysis
     from hdnn.config import Config
+    from hdnn.training.evaluation import evenly
     from hdnn.training.runs import prepare
 
     if (Path(source) / "config.toml").is_file():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import INTERRUPTED, USE, app, emit, errors, note_kernels, say, warn
-from hdnn.cli.evaluate import REFERENCES, show_warnings
+from hdnn.cli.evaluate import show_warnings
 from hdnn.cli.flags import Tables, add_assignments, with_settings
 from hdnn.config import Config, read_toml
 from hdnn.errors import HdnnError
@@ -69,7 +69,7 @@ def train(
         settings["data"]["source"] = source
     prepared: Prepared | None = None
     if resume is not None:
-        if config or out or overwrite or _unfit(settings):
+        if config or out or overwrite or _changes_run(settings):
             raise HdnnError(
                 "--resume takes no other settings than --epochs and --device: the run's "
                 "config.toml has them"
@@ -103,8 +103,8 @@ def train(
         say(f"  hdnn predict {folder} DATA  # predictions for new data")
 
 
-def _unfit(settings: Tables) -> bool:
-    """Whether there are settings that a run keeps from its beginning."""
+def _changes_run(settings: Tables) -> bool:
+    """Whether there are settings that a run keeps from its beginning: all but two."""
     return "protocol" in settings or any(
         values and (table != "training" or not {*values} <= {"epochs", "device"})
         for table, values in settings.items()
@@ -160,7 +160,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning
-    from hdnn.training.evaluation import doubts, evaluate_fully, references
+    from hdnn.training.evaluation import REFERENCES, doubts, evaluate_fully, references
     from hdnn.training.runs import read_history
 
     _, data, model = prepared

@@ -23,8 +23,15 @@ from hdnn.paper import planar
 from hdnn.paper.experiment import Experiment, frame
 from hdnn.paper.records import Record
 from hdnn.paper.tables import markdown
-from hdnn.plots import LIGHT, clean, color_ramp, label_ends, new_figure, plot_band
-from hdnn.plots.style import NORMAL
+from hdnn.plots.style import (
+    LIGHT,
+    NORMAL,
+    clean,
+    color_ramp,
+    label_ends,
+    new_figure,
+    plot_band,
+)
 from hdnn.training import TrainingConfig
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -134,11 +133,10 @@ def train(cell: Cell, own: Settings, data: planar.Samples) -> tuple[HamiltonianN
     """
     protocol, seeds = protocols("table1")[cell.protocol], data.seeds
     config = TrainingConfig(**{**protocol.training, "learning_rate": own.learning_rate})
-    build = functools.partial(
-        planar.networks, cell.architecture, dtype=torch.float32, layers=cell.layers, T=own.T
-    )
     starts = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
-    network, members = build(starts), data.repeat(protocol.restarts)
+    options = {"layers": cell.layers, "T": own.T}
+    network = planar.networks(cell.architecture, starts, torch.float32, **options)
+    members = data.repeat(protocol.restarts)
     V = planar.train(network, members, config)
     if protocol.restarts == 1:
         return network, V

@@ -1,4 +1,4 @@
-"""A table of a frame: in Markdown for pages, and for the terminal."""
+"""Tables of records: statistics over seeds, values as texts, Markdown for pages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 
 def summarize(records: pd.DataFrame, cell: Sequence[str], digits: int) -> pd.DataFrame:
@@ -71,14 +69,3 @@ def markdown(table: pd.DataFrame) -> str:
     """
     rows = [table.columns, ["---"] * len(table.columns), *table.itertuples(index=False)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def terminal(table: pd.DataFrame, title: str) -> Table:
-    """A frame of texts for the terminal; rows that end in "no" stand out."""
-    rich_table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in table.columns:
-        left = name in ("data", "architecture", "network")
-        rich_table.add_column(name, justify="left" if left else "right", no_wrap=True)
-    for row in table.itertuples(index=False):
-        rich_table.add_row(*row, style="yellow" if row[-1] == "no" else None)
-    return rich_table

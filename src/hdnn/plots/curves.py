@@ -1,4 +1,4 @@
-"""Curves: gradient norms along depth and during training, learning curves, predictions."""
+"""Curves: gradient norms along depth and during training, learning curves."""
 
 from __future__ import annotations
 
@@ -59,15 +59,13 @@ def norms_by_depth(axis: Axes, norms: Norms, label: str, color: str) -> Axes:
     return clean(axis)
 
 
-def learning_curves(
-    axis: Axes, history: Sequence[dict[str, Any]], names: Sequence[str] = ("loss",)
-) -> Axes:
-    """Metrics of the history by epoch, each labeled at its end.
+def learning_curves(axis: Axes, history: Sequence[dict[str, Any]], name: str = "loss") -> Axes:
+    """A metric of training and validation data by epoch, each labeled at its end.
 
     Args:
-        axis: where to draw.
+        axis: where to draw; it becomes logarithmic for a loss that falls far.
         history: a dictionary for every epoch, as `EpochRecord.to_dict` gives it.
-        names: which metrics.
+        name: "loss" or "accuracy".
 
     Returns:
         The axis.
@@ -78,12 +76,15 @@ def learning_curves(
     >>> axis.lines[0].get_ydata().tolist()
     [0.7, 0.4]
     """
-    theme = theme_of(axis)
-    epochs = [entry["epoch"] for entry in history]
-    for number, name in enumerate(names):
-        values = [np.nan if entry.get(name) is None else entry[name] for entry in history]
-        label = name.replace("_", " ")
-        axis.plot(epochs, values, color=theme.color(number), linewidth=1.6, label=label)
+    columns = {"training": name, "validation": f"validation_{name}"}
+    for number, (part, key) in enumerate(columns.items()):
+        values = np.array([record.get(key) for record in history], dtype=float)
+        if np.isnan(values).all():
+            continue
+        epochs, color = [record["epoch"] for record in history], theme_of(axis).color(number)
+        axis.plot(epochs, values, color=color, linewidth=1.6, label=f"{part} {name}")
+        if name == "loss" and 0 < 5 * np.nanmin(values) < np.nanmax(values):
+            log_axis(axis)
     axis.set_xlabel("epoch")
     axis.locator_params(axis="x", integer=True)
     return label_ends(clean(axis))
@@ -114,27 +115,3 @@ def record_by_depth(axis: Axes, records: Sequence[dict[str, Any]]) -> Axes:
     log_axis(axis)
     axis.set_xlabel("iteration")
     return label_ends(clean(axis))
-
-
-def predicted_against_observed(axis: Axes, observed: np.ndarray, predicted: np.ndarray) -> Axes:
-    """Predictions of a regression; the line marks perfect ones.
-
-    Args:
-        axis: where to draw.
-        observed, predicted: ``(samples,)``.
-
-    Returns:
-        The axis.
-
-    >>> import numpy as np
-    >>> from hdnn import plots
-    >>> axis = plots.new_figure(3, 3).subplots()
-    >>> plots.predicted_against_observed(axis, np.arange(3), np.arange(3)) is axis
-    True
-    """
-    theme = theme_of(axis)
-    axis.axline((float(observed[0]), float(observed[0])), slope=1, color=theme.muted, linewidth=1)
-    axis.plot(observed, predicted, "o", ms=3, alpha=0.6, mew=0, color=theme.color(0))
-    axis.set_xlabel("observed")
-    axis.set_ylabel("predicted")
-    return clean(axis)

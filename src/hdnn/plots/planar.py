@@ -91,13 +91,7 @@ def decision_regions(
     return scatter(axis, points.cpu().numpy(), labels.cpu().numpy())
 
 
-def scatter(
-    axis: Axes,
-    points: np.ndarray,
-    labels: np.ndarray,
-    size: float = 2.0,
-    colors: Theme | None = None,
-) -> Axes:
+def scatter(axis: Axes, points: np.ndarray, labels: np.ndarray, size: float = 2.0) -> Axes:
     """Points ``(samples, 2)`` in the colors of their classes, on a bare axis.
 
     Args:
@@ -105,7 +99,6 @@ def scatter(
         points: ``(samples, 2)``.
         labels: ``(samples,)``, class numbers.
         size: of a point.
-        colors: None takes those of the axis.
 
     Returns:
         The axis.
@@ -116,8 +109,7 @@ def scatter(
     >>> plots.scatter(axis, np.zeros((2, 2)), np.array([0, 1])) is axis
     True
     """
-    theme = colors or theme_of(axis)
-    shades = [theme.color(int(label)) for label in labels]
+    shades = [theme_of(axis).color(int(label)) for label in labels]
     # Thousands of points would make an SVG large: they are an image inside it.
     axis.scatter(points[:, 0], points[:, 1], s=size, c=shades, linewidths=0, rasterized=True)
     return bare(axis)
@@ -129,13 +121,11 @@ def layer_states(
     labels: np.ndarray,
     frame: int,
     size: float = 2.0,
-    colors: Theme | None = None,
     box: Box | None = None,
 ) -> Axes:
     """The data at one depth of a flow; at the last, the plane that separates two classes.
 
-    If all points have collapsed to one, a ring marks it. The visible part of the plane is ``box``,
-    or that of the flow.
+    If all points have collapsed to one, a ring marks it.
 
     Args:
         axis: where to draw.
@@ -143,8 +133,7 @@ def layer_states(
         labels: ``(samples,)``, class numbers.
         frame: position in ``moving.depths``.
         size: of a point.
-        colors: None takes those of the axis.
-        box: left, right, bottom, top.
+        box: left, right, bottom, top of the visible part; None takes that of the flow.
 
     Returns:
         The axis.
@@ -158,7 +147,7 @@ def layer_states(
     True
     """
     points, theme = moving.points[frame], theme_of(axis)
-    scatter(axis, points, labels, size, colors)
+    scatter(axis, points, labels, size)
     left, right, bottom, top = moving.box() if box is None else box
     if collapsed(points, right - left):
         x, y = np.nanmean(points, 0)
@@ -214,7 +203,7 @@ def strip_figure(flows: Mapping[str, Flow], labels: np.ndarray, frames: int = 4)
     >>> import hdnn, torch
     >>> from hdnn import plots
     >>> model, X = hdnn.Model(hdnn.network("H1", features=2, layers=8, T=1.0), 1), torch.randn(9, 2)
-    >>> figure = plots.strip_figure({"H1": plots.flow(model, X)}, torch.zeros(9).numpy())
+    >>> figure = strip_figure({"H1": plots.flow(model, X)}, torch.zeros(9).numpy())
     >>> [axis.get_title() for axis in figure.axes]
     ['input', 'layer 3', 'layer 5', 'layer 8']
     """

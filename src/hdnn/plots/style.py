@@ -140,8 +140,8 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 150) ->
     >>> path.exists()
     True
     """
-    check_figure_path(path)
-    kind = Path(path).suffix.lstrip(".").lower() or "png"
+    check_path(path)
+    kind = Path(path).suffix.lstrip(".").lower()
     theme = _ink(figure)
     with atomic(path) as temporary:
         if kind == "svg":
@@ -207,7 +207,7 @@ def inline_svg(figure: Figure, label: str) -> str:
         ``<svg ...>``, with text as text.
 
     >>> from hdnn import plots
-    >>> plots.inline_svg(plots.new_figure(1, 1), "nothing")[:30]
+    >>> inline_svg(plots.new_figure(1, 1), "nothing")[:30]
     '<svg role="img" aria-label="no'
     """
     figure.patch.set_visible(False)
@@ -220,10 +220,10 @@ def inline_svg(figure: Figure, label: str) -> str:
     return f'<svg role="img" aria-label="{html.escape(label)}"{inside}'
 
 
-def check_figure_path(
+def check_path(
     path: str | os.PathLike[str], formats: Sequence[str] = FORMATS, kind: str = "figure"
 ) -> None:
-    """Raise `HdnnError` for an unknown file format, or a folder that does not exist.
+    """Raise before the work begins, where its figure or page could not be written.
 
     Args:
         path: the file to write.
@@ -233,11 +233,11 @@ def check_figure_path(
     Raises:
         HdnnError: the file format is unknown, or the folder does not exist.
 
-    >>> from hdnn import plots
-    >>> plots.check_figure_path("figure.png")  # nothing happens: it can be written
+    >>> check_path("figure.xyz")
+    Traceback (most recent call last):
+    hdnn.errors.HdnnError: 'figure.xyz' is no figure: its name must end in png, svg, pdf, jpg
     """
-    ending = Path(path).suffix.lstrip(".").lower() or formats[0]
-    if ending not in formats:
+    if Path(path).suffix.lstrip(".").lower() not in formats:
         raise HdnnError(
             f"{str(path)[-200:]!r} is no {kind}: its name must end in {', '.join(formats)}"
         )
@@ -256,8 +256,7 @@ def color_ramp(count: int) -> list[str]:
     Returns:
         Colors such as "#0072b2".
 
-    >>> from hdnn import plots
-    >>> plots.color_ramp(2)[0]
+    >>> color_ramp(2)[0]
     '#2f6c8e'
     """
     from matplotlib import colormaps
@@ -304,7 +303,7 @@ def log_axis(axis: Axes) -> Axes:
         The axis.
 
     >>> from hdnn import plots
-    >>> plots.log_axis(plots.new_figure(4, 3).subplots()).get_yscale()
+    >>> log_axis(plots.new_figure(4, 3).subplots()).get_yscale()
     'log'
     """
     from matplotlib.ticker import LogFormatter
@@ -407,7 +406,7 @@ def plot_band(
 
     >>> from hdnn import plots
     >>> axis = plots.new_figure(4, 3).subplots()
-    >>> _ = plots.plot_band(axis, [0, 1], [[0, 1], [1, 2], [2, 3]], color="#0072b2")
+    >>> _ = plot_band(axis, [0, 1], [[0, 1], [1, 2], [2, 3]], color="#0072b2")
     >>> axis.lines[0].get_ydata().tolist()
     [1, 2]
     """

@@ -20,7 +20,7 @@ from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import atomic
 from hdnn.models import Model
-from hdnn.plots import DARK, LIGHT
+from hdnn.plots.style import DARK, LIGHT, check_path
 from hdnn.reports import sections, words
 from hdnn.reports.sections import EVALUATED
 from hdnn.training.build import build
@@ -31,6 +31,8 @@ from hdnn.training.trainer import Trainer
 SECTIONS = ("results", "learning", "flow", "gradients", "theory", "repeat")
 LEADING = ("flow", "gradients", "results", "learning", "theory", "repeat")
 """The order of a page with a lead."""
+PAGES = ("html", "htm")
+"""Endings of the file of a page."""
 BUDGET = 3e9
 """Multiplications up to which a ResNet is trained for comparison: a few seconds."""
 
@@ -61,7 +63,7 @@ class Report:
         Returns:
             The path.
         """
-        check_page_path(path)
+        check_path(path, PAGES, "page")
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8")
         return Path(path)
@@ -72,14 +74,6 @@ class Report:
             f'<iframe srcdoc="{page}" title="hdnn report" '
             'style="width:100%;height:720px;border:1px solid #8884"></iframe>'
         )
-
-
-def check_page_path(path: str | os.PathLike[str]) -> None:
-    """Raise `HdnnError` where no page can be written."""
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise HdnnError(f"{str(path)[-200:]!r} is no page: its name must end in .html")
-    if not Path(path).absolute().parent.is_dir():
-        raise HdnnError(f"there is no folder {Path(path).parent} to write {Path(path).name} to")
 
 
 def report(
@@ -219,8 +213,8 @@ def material_of_run(folder: str | Path) -> Material:
 
 
 def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
-    if run.failure is not None:
-        return (f"This run diverged: {run.failure}",)
+    if run.failure is not None:  # resuming it would only diverge again
+        return (f"This run diverged: {run.failure}.",)
     resume = f"hdnn train --resume {shlex.quote(str(run.folder))}"
     return (f"This run is not finished: {done} of {total} epochs. Continue it with: {resume}",)
 

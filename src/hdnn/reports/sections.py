@@ -19,10 +19,19 @@ from hdnn import plots
 from hdnn.analysis import Norms, certify, profile
 from hdnn.errors import HdnnError
 from hdnn.models import Model
-from hdnn.networks import HamiltonianNetwork
+from hdnn.plots.planar import strip_figure
+from hdnn.plots.style import inline_svg
 from hdnn.reports import words
-from hdnn.reports.slider import evenly, slider
-from hdnn.training.evaluation import evaluate_fully, logits_of, references
+from hdnn.reports.slider import slider
+from hdnn.training.evaluation import (
+    METRICS,
+    REFERENCES,
+    block_states,
+    evaluate_fully,
+    evenly,
+    logits_of,
+    references,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +47,6 @@ PERMUTED, REPEATS = 2000, 5
 """Rows, and shuffles of every column, by which columns are ranked: a second or two."""
 CERTIFIED = 100_000
 """Entries of Jacobians that a certificate looks at, about: a second or two."""
-PIXELS = 2000
-"""States of images, one for every pixel, that are examined at most."""
 MATRIX = 12
 """Classes up to which the whole confusion matrix is shown."""
 Section = dict[str, Any] | None
@@ -48,7 +55,7 @@ Section = dict[str, Any] | None
 def chart(label: str, width: float = 6.4, height: float = 2.9) -> tuple[Axes, Any]:
     """An axis, and a function that gives what is drawn on it as a part of the page."""
     figure = plots.new_figure(width, height)
-    return figure.subplots(), lambda: Markup(plots.inline_svg(figure, label))
+    return figure.subplots(), lambda: Markup(inline_svg(figure, label))
 
 
 # --- how well it does -----------------------------------------------------------------------------
@@ -84,19 +91,23 @@ def _metrics(material: Material, figures: dict[str, Any]) -> dict[str, Any]:
     if material.data is not None and material.model is not None:
         X, y = material.data.X, material.data.y
         others = references(material.model, X, y, material.X[:EVALUATED], material.y[:EVALUATED])
-        columns |= {words.REFERENCES[k]: others[k] for k in words.REFERENCES if k in others}
-    names = [name for name in columns["this network"] if name != "loss"]
+        columns |= {REFERENCES[name]: others[name] for name in REFERENCES if name in others}
     rows = [
-        (words.METRICS.get(name, name), [column.get(name) for column in columns.values()])
-        for name in names
+        (title, [column.get(name) for column in columns.values()])
+        for name, title in METRICS.items()
+        if name in figures
     ]
     return {"columns": list(columns), "rows": rows}
 
 
 def _residuals(logits: Tensor, y: Tensor) -> Markup:
+    """Predictions against observed values of the first target; the line marks perfect ones."""
     axis, drawn = chart("predicted against observed values", 4.2, 3.6)
-    observed = evenly(y.reshape(len(y), -1)[:, 0], 600).double().numpy()
-    plots.predicted_against_observed(axis, observed, evenly(logits[:, 0], 600).double().numpy())
+    observed, predicted = (evenly(v.reshape(len(v), -1)[:, 0], 600).double() for v in (y, logits))
+    axis.axline((float(observed[0]),) * 2, slope=1, color=plots.LIGHT.muted, linewidth=1)
+    axis.plot(observed, predicted, "o", ms=3, alpha=0.6, mew=0, color=plots.LIGHT.color(0))
+    axis.set(xlabel="observed", ylabel="predicted")
+    plots.clean(axis)
     return drawn()
 
 
@@ -197,13 +208,7 @@ def learning(material: Material) -> Section:
 
 def _curves(history: list[dict[str, Any]], name: str) -> Markup:
     axis, drawn = chart(f"{name} by epoch", 4.7, 2.7)
-    keys = [key for key in (name, f"validation_{name}") if history[-1].get(key) is not None]
-    known = [entry[key] for key in keys for entry in history if entry.get(key) is not None]
-    if name == "loss" and min(known) > 0 and max(known) > 5 * min(known):
-        plots.log_axis(axis)
-    labels = {name: f"training {name}", f"validation_{name}": f"validation {name}"}
-    renamed = [{"epoch": e["epoch"], **{labels[k]: e.get(k) for k in keys}} for e in history]
-    plots.learning_curves(axis, renamed, [labels[key] for key in keys])
+    plots.learning_curves(axis, history, name)
     return drawn()
 
 
@@ -216,12 +221,12 @@ def flow(material: Material) -> Section:
     if model is None or not any(net.layers for net in model.networks):
         return None
     shown = slider(list(material.models.values()), material.X, material.y)
-    figure = plots.strip_figure(
+    figure = strip_figure(
         dict(zip(map(words.wrapped, material.models), shown.flows, strict=True)), shown.numbers
     )
     return {
         "networks": [
-            (title, words.correct(accuracy(model, material.X, material.y)))
+            (title, _correct(model, material.X[:EVALUATED], material.y[:EVALUATED]))
             for title, model in material.models.items()
         ],
         "planar": shown.regions[0] is not None,
@@ -233,22 +238,18 @@ def flow(material: Material) -> Section:
         "caption": words.projection(shown.flows[0], len(shown.numbers), len(material.X)),
         # A script element ends at the first "</", wherever it stands.
         "data": Markup(json.dumps(shown.data(), allow_nan=False).replace("<", "\\u003c")),
-        "still": Markup(plots.inline_svg(figure, "The data at four depths of each network")),
+        "still": Markup(inline_svg(figure, "The data at four depths of each network")),
     }
 
 
-def accuracy(model: Model, X: Tensor, y: Tensor) -> float | None:
-    """The share of samples that are classified correctly; None for a regression."""
+def _correct(model: Model, X: Tensor, y: Tensor) -> str:
+    """How many samples are classified correctly; nothing of a regression."""
     if model.task == "regression":
-        return None
-    return float((model.predict(X[:EVALUATED]) == y[:EVALUATED]).double().mean())
+        return ""
+    return f"{words.percent(float((model.predict(X) == y).double().mean()))} correct"
 
 
 # --- gradients ------------------------------------------------------------------------------------
-
-
-Block = tuple[HamiltonianNetwork, Tensor]
-"""A network, and the states that enter it."""
 
 
 def gradients(material: Material) -> Section:
@@ -277,12 +278,9 @@ def depth_norms(model: Model, X: Tensor) -> Norms | None:
     """Norms and energy along the depth of the last block; None without layers."""
     if not model.networks or not model.networks[-1].layers:
         return None
-    most = 16 if model.stem.takes_images else EXAMINED
-    with torch.no_grad():
-        net, y = model.block_inputs(model.prepare(evenly(X, most)))[-1]
-    if net.kernel > 1:  # estimated by power iteration
-        return profile(net, y[:4], 9)
-    return profile(net, y if net.features else y[: max(1, PIXELS // y[0, 0].numel())], 65)
+    net, y = block_states(model, X, EXAMINED)[-1]
+    # Norms of convolutions are estimated by power iteration, which takes long at every depth.
+    return profile(net, y, 9 if net.kernel > 1 else 65)
 
 
 def _record(records: list[dict[str, Any]]) -> Markup:
@@ -321,12 +319,7 @@ def theory(material: Material) -> Section:
 def certificates(model: Model, X: Tensor) -> list[Any]:
     """What the theory says of every block, on a few samples; none for convolutions."""
     results = []
-    samples = evenly(X, 100)
-    if model.stem.takes_images:
-        samples = samples[: max(1, PIXELS // samples[0, 0].numel())]
-    with torch.no_grad():
-        blocks = model.block_inputs(model.prepare(samples))
-    for net, y in blocks:
+    for net, y in block_states(model, X, 100):
         most = max(2, CERTIFIED // max(1, net.layers * (net.features or 1) ** 2))
         try:
             results.append(certify(net, y[:most] if net.features else y))

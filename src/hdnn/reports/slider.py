@@ -16,6 +16,7 @@ from hdnn.plots.flow import Flow, flow
 from hdnn.plots.planar import Box, box_around, grid
 from hdnn.plots.style import color_ramp
 from hdnn.reports.words import shortened
+from hdnn.training.evaluation import evenly
 
 RESOLUTION = 120
 """Cells along each side of the decision regions."""
@@ -87,11 +88,6 @@ def slider(models: Sequence[Model], X: Tensor, y: Tensor) -> Slider:
         pairs = zip(models, flows, strict=True)
         regions = [regions_by_depth(model, box, moving.depths) for model, moving in pairs]
     return Slider(samples, numbers, labels, colors, flows, regions, box)
-
-
-def evenly(data: Tensor, most: int) -> Tensor:
-    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
-    return data[torch.linspace(0, len(data) - 1, min(most, len(data))).long()]
 
 
 def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[str] | None]:

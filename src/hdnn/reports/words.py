@@ -19,15 +19,6 @@ PARTS = {"train": "training", "test": "held-out", "data": "data"}
 """What the parts of the data are called."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
-METRICS = {
-    **{"r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log loss", "roc_auc": "ROC AUC"},
-    **{"average_precision": "average precision", "calibration_error": "calibration error"},
-}
-"""Display names of metrics."""
-REFERENCES = {"linear": "linear model", "baseline": "most frequent class, or mean"}
-"""Models that any result should beat."""
-
-
 SIGNS = (
     *(("<=", "≤"), (">=", "≥"), ("||", "‖"), ("^2", "²"), ("d y_N / d y_l", "∂y_N/∂y_ℓ")),
     *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),
@@ -64,11 +55,6 @@ def percent(share: float) -> str:
     ('100 %', '99.9 %', '50.0 %')
     """
     return "100 %" if share == 1 else f"{min(100 * share, 99.9):.1f} %"
-
-
-def correct(share: float | None) -> str:
-    """How many samples are classified correctly; nothing of a regression."""
-    return "" if share is None else f"{percent(share)} correct"
 
 
 def math(text: str) -> Markup:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hdnn.models import Model
+from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
 from hdnn.training.objective import data_loss, loss_name
 
@@ -24,12 +25,41 @@ MOST_NUMBERS = 4_000_000
 """In the table that a linear model is fitted to, about: more take long and change little."""
 LARGEST = 1e6
 """Values beyond it, in standardized columns, are slips that no linear solver survives."""
+PIXELS = 2000
+"""States of images, one for every pixel, that are analyzed at most: each has its own Jacobian."""
 BINS = 15
 """Of equal width, into which `calibration_error` sorts the samples by confidence."""
 CLASS_FIGURES = ("precision", "recall", "f1", "roc_auc", "average_precision")
 """The figures of every class, beside its label and its number of samples."""
+METRICS = {
+    **{"accuracy": "accuracy", "log_loss": "log loss", "roc_auc": "ROC AUC"},
+    **{"average_precision": "average precision", "calibration_error": "calibration error"},
+    **{"r2": "R²", "rmse": "RMSE", "mae": "MAE"},
+}
+"""Display names of the overall figures."""
+REFERENCES = {"linear": "linear model", "baseline": "most frequent class, or mean"}
+"""Models that any result should beat, and what people call them; see `references`."""
 SUMMARY = ("samples", "loss", "accuracy", "rmse", "mae", "r2")
 """The figures that a run keeps."""
+
+
+def evenly(X: Tensor, most: int) -> Tensor:
+    """At most so many samples, evenly spaced: tables may be sorted, so not the first ones."""
+    return X[torch.linspace(0, len(X) - 1, min(most, len(X))).long()]
+
+
+@torch.no_grad()
+def block_states(model: Model, X: Tensor, most: int) -> list[tuple[HamiltonianNetwork, Tensor]]:
+    """Every Hamiltonian network of a model, and the states of a few samples that enter it.
+
+    Args:
+        model: the trained model.
+        X: ``(samples, features)``, or images ``(samples, C, H, W)``.
+        most: samples at most; of images, as many as have `PIXELS` pixels.
+    """
+    if model.stem.takes_images:
+        most = min(most, max(1, PIXELS // X[0, 0].numel()))
+    return model.block_inputs(model.prepare(evenly(X, most)))
 
 
 @torch.no_grad()

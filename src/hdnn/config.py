@@ -2,7 +2,7 @@
 
 Configs come from the flags of ``hdnn train``, a TOML file or the parameters of an estimator. None
 means "not set". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
-that a config made by hand can be used as it is; `given` names the settings that were set, and
+that a config made by hand can be used as it is; `fields_set` names the settings that were set, and
 `hdnn.training.resolve` chooses the others for tables and images. This module imports no torch.
 """
 
@@ -102,12 +102,12 @@ def setting(default: Any, flag: str = "", depends: str = "") -> Any:
 class Settings:
     """What all tables of settings have in common."""
 
-    given: frozenset[str]
+    fields_set: frozenset[str]
     """The settings that were set; None counts as not set. `dataclasses.replace` sets all."""
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were set, as plain values by name."""
-        names = [each.name for each in fields(self) if each.name in self.given]  # type: ignore[arg-type]
+        names = [each.name for each in fields(self) if each.name in self.fields_set]  # type: ignore[arg-type]
         values = {name: getattr(self, name) for name in names}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
@@ -130,7 +130,7 @@ def table(cls: type[R]) -> type[R]:
             validate(self, **values)
         except ValidationError as error:
             raise _explain(error, names, values) from None
-        object.__setattr__(self, "given", frozenset(values))  # the dataclass is frozen
+        object.__setattr__(self, "fields_set", frozenset(values))  # the dataclass is frozen
 
     settings.__init__ = initialize
     return settings
@@ -427,7 +427,7 @@ class Config(Settings):
         HdnnError: a setting is unknown or out of range.
 
     >>> config = Config(data={"source": "iris"}, training={"epochs": 5, "learning_rate": None})
-    >>> sorted(config.training.given)
+    >>> sorted(config.training.fields_set)
     ['epochs']
     """
 

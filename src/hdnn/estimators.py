@@ -266,7 +266,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Columns are standardized (a missing value becomes the mean) and widened with zeros, the network
     propagates them, and a logistic or softmax output layer classifies. Columns of a data frame may
     also hold texts, booleans or dates. A parameter that is None depends on the data, by the rule
-    given here (`hdnn.training.resolve`).
+    stated here (`hdnn.training.resolve`).
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,
@@ -449,7 +449,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     Targets are standardized for the training (with sample weights), and the output layer is
     converted to their units afterwards; the loss is half the squared error. Coordinate descent
     solves for the output layer exactly: a ridge regression on the last hidden state. A parameter
-    that is None depends on the data, by the rule given here (`hdnn.training.resolve`).
+    that is None depends on the data, by the rule stated here (`hdnn.training.resolve`).
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,

@@ -33,7 +33,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the solver of the output layer is called with; it sets every weight to 2."""
     calls: list[tuple[Any, ...]] = []
 
-    def scripted(problem: output_solver.Problem, V: Any, options: Any) -> int:
+    def scripted(problem: output_solver.OutputProblem, V: Any, options: Any) -> int:
         calls.append((*problem[:3], V.copy(), *problem[3:], options))
         V[:] = 2.0
         return 0

@@ -1,4 +1,4 @@
-"""The values of settings that were not given, and the model that is built of them."""
+"""The values of settings that were not set, and the model that is built of them."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_settings_for_other_data_raise() -> None:
 def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
     assert resolve(once, data) == once
-    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.given
-    assert {"layers", "width", "dtype", "kernel"} <= once.model.given
+    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.fields_set
+    assert {"layers", "width", "dtype", "kernel"} <= once.model.fields_set
 
 
 # --- building -------------------------------------------------------------------------------------

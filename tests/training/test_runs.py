@@ -171,12 +171,31 @@ def test_settings_that_cannot_be_built_leave_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_changed_data_raise(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
+def train_on_table(table: Path, folder: Path) -> tuple[Any, ...]:
+    """Write a table and train on it; the words of the command."""
     rows = [f"{a:.4f},{b:.4f},{'yes' if a > b else 'no'}" for a, b in torch.randn(60, 2).tolist()]
     table.write_text("a,b,label\n" + "\n".join(rows) + "\n")
-    words = ("train", table, "--target", "label", "--epochs", 2, "--out", tmp_path / "run")
+    words = ("train", table, "--target", "label", "--epochs", 2, "--out", folder)
     done(*words)
+    return words
+
+
+def test_project_that_was_moved_as_a_whole_resumes(tmp_path: Path) -> None:
+    project, moved = tmp_path / "project", tmp_path / "moved"
+    project.mkdir()
+    train_on_table(project / "table.csv", project / "runs" / "first")
+    project.rename(moved)
+    run = Run(moved / "runs" / "first")
+    done("train", "--resume", run.folder, "--epochs", 3)
+    assert run.config.data.source == str(moved / "table.csv")
+    assert 'source = "../../table.csv"' in run.config_file.read_text()
+    far = Run.create(moved / "runs" / "of" / "mine", run.config)
+    assert f'source = "{moved / "table.csv"}"' in far.config_file.read_text()
+
+
+def test_changed_data_raise(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    words = train_on_table(table, tmp_path / "run")
     run = Run(tmp_path / "run")
     run.model_file.unlink()
     table.write_text(table.read_text() + "0,1,no\n")

@@ -86,7 +86,7 @@ def test_forward_passes_and_solves_of_three_epochs(
     solved: list[int] = []
     solve = output_solver.solve
 
-    def counted(problem: output_solver.Problem, *rest: Any) -> int:
+    def counted(problem: output_solver.OutputProblem, *rest: Any) -> int:
         solved.append(len(problem.Z))
         return solve(problem, *rest)
 

@@ -10,17 +10,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pooch
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from hdnn.config import shown
 from hdnn.data.dataset import Dataset
 from hdnn.data.files import listed, reading
-from hdnn.errors import FetchError, FileFormatError, HdnnError, optional, unknown_name
+from hdnn.errors import FetchError, FileFormatError, HdnnError, unknown_name
 from hdnn.progress import note, track
 
 __all__ = ["IMAGE_SETS", "ImageSet", "load"]
@@ -145,7 +146,9 @@ def load(
 
 
 def _digits() -> Dataset:
-    data = optional("sklearn.datasets", "app").load_digits()
+    from sklearn.datasets import load_digits  # slow to import, and needed here only
+
+    data = load_digits()
     # The values are 0 to 16.
     X = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     y = torch.from_numpy(data.target.astype(np.int64))
@@ -216,8 +219,7 @@ def find(name: str) -> list[Path | None]:
 
 
 def _folder() -> Path:
-    cache = optional("pooch", "app").os_cache("hdnn") / "data"
-    return Path(os.environ.get("HDNN_DATA") or cache).expanduser()
+    return Path(os.environ.get("HDNN_DATA") or pooch.os_cache("hdnn") / "data").expanduser()
 
 
 def fetch(name: str) -> list[Path]:
@@ -252,7 +254,7 @@ def _download(name: str, file: str) -> Path:
             f"HDNN_DATA is {folder}, which holds no {name}/{file}, compressed (.gz) or not; "
             "put it there, or unset HDNN_DATA to download it"
         )
-    pooch, faults = optional("pooch", "app"), []
+    faults = []
     pooch.get_logger().setLevel("WARNING")
     note(f"downloading {name}, once for this machine: {file} ...")
     for url in IMAGE_SETS[name].urls:
@@ -393,14 +395,13 @@ def read_images(paths: Sequence[Path], size: Size | None = None) -> Tensor:
 
 def _pixels(path: Path, size: Size | None) -> NDArray[np.uint8]:
     """``(H, W)`` of a gray image, ``(H, W, 3)`` of a colored one."""
-    pillow: Any = optional("PIL.Image", "app")
     with reading(path, "an image"), warnings.catch_warnings():
-        warnings.simplefilter("error", pillow.DecompressionBombWarning)
-        with pillow.open(path, formats=("PNG", "JPEG")) as opened:
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=("PNG", "JPEG")) as opened:
             if opened.mode not in _GRAY + _COLOR:  # Pillow would clip 16 bits to 8
                 raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
             # Cameras store how a photo was turned instead of turning its pixels.
-            optional("PIL.ImageOps", "app").exif_transpose(opened, in_place=True)
+            ImageOps.exif_transpose(opened, in_place=True)
             image = opened.convert("L" if opened.mode in _GRAY else "RGB")
             if size is not None:
                 image = image.resize((size[1], size[0]))

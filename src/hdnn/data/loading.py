@@ -17,7 +17,7 @@ from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
-from hdnn.errors import HdnnError, optional, unknown_name
+from hdnn.errors import HdnnError, unknown_name
 
 BUNDLED: dict[str, str] = {
     "iris": "load_iris",
@@ -42,7 +42,9 @@ def bundled(name: str) -> Table:
     >>> bundled("iris").classes
     ('setosa', 'versicolor', 'virginica')
     """
-    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[name])(as_frame=True)
+    from sklearn import datasets  # slow to import, and needed here only
+
+    data = getattr(datasets, BUNDLED[name])(as_frame=True)
     if "target_names" not in data:
         return read_table(data.frame, "target", task="regression")
     labels = np.asarray(data.target_names)[data.target]

@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 
 @torch.no_grad()
-def split(model: Model, data: Dataset, config: TrainingConfig) -> Split:
+def to_batches(model: Model, data: Dataset, config: TrainingConfig) -> Split:
     """Check a data set, convert it to the model's precision, and hold out a part.
 
     Args:

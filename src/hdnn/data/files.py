@@ -23,9 +23,8 @@ from hdnn.config import shown
 from hdnn.errors import FileFormatError, HdnnError, optional
 
 DELIMITERS = (",", ";", "\t", "|")
-CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-"""Suffixes that may follow those of CSV files, and what decompresses them."""
+"""What may follow the suffix of a CSV file, and what decompresses it."""
 
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
 """At most this many rows and cells are in memory at once where a file is read in blocks."""
@@ -194,7 +193,7 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig"
 
 
-# --- anything that holds a table ------------------------------------------------------------------
+# --- tables as their source has them --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -228,6 +227,55 @@ class RawTable:
         return f"row {number + 1}" if self.csv is None else f"line {self.csv.line(number)}"
 
 
+def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
+    file = CsvFile.open(path)
+    frames = file.blocks(rows or BLOCK_ROWS)
+    for frame in frames if rows else [pd.concat(frames)]:
+        yield RawTable(frame, str(path), file)
+
+
+def _parquet_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
+    parquet = optional("pyarrow.parquet", "data")
+    first = 0
+    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        empty = file.schema_arrow.empty_table()  # so that a file without rows has a block
+        if rows is not None:
+            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
+        parts = [file.read()] if rows is None else file.iter_batches(rows)
+        for part in itertools.chain(parts, [empty]):
+            frame = part.to_pandas(ignore_metadata=True)
+            frame.index += first
+            first += len(frame)
+            yield RawTable(frame, str(path))
+
+
+READERS: dict[str, Callable[[Path, int | None], Iterator[RawTable]]] = {
+    **{
+        f"{kind}{end}": _csv_blocks
+        for end in ("", *COMPRESSED)
+        for kind in (".csv", ".tsv", ".txt")
+    },
+    **dict.fromkeys((".parquet", ".pq"), _parquet_blocks),
+}
+"""By the end of a file's name, what reads it: a new format is one row here and one function.
+
+A reader takes the path, and the most rows of a block (None: all rows are one block). It yields at
+least one block, which may have no rows, for the names of the columns.
+"""
+
+
+def raw_blocks(path: Path, rows: int | None = None) -> Iterator[RawTable]:
+    """Read a file, at most ``rows`` rows at a time or at once; the first block may be empty.
+
+    Raises:
+        HdnnError: its suffix is unknown, or it cannot be read.
+    """
+    for suffix, reader in READERS.items():
+        if path.name.lower().endswith(suffix):
+            return reader(path, rows)
+    raise HdnnError(f"{path}: unknown kind of file; save the table as one of {', '.join(READERS)}")
+
+
 def read_raw(source: Any) -> RawTable:
     """Read a path, a data frame, a dict of columns or a 2-D array.
 
@@ -252,41 +300,3 @@ def read_raw(source: Any) -> RawTable:
         raise HdnnError(f"these columns make no table: {cut(str(error), 200)}") from error
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     return RawTable(frame, "the table")
-
-
-def raw_blocks(path: Path, rows: int | None = None) -> Iterator[RawTable]:
-    """Read a file, at most ``rows`` rows at a time or at once; the first block may be empty.
-
-    Raises:
-        HdnnError: its suffix is unknown, or it cannot be read.
-    """
-    suffix = path.suffix.lower()
-    if suffix in PARQUET_SUFFIXES:
-        for frame in _parquet_blocks(path, rows):
-            yield RawTable(frame, str(path))
-        return
-    if (Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix) not in CSV_SUFFIXES:
-        raise HdnnError(
-            f"{path}: unknown kind of file; save the table as one of "
-            f"{', '.join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))}, or as CSV compressed "
-            f"({', '.join(COMPRESSED)})"
-        )
-    csv_file = CsvFile.open(path)
-    frames = csv_file.blocks(rows or BLOCK_ROWS)
-    for frame in frames if rows else [pd.concat(frames)]:
-        yield RawTable(frame, str(path), csv_file)
-
-
-def _parquet_blocks(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
-    parquet = optional("pyarrow.parquet", "data")
-    first = 0
-    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
-        empty = file.schema_arrow.empty_table()
-        if rows is not None:
-            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
-        parts = [file.read()] if rows is None else file.iter_batches(rows)
-        for part in itertools.chain(parts, [empty]):
-            frame = part.to_pandas(ignore_metadata=True)
-            frame.index += first
-            first += len(frame)
-            yield frame

@@ -31,6 +31,8 @@ _ENDS = ("", ".gz")
 _GRAY, _COLOR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 Size = tuple[int, int]
+Part = tuple[Tensor, Tensor]
+"""Images and class numbers."""
 
 TEST_SHARE = 0.2
 """Fraction held out for testing where a data set has no test part of its own."""
@@ -152,8 +154,11 @@ def _digits() -> Dataset:
     # The values are 0 to 16.
     X = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     y = torch.from_numpy(data.target.astype(np.int64))
-    data_set = Dataset(X, y, X[:0], y[:0], "classification", "images", _DIGITS, source="digits")
-    return data_set.hold_out(TEST_SHARE, 0)
+    return _dataset((X, y), (X[:0], y[:0]), _DIGITS, "digits").hold_out(TEST_SHARE, 0)
+
+
+def _dataset(train: Part, test: Part, classes: Sequence[str], source: str) -> Dataset:
+    return Dataset(*train, *test, "classification", "images", tuple(classes), source=source)
 
 
 # --- MNIST's files --------------------------------------------------------------------------------
@@ -194,8 +199,8 @@ def read_bytes(path: Path) -> bytes:
 def _from_idx(paths: Sequence[Path], name: str) -> Dataset:
     """A data set of the four `IDX_FILES`, whose checksums are right."""
     X, y, X_test, y_test = (torch.from_numpy(read_idx(path)) for path in paths)
-    parts = X.unsqueeze(1), y.long(), X_test.unsqueeze(1), y_test.long()
-    return Dataset(*parts, "classification", "images", IMAGE_SETS[name].classes, source=name)
+    train, test = (X.unsqueeze(1), y.long()), (X_test.unsqueeze(1), y_test.long())
+    return _dataset(train, test, IMAGE_SETS[name].classes, name)
 
 
 # --- downloads ------------------------------------------------------------------------------------
@@ -297,33 +302,33 @@ def read_folder(folder: Path, size: Size | None = None) -> Dataset:
         )
     if all(name.isdecimal() for name in classes):
         classes = sorted(classes, key=int)  # so that 10 comes after 9
-    files = [  # in the order of parts, then of classes
-        (number, label, path)
-        for number, part in enumerate(parts)
-        for label, name in enumerate(classes)
-        for path in _class_files(part, name, classes)
-    ]
-    images = read_images([path for _, _, path in files], size)
-    part_of, labels = torch.tensor([file[:2] for file in files]).T
-    train, test = ((images[part_of == k], labels[part_of == k]) for k in (0, 1))
-    return Dataset(*(*train, *test, "classification", "images", tuple(classes)), source=str(folder))
+    # All are read at once, as one image in color makes those of both parts colored.
+    files = [path for part in parts for path in _image_files(part, classes)]
+    images = read_images(files, size)
+    labels = torch.tensor([classes.index(path.parent.name) for path in files])
+    first = torch.tensor([path.is_relative_to(parts[0]) for path in files])
+    train, test = ((images[rows], labels[rows]) for rows in (first, ~first))
+    return _dataset(train, test, classes, str(folder))
 
 
 def _subfolders(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _class_files(part: Path, name: str, classes: Sequence[str]) -> list[Path]:
-    """The images of a class in the training or the test part of a folder."""
+def _image_files(part: Path, classes: Sequence[str]) -> list[Path]:
+    """The images of the training or the test part of a folder, in the order of the classes."""
     if unknown := {*_subfolders(part)} - {*classes}:
         raise HdnnError(
             f"{part} has the class {min(unknown)!r}, of which there are no training images; "
             f"known are {', '.join(classes)}"
         )
-    paths = sorted(filter(is_image_file, (part / name).glob("*")))
-    if not paths:
-        raise HdnnError(f"{part / name} holds no images ({', '.join(SUFFIXES)})")
-    return paths
+    files = []
+    for name in classes:
+        paths = sorted(filter(is_image_file, (part / name).glob("*")))
+        if not paths:
+            raise HdnnError(f"{part / name} holds no images ({', '.join(SUFFIXES)})")
+        files += paths
+    return files
 
 
 def folder_digest(folder: Path) -> str:

@@ -42,9 +42,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_coordinate_descent_longhand(
-    solved: list[tuple[Any, ...]],
-) -> None:
+def test_coordinate_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
     net = Model(Stub(), 1, task="regression")
     config = TrainingConfig(batch_size=2, optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
     epoch = AutogradLoop(net, DATA, config).epoch(torch.tensor([2, 0, 1]), 0)
@@ -75,18 +73,10 @@ def test_coordinate_descent_longhand(
     assert net.head.weight.grad is None
 
 
-def test_joint_descent_longhand(
-    solved: list[tuple[Any, ...]],
-) -> None:
+def test_joint_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
     net = Model(Stub(), 1, task="regression")
-    config = TrainingConfig(
-        method="joint",
-        batch_size=2,
-        optimizer="SGD",
-        learning_rate=0.1,
-        alpha_c=0.5,
-        weight_decay=0.25,
-    )
+    config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
+    config = replace(config, batch_size=2, weight_decay=0.25)
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[1.0, -1.0]]))
     AutogradLoop(net, DATA, config).epoch(torch.tensor([1]), 0)

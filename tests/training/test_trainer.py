@@ -406,7 +406,7 @@ def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_convergence_warning() -> None:
     """Both losses must be above that of guessing, log 2."""
-    data, model = moons(), make(outputs=1)
+    data, model = moons(), make()
     assert convergence_warning(model, data, 0.7) is None  # an untrained head guesses
     torch.nn.init.constant_(model.head.bias, 50.0)
     assert convergence_warning(model, data, 0.7) is None

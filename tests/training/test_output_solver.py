@@ -131,30 +131,21 @@ def separable() -> OutputProblem:
     return problem_of(X, np.arange(40) < 20, "logistic", alpha_c=1e-4)
 
 
-def with_columns(loss: str, change: Callable[[Array], None]) -> OutputProblem:
+def with_columns(loss: str, change: Callable[[Array], Array]) -> OutputProblem:
     problem = random(loss)
-    change(problem.Z)
-    return problem
+    return problem._replace(Z=np.ascontiguousarray(change(problem.Z)))
 
 
-def duplicate(Z: Array) -> None:
-    Z[:, 1] = Z[:, 0]
+def duplicate(Z: Array) -> Array:
+    return Z[:, [0, 0, 2, 3, 4]]
 
 
-def constant(Z: Array) -> None:
-    Z[:, 1], Z[:, 2] = 3.0, 0.0
-
-
-def scale_badly(Z: Array) -> None:
-    Z[:, 0] *= 1e4
-    Z[:, 2] *= 1e-4
-
-
+MASK, SECOND = np.array([1, 0, 0, 1, 1]), np.array([0, 1, 0, 0, 0])
 DEGENERATE: dict[str, Callable[[], OutputProblem]] = {
     "separable": separable,
     "duplicate columns": lambda: with_columns("softmax", duplicate),
-    "constant columns": lambda: with_columns("logistic", constant),
-    "badly scaled": lambda: with_columns("logistic", scale_badly),
+    "constant columns": lambda: with_columns("logistic", lambda Z: Z * MASK + 3 * SECOND),
+    "badly scaled": lambda: with_columns("logistic", lambda Z: Z * [1e4, 1, 1e-4, 1, 1]),
     "fewer samples than features": lambda: problem_of(
         np.random.default_rng(0).normal(size=(5, 9)), [0, 1, 2, 1, 0], "softmax", alpha_c=1e-4
     ),

@@ -139,19 +139,9 @@ def built(data: Dataset, **model: Any) -> Model:
 
 def test_built_model_has_the_settings() -> None:
     data = load(Config(data={"source": "peaks", "size": 100}).data)
-    model = built(
-        data,
-        architecture="MS2",
-        layers=5,
-        step=0.25,
-        width=6,
-        augmentation="spread",
-        activation="relu",
-        time_invariant=True,
-        standardize=True,
-        dtype="float64",
-        scale=0.0,
-    )
+    network = {"architecture": "MS2", "layers": 5, "step": 0.25, "activation": "relu", "scale": 0.0}
+    columns = {"width": 6, "augmentation": "spread", "standardize": True, "dtype": "float64"}
+    model = built(data, **network, **columns, time_invariant=True)
     network, stem = model.network, model.stem
     assert (network.name, network.layers, network.h, network.features) == ("MS2", 5, 0.25, 6)
     assert network.field.activation.name == "relu"

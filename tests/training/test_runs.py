@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -241,65 +240,8 @@ def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> 
     assert seconds == sorted(seconds)  # they add up over interruptions
 
 
-TOUCHES = {"open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir"}
-
-
-def touching(folder: Path, number: int | None, work: Callable[[], object]) -> int:
-    """Do some work in a child that dies just before touching a file below a folder for the n-th
-    time; how often it touched one."""
-    reader, writer = os.pipe()
-    count = 0
-
-    def hook(event: str, values: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event not in TOUCHES or not any(str(folder) in str(value) for value in values[:2]):
-            return
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-        os.write(writer, b".")
-
-    def watched() -> None:
-        sys.addaudithook(hook)
-        work()
-
-    child = forked(watched)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        touches = len(file.read())
-    assert ended(child) == (0 if number is None else -signal.SIGKILL)
-    return touches
-
-
-@pytest.mark.slow
-def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
-    """While a run is made, trained and overwritten: the bits are the same, and no litter stays.
-
-    `make attack` kills at random moments, too.
-    """
-    short = replace(changed(epochs=2), data=replace(CONFIG.data, size=40))
-    other = replace(short, model=replace(short.model, layers=2))
-
-    def work(folder: Path) -> None:
-        Run.create(folder, other).train(checkpoint_seconds=0)
-        Run.create(folder, short, overwrite=True).train(checkpoint_seconds=0)
-
-    dry = Run(tmp_path / "dry")
-    touches = touching(dry.folder, None, lambda: work(dry.folder))
-    expected = outcome(dry.folder)
-    assert touches > 40
-    for number in range(0, touches, 3):
-        run = Run(tmp_path / str(number))
-        touching(run.folder, number, lambda run=run: work(run.folder))
-        stale = run.config_file.is_file() and run.config != short
-        if stale or not run.finished:
-            Run.create(run.folder, short, overwrite=stale).train(checkpoint_seconds=0)
-        (run.folder / LOCK).unlink(missing_ok=True)  # a process that is killed at its very end
-        assert outcome(run.folder) == expected, number
-
-
 def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ctrl-C does; `make attack` sends both to processes at random moments."""
+    """As Ctrl-C does; `tests/slow/test_kills.py` sends both at random moments."""
 
     def terminate(self: object, epoch: int) -> None:
         if epoch == 3:
@@ -315,7 +257,7 @@ def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_full_disk_leaves_the_last_checkpoint(whole: Run, tmp_path: Path) -> None:
-    """`make attack` lets every single write fail."""
+    """`tests/slow/test_full_disk.py` does the same with room for fewer or more bytes."""
     run = unfinished(tmp_path / "run", epoch=2)
     before = contents(run.folder)
 

@@ -123,7 +123,7 @@ def table(cls: type[R]) -> type[R]:
 
     @functools.wraps(validate)
     def initialize(self: Any, *args: Any, **values: Any) -> None:
-        values |= dict(zip(names, args, strict=False))
+        values |= dict(zip(names, args, strict=False))  # by position, as `DataConfig("iris")`
         # None is "not set", so that flags and estimators can pass all they have.
         values = {name: value for name, value in values.items() if value is not None}
         try:

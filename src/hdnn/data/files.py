@@ -29,7 +29,9 @@ COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open,
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
 """At most this many rows and cells are in memory at once where a file is read in blocks."""
 
-_HEADER_LINES, _CHARACTERS, _MOST_LISTED = 100, 2**20, 10
+_HEADER_LINES = 100  # a header may have line breaks in quotes, and blank lines above it
+_CHARACTERS = 2**20  # decoded at once, to find out the encoding
+_MOST_LISTED = 10  # names in a message
 
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)\s*$"
 

@@ -401,6 +401,7 @@ def read_images(paths: Sequence[Path], size: Size | None = None) -> Tensor:
 def _pixels(path: Path, size: Size | None) -> NDArray[np.uint8]:
     """``(H, W)`` of a gray image, ``(H, W, 3)`` of a colored one."""
     with reading(path, "an image"), warnings.catch_warnings():
+        # A small file may hold more pixels than there is memory.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=("PNG", "JPEG")) as opened:
             if opened.mode not in _GRAY + _COLOR:  # Pillow would clip 16 bits to 8

@@ -119,16 +119,15 @@ def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
     encoder = ColumnEncoder.fit(rows, table.types, keep=(*config.categorical, *config.numeric))
     X = torch.from_numpy(encoder.transform(table.columns))
     return Dataset(
-        X[train],
-        y[train],
-        X[test],
-        y[test],
-        table.task or "classification",
-        "table",
-        table.classes,
-        tuple(encoder.feature_names),
-        table.target if table.task == "regression" else None,
-        None if encoder.is_plain else encoder,
+        X=X[train],
+        y=y[train],
+        X_test=X[test],
+        y_test=y[test],
+        task=table.task or "classification",
+        classes=table.classes,
+        feature_names=tuple(encoder.feature_names),
+        target_names=table.target if table.task == "regression" else None,
+        encoder=None if encoder.is_plain else encoder,
         notes=(f"columns: {encoder.summary}", *table.notes, *encoder.notes),
         source=source,
     )

@@ -126,7 +126,7 @@ def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
         task=table.task or "classification",
         classes=table.classes,
         feature_names=tuple(encoder.feature_names),
-        target_names=table.target if table.task == "regression" else None,
+        target_names=table.target_names if table.task == "regression" else None,
         encoder=None if encoder.is_plain else encoder,
         notes=(f"columns: {encoder.summary}", *table.notes, *encoder.notes),
         source=source,

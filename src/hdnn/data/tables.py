@@ -33,7 +33,7 @@ class Table:
         types: how each was read.
         targets: what a network is trained on: class numbers (int64), or values (float64),
             ``(rows,)``, of several targets ``(rows, targets)``; empty without one.
-        target: the names of the targets.
+        target_names: the names of the targets.
         task: "classification" or "regression"; None without a target.
         classes: the distinct labels, sorted, for classification; else None.
         notes: remarks for people: missing values, rows left out.
@@ -48,7 +48,7 @@ class Table:
     columns: dict[str, Values]
     types: tuple[ColumnType, ...]
     targets: NDArray[Any]
-    target: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
     task: str | None = None
     classes: tuple[Label, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -57,7 +57,9 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def __repr__(self) -> str:
-        goal = "no target" if self.task is None else f"{self.task} of {', '.join(self.target)}"
+        goal = (
+            "no target" if self.task is None else f"{self.task} of {', '.join(self.target_names)}"
+        )
         return f"Table({len(self)} rows, {len(self.columns)} features, {goal})"
 
 
@@ -120,21 +122,21 @@ def read_table(
     if not declared:
         raise HdnnError(f"{raw.where} has no feature columns beside {', '.join(goals)}")
     kinds, columns, problems = _read_columns(raw, declared)
-    missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
-    gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
-    notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
-
-    task = "regression" if len(goals) > 1 else task
     targets = []
     for name in goals:
         with _collected(problems):
-            values, task, classes = read_target(raw, name, task, classes)
-            targets.append(values)
+            kind = "regression" if len(goals) > 1 else task
+            targets.append(read_target(raw, name, kind, classes))
     _raise_all(raw.where, problems)
+
+    missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
+    gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
+    notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
     if not goals:
         return Table(columns, kinds, np.empty(0), notes=tuple(notes))
-    y = targets[0] if len(goals) == 1 else np.stack(targets, 1)
-    labels = None if classes is None else tuple(classes)
+    y, task, labels = targets[0]
+    if len(goals) > 1:  # of several targets, all are numbers
+        y = np.stack([values for values, _, _ in targets], 1)
     return Table(columns, kinds, y, goals, task, labels, tuple(notes))
 
 

@@ -14,6 +14,7 @@ import hdnn.application  # noqa: F401 (first: it names the packages that are mis
 import functools
 import json
 import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -489,13 +490,20 @@ class Config(Settings):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; an `HdnnError` that names the file where it is none."""
+    """The tables of a TOML file; an `HdnnError` that names the file where it is none.
+
+    In the config of a run, which has the digest of its data, their path may begin at the file.
+    """
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        tables = tomllib.loads(path.read_bytes().decode())
     except OSError as error:
         raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise HdnnError(f"{path} is not TOML: {str(error)[:200]}") from error
+    match tables:
+        case {"data": {"digest": _, "source": str(source)}}:
+            tables["data"]["source"] = os.path.normpath(path.parent.resolve() / source)
+    return tables
 
 
 def _toml(value: Any) -> str:

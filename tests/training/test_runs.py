@@ -183,6 +183,7 @@ def test_project_that_was_moved_as_a_whole_resumes(tmp_path: Path) -> None:
     done("train", "--resume", run.folder, "--epochs", 3)
     assert run.config.data.source == str(moved / "table.csv")
     assert 'source = "../../table.csv"' in run.config_file.read_text()
+    done("train", "--config", run.config_file, "--out", tmp_path / "again")
     far = Run.create(moved / "runs" / "of" / "mine", run.config)
     assert f'source = "{moved / "table.csv"}"' in far.config_file.read_text()
 

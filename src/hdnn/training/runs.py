@@ -92,12 +92,8 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The settings; a path of data is absolute."""
-        config = Config.from_toml(self.config_file)
-        if config.data.digest is None:  # a data set by name
-            return config
-        source = os.path.normpath(self.folder.resolve() / config.data.source)
-        return replace(config, data=replace(config.data, source=source))
+        """The settings."""
+        return Config.from_toml(self.config_file)
 
     @property
     def failure(self) -> str | None:
@@ -166,7 +162,8 @@ class Run:
             path.unlink(missing_ok=True)
 
     def _write_config(self, config: Config) -> None:
-        # Data near the run are found from there, so that a project can be moved as a whole.
+        # The path of data near the run begins there, so that a project can be moved as a whole;
+        # `read_toml` makes it absolute. A digest says that the source is a path.
         source, folder = config.data.source, self.folder.resolve()
         project = folder.parent.parent
         together = project.name and Path(source).is_relative_to(project)  # and not just on a disk

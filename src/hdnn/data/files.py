@@ -203,14 +203,18 @@ class RawTable:
     """Named columns as their source has them.
 
     Args:
-        frame: the columns, from a CSV file as text; the index numbers the rows of the source.
+        frame: the columns; the index numbers the rows of the source.
         where: the name of the source in messages.
-        csv: the file, if it is CSV.
+        is_text: whether all cells are text, so that nothing but their look says what they are.
+        line: the line of a row in a file of text, for messages.
+        notes: remarks for people.
     """
 
     frame: pd.DataFrame
     where: str
-    csv: CsvFile | None = None
+    is_text: bool = False
+    line: Callable[[int], int] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.frame.columns).items() if count > 1]
@@ -226,14 +230,16 @@ class RawTable:
     def place(self, row: int) -> str:
         """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
-        return f"row {number + 1}" if self.csv is None else f"line {self.csv.line(number)}"
+        return f"row {number + 1}" if self.line is None else f"line {self.line(number)}"
 
 
 def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
     file = CsvFile.open(path)
+    doubt = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
+    notes = (doubt,) if file.encoding == "latin-1" else ()
     frames = file.blocks(rows or BLOCK_ROWS)
     for frame in frames if rows else [pd.concat(frames)]:
-        yield RawTable(frame, str(path), file)
+        yield RawTable(frame, str(path), True, file.line, notes)
 
 
 def _parquet_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:

@@ -107,9 +107,7 @@ def read_table(
         raise unknown_name("task", task, TASKS)
     raw = read_raw(source)
     goals = (target,) if isinstance(target, str) else tuple(target or ())
-    notes: list[str] = []
-    if raw.csv is not None and raw.csv.encoding == "latin-1":
-        notes.append("the file is not UTF-8 and was read as Latin-1; check letters with accents")
+    notes = list(raw.notes)
     _check_names(raw, (*goals, *drop, *categorical, *numeric), types or ())
     raw = _rows_with_target(raw, goals, notes)
 
@@ -221,7 +219,7 @@ def _check_names(raw: RawTable, wanted: Sequence[str], types: Sequence[ColumnTyp
         )
         problems.append(HdnnError(text))
     # So that the names of a file without a header, which are numbers, explain themselves.
-    _raise_all(raw.where if raw.csv is None else f"{raw.where}, line 1", problems)
+    _raise_all(raw.where if raw.line is None else f"{raw.where}, line 1", problems)
 
 
 @contextmanager

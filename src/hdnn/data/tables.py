@@ -83,7 +83,7 @@ def read_table(
 
     Args:
         source: the path of a CSV file (header required; commas, semicolons, tabs or bars; UTF-8,
-            UTF-16 or Latin-1; also .gz, .bz2, .xz) or of a Parquet file; or a data frame, a dict of
+            UTF-16 or Latin-1; also .gz) or of a Parquet file; or a data frame, a dict of
             columns, or a 2-D array (columns x0, x1, ...).
         target: the column to predict; several for regression. None: there is none.
         task: "classification" or "regression"; None decides by the rule above.

@@ -26,7 +26,7 @@ OPTIONAL = {each.name for each in all_settings() if each.default is None}
 """Settings that may be None, which TOML does not have."""
 
 
-# --- defaults, and what is given ------------------------------------------------------------------
+# --- defaults, and what is set --------------------------------------------------------------------
 
 
 def test_the_defaults_are_appendix_B1() -> None:
@@ -36,12 +36,12 @@ def test_the_defaults_are_appendix_B1() -> None:
     assert [config.learning_rate_at(epoch) for epoch in (0, 49)] == [0.05, 0.05]
 
 
-def test_none_is_not_given() -> None:
+def test_none_counts_as_not_set() -> None:
     config = Config(model={"layers": None, "width": 4}, training={"alpha": 5e-3})
-    assert config.model.given == {"width"}
-    assert config.training.given == {"alpha"}  # though it is the default
-    assert config.data.given == set()
-    assert Config(model=ModelConfig(width=4)).model.given == {"width"}
+    assert config.model.fields_set == {"width"}
+    assert config.training.fields_set == {"alpha"}  # though it is the default
+    assert config.data.fields_set == set()
+    assert Config(model=ModelConfig(width=4)).model.fields_set == {"width"}
 
 
 def test_schedules() -> None:
@@ -66,13 +66,13 @@ def test_every_setting_comes_back(tmp_path: Path) -> None:
     }
     tables = {name: replace(TABLES[name](**values[name])) for name in TABLES}  # sets all of them
     for table in tables.values():
-        assert table.given >= {each.name for each in fields(table)} - OPTIONAL
+        assert table.fields_set >= {each.name for each in fields(table)} - OPTIONAL
     config = Config(**tables, protocol="paper")
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     again = Config.from_toml(path)
     assert again == config
-    assert again.training.given == config.training.given
+    assert again.training.fields_set == config.training.fields_set
 
 
 @given(text=st.text(st.characters(codec="utf-8")), number=st.floats(0, 1, exclude_max=True))

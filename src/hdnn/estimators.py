@@ -40,29 +40,15 @@ __all__ = ["HDNNClassifier", "HDNNRegressor"]
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 MODEL = {
-    "architecture": "architecture",
-    "layers": "layers",
-    "width": "width",
-    "T": "T",
-    "step": "step",
-    "augmentation": "augmentation",
-    "activation": "activation",
-    "time_invariant": "time_invariant",
-    "standardize": "standardize",
-    "dtype": "dtype",
+    **{name: name for name in ("architecture", "layers", "width", "T", "step", "augmentation")},
+    **{name: name for name in ("activation", "time_invariant", "standardize", "dtype")},
     "init_scale": "scale",
 }
 """Parameters that describe the network, and what settings of `hdnn.config` they are."""
 TRAINING = {
-    "method": "method",
-    "solver": "solver",
     "max_iter": "epochs",
-    "batch_size": "batch_size",
-    "learning_rate": "learning_rate",
-    "schedule": "schedule",
-    "alpha": "alpha",
-    "alpha_c": "alpha_c",
-    "device": "device",
+    **{name: name for name in ("method", "solver", "batch_size", "learning_rate", "schedule")},
+    **{name: name for name in ("alpha", "alpha_c", "device")},
 }
 """Parameters of the training; with early_stopping=True there are two more."""
 STOPPING = {"validation_fraction": "validation", "n_iter_no_change": "early_stopping"}
@@ -266,7 +252,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
     Columns are standardized (a missing value becomes the mean) and widened with zeros, the network
     propagates them, and a logistic or softmax output layer classifies. Columns of a data frame may
     also hold texts, booleans or dates. A parameter that is None depends on the data, by the rule
-    given here (`hdnn.training.resolve`).
+    stated here (`hdnn.training.resolve`).
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,
@@ -449,7 +435,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
     Targets are standardized for the training (with sample weights), and the output layer is
     converted to their units afterwards; the loss is half the squared error. Coordinate descent
     solves for the output layer exactly: a ridge regression on the last hidden state. A parameter
-    that is None depends on the data, by the rule given here (`hdnn.training.resolve`).
+    that is None depends on the data, by the rule stated here (`hdnn.training.resolve`).
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,

@@ -43,12 +43,14 @@ def test_holding_out_leaves_some_of_every_class(
         assert out == (0 if count < 2 else min(max(round(fraction * count), 1), count - 1))
 
 
-def test_holding_out_without_labels() -> None:
+def test_parts_held_out_of_a_data_set() -> None:
     data = split("peaks", size=200)
     parts = data.hold_out(0.25)
     assert (len(parts.X), len(parts.X_test)) == (74, 26)  # a quarter of every class, rounded
     assert torch.equal(data.hold_out(seed=5).X, data.hold_out(seed=5).X)
     assert not torch.equal(data.hold_out(seed=5).X, data.hold_out(seed=6).X)
+    weighted = Dataset.from_arrays(data.X, data.y, weight=data.X[:, 0]).hold_out()
+    assert torch.equal(weighted.weight, weighted.X[:, 0])
     train, held = holdout(100, 0.25)
     assert (len(train), len(held)) == (75, 25)
     for fraction in (0.0, 1.0, -0.1, math.nan):

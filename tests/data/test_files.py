@@ -6,7 +6,7 @@ import csv
 import gzip
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdnn.data import ColumnType, read_blocks, read_table
+from hdnn.data.files import READERS, RawTable
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -137,6 +138,19 @@ def test_parquet(tmp_path: Path) -> None:
     blocks = list(read_blocks(path, [ColumnType("whole", "number")], rows=2))
     assert [len(frame) for frame, _ in blocks] == [2, 1, 0]
     np.testing.assert_array_equal(blocks[0][1]["whole"], [1, nan])
+
+
+def test_format_of_ones_own(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: Path, rows: int | None) -> Iterator[RawTable]:
+        with pd.read_json(path, lines=True, chunksize=rows or sys.maxsize) as frames:
+            for frame in frames:
+                yield RawTable(frame, str(path))
+
+    monkeypatch.setitem(READERS, ".jsonl", read)
+    path = write('{"a": 1, "y": "u"}\n{"a": 2, "y": "v"}\n', "data.jsonl")
+    assert read_table(path, "y").classes == ("u", "v")
+    blocks = read_blocks(path, [ColumnType("a", "number")], rows=1)
+    assert [values["a"].tolist() for _, values in blocks] == [[1], [2]]
 
 
 def test_arrays_frames_and_dicts() -> None:

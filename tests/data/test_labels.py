@@ -74,7 +74,7 @@ def test_the_task_can_be_set(write: Write) -> None:
 
 def test_several_targets_are_a_regression(write: Write) -> None:
     table = read_table(write("a,u,v\n1,2,3\n4,5,6\n7,,9\n"), ["u", "v"])
-    assert (table.task, table.target) == ("regression", ("u", "v"))
+    assert (table.task, table.target_names) == ("regression", ("u", "v"))
     assert table.targets.tolist() == [[2, 3], [5, 6]]
 
 

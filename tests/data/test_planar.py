@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from hdnn.data import KINDS, PROBLEMS, double_moons, peaks, split, swiss_roll
+from hdnn.data import PROBLEMS, SPLITS, double_moons, peaks, split, swiss_roll
 from hdnn.data.planar import PEAKS_LEVELS
 from hdnn.errors import HdnnError
 
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", SPLITS)
 
 
 # --- geometry -------------------------------------------------------------------------------------

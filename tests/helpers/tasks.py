@@ -51,10 +51,11 @@ def moons(size: int = 50) -> Dataset:
     return dataset(data.X, data.y)
 
 
-def make(seed: int = 0, outputs: int = 1, task: str = "classification", **options: Any) -> Model:
-    """An H1 of three layers for the plane."""
-    given = {"features": 4, "layers": 3, "T": 1.0, "generator": seeded(seed)} | options
-    return Model(hdnn.network("H1", **given), outputs, Augmentation(2, 4), task=task)
+def make(seed: int = 0, name: str = "H1", task: str = "classification", **options: Any) -> Model:
+    """A network of three layers for the plane, with one output."""
+    settings = {"features": 4, "layers": 3, "T": 1.0, "generator": seeded(seed)} | options
+    network = hdnn.network(name, **settings)
+    return Model(network, 1, Augmentation(2, settings["features"]), task=task)
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from commands import done
 from hdnn.cli import app
-from hdnn.training.runs import LOCK, Run
+from hdnn.config import Config
+from hdnn.training.runs import LOCK, Run, prepare
 from processes import ended, forked
 from stress import inputs, one_thread, outcome, write_images, write_table
 
@@ -86,3 +91,59 @@ def test_a_run_resumes_to_the_same_bits(
             assert resumed[part] == expected[part], (number, part)
         # A process that is killed at its very end leaves the file, but not the lock.
         assert set(resumed["files"]) <= {*expected["files"], LOCK}, number
+
+
+# --- at every touch of a file ---------------------------------------------------------------------
+
+TOUCHES = {"open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir"}
+
+
+def touching(folder: Path, number: int | None, work: Callable[[], object]) -> int:
+    """Do some work in a child that dies just before touching a file below a folder for the n-th
+    time; how often it touched one."""
+    reader, writer = os.pipe()
+    count = 0
+
+    def hook(event: str, values: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in TOUCHES or not any(str(folder) in str(value) for value in values[:2]):
+            return
+        if count == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+        os.write(writer, b".")
+
+    def watched() -> None:
+        sys.addaudithook(hook)
+        work()
+
+    child = forked(watched)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        touches = len(file.read())
+    assert ended(child) == (0 if number is None else -signal.SIGKILL)
+    return touches
+
+
+def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
+    """While a run is made, trained and overwritten: the bits are the same, and no litter stays."""
+    one_thread()
+    short = prepare(Config(data={"size": 40}, model={"layers": 3}, training={"epochs": 2})).config
+    other = replace(short, model=replace(short.model, layers=2))
+
+    def work(folder: Path) -> None:
+        Run.create(folder, other).train(checkpoint_seconds=0)
+        Run.create(folder, short, overwrite=True).train(checkpoint_seconds=0)
+
+    dry = Run(tmp_path / "dry")
+    touches = touching(dry.folder, None, lambda: work(dry.folder))
+    expected = outcome(dry.folder)
+    assert touches > 40
+    for number in range(0, touches, 3):
+        run = Run(tmp_path / str(number))
+        touching(run.folder, number, lambda run=run: work(run.folder))
+        stale = run.config_file.is_file() and run.config != short
+        if stale or not run.finished:
+            Run.create(run.folder, short, overwrite=stale).train(checkpoint_seconds=0)
+        (run.folder / LOCK).unlink(missing_ok=True)  # the file of a process killed at its very end
+        assert outcome(run.folder) == expected, number

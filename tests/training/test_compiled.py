@@ -143,45 +143,34 @@ SETTINGS: list[dict[str, Any]] = [
     {"solver": "adam", "schedule": "exponential", "decay": 0.5},
     {"batch_size": 1},
     {"batch_size": 1000},
-]
-
-
-JOINT_SETTINGS: list[dict[str, Any]] = [
-    {"optimizer": "AdamW", "weight_decay": 0.1},
-    {"weight_decay": 0.1},
-    {"clip": 0.1},
-    {"alpha": 0.0, "alpha_c": 0.0},
-    {"schedule": "one-cycle", "warmup": 1.0},
-    {"batch_size": 150},
-    {"batch_size": 7},
+    {"method": "joint", "optimizer": "AdamW", "weight_decay": 0.1},
+    {"method": "joint", "weight_decay": 0.1},
+    {"method": "joint", "clip": 0.1},
+    {"method": "joint", "alpha": 0.0, "alpha_c": 0.0},
+    {"method": "joint", "schedule": "one-cycle", "warmup": 1.0},
+    {"method": "joint", "batch_size": 150},
+    {"method": "joint", "batch_size": 7},
 ]
 
 
 @needs_kernels
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
-def test_every_setting_of_coordinate_descent(options: dict[str, Any]) -> None:
-    check(model_for(build("MS1"), "logistic"), batches("logistic"), replace(CONFIG, **options))
-
-
-@needs_kernels
-@pytest.mark.parametrize("options", JOINT_SETTINGS, ids=str)
-@pytest.mark.parametrize("features", [None, 9])
-def test_every_setting_of_joint_descent(options: dict[str, Any], features: int | None) -> None:
-    net = joint_model(build("MS2", features=6), "softmax", features)
-    check(net, joint_batches("softmax", features or 6), replace(JOINT, **options))
+def test_every_setting(options: dict[str, Any]) -> None:
+    if "method" not in options:
+        config = replace(CONFIG, **options)
+        check(model_for(build("MS1"), "logistic"), batches("logistic"), config)
+        return
+    for features in (None, 9):  # without and with a projection
+        net = joint_model(build("MS2", features=6), "softmax", features)
+        check(net, joint_batches("softmax", features or 6), replace(JOINT, **options))
 
 
 @needs_kernels
 @pytest.mark.parametrize("loss", LOSSES)
-def test_sample_weights(loss: str) -> None:
+def test_sample_weights_and_single_precision(loss: str) -> None:
     """Samples of weight 0 still count as right or wrong."""
     weight = torch.rand(SAMPLES) * (torch.arange(SAMPLES) % 3 > 0)
     check(model_for(build("H1"), loss), batches(loss)._replace(weight=weight), CONFIG)
-
-
-@needs_kernels
-@pytest.mark.parametrize("loss", LOSSES)
-def test_single_precision(loss: str) -> None:
     network = build("MS1", dtype=torch.float32)
     check(model_for(network, loss), batches(loss, dtype=torch.float32), CONFIG, 2e-3)
     network = build("H1", dtype=torch.float32)

@@ -20,22 +20,13 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.training import Trainer, TrainingConfig
 from hdnn.training.trainer import choose_device
-from tasks import make, moons
+from tasks import make, moons, seeded
 
 
 def image_model() -> hdnn.Model:
-    return hdnn.image_model(
-        widths=(4, 6),
-        layers=(2, 2),
-        step=0.1,
-        kernel=3,
-        norm="batch",
-        channels=1,
-        size=(8, 8),
-        classes=3,
-        generator=torch.Generator().manual_seed(3),
-        backend="reference",
-    )
+    stages = {"widths": (4, 6), "layers": (2, 2), "step": 0.1, "kernel": 3, "norm": "batch"}
+    options = {"channels": 1, "size": (8, 8), "classes": 3, "backend": "reference"}
+    return hdnn.image_model(**stages, **options, generator=seeded(3))
 
 
 table_model = partial(make, backend="reference")
@@ -50,7 +41,7 @@ TRAININGS: dict[str, tuple[Callable[[], hdnn.Model], dict[str, object]]] = {
 def data_of(name: str) -> Dataset:
     if name != "images":
         return moons(64)
-    source = torch.Generator().manual_seed(1)
+    source = seeded(1)
     images = torch.randint(0, 256, (48, 1, 8, 8), generator=source, dtype=torch.uint8)
     return Dataset.from_arrays(images, torch.randint(0, 3, (48,), generator=source))
 
@@ -82,7 +73,7 @@ def compare_all() -> None:
     device = install()
     here = {name: trained(name, torch.device("cpu")) for name in TRAININGS}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hdnn.training.trainer.choose_device", lambda *asked: device)
+        patch.setattr("hdnn.training.trainer.choose_device", lambda *_: device)
         with pytest.raises(RuntimeError, match="of the CPU"):  # the device is as strict as it says
             table_model().to(device)(torch.zeros(1, 2))
         for name, (figures, weights) in here.items():

@@ -27,28 +27,10 @@ JOINT = TrainingConfig(
     alpha=1e-3,
     alpha_c=2e-4,
 )
-FULL = replace(
-    JOINT,
-    epochs=4,
-    optimizer="AdamW",
-    weight_decay=0.01,
-    averaging=0.9,
-    shift=1,
-    rotate=5.0,
-    zoom=0.05,
-    flip=True,
-    validation=0.2,
-    early_stopping=2,
-)
-STAGES: dict[str, Any] = {
-    "architecture": "H1",
-    "widths": (4, 8),
-    "layers": (2, 2),
-    "step": 0.1,
-    "kernel": 3,
-    "norm": "batch",
-    "size": (8, 8),
-}
+DISTORTED: dict[str, Any] = {"shift": 1, "rotate": 5.0, "zoom": 0.05, "flip": True}
+STOPPED: dict[str, Any] = {"epochs": 4, "validation": 0.2, "early_stopping": 2}
+FULL = replace(JOINT, optimizer="AdamW", weight_decay=0.01, averaging=0.9, **DISTORTED, **STOPPED)
+STAGES: dict[str, Any] = {"widths": (4, 8), "layers": (2, 2), "kernel": 3, "norm": "batch"}
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +41,15 @@ def digits() -> Dataset:
 
 def classifier(**options: Any) -> Model:
     draw = torch.Generator().manual_seed(0)
-    given = {"channels": 1, "size": (8, 8), "classes": 10, "layers": (2,)} | options
-    return image_model(**given, generator=draw, dtype=torch.float32)
+    settings = {"channels": 1, "size": (8, 8), "classes": 10, "layers": (2,)} | options
+    return image_model(**settings, generator=draw, dtype=torch.float32)
 
 
 # --- the trainer ----------------------------------------------------------------------------------
 
 
 def test_resumed_training_ends_with_the_same_bits(digits: Dataset) -> None:
-    whole, second = (classifier(**STAGES) for _ in range(2))
+    whole, second = (classifier(architecture="H1", step=0.1, **STAGES) for _ in range(2))
     states: list[Any] = []
     Trainer(whole, FULL, [lambda t, e: states.append(t.state)]).fit(digits)
     Trainer(second, FULL).fit(digits, resume=states[0])
@@ -77,15 +59,8 @@ def test_resumed_training_ends_with_the_same_bits(digits: Dataset) -> None:
 def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
     """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
     X, y = digits.X[:50], digits.y[:50]
-    config = TrainingConfig(
-        method="joint",
-        epochs=1,
-        batch_size=50,
-        learning_rate=1.0,
-        optimizer="SGD",
-        alpha=0.3,
-        alpha_c=0.2,
-    )
+    config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=1.0, epochs=1)
+    config = replace(config, batch_size=50, alpha=0.3, alpha_c=0.2)
     model, twin = (classifier(layers=(3,)).double() for _ in range(2))
     Trainer(model, config).fit(dataset(X, y))
     net = twin.networks[0]

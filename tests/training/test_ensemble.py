@@ -25,8 +25,8 @@ every_loop = pytest.mark.parametrize(
 
 
 def networks(seeds: list[int], **options: Any) -> hdnn.HamiltonianNetwork:
-    given = {"features": 4, "layers": 3, "T": 1.0, "ensemble": len(seeds)} | options
-    return hdnn.network("H1", **given, generator=[seeded(seed) for seed in seeds])
+    settings = {"features": 4, "layers": 3, "T": 1.0, "ensemble": len(seeds)} | options
+    return hdnn.network("H1", **settings, generator=[seeded(seed) for seed in seeds])
 
 
 def states(count: int) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the solver of the output layer is called with; it sets every weight to 2."""
     calls: list[tuple[Any, ...]] = []
 
-    def scripted(problem: output_solver.Problem, V: Any, options: Any) -> int:
+    def scripted(problem: output_solver.OutputProblem, V: Any, options: Any) -> int:
         calls.append((*problem[:3], V.copy(), *problem[3:], options))
         V[:] = 2.0
         return 0
@@ -42,9 +42,7 @@ def solved(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-def test_coordinate_descent_longhand(
-    solved: list[tuple[Any, ...]],
-) -> None:
+def test_coordinate_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
     net = Model(Stub(), 1, task="regression")
     config = TrainingConfig(batch_size=2, optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
     epoch = AutogradLoop(net, DATA, config).epoch(torch.tensor([2, 0, 1]), 0)
@@ -75,18 +73,10 @@ def test_coordinate_descent_longhand(
     assert net.head.weight.grad is None
 
 
-def test_joint_descent_longhand(
-    solved: list[tuple[Any, ...]],
-) -> None:
+def test_joint_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
     net = Model(Stub(), 1, task="regression")
-    config = TrainingConfig(
-        method="joint",
-        batch_size=2,
-        optimizer="SGD",
-        learning_rate=0.1,
-        alpha_c=0.5,
-        weight_decay=0.25,
-    )
+    config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
+    config = replace(config, batch_size=2, weight_decay=0.25)
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[1.0, -1.0]]))
     AutogradLoop(net, DATA, config).epoch(torch.tensor([1]), 0)

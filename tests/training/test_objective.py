@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,13 +78,21 @@ def _longhand_smoothness(net: hdnn.HamiltonianNetwork) -> float:
     return total
 
 
-def _check_smoothness(net: hdnn.HamiltonianNetwork) -> None:
+STEPS = {"step": [0.1, 0.4, 0.2, 0.7]}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in NAMES if name != "FCNN"),
+        ("MS1", STEPS),
+        ("MS1", STEPS | {"learn_steps": True}),
+    ],
+    ids=str,
+)
+def test_smoothness_longhand(name: str, options: dict[str, Any]) -> None:
+    net = build(name, layers=4, **options)
     assert float(smoothness(net).detach()) == pytest.approx(_longhand_smoothness(net), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "FCNN"])
-def test_smoothness_of_every_architecture(name: str) -> None:
-    _check_smoothness(build(name, layers=4))
 
 
 def test_a_skew_parameter_counts_twice() -> None:
@@ -92,11 +101,6 @@ def test_a_skew_parameter_counts_twice() -> None:
         net.field.weights.theta.copy_(torch.tensor([[1.0], [4.0]]))
         net.field.weights.beta.zero_()
     assert float(smoothness(net).detach()) == 0.5 / 2 * 2 * 3.0**2
-
-
-@pytest.mark.parametrize("learn", [False, True])
-def test_every_layer_is_weighed_with_its_own_step(learn: bool) -> None:
-    _check_smoothness(build("MS1", layers=4, step=[0.1, 0.4, 0.2, 0.7], learn_steps=learn))
 
 
 def test_smoothness_of_an_ensemble_is_the_sum_of_its_members() -> None:

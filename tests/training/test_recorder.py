@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor
 
 import hdnn
-from hdnn.data import split
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import write_json_lines
 from hdnn.training import Trainer, TrainingConfig
@@ -21,7 +21,7 @@ from hdnn.training.objective import data_loss, penalty
 from hdnn.training.output_solver import solve_output
 from hdnn.training.recorder import Recorder, read_recordings
 from skips import needs_kernels
-from tasks import dataset, same
+from tasks import make, moons, same
 
 WAYS = {
     "compiled": TrainingConfig(epochs=3, batch_size=30, loop="compiled"),
@@ -34,28 +34,20 @@ every_way = pytest.mark.parametrize(
 )
 
 
-def model(
-    name: str = "H1", layers: int = 5, dtype: torch.dtype = torch.float32, width: int = 4
-) -> hdnn.Model:
-    generator = torch.Generator().manual_seed(3)
-    step = {} if name == "FCNN" else {"T": 0.6}
-    net = hdnn.network(
-        name, features=width, layers=layers, dtype=dtype, generator=generator, **step
-    )
-    return hdnn.Model(net, 1, hdnn.Augmentation(2, width))
+def model(name: str = "H1", **options: Any) -> hdnn.Model:
+    return make(3, name, layers=5, T=None if name == "FCNN" else 0.6, **options)
 
 
 def fit(trained: hdnn.Model, config: TrainingConfig, recorder: Recorder | None) -> Trainer:
-    data = split("double-moons", size=200)  # 4 batches an epoch, the last one smaller
     trainer = Trainer(trained, config, recorder=recorder)
-    trainer.fit(dataset(data.X, data.y))
+    trainer.fit(moons(100))  # 4 batches an epoch, the last one smaller
     return trainer
 
 
 @every_way
 @pytest.mark.parametrize(("name", "every"), [("H1", 1), ("FCNN", 3)])
 def test_recording_changes_no_bit(way: str, name: str, every: int) -> None:
-    plain, recorded = model(name), model(name)
+    plain, recorded = (model(name, dtype=torch.float32) for _ in range(2))
     before = fit(plain, WAYS[way], None)
     after = fit(recorded, WAYS[way], Recorder(every))
     assert same(plain, recorded)
@@ -67,11 +59,11 @@ def test_recording_changes_no_bit(way: str, name: str, every: int) -> None:
 @every_way
 @pytest.mark.parametrize("width", [4, 40])  # wide: singular values come from LAPACK
 def test_first_recording_is_of_the_initial_network_on_the_first_batch(way: str, width: int) -> None:
-    fresh, trained = (model("MS3", dtype=torch.float64, width=width) for _ in range(2))
-    data, config = split("double-moons", size=200), WAYS[way]
+    fresh, trained = (model("MS3", features=width) for _ in range(2))
+    data, config = moons(100), WAYS[way]
     trainer = fit(trained, config, Recorder(1, samples=30))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))[:30]
-    states = fresh.preprocess(data.X.to(torch.float64))[order]
+    states = fresh.preprocess(data.X)[order]
     M = hdnn.analysis.sensitivities(fresh.network, states)
     first = trainer.recorder.recordings[0]
     values = torch.linalg.svdvals(M)
@@ -118,8 +110,7 @@ def test_lines_are_recordings_that_pandas_reads(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
-    recorder = Recorder(1, depths=2, samples=2)
-    watched = model(dtype=torch.float64)
+    recorder, watched = Recorder(1, depths=2, samples=2), model()
     recorder.start(watched, batches=4)
     recorder.observe(0, watched.network, torch.full((3, 4), torch.nan), np.full(5, np.nan))
     line = recorder.recordings[0].to_dict()

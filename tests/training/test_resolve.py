@@ -1,4 +1,4 @@
-"""The values of settings that were not given, and the model that is built of them."""
+"""The values of settings that were not set, and the model that is built of them."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def test_settings_for_other_data_raise() -> None:
 def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
     assert resolve(once, data) == once
-    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.given
-    assert {"layers", "width", "dtype", "kernel"} <= once.model.given
+    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.fields_set
+    assert {"layers", "width", "dtype", "kernel"} <= once.model.fields_set
 
 
 # --- building -------------------------------------------------------------------------------------
@@ -139,19 +139,9 @@ def built(data: Dataset, **model: Any) -> Model:
 
 def test_built_model_has_the_settings() -> None:
     data = load(Config(data={"source": "peaks", "size": 100}).data)
-    model = built(
-        data,
-        architecture="MS2",
-        layers=5,
-        step=0.25,
-        width=6,
-        augmentation="spread",
-        activation="relu",
-        time_invariant=True,
-        standardize=True,
-        dtype="float64",
-        scale=0.0,
-    )
+    network = {"architecture": "MS2", "layers": 5, "step": 0.25, "activation": "relu", "scale": 0.0}
+    columns = {"width": 6, "augmentation": "spread", "standardize": True, "dtype": "float64"}
+    model = built(data, **network, **columns, time_invariant=True)
     network, stem = model.network, model.stem
     assert (network.name, network.layers, network.h, network.features) == ("MS2", 5, 0.25, 6)
     assert network.field.activation.name == "relu"

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from hdnn.reports.build import material_of_run
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
 from processes import ended, forked
+from stress import outcome
 
 # The threads of this process (of pytest-xdist, of hdnn's pool) hold no lock that a child needs.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -79,12 +79,6 @@ def state(run: Run) -> dict[str, Any]:
     return loaded
 
 
-def outcome(run: Run) -> tuple[Any, ...]:
-    """What must not depend on interruptions: all but the times in the history."""
-    history = [{**record, "seconds": None} for record in read_history(run.history)]
-    return run.model_file.read_bytes(), run.metrics.read_bytes(), history, run.read_gradients()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run.create(tmp_path_factory.mktemp("runs") / "whole", CONFIG)
@@ -130,14 +124,14 @@ def test_out_and_resume_continue_an_unfinished_run(whole: Run, tmp_path: Path) -
     first = run.history.read_text().splitlines()[:4]
     done("train", *FLAGS, "--out", run.folder)
     assert run.history.read_text().splitlines()[:4] == first
-    assert outcome(run) == outcome(whole)
+    assert outcome(run.folder) == outcome(whole.folder)
 
     run = unfinished(tmp_path / "resumed")
     result = done("train", "--resume", run.folder, "--device", "cpu")
     assert run.config.training.device == "cpu"  # it is no part of what a run trains
     assert "epoch 3/6" in result.stdout
     assert "epoch 2/6" not in result.stdout
-    assert outcome(run) == outcome(whole)
+    assert outcome(run.folder) == outcome(whole.folder)
 
 
 def test_out_on_another_config_or_a_finished_run_needs_overwrite(tmp_path: Path) -> None:
@@ -162,7 +156,7 @@ def test_extended_run_equals_one_with_more_epochs(whole: Run, tmp_path: Path) ->
     done("train", "--resume", run.folder, "--epochs", 9)
     longer = Run.create(tmp_path / "longer", changed(epochs=9))
     longer.train()
-    assert outcome(run) == outcome(longer)
+    assert outcome(run.folder) == outcome(longer.folder)
 
 
 def test_settings_that_cannot_be_built_leave_no_folder(tmp_path: Path) -> None:
@@ -171,12 +165,32 @@ def test_settings_that_cannot_be_built_leave_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_changed_data_raise(tmp_path: Path) -> None:
-    table = tmp_path / "table.csv"
+def train_on_table(table: Path, folder: Path) -> tuple[Any, ...]:
+    """Write a table and train on it; the words of the command."""
     rows = [f"{a:.4f},{b:.4f},{'yes' if a > b else 'no'}" for a, b in torch.randn(60, 2).tolist()]
     table.write_text("a,b,label\n" + "\n".join(rows) + "\n")
-    words = ("train", table, "--target", "label", "--epochs", 2, "--out", tmp_path / "run")
+    words = ("train", table, "--target", "label", "--epochs", 2, "--out", folder)
     done(*words)
+    return words
+
+
+def test_project_that_was_moved_as_a_whole_resumes(tmp_path: Path) -> None:
+    project, moved = tmp_path / "project", tmp_path / "moved"
+    project.mkdir()
+    train_on_table(project / "table.csv", project / "runs" / "first")
+    project.rename(moved)
+    run = Run(moved / "runs" / "first")
+    done("train", "--resume", run.folder, "--epochs", 3)
+    assert run.config.data.source == str(moved / "table.csv")
+    assert 'source = "../../table.csv"' in run.config_file.read_text()
+    done("train", "--config", run.config_file, "--out", tmp_path / "again")
+    far = Run.create(moved / "runs" / "of" / "mine", run.config)
+    assert f'source = "{moved / "table.csv"}"' in far.config_file.read_text()
+
+
+def test_changed_data_raise(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    words = train_on_table(table, tmp_path / "run")
     run = Run(tmp_path / "run")
     run.model_file.unlink()
     table.write_text(table.read_text() + "0,1,no\n")
@@ -222,70 +236,13 @@ def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> 
         run = unfinished(tmp_path / "run", config, epoch)
         assert state(run)["epoch"] == epoch
     run.train()
-    assert outcome(run) == outcome(whole)
+    assert outcome(run.folder) == outcome(whole.folder)
     seconds = [record["seconds"] for record in read_history(run.history)]
     assert seconds == sorted(seconds)  # they add up over interruptions
 
 
-TOUCHES = {"open", "os.chmod", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir"}
-
-
-def touching(folder: Path, number: int | None, work: Callable[[], object]) -> int:
-    """Do some work in a child that dies just before touching a file below a folder for the n-th
-    time; how often it touched one."""
-    reader, writer = os.pipe()
-    count = 0
-
-    def hook(event: str, values: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event not in TOUCHES or not any(str(folder) in str(value) for value in values[:2]):
-            return
-        if count == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-        os.write(writer, b".")
-
-    def watched() -> None:
-        sys.addaudithook(hook)
-        work()
-
-    child = forked(watched)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        touches = len(file.read())
-    assert ended(child) == (0 if number is None else -signal.SIGKILL)
-    return touches
-
-
-@pytest.mark.slow
-def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
-    """While a run is made, trained and overwritten: the bits are the same, and no litter stays.
-
-    `make attack` kills at random moments, too.
-    """
-    short = replace(changed(epochs=2), data=replace(CONFIG.data, size=40))
-    other = replace(short, model=replace(short.model, layers=2))
-
-    def work(folder: Path) -> None:
-        Run.create(folder, other).train(checkpoint_seconds=0)
-        Run.create(folder, short, overwrite=True).train(checkpoint_seconds=0)
-
-    dry = Run(tmp_path / "dry")
-    touches = touching(dry.folder, None, lambda: work(dry.folder))
-    expected, names = outcome(dry), set(contents(dry.folder))
-    assert touches > 40
-    for number in range(0, touches, 3):
-        run = Run(tmp_path / str(number))
-        touching(run.folder, number, lambda run=run: work(run.folder))
-        stale = run.config_file.is_file() and run.config != short
-        if stale or not run.finished:
-            Run.create(run.folder, short, overwrite=stale).train(checkpoint_seconds=0)
-        assert outcome(run) == expected, number
-        assert set(contents(run.folder)) - {LOCK} == names, number
-
-
 def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ctrl-C does; `make attack` sends both to processes at random moments."""
+    """As Ctrl-C does; `tests/slow/test_kills.py` sends both at random moments."""
 
     def terminate(self: object, epoch: int) -> None:
         if epoch == 3:
@@ -301,7 +258,7 @@ def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_full_disk_leaves_the_last_checkpoint(whole: Run, tmp_path: Path) -> None:
-    """`make attack` lets every single write fail."""
+    """`tests/slow/test_full_disk.py` does the same with room for fewer or more bytes."""
     run = unfinished(tmp_path / "run", epoch=2)
     before = contents(run.folder)
 
@@ -315,7 +272,7 @@ def test_full_disk_leaves_the_last_checkpoint(whole: Run, tmp_path: Path) -> Non
     assert set(after) == set(before)  # no temporary files
     assert after["checkpoint"] == before["checkpoint"]
     run.train()
-    assert outcome(run) == outcome(whole)
+    assert outcome(run.folder) == outcome(whole.folder)
 
 
 # --- files that cannot be used --------------------------------------------------------------------

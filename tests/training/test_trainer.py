@@ -86,7 +86,7 @@ def test_forward_passes_and_solves_of_three_epochs(
     solved: list[int] = []
     solve = output_solver.solve
 
-    def counted(problem: output_solver.Problem, *rest: Any) -> int:
+    def counted(problem: output_solver.OutputProblem, *rest: Any) -> int:
         solved.append(len(problem.Z))
         return solve(problem, *rest)
 
@@ -248,6 +248,9 @@ def test_samples_of_weight_0_are_left_out() -> None:
         ({}, lambda X, y: (X, y, torch.full((50,), torch.nan)), "nonnegative"),
         ({}, lambda X, y: (X, y + 1), "class numbers are 0 to 1"),
         ({}, lambda X, y: (X[:, :1], y), "features"),
+        ({}, lambda X, y: (X, X), "1 outputs, y 2 columns"),
+        ({}, lambda X, y: (X, X[:, 0] * math.nan), "targets of a regression are finite"),
+        ({"class_weight": "balanced"}, lambda X, y: (X, X[:, 0]), "is for classification"),
         ({"class_weight": (1.0, 2.0, 3.0)}, lambda X, y: (X, y), "3 entries for 2 classes"),
         ({"validation": 0.9}, lambda X, y: (X[:1], y[:1]), "too few rows"),
         ({"shift": 2}, lambda X, y: (X, y), "shift, rotate, zoom and flip are for images"),
@@ -259,8 +262,9 @@ def test_data_and_settings_that_do_not_fit_raise(
     options: dict[str, Any], change: Callable[..., tuple[Any, ...]], message: str
 ) -> None:
     data = moons()
+    data = dataset(*change(data.X, data.y))
     with pytest.raises(HdnnError, match=message):
-        fit(make(), config(**options), dataset(*change(data.X, data.y)))
+        fit(make(task=data.task), config(**options), data)
 
 
 # --- regression -----------------------------------------------------------------------------------
@@ -300,16 +304,6 @@ def test_load_state_predicts_in_the_units_of_the_targets() -> None:
     assert same(model, trainer.model)  # nothing follows the last epoch of joint descent
     with pytest.raises(FileFormatError, match="of another model"):
         load_state(make(layers=5), trainer.state)
-
-
-def test_targets_that_do_not_fit_a_regression_raise() -> None:
-    data, model = products(), make(task="regression")
-    with pytest.raises(HdnnError, match="class_weight is for classification"):
-        fit(model, config(class_weight="balanced"), data)
-    with pytest.raises(HdnnError, match="1 outputs, y 2 columns"):
-        fit(model, config(), dataset(data.X, data.X))
-    with pytest.raises(HdnnError, match="finite"):
-        fit(model, config(), dataset(data.X, data.y.log() * math.nan))
 
 
 # --- interrupted and resumed ----------------------------------------------------------------------
@@ -406,7 +400,7 @@ def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_convergence_warning() -> None:
     """Both losses must be above that of guessing, log 2."""
-    data, model = moons(), make(outputs=1)
+    data, model = moons(), make()
     assert convergence_warning(model, data, 0.7) is None  # an untrained head guesses
     torch.nn.init.constant_(model.head.bias, 50.0)
     assert convergence_warning(model, data, 0.7) is None

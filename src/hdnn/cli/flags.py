@@ -26,7 +26,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the flags of the settings; its parameter ``settings`` gets their values.
 
     Args:
-        command: takes ``settings``, a `Tables` without the settings that were not given.
+        command: takes ``settings``, a `Tables` without the settings that were not set.
     """
     flags = {_parameter(first): (first, *more) for first, *more in _flags()}
     signature = inspect.signature(command, eval_str=True)

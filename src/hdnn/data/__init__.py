@@ -6,13 +6,13 @@ from hdnn.data.columns import ColumnType
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.loading import BUNDLED, load
-from hdnn.data.planar import KINDS, PROBLEMS, Problem, double_moons, peaks, split, swiss_roll
+from hdnn.data.planar import PROBLEMS, SPLITS, Problem, double_moons, peaks, split, swiss_roll
 from hdnn.data.tables import Table, read_blocks, read_table
 
 __all__ = [
     "BUNDLED",
-    "KINDS",
     "PROBLEMS",
+    "SPLITS",
     "ColumnEncoder",
     "ColumnType",
     "Dataset",

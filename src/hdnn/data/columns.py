@@ -129,9 +129,11 @@ def is_missing(values: Values) -> NDArray[np.bool_]:
 def to_numbers(values: Values) -> NDArray[np.float64]:
     """A column as float64, 1 and 0 for true and false; NaN for missing and for other texts."""
     try:
+        # One call for the whole column, where every cell is a number; `_number` reads the others.
+        # It would read 1_000 as a number, too: one search through all texts is enough to know.
         if values.dtype.kind == "f" or "_" not in "".join(values):
-            return values.astype(np.float64, copy=False)  # fast where every text is a number
-    except (TypeError, ValueError):
+            return values.astype(np.float64, copy=False)
+    except (TypeError, ValueError):  # a cell is no text, or no number
         pass
     return _map_distinct(_number, values, np.nan)
 

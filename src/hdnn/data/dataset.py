@@ -141,8 +141,8 @@ class Dataset:
         """
         labels = self.y if self.task == "classification" else None
         train, test = holdout(len(self.X), fraction, seed, labels)
-        X, y = self.X, self.y
-        return replace(self, X=X[train], y=y[train], X_test=X[test], y_test=y[test])
+        X, y, weight = self.X, self.y, None if self.weight is None else self.weight[train]
+        return replace(self, X=X[train], y=y[train], X_test=X[test], y_test=y[test], weight=weight)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.X.shape[1:]))

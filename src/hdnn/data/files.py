@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv
 import gzip
 import itertools
-import lzma
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +21,13 @@ from hdnn.config import shown
 from hdnn.errors import FileFormatError, HdnnError, optional
 
 DELIMITERS = (",", ";", "\t", "|")
-CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
-COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-"""Suffixes that may follow those of CSV files, and what decompresses them."""
 
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
 """At most this many rows and cells are in memory at once where a file is read in blocks."""
 
-_HEADER_LINES, _CHARACTERS, _MOST_LISTED = 100, 2**20, 10
+_HEADER_LINES = 100  # a header may have line breaks in quotes, and blank lines above it
+_CHARACTERS = 2**20  # decoded at once, to find out the encoding
+_MOST_LISTED = 10  # names in a message
 
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)\s*$"
 
@@ -174,7 +171,7 @@ def _rows(lines: Any, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 def _open(path: Path, encoding: str | None = None) -> Any:
     """Open a file, decompressed: as text if an encoding is passed, else as bytes."""
-    opener = COMPRESSED.get(path.suffix.lower(), open)
+    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
     if encoding is None:
         return opener(path, "rb")
     return opener(path, "rt", encoding=encoding, newline="")
@@ -194,7 +191,7 @@ def _encoding(path: Path) -> str:
     return "utf-8-sig"
 
 
-# --- anything that holds a table ------------------------------------------------------------------
+# --- tables as their source has them --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -202,14 +199,18 @@ class RawTable:
     """Named columns as their source has them.
 
     Args:
-        frame: the columns, from a CSV file as text; the index numbers the rows of the source.
+        frame: the columns; the index numbers the rows of the source.
         where: the name of the source in messages.
-        csv: the file, if it is CSV.
+        is_text: whether all cells are text, so that nothing but their look says what they are.
+        line: the line of a row in a file of text, for messages.
+        notes: remarks for people.
     """
 
     frame: pd.DataFrame
     where: str
-    csv: CsvFile | None = None
+    is_text: bool = False
+    line: Callable[[int], int] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.frame.columns).items() if count > 1]
@@ -225,7 +226,54 @@ class RawTable:
     def place(self, row: int) -> str:
         """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
-        return f"row {number + 1}" if self.csv is None else f"line {self.csv.line(number)}"
+        return f"row {number + 1}" if self.line is None else f"line {self.line(number)}"
+
+
+def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
+    file = CsvFile.open(path)
+    doubt = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
+    notes = (doubt,) if file.encoding == "latin-1" else ()
+    frames = file.blocks(rows or BLOCK_ROWS)
+    for frame in frames if rows else [pd.concat(frames)]:
+        yield RawTable(frame, str(path), True, file.line, notes)
+
+
+def _parquet_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
+    parquet = optional("pyarrow.parquet", "data")
+    first = 0
+    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        empty = file.schema_arrow.empty_table()  # so that a file without rows has a block
+        if rows is not None:
+            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
+        parts = [file.read()] if rows is None else file.iter_batches(rows)
+        for part in itertools.chain(parts, [empty]):
+            frame = part.to_pandas(ignore_metadata=True)
+            frame.index += first
+            first += len(frame)
+            yield RawTable(frame, str(path))
+
+
+READERS: dict[str, Callable[[Path, int | None], Iterator[RawTable]]] = {
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"), _csv_blocks),
+    **dict.fromkeys((".parquet", ".pq"), _parquet_blocks),
+}
+"""By the end of a file's name, what reads it: a new format is one row here and one function.
+
+A reader takes the path, and the most rows of a block (None: all rows are one block). It yields at
+least one block, which may have no rows, for the names of the columns.
+"""
+
+
+def raw_blocks(path: Path, rows: int | None = None) -> Iterator[RawTable]:
+    """Read a file, at most ``rows`` rows at a time or at once; the first block may be empty.
+
+    Raises:
+        HdnnError: its suffix is unknown, or it cannot be read.
+    """
+    for suffix, reader in READERS.items():
+        if path.name.lower().endswith(suffix):
+            return reader(path, rows)
+    raise HdnnError(f"{path}: unknown kind of file; save the table as one of {', '.join(READERS)}")
 
 
 def read_raw(source: Any) -> RawTable:
@@ -252,41 +300,3 @@ def read_raw(source: Any) -> RawTable:
         raise HdnnError(f"these columns make no table: {cut(str(error), 200)}") from error
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     return RawTable(frame, "the table")
-
-
-def raw_blocks(path: Path, rows: int | None = None) -> Iterator[RawTable]:
-    """Read a file, at most ``rows`` rows at a time or at once; the first block may be empty.
-
-    Raises:
-        HdnnError: its suffix is unknown, or it cannot be read.
-    """
-    suffix = path.suffix.lower()
-    if suffix in PARQUET_SUFFIXES:
-        for frame in _parquet_blocks(path, rows):
-            yield RawTable(frame, str(path))
-        return
-    if (Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix) not in CSV_SUFFIXES:
-        raise HdnnError(
-            f"{path}: unknown kind of file; save the table as one of "
-            f"{', '.join((*CSV_SUFFIXES, *PARQUET_SUFFIXES))}, or as CSV compressed "
-            f"({', '.join(COMPRESSED)})"
-        )
-    csv_file = CsvFile.open(path)
-    frames = csv_file.blocks(rows or BLOCK_ROWS)
-    for frame in frames if rows else [pd.concat(frames)]:
-        yield RawTable(frame, str(path), csv_file)
-
-
-def _parquet_blocks(path: Path, rows: int | None) -> Iterator[pd.DataFrame]:
-    parquet = optional("pyarrow.parquet", "data")
-    first = 0
-    with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
-        empty = file.schema_arrow.empty_table()
-        if rows is not None:
-            rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))
-        parts = [file.read()] if rows is None else file.iter_batches(rows)
-        for part in itertools.chain(parts, [empty]):
-            frame = part.to_pandas(ignore_metadata=True)
-            frame.index += first
-            first += len(frame)
-            yield frame

@@ -10,17 +10,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pooch
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from hdnn.config import shown
 from hdnn.data.dataset import Dataset
 from hdnn.data.files import listed, reading
-from hdnn.errors import FetchError, FileFormatError, HdnnError, optional, unknown_name
+from hdnn.errors import FetchError, FileFormatError, HdnnError, unknown_name
 from hdnn.progress import note, track
 
 __all__ = ["IMAGE_SETS", "ImageSet", "load"]
@@ -30,6 +31,8 @@ _ENDS = ("", ".gz")
 _GRAY, _COLOR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
 
 Size = tuple[int, int]
+Part = tuple[Tensor, Tensor]
+"""Images and class numbers."""
 
 TEST_SHARE = 0.2
 """Fraction held out for testing where a data set has no test part of its own."""
@@ -145,12 +148,17 @@ def load(
 
 
 def _digits() -> Dataset:
-    data = optional("sklearn.datasets", "app").load_digits()
+    from sklearn.datasets import load_digits  # slow to import, and needed here only
+
+    data = load_digits()
     # The values are 0 to 16.
     X = torch.from_numpy(np.rint(data.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     y = torch.from_numpy(data.target.astype(np.int64))
-    data_set = Dataset(X, y, X[:0], y[:0], "classification", "images", _DIGITS, source="digits")
-    return data_set.hold_out(TEST_SHARE, 0)
+    return _dataset((X, y), (X[:0], y[:0]), _DIGITS, "digits").hold_out(TEST_SHARE, 0)
+
+
+def _dataset(train: Part, test: Part, classes: Sequence[str], source: str) -> Dataset:
+    return Dataset(*train, *test, "classification", "images", tuple(classes), source=source)
 
 
 # --- MNIST's files --------------------------------------------------------------------------------
@@ -191,8 +199,8 @@ def read_bytes(path: Path) -> bytes:
 def _from_idx(paths: Sequence[Path], name: str) -> Dataset:
     """A data set of the four `IDX_FILES`, whose checksums are right."""
     X, y, X_test, y_test = (torch.from_numpy(read_idx(path)) for path in paths)
-    parts = X.unsqueeze(1), y.long(), X_test.unsqueeze(1), y_test.long()
-    return Dataset(*parts, "classification", "images", IMAGE_SETS[name].classes, source=name)
+    train, test = (X.unsqueeze(1), y.long()), (X_test.unsqueeze(1), y_test.long())
+    return _dataset(train, test, IMAGE_SETS[name].classes, name)
 
 
 # --- downloads ------------------------------------------------------------------------------------
@@ -216,8 +224,7 @@ def find(name: str) -> list[Path | None]:
 
 
 def _folder() -> Path:
-    cache = optional("pooch", "app").os_cache("hdnn") / "data"
-    return Path(os.environ.get("HDNN_DATA") or cache).expanduser()
+    return Path(os.environ.get("HDNN_DATA") or pooch.os_cache("hdnn") / "data").expanduser()
 
 
 def fetch(name: str) -> list[Path]:
@@ -252,7 +259,7 @@ def _download(name: str, file: str) -> Path:
             f"HDNN_DATA is {folder}, which holds no {name}/{file}, compressed (.gz) or not; "
             "put it there, or unset HDNN_DATA to download it"
         )
-    pooch, faults = optional("pooch", "app"), []
+    faults = []
     pooch.get_logger().setLevel("WARNING")
     note(f"downloading {name}, once for this machine: {file} ...")
     for url in IMAGE_SETS[name].urls:
@@ -295,33 +302,33 @@ def read_folder(folder: Path, size: Size | None = None) -> Dataset:
         )
     if all(name.isdecimal() for name in classes):
         classes = sorted(classes, key=int)  # so that 10 comes after 9
-    files = [  # in the order of parts, then of classes
-        (number, label, path)
-        for number, part in enumerate(parts)
-        for label, name in enumerate(classes)
-        for path in _class_files(part, name, classes)
-    ]
-    images = read_images([path for _, _, path in files], size)
-    part_of, labels = torch.tensor([file[:2] for file in files]).T
-    train, test = ((images[part_of == k], labels[part_of == k]) for k in (0, 1))
-    return Dataset(*(*train, *test, "classification", "images", tuple(classes)), source=str(folder))
+    # All are read at once, as one image in color makes those of both parts colored.
+    files = [path for part in parts for path in _image_files(part, classes)]
+    images = read_images(files, size)
+    labels = torch.tensor([classes.index(path.parent.name) for path in files])
+    first = torch.tensor([path.is_relative_to(parts[0]) for path in files])
+    train, test = ((images[rows], labels[rows]) for rows in (first, ~first))
+    return _dataset(train, test, classes, str(folder))
 
 
 def _subfolders(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _class_files(part: Path, name: str, classes: Sequence[str]) -> list[Path]:
-    """The images of a class in the training or the test part of a folder."""
+def _image_files(part: Path, classes: Sequence[str]) -> list[Path]:
+    """The images of the training or the test part of a folder, in the order of the classes."""
     if unknown := {*_subfolders(part)} - {*classes}:
         raise HdnnError(
             f"{part} has the class {min(unknown)!r}, of which there are no training images; "
             f"known are {', '.join(classes)}"
         )
-    paths = sorted(filter(is_image_file, (part / name).glob("*")))
-    if not paths:
-        raise HdnnError(f"{part / name} holds no images ({', '.join(SUFFIXES)})")
-    return paths
+    files = []
+    for name in classes:
+        paths = sorted(filter(is_image_file, (part / name).glob("*")))
+        if not paths:
+            raise HdnnError(f"{part / name} holds no images ({', '.join(SUFFIXES)})")
+        files += paths
+    return files
 
 
 def folder_digest(folder: Path) -> str:
@@ -393,14 +400,14 @@ def read_images(paths: Sequence[Path], size: Size | None = None) -> Tensor:
 
 def _pixels(path: Path, size: Size | None) -> NDArray[np.uint8]:
     """``(H, W)`` of a gray image, ``(H, W, 3)`` of a colored one."""
-    pillow: Any = optional("PIL.Image", "app")
     with reading(path, "an image"), warnings.catch_warnings():
-        warnings.simplefilter("error", pillow.DecompressionBombWarning)
-        with pillow.open(path, formats=("PNG", "JPEG")) as opened:
+        # A small file may hold more pixels than there is memory.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=("PNG", "JPEG")) as opened:
             if opened.mode not in _GRAY + _COLOR:  # Pillow would clip 16 bits to 8
                 raise ValueError(f"its mode is {opened.mode}; save it with 8 bits a channel")
             # Cameras store how a photo was turned instead of turning its pixels.
-            optional("PIL.ImageOps", "app").exif_transpose(opened, in_place=True)
+            ImageOps.exif_transpose(opened, in_place=True)
             image = opened.convert("L" if opened.mode in _GRAY else "RGB")
             if size is not None:
                 image = image.resize((size[1], size[0]))

@@ -74,7 +74,7 @@ def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
             numbers = ColumnType(name, "number").parse(cells, raw.place, TARGET_REMEDY)
             if task == "regression":
                 return numbers
-        return cells if raw.csv is None else typed(distinct)[codes]
+        return typed(distinct)[codes] if raw.is_text else cells
     if kind == "boolean":
         return cells.astype(bool)
     if kind not in ("integer", "floating", "mixed-integer-float", "decimal"):

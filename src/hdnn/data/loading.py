@@ -17,7 +17,7 @@ from hdnn.data.encoder import ColumnEncoder
 from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
 from hdnn.data.tables import Table, read_table
-from hdnn.errors import HdnnError, optional, unknown_name
+from hdnn.errors import HdnnError, unknown_name
 
 BUNDLED: dict[str, str] = {
     "iris": "load_iris",
@@ -42,7 +42,9 @@ def bundled(name: str) -> Table:
     >>> bundled("iris").classes
     ('setosa', 'versicolor', 'virginica')
     """
-    data = getattr(optional("sklearn.datasets", "app"), BUNDLED[name])(as_frame=True)
+    from sklearn import datasets  # slow to import, and needed here only
+
+    data = getattr(datasets, BUNDLED[name])(as_frame=True)
     if "target_names" not in data:
         return read_table(data.frame, "target", task="regression")
     labels = np.asarray(data.target_names)[data.target]
@@ -117,16 +119,15 @@ def _encoded(config: DataConfig, table: Table, source: str) -> Dataset:
     encoder = ColumnEncoder.fit(rows, table.types, keep=(*config.categorical, *config.numeric))
     X = torch.from_numpy(encoder.transform(table.columns))
     return Dataset(
-        X[train],
-        y[train],
-        X[test],
-        y[test],
-        table.task or "classification",
-        "table",
-        table.classes,
-        tuple(encoder.feature_names),
-        table.target if table.task == "regression" else None,
-        None if encoder.is_plain else encoder,
+        X=X[train],
+        y=y[train],
+        X_test=X[test],
+        y_test=y[test],
+        task=table.task or "classification",
+        classes=table.classes,
+        feature_names=tuple(encoder.feature_names),
+        target_names=table.target_names if table.task == "regression" else None,
+        encoder=None if encoder.is_plain else encoder,
         notes=(f"columns: {encoder.summary}", *table.notes, *encoder.notes),
         source=source,
     )

@@ -150,7 +150,8 @@ def _noisy(x: Tensor, y: Tensor, noise: float, generator: torch.Generator | None
 
 # --- splits ---------------------------------------------------------------------------------------
 
-KINDS = ("paper", "independent")
+SPLITS = ("paper", "independent")
+"""How training and test points are drawn; see `split`."""
 
 
 def split(name: str, kind: str = "paper", size: int = 10_000, seed: int = 0) -> Dataset:
@@ -181,8 +182,8 @@ def split(name: str, kind: str = "paper", size: int = 10_000, seed: int = 0) -> 
     source = str(name).lower().replace("_", "-")
     if source not in PROBLEMS:
         raise unknown_name("planar problem", name, PROBLEMS)
-    if kind not in KINDS:
-        raise unknown_name("kind of split", kind, KINDS)
+    if kind not in SPLITS:
+        raise unknown_name("kind of split", kind, SPLITS)
     if size < 2 or size % 2:
         raise HdnnError(f"size is an even number of points, half for training, got {size!r}")
     generator, problem = torch.Generator().manual_seed(seed), PROBLEMS[source]

@@ -33,7 +33,7 @@ class Table:
         types: how each was read.
         targets: what a network is trained on: class numbers (int64), or values (float64),
             ``(rows,)``, of several targets ``(rows, targets)``; empty without one.
-        target: the names of the targets.
+        target_names: the names of the targets.
         task: "classification" or "regression"; None without a target.
         classes: the distinct labels, sorted, for classification; else None.
         notes: remarks for people: missing values, rows left out.
@@ -48,7 +48,7 @@ class Table:
     columns: dict[str, Values]
     types: tuple[ColumnType, ...]
     targets: NDArray[Any]
-    target: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
     task: str | None = None
     classes: tuple[Label, ...] | None = None
     notes: tuple[str, ...] = ()
@@ -57,7 +57,9 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def __repr__(self) -> str:
-        goal = "no target" if self.task is None else f"{self.task} of {', '.join(self.target)}"
+        goal = (
+            "no target" if self.task is None else f"{self.task} of {', '.join(self.target_names)}"
+        )
         return f"Table({len(self)} rows, {len(self.columns)} features, {goal})"
 
 
@@ -81,7 +83,7 @@ def read_table(
 
     Args:
         source: the path of a CSV file (header required; commas, semicolons, tabs or bars; UTF-8,
-            UTF-16 or Latin-1; also .gz, .bz2, .xz) or of a Parquet file; or a data frame, a dict of
+            UTF-16 or Latin-1; also .gz) or of a Parquet file; or a data frame, a dict of
             columns, or a 2-D array (columns x0, x1, ...).
         target: the column to predict; several for regression. None: there is none.
         task: "classification" or "regression"; None decides by the rule above.
@@ -105,9 +107,7 @@ def read_table(
         raise unknown_name("task", task, TASKS)
     raw = read_raw(source)
     goals = (target,) if isinstance(target, str) else tuple(target or ())
-    notes: list[str] = []
-    if raw.csv is not None and raw.csv.encoding == "latin-1":
-        notes.append("the file is not UTF-8 and was read as Latin-1; check letters with accents")
+    notes = list(raw.notes)
     _check_names(raw, (*goals, *drop, *categorical, *numeric), types or ())
     raw = _rows_with_target(raw, goals, notes)
 
@@ -120,21 +120,21 @@ def read_table(
     if not declared:
         raise HdnnError(f"{raw.where} has no feature columns beside {', '.join(goals)}")
     kinds, columns, problems = _read_columns(raw, declared)
-    missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
-    gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
-    notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
-
-    task = "regression" if len(goals) > 1 else task
     targets = []
     for name in goals:
         with _collected(problems):
-            values, task, classes = read_target(raw, name, task, classes)
-            targets.append(values)
+            kind = "regression" if len(goals) > 1 else task
+            targets.append(read_target(raw, name, kind, classes))
     _raise_all(raw.where, problems)
+
+    missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
+    gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
+    notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
     if not goals:
         return Table(columns, kinds, np.empty(0), notes=tuple(notes))
-    y = targets[0] if len(goals) == 1 else np.stack(targets, 1)
-    labels = None if classes is None else tuple(classes)
+    y, task, labels = targets[0]
+    if len(goals) > 1:  # of several targets, all are numbers
+        y = np.stack([values for values, _, _ in targets], 1)
     return Table(columns, kinds, y, goals, task, labels, tuple(notes))
 
 
@@ -219,7 +219,7 @@ def _check_names(raw: RawTable, wanted: Sequence[str], types: Sequence[ColumnTyp
         )
         problems.append(HdnnError(text))
     # So that the names of a file without a header, which are numbers, explain themselves.
-    _raise_all(raw.where if raw.csv is None else f"{raw.where}, line 1", problems)
+    _raise_all(raw.where if raw.line is None else f"{raw.where}, line 1", problems)
 
 
 @contextmanager

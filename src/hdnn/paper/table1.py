@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from hdnn.config import TrainingConfig
-from hdnn.data import KINDS, split
+from hdnn.data import SPLITS, split
 from hdnn.errors import unknown_name
 from hdnn.models import Augmentation, Model
 from hdnn.networks import HamiltonianNetwork
@@ -64,8 +64,8 @@ def cells(
     """
     if protocol not in protocols("table1"):
         raise unknown_name("protocol", protocol, protocols("table1"))
-    if split not in KINDS:
-        raise unknown_name("split", split, KINDS)
+    if split not in SPLITS:
+        raise unknown_name("split", split, SPLITS)
     table = resource("published.toml")["table1"]
     every = [
         Cell(name, network, int(depth), protocol, split, value)

@@ -44,7 +44,7 @@ class Split(NamedTuple):
 
 
 @torch.no_grad()
-def split(model: Model, data: Dataset, config: TrainingConfig) -> Split:
+def to_batches(model: Model, data: Dataset, config: TrainingConfig) -> Split:
     """Check a data set, convert it to the model's precision, and hold out a part.
 
     Args:
@@ -103,6 +103,7 @@ def _weights(model: Model, data: Dataset, config: TrainingConfig) -> Tensor:
     classes = max(2, model.head.out_features)
     if config.class_weight == "balanced":
         counts = torch.bincount(data.y, weights=weight.double(), minlength=classes)
+        # The factor of a class without samples is never used; it must only not divide by zero.
         factors = weight.double().sum() / (classes * counts.clamp_min(1e-300))
     else:
         factors = torch.tensor(config.class_weight, dtype=torch.float64)

@@ -21,7 +21,7 @@ from hdnn.networks import HamiltonianNetwork
 from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledTraining
 from hdnn.training.loops import Observer
-from hdnn.training.output_solver import TOLERANCE, Problem, solve, with_ones
+from hdnn.training.output_solver import TOLERANCE, OutputProblem, solve, with_ones
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50
@@ -79,7 +79,7 @@ def train_ensemble(
     weight = np.full(X.shape[1], 1 / X.shape[1])
     for e, classes in enumerate(target.double().unsqueeze(-1).numpy()):
         if np.isfinite(Z[e]).all() and np.isfinite(V[e]).all():  # else it diverged, and V stays
-            problem = Problem(Z[e], classes, weight, "logistic", config.alpha_c)
+            problem = OutputProblem(Z[e], classes, weight, "logistic", config.alpha_c)
             solve(problem, V[e], options)
     return V
 

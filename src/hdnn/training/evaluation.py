@@ -152,6 +152,7 @@ def classification_metrics(
     if len(labels) == 2:
         overall = areas[int(2 * np.count_nonzero(target == 0) >= len(target))]
     else:
+        # Over the classes that occur; unlike nanmean, without a warning where none does.
         overall = np.ma.masked_invalid(areas).mean(0).filled(np.nan)
     figures = np.column_stack([*by_class, areas]).tolist()
     classes = [

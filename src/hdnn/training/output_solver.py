@@ -34,7 +34,7 @@ ROUNDING = 1e-14  # of the objective: a sum over samples
 INNER = 250  # products with the Hessian for one step
 
 
-class Problem(NamedTuple):
+class OutputProblem(NamedTuple):
     """sum_i w_i loss(V z_i, target_i) + alpha_c ||V||^2, to be minimized over V ``(outputs, q)``.
 
     Args:
@@ -78,7 +78,7 @@ def solve_output(
     V = torch.cat([head.weight, head.bias[:, None]], 1).detach().cpu().double().numpy()
     loss = loss_name(model.task, head.out_features)
     options = SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
-    solve(Problem(with_ones(out), T, w / w.sum(), loss, config.alpha_c), V, options)
+    solve(OutputProblem(with_ones(out), T, w / w.sum(), loss, config.alpha_c), V, options)
     with torch.no_grad():
         head.weight.copy_(torch.from_numpy(V[:, :-1]))
         head.bias.copy_(torch.from_numpy(V[:, -1]))
@@ -90,7 +90,7 @@ def with_ones(out: Tensor) -> Array:
     return np.concatenate([Z, np.ones((*Z.shape[:-1], 1))], axis=-1)
 
 
-def solve(problem: Problem, V: Array, options: SolverOptions) -> int:
+def solve(problem: OutputProblem, V: Array, options: SolverOptions) -> int:
     """Minimize from V, in place; returns the number of iterations."""
     if native.obstacle() is None and (V.size <= MOST_UNKNOWNS or options.solver == "adam"):
         Z, target, weight, loss, alpha_c = problem
@@ -101,7 +101,7 @@ def solve(problem: Problem, V: Array, options: SolverOptions) -> int:
 
 
 @np.errstate(all="ignore")  # a training that diverges comes here too, and says so itself
-def adam(problem: Problem, V: Array, options: SolverOptions) -> int:
+def adam(problem: OutputProblem, V: Array, options: SolverOptions) -> int:
     """A few steps of Adam from zero, as the paper's own code does; arguments as in `solve`."""
     V[:] = 0
     point = torch.from_numpy(V)  # the same memory
@@ -113,7 +113,7 @@ def adam(problem: Problem, V: Array, options: SolverOptions) -> int:
 
 
 @np.errstate(all="ignore")
-def newton(problem: Problem, V: Array, iterations: int, tolerance: float) -> int:
+def newton(problem: OutputProblem, V: Array, iterations: int, tolerance: float) -> int:
     """Damped Newton from the given V, in place; returns the number of iterations.
 
     Args:
@@ -179,7 +179,7 @@ def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array,
 DATA_LOSSES = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
 
 
-def _step(problem: Problem, curvature: Array, G: Array) -> Array:
+def _step(problem: OutputProblem, curvature: Array, G: Array) -> Array:
     """The Newton step S of H S = G."""
     Z, ridge = problem.Z, 2 * problem.alpha_c
     if problem.loss != "softmax":

@@ -71,6 +71,7 @@ class Recording:
 
 
 def _rounded(value: Any) -> Any:
+    # Six digits are more than a figure shows, and lines of full precision are twice as long.
     if isinstance(value, list):
         return [_rounded(part) for part in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value

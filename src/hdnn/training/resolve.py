@@ -1,7 +1,7 @@
 """Defaults that depend on the data: for a planar problem, a table, a set of images.
 
 This is the only place that has them, for the command line and the estimators alike. docs/tables.md
-explains how the rules for tables were found.
+explains how the rules for tables were measured.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_PADDED = 64
 
 
 def resolve(config: Config, data: Dataset) -> Config:
-    """Choose the settings that were not given.
+    """Choose the settings that were not set.
 
     Args:
-        config: with the settings that were given.
+        config: with the settings that a user set.
         data: what is trained on.
 
     Returns:
@@ -44,7 +44,7 @@ def resolve(config: Config, data: Dataset) -> Config:
     protocol = config.protocol or protocols[0]
     if protocol not in protocols:
         raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, protocols)
-    model, training = _given(config.model), _given(config.training)
+    model, training = _explicit(config.model), _explicit(config.training)
     if data.kind == "images":
         if config.record is not None:
             raise HdnnError("gradients are recorded for tables; see hdnn.analysis.watch for images")
@@ -69,12 +69,12 @@ def resolve(config: Config, data: Dataset) -> Config:
 _KINDS = {"planar": "a planar problem", "table": "a table", "images": "images"}
 
 
-def _given(settings: Settings) -> Values:
-    return {name: getattr(settings, name) for name in settings.given}
+def _explicit(settings: Settings) -> Values:
+    return {name: getattr(settings, name) for name in settings.fields_set}
 
 
 def _timed(model: Values) -> bool:
-    """Whether T or step are given, or the architecture has no time."""
+    """Whether T or step are set, or the architecture has no time."""
     scheme = zoo.architecture(model.get("architecture", "H1")).scheme
     return "T" in model or "step" in model or not scheme.uses_step
 

@@ -152,7 +152,7 @@ class Run:
             )
         if self.finished:
             raise HdnnError(f"{self.folder} holds a finished run; pass --overwrite to train again")
-        if "device" in config.training.given:
+        if "device" in config.training.fields_set:
             self.update(device=config.training.device)
 
     def _clear(self) -> None:
@@ -162,6 +162,14 @@ class Run:
             path.unlink(missing_ok=True)
 
     def _write_config(self, config: Config) -> None:
+        # The path of data near the run begins there, so that a project can be moved as a whole;
+        # `read_toml` makes it absolute. A digest says that the source is a path.
+        source, folder = config.data.source, self.folder.resolve()
+        project = folder.parent.parent
+        together = project.name and Path(source).is_relative_to(project)  # and not just on a disk
+        if config.data.digest is not None and together:
+            source = os.path.relpath(source, folder)
+            config = replace(config, data=replace(config.data, source=source))
         with atomic(self.config_file) as temporary:
             temporary.write_text(config.to_toml(), encoding="utf-8")
 
@@ -403,7 +411,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def _agrees(stored: Config, wanted: Config) -> bool:
-    """Whether the settings given in ``wanted`` are those of a stored config.
+    """Whether the settings that were set in ``wanted`` are those of a stored config.
 
     Where the data are and where to train does not count: the digest says what the data are, and
     the device changes no more than rounding.
@@ -414,7 +422,7 @@ def _agrees(stored: Config, wanted: Config) -> bool:
         if mine is None or other is None:
             if mine is not other:
                 return False
-        elif any(getattr(mine, key) != getattr(other, key) for key in other.given - places):
+        elif any(getattr(mine, key) != getattr(other, key) for key in other.fields_set - places):
             return False
     return True
 

@@ -16,7 +16,7 @@ from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.models import Model, Scaler
-from hdnn.training.batches import Batches, split
+from hdnn.training.batches import Batches, to_batches
 from hdnn.training.diagnosis import check_divergence
 from hdnn.training.evaluation import logits_of
 from hdnn.training.loops import Observer, make_loop
@@ -135,7 +135,7 @@ class Trainer:
         device = choose_device(config.device, model.stem.takes_images, model.head.weight.dtype)
         self._generator = torch.Generator().manual_seed(config.seed)
         try:
-            train, validation, self._scale = split(model.to(CPU), data, config)
+            train, validation, self._scale = to_batches(model.to(CPU), data, config)
             with _standard_units(model, self._scale):
                 self.loop = make_loop(model.to(device), train, config)
                 self.loop.observer = self.recorder

@@ -138,7 +138,7 @@ def test_a_plain_network_collapses_and_the_page_says_so(context: Any, url: str) 
 def test_every_network_and_data_set_trains(page: Any) -> None:
     for name in ("MS1", "MS2", "MS3", "H2", "HS", "FCNN"):
         page.select_option(".architecture >> nth=1", name)
-        until(page, f"playground.app.views[1].given.architecture === '{name}'")
+        until(page, f"playground.app.views[1].settings.architecture === '{name}'")
         ready(page)
     page.select_option(".architecture >> nth=1", "none")
     assert not page.is_visible(".network >> nth=1 >> canvas >> nth=0")

@@ -66,7 +66,7 @@ export function norm2(M, start, n) {
 export function eigenvalues(A, n) {
   const re = hessenberg(Float64Array.from(A), n);
   const im = new Float64Array(n * n);
-  const found = [];
+  const values = [];
   let size = n;
   for (let count = 0; size > 0 && count < 100 * n; count++) {
     let low = size - 1;
@@ -77,14 +77,14 @@ export function eigenvalues(A, n) {
       low -= 1;
     }
     if (low === size - 1) {
-      found.push([re[low * n + low], im[low * n + low]]);
+      values.push([re[low * n + low], im[low * n + low]]);
       size -= 1;
     } else {
       qrStep(re, im, n, low, size, count);
     }
   }
-  while (found.length < n) found.push([NaN, NaN]);
-  return found;
+  while (values.length < n) values.push([NaN, NaN]);
+  return values;
 }
 
 const abs1 = (re, im, p) => Math.abs(re[p]) + Math.abs(im[p]);
@@ -197,10 +197,10 @@ function product(A, B, n) {
 export function energies(network, states, B, depths = null, samples = B) {
   const { n, layers, activation } = network;
   const { energy } = ACTIVATIONS[activation];
-  const chosen = depths ?? Array.from({ length: layers + 1 }, (_, j) => j);
+  const shown = depths ?? Array.from({ length: layers + 1 }, (_, j) => j);
   const few = Math.min(samples, B);
-  const out = new Float64Array(chosen.length * few);
-  chosen.forEach((j, d) => {
+  const out = new Float64Array(shown.length * few);
+  shown.forEach((j, d) => {
     const { K, b } = network.layer(Math.min(j, layers - 1));
     for (let s = 0; s < few; s++) {
       let total = 0;

@@ -132,20 +132,20 @@ const largest = (codes) => codes.reduce((most, c) => Math.max(most, Math.abs(c))
 
 /**
  * What a network is: its architecture, sizes and tables.
- * @param {object} given architecture, width, layers, T or step, scheme, first, activation,
+ * @param {object} settings architecture, width, layers, T or step, scheme, first, activation,
  *   timeInvariant.
  */
-export function describe(given) {
-  const row = own(ARCHITECTURES, given.architecture);
-  if (!row) throw new PlaygroundError(`unknown architecture ${String(given.architecture).slice(0, 40)}`);
-  const { width: n, layers } = given;
-  const activation = given.activation ?? "tanh";
+export function describe(settings) {
+  const row = own(ARCHITECTURES, settings.architecture);
+  if (!row) throw new PlaygroundError(`unknown architecture ${String(settings.architecture).slice(0, 40)}`);
+  const { width: n, layers } = settings;
+  const activation = settings.activation ?? "tanh";
   if (!own(ACTIVATIONS, activation)) throw new PlaygroundError(`unknown activation ${String(activation).slice(0, 40)}`);
   if (n % 2) throw new PlaygroundError(`the width must be even, got ${n}`);
   if (row.bias === "ms1" && !ACTIVATIONS[activation].odd) {
     throw new PlaygroundError(`MS1 needs an odd activation (tanh, arctan, softsign, sin, erf), and ${activation} is not`);
   }
-  const scheme = given.scheme ?? row.scheme;
+  const scheme = settings.scheme ?? row.scheme;
   if (own(SCHEMES, scheme) === undefined) {
     throw new PlaygroundError(`unknown scheme ${String(scheme).slice(0, 40)}`);
   }
@@ -153,11 +153,11 @@ export function describe(given) {
   const bias = biasCodes(row, n);
   const J = row.J && row.J !== "inverse" ? INTERCONNECTIONS[row.J](n) : null;
   const usesStep = scheme !== "DirectMap";
-  const h = usesStep ? (given.step ?? given.T / layers) : 1;
-  const first = given.first ?? row.first ?? "y";
+  const h = usesStep ? (settings.step ?? settings.T / layers) : 1;
+  const first = settings.first ?? row.first ?? "y";
   const spec = {
-    architecture: given.architecture, n, layers, h, usesStep, scheme, first, activation,
-    timeInvariant: Boolean(given.timeInvariant), row, codes, bias, J,
+    architecture: settings.architecture, n, layers, h, usesStep, scheme, first, activation,
+    timeInvariant: Boolean(settings.timeInvariant), row, codes, bias, J,
     coefficients: SCHEMES[scheme],
     parameters: largest(codes), biases: n,
   };

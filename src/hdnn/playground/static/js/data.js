@@ -79,9 +79,9 @@ export function split({ points, labels, classes, names }, share, seed) {
   const size = labels.length;
   const order = new Random(seed + 202).permutation(size);
   const cut = size < 8 ? size : Math.max(1, Math.round(size * (1 - share)));
-  const take = (chosen) => ({
-    points: Float32Array.from({ length: 2 * chosen.length }, (_, i) => points[2 * chosen[i >> 1] + (i & 1)]),
-    labels: Int32Array.from(chosen, (i) => labels[i]),
+  const take = (rows) => ({
+    points: Float32Array.from({ length: 2 * rows.length }, (_, i) => points[2 * rows[i >> 1] + (i & 1)]),
+    labels: Int32Array.from(rows, (i) => labels[i]),
     classes,
   });
   const test = size < 8 ? order : order.subarray(cut);

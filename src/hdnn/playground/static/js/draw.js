@@ -173,7 +173,7 @@ const orthonormal = ([u, v]) => {
 };
 
 /** The direction in which states differ most, apart from those already taken. */
-function principal(states, start, n, count, taken) {
+function principal(states, start, n, count, others) {
   const mean = Array.from({ length: n }, (_, k) => {
     let sum = 0;
     for (let s = 0; s < count; s++) sum += states[start + k * count + s];
@@ -181,7 +181,7 @@ function principal(states, start, n, count, taken) {
   });
   let v = Array.from({ length: n }, (_, k) => 1 + 0.1 * k);
   for (let turn = 0; turn < 12; turn++) {
-    for (const t of taken) {
+    for (const t of others) {
       const along = dot(v, t);
       v = v.map((c, i) => c - along * t[i]);
     }
@@ -371,21 +371,21 @@ export function curves(ctx, w, h, view, theme) {
 
 /** Entries of K and b of every layer. */
 export function weights(ctx, w, h, view, theme) {
-  const found = view.snapshot?.weights;
-  if (!found || !found.depths.length) return;
-  const all = [...found.lines, ...found.biases];
+  const stacks = view.snapshot?.weights;
+  if (!stacks || !stacks.depths.length) return;
+  const all = [...stacks.lines, ...stacks.biases];
   const most = Math.max(1e-3, ...all.map((line) => line.reduce((m, v) => (Math.abs(v) > m ? Math.abs(v) : m), 0)));
   const f = frame(ctx, w, h, theme, -most, most);
-  const last = Math.max(1, found.depths.at(-1));
-  const xs = found.depths.map((d) => f.x(d / last));
+  const last = Math.max(1, stacks.depths.at(-1));
+  const xs = stacks.depths.map((d) => f.x(d / last));
   ctx.lineWidth = 1;
   const draw = (lines, color) => {
     ctx.strokeStyle = color;
     ctx.globalAlpha = lines.length > 20 ? 0.35 : 0.6;
     for (const line of lines) polyline(ctx, xs, Array.from(line, f.y));
   };
-  draw(found.lines, theme.classes[0]);
-  draw(found.biases, theme.classes[1]);
+  draw(stacks.lines, theme.classes[0]);
+  draw(stacks.biases, theme.classes[1]);
   ctx.globalAlpha = 1;
   text(ctx, theme, "K", f.left + 2, h - 4, { color: theme.classes[0], weight: 600 });
   text(ctx, theme, "b", f.left + 14, h - 4, { color: theme.classes[1], weight: 600 });
@@ -394,9 +394,9 @@ export function weights(ctx, w, h, view, theme) {
 
 /** Eigenvalues of the field's Jacobian at every layer, in the complex plane. */
 export function spectrum(ctx, w, h, view, theme) {
-  const found = view.snapshot?.spectrum.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
-  if (!found) return;
-  const sizes = found.map(([a, b]) => Math.max(Math.abs(a), Math.abs(b))).sort((a, b) => a - b);
+  const values = view.snapshot?.spectrum.filter(([a, b]) => Number.isFinite(a) && Number.isFinite(b));
+  if (!values) return;
+  const sizes = values.map(([a, b]) => Math.max(Math.abs(a), Math.abs(b))).sort((a, b) => a - b);
   const most = Math.max(0.1, sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 1) * 1.1;
   const [cx, cy, half] = [w / 2, (h - 6) / 2, Math.min(w, h - 10) / 2 - 4];
   ctx.strokeStyle = theme.line;
@@ -412,7 +412,7 @@ export function spectrum(ctx, w, h, view, theme) {
   ctx.stroke();
   const layers = Math.max(1, view.snapshot.layers - 1);
   ctx.globalAlpha = 0.75;
-  for (const [a, b, j] of found) {
+  for (const [a, b, j] of values) {
     const [x, y] = [cx + clamp(a / most, -1.4, 1.4) * half, cy - clamp(b / most, -1.05, 1.05) * half];
     const [r, g, bl] = mix(CLASS_RGB[0], CLASS_RGB[1], j / layers).map(Math.round);
     ctx.fillStyle = `rgb(${r} ${g} ${bl})`;
@@ -430,21 +430,21 @@ export function spectrum(ctx, w, h, view, theme) {
 export function energy(ctx, w, h, view, theme) {
   const { snapshot, data } = view;
   if (!snapshot) return;
-  const { energy: found, depths } = snapshot;
-  if (!found) {
+  const { energy: values, depths } = snapshot;
+  if (!values) {
     text(ctx, theme, "not Hamiltonian:", w / 2, h / 2 - 4, { align: "center", size: 11 });
     text(ctx, theme, "it has no energy", w / 2, h / 2 + 11, { align: "center", size: 11 });
     return;
   }
-  const few = found.length / depths.length;
-  const most = Math.max(1e-6, found.reduce((m, v) => (v > m ? v : m), 0));
+  const few = values.length / depths.length;
+  const most = Math.max(1e-6, values.reduce((m, v) => (v > m ? v : m), 0));
   const f = frame(ctx, w, h, theme, 0, most);
   const xs = depths.map((_, d) => f.x(d / Math.max(1, depths.length - 1)));
   ctx.lineWidth = 1.2;
   ctx.globalAlpha = 0.65;
   for (let s = 0; s < few; s++) {
     ctx.strokeStyle = theme.classes[data.test.labels[s] % theme.classes.length];
-    polyline(ctx, xs, depths.map((_, d) => f.y(found[d * few + s])));
+    polyline(ctx, xs, depths.map((_, d) => f.y(values[d * few + s])));
   }
   ctx.globalAlpha = 1;
   text(ctx, theme, "depth →", f.left + f.width, h - 4, { align: "right" });

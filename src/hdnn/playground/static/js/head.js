@@ -24,12 +24,12 @@ export function residuals(R, labels, outputs, B) {
     let best = 0;
     for (let o = 0; o < outputs; o++) if (R[row + o] > top) [top, best] = [R[row + o], o];
     if (best === label) hits++;
-    const chosen = R[row + label];
+    const logit = R[row + label];
     let total = 0;
     for (let o = 0; o < outputs; o++) total += R[row + o] = Math.exp(R[row + o] - top);
     for (let o = 0; o < outputs; o++) R[row + o] /= total * B;
     R[row + label] -= 1 / B;
-    loss += Math.log(total) + top - chosen;
+    loss += Math.log(total) + top - logit;
   }
   return { loss: loss / B, hits };
 }

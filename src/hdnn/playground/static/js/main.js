@@ -150,7 +150,7 @@ class App {
   announce() {
     $("status").textContent = this.shown()
       .filter((v) => v.snapshot)
-      .map((v) => `${v.given.architecture}: iteration ${v.snapshot.iteration}, test accuracy ${(100 * v.snapshot.test.accuracy).toFixed(1)} percent. ${v.verdict()[1]}`)
+      .map((v) => `${v.settings.architecture}: iteration ${v.snapshot.iteration}, test accuracy ${(100 * v.snapshot.test.accuracy).toFixed(1)} percent. ${v.verdict()[1]}`)
       .join(" ");
   }
 

@@ -7,20 +7,20 @@ import { Random } from "./random.js";
 
 export class Network {
   /**
-   * @param {object} given see `describe`; also the seed of the initial weights, or theta and beta
+   * @param {object} settings see `describe`; also the seed of the initial weights, or theta and beta
    *   themselves, (layers or 1) x parameters.
    */
-  constructor(given) {
-    Object.assign(this, describe(given));
+  constructor(settings) {
+    Object.assign(this, describe(settings));
     this.rows = this.timeInvariant ? 1 : this.layers;
     const [P, Q] = [this.parameters, this.biases];
     this.theta = new Float32Array(this.rows * P);
     this.beta = new Float32Array(this.rows * Q);
-    if (given.theta) {
-      this.theta.set(given.theta);
-      this.beta.set(given.beta);
+    if (settings.theta) {
+      this.theta.set(settings.theta);
+      this.beta.set(settings.beta);
     } else {
-      this.initialize(new Random(given.seed ?? 0));
+      this.initialize(new Random(settings.seed ?? 0));
     }
     // How often a parameter stands in K: the smoothness penalty counts entries.
     this.multiplicity = new Float64Array(P);

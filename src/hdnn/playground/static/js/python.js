@@ -43,16 +43,16 @@ function data(state, { drawn, table }) {
 }
 
 function network(state, architecture) {
-  const given = networkOf(state, architecture);
+  const settings = networkOf(state, architecture);
   const row = ARCHITECTURES[architecture];
   const options = [quoted(architecture), `features=${state.width}`, `layers=${state.layers}`];
   if (row.scheme !== "DirectMap") options.push(`T=${state.T}`);
-  if (given.scheme !== row.scheme) {
-    const first = given.scheme === "ForwardEuler" ? "" : quoted(row.first);
-    options.push(`scheme=hdnn.schemes.${given.scheme}(${first})`);
+  if (settings.scheme !== row.scheme) {
+    const first = settings.scheme === "ForwardEuler" ? "" : quoted(row.first);
+    options.push(`scheme=hdnn.schemes.${settings.scheme}(${first})`);
   }
-  if (given.activation !== "tanh") options.push(`activation=${quoted(given.activation)}`);
-  if (given.timeInvariant) options.push("time_invariant=True");
+  if (settings.activation !== "tanh") options.push(`activation=${quoted(settings.activation)}`);
+  if (settings.timeInvariant) options.push("time_invariant=True");
   return `hdnn.network(${options.join(", ")}, generator=generator)`;
 }
 

@@ -20,9 +20,9 @@ export class Random {
   /** Standard normal, by Marsaglia's polar method. */
   normal() {
     if (this.spare !== null) {
-      const kept = this.spare;
+      const spare = this.spare;
       this.spare = null;
-      return kept;
+      return spare;
     }
     let x;
     let y;

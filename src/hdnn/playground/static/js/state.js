@@ -64,28 +64,28 @@ export function fromHash(hash) {
   const nothing = { state: defaults(), tour: null, drawn: [], message: null };
   if (hash.length < 2) return nothing;
   const bad = (why) => ({ ...nothing, message: `${why}; these are the default settings` });
-  let given;
+  let parts;
   try {
-    given = new Map(hash.slice(1, 20000).split("&").map((part) => {
+    parts = new Map(hash.slice(1, 20000).split("&").map((part) => {
       const [key, ...rest] = part.split("=");
       return [key, decodeURIComponent(rest.join("="))];
     }));
   } catch {
     return bad("The link is damaged");
   }
-  if (given.has("v") && given.get("v") !== String(VERSION)) return bad("The link comes from another version of the playground");
-  const tour = given.has("tour") ? Number(given.get("tour")) - 1 : null;
+  if (parts.has("v") && parts.get("v") !== String(VERSION)) return bad("The link comes from another version of the playground");
+  const tour = parts.has("tour") ? Number(parts.get("tour")) - 1 : null;
   if (tour !== null && ![0, 1, 2, 3, 4].includes(tour)) return bad("The tour has five steps");
   const state = defaults();
   const keys = new Map(Object.entries(SETTINGS).map(([name, s]) => [s.key, name]));
-  for (const [key, text] of given) {
+  for (const [key, text] of parts) {
     if (["v", "tour", "p"].includes(key)) continue;
     const name = keys.get(key);
     const value = name && parse(SETTINGS[name], text);
     if (value === undefined) return bad(`The link has a setting that does not exist (${key.slice(0, 20)})`);
     state[name] = value;
   }
-  const drawn = given.has("p") ? unpackPoints(given.get("p")) : [];
+  const drawn = parts.has("p") ? unpackPoints(parts.get("p")) : [];
   if (drawn === null) return bad("The link is damaged");
   if (state.data === "table") return { ...nothing, state: { ...state, data: "swiss-roll" }, message: "The link was made with a CSV file, which links do not carry; drop it here" };
   return { state, tour, drawn, message: null };

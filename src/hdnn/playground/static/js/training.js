@@ -73,19 +73,19 @@ export class Trainer {
       this.order = this.random.permutation(this.size);
       this.next = 0;
     }
-    const chosen = this.order.subarray(this.next, this.next + this.batch);
+    const rows = this.order.subarray(this.next, this.next + this.batch);
     this.next += this.batch;
-    return chosen;
+    return rows;
   }
 
   /** One iteration; returns loss and penalized loss of the batch before the step. */
-  step(chosen = this.draw()) {
+  step(rows = this.draw()) {
     const { network, data, config, outputs, V } = this;
-    const B = chosen.length;
+    const B = rows.length;
     const n = network.n;
     const { ws, R, labels } = this.space(B);
-    augment(data.points, chosen, n, ws.X, B);
-    for (let i = 0; i < B; i++) labels[i] = data.labels[chosen[i]];
+    augment(data.points, rows, n, ws.X, B);
+    for (let i = 0; i < B; i++) labels[i] = data.labels[rows[i]];
     const y = network.forward(ws);
     if (config.method !== "joint") {
       newton(V, outputs, n, ws.X, y, B, labels, config.alphaC, R);

@@ -6,20 +6,20 @@ import { PANELS, format, isCollapsed, themes } from "./draw.js";
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
 
 export const theme = () => {
-  const chosen = document.documentElement.dataset.theme;
-  const dark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = document.documentElement.dataset.theme;
+  const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   return themes[dark ? "dark" : "light"];
 };
 
 /** The iterations and what was seen at them, thinned out so that it never grows. */
 class History {
   constructor() {
-    Object.assign(this, { iterations: [], norms: [], loss: [], accuracy: [], every: 1, seen: 0 });
+    Object.assign(this, { iterations: [], norms: [], loss: [], accuracy: [], every: 1, count: 0 });
   }
 
   add({ iteration, norms, loss, test }) {
     if (this.iterations.at(-1) === iteration) this.pop();
-    else if (this.seen++ % this.every && iteration - this.iterations.at(-1) > 1) this.pop();
+    else if (this.count++ % this.every && iteration - this.iterations.at(-1) > 1) this.pop();
     this.iterations.push(iteration);
     this.norms.push(norms);
     this.loss.push(loss ?? NaN);
@@ -68,7 +68,7 @@ export class View {
 
   /** Begin anew with a network, data and settings. */
   start({ network, config, data, bounds }) {
-    Object.assign(this, { data, bounds, given: network, snapshot: null, history: new History() });
+    Object.assign(this, { data, bounds, settings: network, snapshot: null, history: new History() });
     this.number = (this.number ?? 0) + 1;
     this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
     this.dirty();
@@ -131,7 +131,7 @@ export class View {
     verdict.dataset.kind = kind;
     const { norms } = snapshot;
     const labels = {
-      regions: `Decision regions of ${this.given.architecture}: test accuracy ${accuracy}`,
+      regions: `Decision regions of ${this.settings.architecture}: test accuracy ${accuracy}`,
       flow: `Flow: test points at layer ${Math.round(this.depth * snapshot.layers)} of ${snapshot.layers}`,
       heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at layer ${snapshot.layers}`,
       curves: `Learning curves: iteration ${snapshot.iteration}, test accuracy ${accuracy}`,

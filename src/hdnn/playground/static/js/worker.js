@@ -25,9 +25,9 @@ const now = () => performance.now();
 const spread = (last, count) =>
   [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
 
-function start({ number, network: given, config, train, test, bounds }) {
+function start({ number, network: settings, config, train, test, bounds }) {
   playing = false;
-  const network = new Network(given);
+  const network = new Network(settings);
   const trainer = new Trainer(network, train, config);
   const shown = Math.min(network.layers > 256 ? CARRIED / 2 : CARRIED, test.labels.length);
   const y0 = new Float32Array(network.n * shown);

@@ -177,7 +177,8 @@ def test_models(name: str, tmp_path: Path) -> None:
         path.write_bytes(data)
         hdnn.load(path)
 
-    read_all(name, 200, path.read_bytes(), mutate_tensors, read, bounded=True)
+    # Memory is not bounded: a file may describe a large network.
+    read_all(name, 200, path.read_bytes(), mutate_tensors, read, bounded=False)
 
 
 def test_configs(tmp_path: Path) -> None:

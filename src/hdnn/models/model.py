@@ -118,10 +118,6 @@ class Model(nn.Module):
         if not isinstance(network, Blocks):
             network = Blocks(network, features=features)
         self.blocks = network
-        dtype = next(chain(self.blocks.parameters(), self.stem.parameters())).dtype
-        self.head = nn.Linear(features, outputs, dtype=dtype)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
         self.task, self.columns = task, columns
         self.classes = None if classes is None else list(classes)
         self.feature_names = None if feature_names is None else list(feature_names)
@@ -133,6 +129,11 @@ class Model(nn.Module):
         ):
             if names is not None and len(names) != count:
                 raise HdnnError(f"the model has {count} {what}, got {names!r:.100}")
+        # Last: a damaged file may name a billion outputs, and has not as many classes.
+        dtype = next(chain(self.blocks.parameters(), self.stem.parameters())).dtype
+        self.head = nn.Linear(features, outputs, dtype=dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
 
     # --- parts ------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Whatever bytes a file of a model or a run holds, there is a result or a short `HdnnError`.
 
-Never another exception, a crash, a hang, or more memory than ten times the file and 64 MB. Tables
-and images: tests/data/test_any_bytes.py; descriptions of models: tests/models/test_files.py.
+Never another exception, a crash, a hang, or (checkpoints and records) more memory than ten times
+the file and 64 MB. Tables and images: tests/data/test_any_bytes.py; descriptions of models:
+tests/models/test_files.py.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def test_any_text_and_number_come_back(
         ("[data]\ntest = 1.0", "test should be less than 1, got 1.0"),
         ("[training]\nclass_weight = [1.0, -1.0]", "class_weight"),
         ("[training]\nlearning_rate = nan", "learning_rate should be a finite number"),
-        ("[training]\nearly_stopping = 3", "needs a validation part.*validation=0.1"),
+        ("[training]\nearly_stopping = 3", "needs a part for validation: --validation 0.1"),
         ("[training]\nepochs = 2\nwarmup = 3.0", "longer than the 2 epochs"),
         (f"[training]\nseed = {2**64}", "seed should be less than"),
     ],

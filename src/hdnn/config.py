@@ -348,7 +348,7 @@ class TrainingConfig(Settings):
 
     def __post_init__(self) -> None:
         if self.early_stopping is not None and self.validation == 0:
-            raise HdnnError("early_stopping needs a validation part: give validation=0.1")
+            raise HdnnError("early_stopping needs a part for validation: --validation 0.1")
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
 

@@ -256,7 +256,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,
-            "ResNet" or "FCNN".
+            "ResNet" or "FCNN"; or an `hdnn.zoo.Architecture` of your own.
         layers: Number of layers. None: 8.
         width: Width of the network; an odd one is made even. None: twice the number of features,
             within 8 and 64, and from 800 rows on four times, within 32 and 64; more than 64
@@ -439,7 +439,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
 
     Args:
         architecture: Name of the network: "H1", "H2", "MS1", "MS2", "MS3", "HS", or a baseline,
-            "ResNet" or "FCNN".
+            "ResNet" or "FCNN"; or an `hdnn.zoo.Architecture` of your own.
         layers: Number of layers. None: 8.
         width: Width of the network; an odd one is made even. None: twice the number of features,
             within 8 and 64, and from 800 rows on four times, within 32 and 64; more than 64

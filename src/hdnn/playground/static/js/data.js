@@ -32,14 +32,6 @@ export const PROBLEMS = {
       return [x, i % 2 ? 0.5 - Math.sin(t) : Math.sin(t), i % 2];
     },
   },
-  "double-circles": {
-    title: "Double circles", noise: 0.3,
-    draw(i, random) {
-      const t = 2 * Math.PI * random.uniform();
-      const r = 1 + (i % 4);
-      return [r * Math.cos(t), r * Math.sin(t), i % 2];
-    },
-  },
   peaks: {
     title: "Peaks", noise: 0,
     draw(i, random) {

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
@@ -293,7 +294,8 @@ def render(material: Material) -> Report:
         "typeset": words.typeset,
         "number": words.number,
     }
-    content = {name: getattr(sections, name)(material) for name in SECTIONS}
+    with np.errstate(all="ignore"):  # states of a run that diverged are not finite
+        content = {name: getattr(sections, name)(material) for name in SECTIONS}
     title = words.title(material.model, material.name)
     page = environment.get_template("report.html.j2").render(
         title=title if material.lead is None else material.lead[0],

@@ -98,17 +98,15 @@ def training_table(records: dict[str, Any]) -> str:
 
 def crossover_table(records: dict[str, Any]) -> str:
     """Networks and sizes down, widths across: reference / fused."""
-    rows: dict[str, dict[int, str]] = {}
-    for record in records["cases"]:
-        case, seconds = record["case"], record["seconds"]
-        ratio = seconds["reference"]["median"] / seconds["fused"]["median"]
-        place = f"{case['architecture']}, {case['batch']} samples, {case['layers']} layers"
-        rows.setdefault(place, {})[case["width"]] = f"{ratio:.2f}"
-    widths = next(iter(rows.values()))
-    return markdown(
-        ["network", *(f"n = {n}" for n in widths)],
-        [[place, *row.values()] for place, row in rows.items()],
-    )
+    frame = pd.json_normalize(records["cases"])
+    frame["ratio"] = frame["seconds.reference.median"] / frame["seconds.fused.median"]
+    place = ["case.architecture", "case.batch", "case.layers"]
+    wide = frame.pivot_table("ratio", place, "case.width", sort=False).map("{:.2f}".format)
+    rows = [
+        [f"{architecture}, {batch} samples, {layers} layers", *ratios]
+        for (architecture, batch, layers), *ratios in wide.itertuples()
+    ]
+    return markdown(["network", *(f"n = {n}" for n in wide)], rows)
 
 
 def memory_table(records: dict[str, Any]) -> str:

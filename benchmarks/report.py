@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pages import fill, markdown
+from pages import fill, finish, markdown
 from speed.cases import Case
 
-from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
-from hdnn.plots.style import NORMAL
+from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
@@ -36,8 +35,7 @@ README_ROWS = (0, 5, 7, 10)
 
 
 def load(name: str) -> dict[str, Any]:
-    records: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
-    return records
+    return json.loads((HERE / f"{name}.json").read_text())
 
 
 def speeds(records: dict[str, Any]) -> pd.DataFrame:
@@ -144,9 +142,7 @@ def draw(records: dict[str, Any]) -> None:
         (middle, "forward + backward, ms", "width (16 layers, batch 1024)"),
         (right, "peak extra memory, MB", "layers (width 8, 78,400 rows)"),
     ):
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        axis.set_xlabel(label)
-        clean(axis)
+        finish(axis, title, label)
         label_ends(axis)
     save_figure(figure, FIGURE)
 

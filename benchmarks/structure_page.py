@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import structure
-from pages import fill, markdown
+from pages import fill, finish, markdown
 
-from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
-from hdnn.plots.style import NORMAL, SMALL
+from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
+from hdnn.plots.style import SMALL
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -261,9 +261,7 @@ def over_time() -> Any:
         axis.set_xscale("log")
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.minorticks_off()
-        axis.set_xlabel(label)
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        clean(axis)
+        finish(axis, title, label)
     axes[0].set(ylabel="%", ylim=(0, 103))
     for axis in axes:
         label_ends(axis)
@@ -294,8 +292,7 @@ def norms() -> Any:
             axis.plot([x, x], [middle, high], color=color, lw=5, solid_capstyle="butt")
         axis.set_yscale("log")
         axis.set_ylim(LOWEST, 1e10)
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        clean(axis)
+        finish(axis, title)
         axis.set_xticks(range(len(names)), names, fontsize=SMALL - 1)
     figure.axes[0].set_ylabel("singular values of d y_N / d y_l", fontsize=SMALL)
     return figure

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 
 from speed.cases import CASES, CROSSOVERS, SWEEP
@@ -24,7 +23,7 @@ from speed.training import measure_training
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print lines, or JSON."""
+    """Print lines to stderr, and the records as JSON where asked for."""
     groups = sorted({case.group for case in (*CASES, *SWEEP, *CROSSOVERS)})
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -37,19 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     seconds, jax = options.seconds, options.jax
-
-    def report(line: str) -> None:
-        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
-
     records = {"machine": machine()}
     if options.group:
         selected = [case for case in (*CASES, *SWEEP, *CROSSOVERS) if case.group in options.group]
-        records["cases"] = [measure(case, seconds, report, jax) for case in selected]
+        records["cases"] = [measure(case, seconds, jax) for case in selected]
     else:
-        records["cases"] = [measure(case, seconds, report, jax) for case in CASES]
-        records["training"] = measure_training(report)
-        records["memory"] = measure_memory(report)
-        records["sweep"] = [measure(case, seconds / 2, report) for case in SWEEP]
+        records["cases"] = [measure(case, seconds, jax) for case in CASES]
+        records["training"] = measure_training()
+        records["memory"] = measure_memory()
+        records["sweep"] = [measure(case, seconds / 2) for case in SWEEP]
     if options.json:
         print(json.dumps(records, indent=1))
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 
 from speed.cases import CASES, SWEEP
 from speed.timing import interleave
-from speed.worker import Worker, WorkerError
+from speed.worker import Worker
 
 
 def main() -> None:
@@ -33,17 +34,17 @@ def main() -> None:
     requests = {case.name: {"case": asdict(case)} for case in (*CASES, *SWEEP)}
     for name, request in {**requests, "a whole training": {}}.items():
         # Fresh processes: what one case leaves behind slows down the next.
-        workers = {k: Worker(p, "speed.version", **environment) for k, p in pythons.items()}
-        try:
-            for worker in workers.values():
-                worker.ask(request)
-            timings = interleave({k: w.work for k, w in workers.items()}, seconds=options.seconds)
-        except WorkerError as error:
-            print(f"{name:60} {error}", file=sys.stderr)
-            continue
-        finally:
-            for worker in workers.values():
-                worker.close()
+        with ExitStack() as stack:
+            works = {}
+            try:
+                for key, python in pythons.items():
+                    worker = stack.enter_context(Worker(python, "speed.version", **environment))
+                    worker.ask(request)
+                    works[key] = worker.work
+                timings = interleave(works, seconds=options.seconds)
+            except EOFError as error:
+                print(f"{name:60} {error}", file=sys.stderr)
+                continue
         before, after = (timings[key].median for key in ("before", "after"))
         ratios.append(after / before)
         print(f"{name:60} {before * 1e3:9.4f} {after * 1e3:9.4f} {after / before:6.3f}", flush=True)

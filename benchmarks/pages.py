@@ -1,9 +1,13 @@
-"""Tables in Markdown, and pages with tables between marks."""
+"""Tables in Markdown, pages with tables between marks, and panels of figures."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
+
+from hdnn.plots import clean
+from hdnn.plots.style import NORMAL
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
@@ -18,3 +22,10 @@ def fill(text: str, parts: dict[str, str]) -> str:
         pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
         text = re.sub(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.S)
     return text
+
+
+def finish(axis: Any, title: str, label: str = "") -> None:
+    """Title, label of the x axis and ticks of a panel, once all of it is drawn."""
+    axis.set_title(title, fontsize=NORMAL, loc="left")
+    axis.set_xlabel(label)
+    clean(axis)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pages import fill, markdown
+from pages import fill, finish, markdown
 from speed.cases import Case
 
-from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
-from hdnn.plots.style import NORMAL
+from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
@@ -36,8 +35,7 @@ README_ROWS = (0, 5, 7, 10)
 
 
 def load(name: str) -> dict[str, Any]:
-    records: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
-    return records
+    return json.loads((HERE / f"{name}.json").read_text())
 
 
 def speeds(records: dict[str, Any]) -> pd.DataFrame:
@@ -98,17 +96,15 @@ def training_table(records: dict[str, Any]) -> str:
 
 def crossover_table(records: dict[str, Any]) -> str:
     """Networks and sizes down, widths across: reference / fused."""
-    rows: dict[str, dict[int, str]] = {}
-    for record in records["cases"]:
-        case, seconds = record["case"], record["seconds"]
-        ratio = seconds["reference"]["median"] / seconds["fused"]["median"]
-        place = f"{case['architecture']}, {case['batch']} samples, {case['layers']} layers"
-        rows.setdefault(place, {})[case["width"]] = f"{ratio:.2f}"
-    widths = next(iter(rows.values()))
-    return markdown(
-        ["network", *(f"n = {n}" for n in widths)],
-        [[place, *row.values()] for place, row in rows.items()],
-    )
+    frame = pd.json_normalize(records["cases"])
+    frame["ratio"] = frame["seconds.reference.median"] / frame["seconds.fused.median"]
+    place = ["case.architecture", "case.batch", "case.layers"]
+    wide = frame.pivot_table("ratio", place, "case.width", sort=False).map("{:.2f}".format)
+    rows = [
+        [f"{architecture}, {batch} samples, {layers} layers", *ratios]
+        for (architecture, batch, layers), *ratios in wide.itertuples()
+    ]
+    return markdown(["network", *(f"n = {n}" for n in wide)], rows)
 
 
 def memory_table(records: dict[str, Any]) -> str:
@@ -146,9 +142,7 @@ def draw(records: dict[str, Any]) -> None:
         (middle, "forward + backward, ms", "width (16 layers, batch 1024)"),
         (right, "peak extra memory, MB", "layers (width 8, 78,400 rows)"),
     ):
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        axis.set_xlabel(label)
-        clean(axis)
+        finish(axis, title, label)
         label_ends(axis)
     save_figure(figure, FIGURE)
 

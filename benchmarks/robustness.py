@@ -96,9 +96,8 @@ def tables(records: pd.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1, help="trainings of every network")
-    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    store = Records(options.out, (*KEY, "perturbation", "level"))
+    store = Records(OUT, (*KEY, "perturbation", "level"))
     wanted = [(kind, level) for kind, levels in LEVELS.items() for level in levels]
     for seed in range(options.seeds):
         for cell in CELLS:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import structure
-from pages import fill, markdown
+from pages import fill, finish, markdown
 
-from hdnn.plots import LIGHT, clean, label_ends, new_figure, save_figure
-from hdnn.plots.style import NORMAL, SMALL
+from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
+from hdnn.plots.style import SMALL
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -65,24 +65,17 @@ def planar() -> pd.DataFrame:
     frame = read("planar")
     frame["failed"] = frame.accuracy.map(lambda a: int((np.array(a) < structure.FAILED).sum()))
     frame["lost_4T"] = frame["mean"] - 100 * frame.accuracy_4T.map(np.mean, na_action="ignore")
-    tried = frame.tried.map(lambda t: np.array(t["accuracy"]))
-    frame["validated"] = tried.map(np.max)
+    frame["tried"] = frame.tried.map(lambda tried: np.array(tried["accuracy"]))
+    frame["validated"] = frame.tried.map(np.max)
     best = frame.groupby(["data", "layers", "weights", "init"]).validated.transform("max")
-    good = [accuracy >= b - NEAR for accuracy, b in zip(tried, best, strict=True)]
-    frame["good"] = [100 * settings.mean() for settings in good]
-    # By T: the share of learning rates that are good, and the best accuracy; FCNN has no T.
-    stepped = frame.network != "FCNN"
-    for name, values, reduce in (("good_by_T", good, np.mean), ("best_by_T", tried, np.max)):
-        frame[name] = [
-            dict(zip(structure.TIMES, 100 * reduce(by_time(v), 1), strict=True)) if has_T else {}
-            for v, has_T in zip(values, stepped, strict=True)
-        ]
+    frame["good_settings"] = [a >= b - NEAR for a, b in zip(frame.tried, best, strict=True)]
+    frame["good"] = 100 * frame.good_settings.map(np.mean)
     return frame
 
 
-def by_time(values: np.ndarray) -> np.ndarray:
-    """``(times, learning rates)``: what was measured for every setting."""
-    return values.reshape(len(structure.TIMES), len(structure.RATES))
+def by_time(values: pd.Series) -> np.ndarray:
+    """``(records, times, learning rates)``: what was measured for every setting; not for FCNN."""
+    return np.stack(values).reshape(-1, len(structure.TIMES), len(structure.RATES))
 
 
 def chosen_init(frame: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +190,9 @@ def measures_table() -> str:
         rows.append(row(title, solved[T]))
     for weights in ("free", "shared"):
         own = planar().query("weights == @weights and layers == 64 and data == 'swiss-roll'")
-        at_50 = own.best_by_T.map(lambda best: best.get(50.0)).groupby(own.network).max()
+        own = own[own.network != "FCNN"]
+        best = pd.Series(100 * by_time(own.tried)[:, -1].max(-1), own.network)
+        at_50 = best.groupby(level=0).max()
         title = f"validation accuracy at T = 50, best learning rate, {weights}, %"
         rows.append(row(title, at_50, "{:.1f}".format))
     for measure, k, title in (
@@ -247,8 +242,9 @@ def over_time() -> Any:
     long["share"] = 100 * long.solved / long.accuracy.map(np.size)
     for name in ("ResNet", "H1", "MS1", "MS2", "MS3"):
         own = planar().query("network == @name and weights == 'free' and layers in @DEPTHS")
+        deep = own[own.layers == 64]
         curves = (
-            pd.DataFrame(list(own[own.layers == 64].good_by_T)).mean(),
+            pd.Series(100 * by_time(deep.good_settings).mean((0, 2)), structure.TIMES),
             long[long.network == name].groupby("T").share.mean(),
             own.groupby("layers").good.mean(),
         )
@@ -265,9 +261,7 @@ def over_time() -> Any:
         axis.set_xscale("log")
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.minorticks_off()
-        axis.set_xlabel(label)
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        clean(axis)
+        finish(axis, title, label)
     axes[0].set(ylabel="%", ylim=(0, 103))
     for axis in axes:
         label_ends(axis)
@@ -298,8 +292,7 @@ def norms() -> Any:
             axis.plot([x, x], [middle, high], color=color, lw=5, solid_capstyle="butt")
         axis.set_yscale("log")
         axis.set_ylim(LOWEST, 1e10)
-        axis.set_title(title, fontsize=NORMAL, loc="left")
-        clean(axis)
+        finish(axis, title)
         axis.set_xticks(range(len(names)), names, fontsize=SMALL - 1)
     figure.axes[0].set_ylabel("singular values of d y_N / d y_l", fontsize=SMALL)
     return figure

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 from structure import best
 
-from hdnn.data import Dataset, split
+from hdnn.data import split
 from hdnn.paper import planar
 from hdnn.paper.experiment import KEY, Cell, Experiment
 from hdnn.paper.records import Record, Records
@@ -39,16 +39,12 @@ CHOICES = {
 }
 
 
-def held_out(cell: Cell, seed: int) -> Dataset:
-    """The data of a seed, with 20 % of the training part in place of the test part."""
-    return split(cell.data, cell.split, seed=seed).hold_out(0.2, seed)
-
-
 def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[Record]:
     """A record for every seed of a cell, with what every choice gives on its validation part."""
     records = [{**dict(zip(KEY, cell, strict=False)), "seed": seed, "tried": []} for seed in seeds]
+    # 20 % of the training part stand in place of the test part.
+    parts = [split(cell.data, cell.split, seed=seed).hold_out(0.2, seed) for seed in seeds]
     for choice in choices:
-        parts = [held_out(cell, seed) for seed in seeds]
         data = planar.Samples.stack(seeds, parts, choice.augmentation, torch.float32)
         accuracies, losses = planar.measure(*train(cell, choice, data), data.X_test, data.y_test)
         for record, accuracy, loss in zip(records, accuracies, losses, strict=True):

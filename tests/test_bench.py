@@ -94,7 +94,8 @@ def test_every_form_in_jax_computes_the_same_gradients(name: str, shape: str) ->
 
 @pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own() -> None:
-    assert memory.megabytes(sys.executable, "reference", "fast", 8, 20000, 16) > 10
+    setting = {"backend": "reference", "memory": "fast", "width": 8, "rows": 20000, "layers": 16}
+    assert memory.megabytes(**setting) > 10
 
 
 def test_the_command_prints_records_as_json(

@@ -48,9 +48,10 @@ def test_public_tables() -> None:
     """Mean accuracy, mean rank and mean log loss on the tables for classification."""
     tables = [name for name, source in COMPARISON.items() if source.task == "classification"]
     records = Records(ROOT / "results" / "tables", runs.KEY).read().values()
-    means = page.table_means(list(records)).of(tables)
-    ranks = means.scores.round(5).rank(axis=1, ascending=False).mean()
-    accuracy, rank, loss = 100 * means.scores.mean()[HDNN], ranks[HDNN], means.losses.mean()[HDNN]
+    means = page.table_means(list(records)).loc[tables]
+    ranks = means["score"].round(5).rank(axis=1, ascending=False).mean()
+    accuracy, loss = 100 * means["score", HDNN].mean(), means["log_loss", HDNN].mean()
+    rank = ranks[HDNN]
     assert (
         f"on {len(tables)} public tables, the mean accuracy is {accuracy:.1f} %, the mean rank "
         f"among five models {rank:.1f} and the mean log loss {loss:.2f}"

@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
+import ctypes
 import sys
-from typing import Any
+from pathlib import Path
 
-from speed.measure import Report, silent
+from speed.cases import Case
+from speed.timing import Work
+from speed.worker import Record, Worker, serve
 
-_SCRIPT = """
-import ctypes, sys, torch, hdnn
-backend, memory = sys.argv[1:3]
-width, rows, layers = map(int, sys.argv[3:])
-def status(field):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field))
-def network(layers):
-    return hdnn.network("H1", features=width, layers=layers, T=1.2, backend=backend, memory=memory,
-                        scale=width ** -0.5, dtype=torch.float32)
-net = network(layers)
-y, g = torch.randn(rows, width, requires_grad=True), torch.randn(rows, width)
-network(1)(y[:64]).backward(g[:64])  # loads the kernels
-y.grad = None
-ctypes.CDLL(None).malloc_trim(0)
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")  # forget the peak so far
-before = status("VmRSS")
-net(y).backward(g)
-gradients = sum(p.grad.nbytes for p in net.parameters()) / 2**20
-print(status("VmHWM") - before - gradients)
-"""
 SETTINGS = (
     ("fused", "fast", 8, 78400, (16, 64, 256, 1024)),
     ("reference", "fast", 8, 78400, (16, 64, 256)),
@@ -40,19 +20,44 @@ SETTINGS = (
 """Backend, memory, width, rows, depths."""
 
 
-def megabytes(python: str, *setting: object) -> float:
+def _status(field: str) -> float:
+    """A number of megabytes that Linux tells of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def prepare(request: Record) -> tuple[Work, Record]:
+    """Measure in a worker; there is nothing to call again, as the allocator keeps what it has."""
+    options = {"backend": request["backend"], "memory": request["memory"]}
+    case = Case("memory", "H1", request["width"], request["layers"], request["rows"])
+    net, y, g = case.network(**options), case.state().requires_grad_(), case.state(seed=2)
+    small = Case("memory", "H1", case.width, 1, 64)
+    small.network(**options)(y[:64]).backward(g[:64])  # loads the kernels
+    y.grad = None
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    net(y).backward(g)
+    gradients = sum(p.grad.nbytes for p in net.parameters()) / 2**20
+    return lambda calls: 0.0, {"megabytes": _status("VmHWM") - before - gradients}
+
+
+def megabytes(**setting: object) -> float:
     """Beyond parameters and their gradients, for a backend, memory, width, rows and layers."""
-    run = [python, "-c", _SCRIPT, *map(str, setting)]
-    return float(subprocess.run(run, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    with Worker(sys.executable, "speed.memory") as worker:
+        return worker.ask(setting)["megabytes"]
 
 
-def measure_memory(report: Report = silent) -> list[dict[str, Any]]:
+def measure_memory() -> list[Record]:
     """A record for every setting and depth."""
     records = []
-    for *setting, depths in SETTINGS:
+    for backend, memory, width, rows, depths in SETTINGS:
         for layers in depths:
-            peak = megabytes(sys.executable, *setting, layers)
-            report(f"memory: {', '.join(map(str, setting))}, {layers} layers: {peak:.1f} MB")
-            names = ("backend", "memory", "width", "rows", "layers", "megabytes")
-            records.append(dict(zip(names, (*setting, layers, peak), strict=True)))
+            setting = dict(backend=backend, memory=memory, width=width, rows=rows, layers=layers)
+            records.append({**setting, "megabytes": megabytes(**setting)})
+            print(f"memory: {records[-1]}", file=sys.stderr)
     return records
+
+
+if __name__ == "__main__":
+    serve(prepare)

@@ -7,6 +7,7 @@ of y_0 and of the parameters. Peers in JAX are workers; see `jax_peer`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from speed.cases import Case
 
 Gradients = tuple[Tensor, ...]
 Function = Callable[[], Gradients]
-Peer = Callable[[Case], Function]
 
 
 def _training_step(
@@ -28,14 +28,10 @@ def _training_step(
     return lambda: torch.autograd.grad(forward(inputs[0]), inputs, grad_out)
 
 
-def network(*, compiled: bool = False, **options: Any) -> Peer:
+def network(case: Case, compiled: bool = False, **options: Any) -> Function:
     """hdnn's network through autograd."""
-
-    def peer(case: Case) -> Function:
-        net = case.network(**options)
-        return _training_step(case, torch.compile(net) if compiled else net, net.parameters())
-
-    return peer
+    net = case.network(**options)
+    return _training_step(case, torch.compile(net) if compiled else net, net.parameters())
 
 
 def vjp(case: Case) -> Function:
@@ -49,27 +45,22 @@ def vjp(case: Case) -> Function:
     return function
 
 
-def loop(case: Case) -> Function:
+def loop(case: Case, compiled: bool = False) -> Function:
     """A plain loop over the layers in eager PyTorch; gradients are those of K and b."""
     K, b = plain.parameters(case)
-    return _training_step(case, lambda y: plain.forward(case, y, K, b), (K, b))
-
-
-def compiled_loop(case: Case) -> Function:
-    """torch.compile of the plain loop."""
-    K, b = plain.parameters(case)
-    forward = torch.compile(lambda y, K, b: plain.forward(case, y, K, b))
+    forward = partial(plain.forward, case)
+    forward = torch.compile(forward) if compiled else forward
     return _training_step(case, lambda y: forward(y, K, b), (K, b))
 
 
-PEERS: dict[str, Peer] = {
-    "fused": network(backend="fused"),
-    "fused compiled": network(backend="fused", compiled=True),
-    "auto": network(),
-    "lean": network(memory="lean"),
-    "reference": network(backend="reference"),
+PEERS: dict[str, Callable[[Case], Function]] = {
+    "fused": partial(network, backend="fused"),
+    "fused compiled": partial(network, backend="fused", compiled=True),
+    "auto": network,
+    "lean": partial(network, memory="lean"),
+    "reference": partial(network, backend="reference"),
     "vjp": vjp,
     "loop": loop,
-    "compile": compiled_loop,
+    "compile": partial(loop, compiled=True),
 }
 """What is compared."""

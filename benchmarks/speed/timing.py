@@ -25,14 +25,14 @@ class Timing(NamedTuple):
     rounds: int
 
 
-def repeat(function: Callable[[], Any]) -> Work:
+def repeat(function: Callable[[], Any], clock: Callable[[], float] = CLOCK) -> Work:
     """The work of calling a function."""
 
     def work(calls: int) -> float:
-        start = CLOCK()
+        start = clock()
         for _ in range(calls):
             function()
-        return CLOCK() - start
+        return clock() - start
 
     return work
 
@@ -59,7 +59,11 @@ def interleave(
             if bursts[name] > 1:  # a long call warms itself up
                 work(1)
             samples[name].append(work(bursts[name]) / bursts[name])
-    return {name: _summary(times) for name, times in samples.items()}
+    timings = {}
+    for name, times in samples.items():
+        low, median, high = statistics.quantiles(times, n=4)
+        timings[name] = Timing(median, low, high, len(times))
+    return timings
 
 
 def _calls(work: Work) -> int:
@@ -67,8 +71,3 @@ def _calls(work: Work) -> int:
     work(1)
     seconds = max(work(1), 1e-7)
     return max(1 if seconds > 10 * BURST else 2, min(200, round(BURST / seconds)))
-
-
-def _summary(times: list[float]) -> Timing:
-    low, median, high = statistics.quantiles(times, n=4)
-    return Timing(median, low, high, len(times))

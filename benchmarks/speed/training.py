@@ -7,9 +7,8 @@ layer. It runs for one epoch between the trainings of hdnn, and is scaled to all
 
 from __future__ import annotations
 
-import statistics
+import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,10 +20,11 @@ from hdnn.data import Dataset, split
 from hdnn.training import Trainer, TrainingConfig
 from speed import plain
 from speed.cases import Case
+from speed.timing import interleave, repeat
 
 CASE = Case("training", "H1", 4, 64, 125)
 ADAM = {"lr": 0.05, "betas": (0.9, 0.999)}
-EPOCHS, REPEATS = 50, 3
+EPOCHS = 50
 
 
 def fit_output(features: Tensor, target: Tensor) -> nn.Linear:
@@ -64,23 +64,18 @@ def train_one(data: Dataset) -> None:
     Trainer(model, TrainingConfig(epochs=EPOCHS)).fit(Dataset.from_arrays(data.X, data.y))
 
 
-def measure_training(report: Callable[[str], None]) -> dict[str, Any]:
+def measure_training() -> dict[str, Any]:
     """Seconds of a training of all epochs: medians, interleaved.
 
     Processor time on one thread, which other work on the machine hardly changes.
     """
     threads, data = torch.get_num_threads(), split("swiss-roll")
     torch.set_num_threads(1)
-    train_one(data)  # loads the kernels
-    works = {"eager": train_eager, "single": train_one}
-    scale = {"eager": EPOCHS, "single": 1}
-    samples: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(REPEATS):
-        for name, work in works.items():
-            start = time.process_time()
-            work(data)
-            samples[name].append((time.process_time() - start) * scale[name])
-    seconds = {name: statistics.median(values) for name, values in samples.items()}
-    report(f"a training of {EPOCHS} epochs, seconds: {seconds}")
+    eager = repeat(lambda: train_eager(data), time.process_time)
+    single = repeat(lambda: train_one(data), time.process_time)
+    timings = interleave({"eager": eager, "single": single})
     torch.set_num_threads(threads)
+    seconds = {name: timing.median for name, timing in timings.items()}
+    seconds["eager"] *= EPOCHS
+    print(f"a training of {EPOCHS} epochs, seconds: {seconds}", file=sys.stderr)
     return {"epochs": EPOCHS, "threads": 1, "seconds": seconds}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import pandas as pd
 from pages import markdown
@@ -17,20 +16,8 @@ BEHIND = 0.02
 """Tables where hdnn is farther than this behind the perceptron are named."""
 
 
-class Means(NamedTuple):
-    """Per table (a row) and model (a column): scores, log losses, and median CPU seconds."""
-
-    scores: pd.DataFrame
-    losses: pd.DataFrame
-    seconds: pd.DataFrame
-
-    def of(self, tables: Sequence[str]) -> Means:
-        """Those of some tables."""
-        return Means(*(part.loc[tables] for part in self))
-
-
-def table_means(records: Sequence[Record]) -> Means:
-    """Means over folds and seeds.
+def table_means(records: Sequence[Record]) -> pd.DataFrame:
+    """A row a table; columns are scores, log losses and median CPU seconds, each by model.
 
     Only folds that every model has count, so that all are judged by the same ones. A training that
     failed scores 0.
@@ -38,35 +25,33 @@ def table_means(records: Sequence[Record]) -> Means:
     columns = ["table", "model", "seed", "fold", "score", "log_loss", "cpu"]
     frame = pd.DataFrame(records, columns=columns)
     frame["score"] = frame["score"].astype(float).fillna(0.0)
+    frame["model"] = pd.Categorical(frame["model"], list(MODELS)).remove_unused_categories()
     wide = frame.pivot(index=["table", "seed", "fold"], columns="model")
-    order = [name for name in MODELS if name in set(frame["model"])]
-    common = wide["score"].dropna().index
-    scores, losses, seconds = (
-        wide[name][order].loc[common].groupby("table") for name in ("score", "log_loss", "cpu")
-    )
-    return Means(scores.mean(), losses.mean(), seconds.median())
+    groups = wide[wide["score"].notna().all(axis=1)].groupby("table")
+    means, medians = groups.mean(), groups.median()
+    return pd.concat([means[["score", "log_loss"]], medians[["cpu"]]], axis=1)
 
 
-def summary(means: Means, what: str) -> str:
+def summary(means: pd.DataFrame, what: str) -> str:
     """A row a model: mean rank and score, mean log loss and its rank, median time, wins."""
-    ranks = means.scores.round(5).rank(axis=1, ascending=False)
+    ranks = means["score"].round(5).rank(axis=1, ascending=False)
     columns = {"mean rank": ranks.mean().map("{:.2f}".format)}
     if what == "accuracy":
-        columns["mean accuracy"] = (100 * means.scores.mean()).map("{:.2f}".format)
-        columns["mean log loss"] = means.losses.mean().map("{:.3f}".format)
-        loss_ranks = means.losses.round(5).rank(axis=1)
+        columns["mean accuracy"] = (100 * means["score"].mean()).map("{:.2f}".format)
+        columns["mean log loss"] = means["log_loss"].mean().map("{:.3f}".format)
+        loss_ranks = means["log_loss"].round(5).rank(axis=1)
         columns["its mean rank"] = loss_ranks.mean().map("{:.2f}".format)
     else:
-        columns[f"mean {what}"] = means.scores.mean().map("{:.3f}".format)
-    columns["median fit, s"] = means.seconds.median().map("{:.3f}".format)
+        columns[f"mean {what}"] = means["score"].mean().map("{:.3f}".format)
+    columns["median fit, s"] = means["cpu"].median().map("{:.3f}".format)
     columns["best on"] = ranks.eq(ranks.min(axis=1), axis=0).sum().map(str)
     frame = pd.DataFrame(columns)
     return markdown(["model", *frame], list(frame.itertuples(name=None)))
 
 
-def details(means: Means, what: str) -> str:
+def details(means: pd.DataFrame, what: str) -> str:
     """A row a table: score, log loss and fit time of every model."""
-    scores, losses, seconds = means
+    scores, losses, seconds = (means[name] for name in ("score", "log_loss", "cpu"))
     rows = []
     for name, row in scores.round(5).iterrows():
         cells = []
@@ -93,12 +78,11 @@ def render(records: Sequence[Record], sources: Mapping[str, Source]) -> str:
     means = table_means([r for r in records if r["table"] in sources])
     parts = []
     for task, what in (("classification", "accuracy"), ("regression", "R2")):
-        present = set(means.scores.index)
-        names = [name for name in sources if sources[name].task == task and name in present]
+        names = [n for n in sources if sources[n].task == task and n in means.index]
         if names:
-            part = means.of(names)
+            part = means.loc[names]
             parts.append(f"## {task.capitalize()}: {len(names)} tables")
-            parts += [summary(part, what), behind(part.scores), details(part, what)]
+            parts += [summary(part, what), behind(part["score"]), details(part, what)]
     failed = sum(r["score"] is None for r in records)
     if failed:
         parts.append(f"{failed} of {len(records)} fits failed and count as 0.")

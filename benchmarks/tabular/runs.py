@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
@@ -64,15 +65,12 @@ def run(
     **settings: Any,
 ) -> Iterator[Record]:
     """The fits that are not finished: seed by seed, so that a part of a run has all tables."""
-    for seed in seeds:
-        for name in tables:
-            wanted = [
-                (fold, model)
-                for fold in range(FOLDS)
-                for model in models
-                if (name, model, fold, seed) not in finished
-            ]
-            table = read(name) if wanted else None
-            for fold, model in wanted:
-                assert table is not None
+    for seed, name in itertools.product(seeds, tables):
+        fits = itertools.product(range(FOLDS), models)
+        missing = [
+            (fold, model) for fold, model in fits if (name, model, fold, seed) not in finished
+        ]
+        if missing:
+            table = read(name)
+            for fold, model in missing:
                 yield fit(table, model, seed, fold, **settings)

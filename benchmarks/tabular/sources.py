@@ -37,7 +37,7 @@ class Source:
 
 
 def _keel(name: str, kind: str = "balanced") -> Source:
-    return Source("classification", lambda: _read_keel(name, kind)[:2])
+    return Source("classification", lambda: _read_keel(name, kind))
 
 
 def _keel_column(name: str, column: int, kind: str = "balanced") -> Source:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import build, every_name
+from catalog import build, every_name
 from hdnn.errors import HdnnError, optional, unknown_name
 
 

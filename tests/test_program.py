@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hdnn
-from catalogue import NAMES, build
+from catalog import NAMES, build
 from hdnn.program import Stage
 from hdnn.schemes import Leapfrog, Yoshida4
 

@@ -1,4 +1,4 @@
-"""The catalogue: every architecture is its layer equations, and a new one is five lines."""
+"""The catalog: every architecture is its layer equations, and a new one is five lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import HAMILTONIAN, build, jacobian
+from catalog import HAMILTONIAN, build, jacobian
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, canonical
 from hdnn.fields.patterns import masked

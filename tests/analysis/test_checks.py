@@ -17,7 +17,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import hdnn
-from catalogue import PAIRS, build
+from catalog import PAIRS, build
 from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights

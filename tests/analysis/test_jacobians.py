@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 import hdnn
-from catalogue import build, each
+from catalog import build, each
 from hdnn.analysis import layer_factors, sensitivities, velocity_jacobians
 from hdnn.errors import HdnnError
 from skips import needs_kernels
-from twins import CATALOGUE, OWN_ONLY, error, stepped, twin
+from twins import CATALOG, OWN_ONLY, error, stepped, twin
 
 FUSED = pytest.param("fused", marks=needs_kernels)
 every_backend = pytest.mark.parametrize("backend", [FUSED, "reference"])
@@ -40,7 +40,7 @@ def test_factors_multiply_to_sensitivities(name: str, scheme: str) -> None:
 @pytest.mark.parametrize("label", OWN_ONLY)
 def test_kernels_and_reference_agree(label: str, n: int) -> None:
     options: dict[str, Any] = {"T": 1.0} if stepped(label) else {}
-    net = CATALOGUE[label](features=n, layers=40, scale=n**-0.5, dtype=torch.float64, **options)
+    net = CATALOG[label](features=n, layers=40, scale=n**-0.5, dtype=torch.float64, **options)
     y = torch.randn(3, 5, n)
     fused, plain = (sensitivities(twin(net, b), y) for b in ("fused", "reference"))
     assert fused.shape == plain.shape == (41, 3, 5, n, n)

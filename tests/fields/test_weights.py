@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogue import build, every_name
+from catalog import build, every_name
 from hdnn.errors import HdnnError
 from hdnn.fields import STRUCTURES, Pattern, Weights
 

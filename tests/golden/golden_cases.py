@@ -1,6 +1,6 @@
 """What the golden file records: networks with fixed numbers, and short trainings.
 
-The lists are written out, not walked from the catalogues: a new scheme or activation has nothing
+The lists are written out, not walked from the catalogs: a new scheme or activation has nothing
 recorded. Numbers come from numpy's `RandomState`, whose streams never change, seeded by name: they
 depend neither on torch's generator nor on the order of parameters.
 """
@@ -89,7 +89,7 @@ LAYOUTS: dict[str, tuple[Options, tuple[int, ...]]] = {
 
 
 def row(name: str, scheme: str = "own", layout: str = "features", **options: Any) -> Case:
-    """A network of the catalogue; the options of the layout may be replaced."""
+    """A network of the catalog; the options of the layout may be replaced."""
     where, shape = LAYOUTS[layout]
     shape = options.pop("shape", shape)
     steps = {} if (name, scheme) == ("FCNN", "own") or "step" in options else {"T": TIME}
@@ -110,7 +110,7 @@ def row(name: str, scheme: str = "own", layout: str = "features", **options: Any
     )
 
 
-def catalogue() -> Iterator[tuple[str, Case]]:
+def catalog() -> Iterator[tuple[str, Case]]:
     """Every architecture: its schemes in every layout, its activations, and variations."""
     steps = [0.1, 0.3, 0.2, 0.05, 0.25]
     for name, given in ARCHITECTURES.items():
@@ -252,7 +252,7 @@ def fields_of_ones_own() -> Iterator[tuple[str, Case]]:
     )
 
 
-CASES: dict[str, Case] = {**dict(catalogue()), **dict(fields_of_ones_own())}
+CASES: dict[str, Case] = {**dict(catalog()), **dict(fields_of_ones_own())}
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import hdnn
-from catalogue import build, skew
+from catalog import build, skew
 from hdnn.cli import app
 from hdnn.errors import HdnnError
 from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import NAMES, build
+from catalog import NAMES, build
 from hdnn.fields import EnergyField
 from hdnn.kernels.native import LOSSES
 from hdnn.training import TrainingConfig

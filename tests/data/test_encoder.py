@@ -159,18 +159,6 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(tmp_path: Path)
     assert "line 2 holds 'soon'" in " ".join(failed.output.split())
 
 
-def test_several_targets_from_file_to_prediction(tmp_path: Path) -> None:
-    path, run = tmp_path / "data.csv", tmp_path / "run"
-    path.write_text("a,u,v\n" + "".join(f"{i},{2 * i},{-i}\n" for i in range(60)))
-    words = ("--target", "u", "--target", "v", "--out", run, "--epochs", 2)
-    assert command("train", path, *words).exit_code == 0
-    assert hdnn.load(run / "model.safetensors").target_names == ["u", "v"]
-    header = command("predict", run, path).stdout.splitlines()[0]
-    assert header == "a,u,v,prediction_u,prediction_v"
-    measured = json.loads(command("evaluate", run, path, "--json").stdout)
-    assert [target["name"] for target in measured["targets"]] == ["u", "v"]
-
-
 @pytest.mark.parametrize(("target", "rows"), [("churned", 1200), ("income", 300)])
 def test_command_line_and_estimator_give_the_same_model(
     tmp_path: Path, target: str, rows: int

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.data import Dataset, holdout
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.kernels import native
 from hdnn.models import Model
 from hdnn.training import (
@@ -24,7 +24,6 @@ from hdnn.training import (
     EpochRecord,
     Trainer,
     TrainingConfig,
-    load_state,
     output_solver,
 )
 from hdnn.training.compiled import CompiledLoop
@@ -232,14 +231,6 @@ def test_balanced_classes_are_explicit_weights_are_sample_weights(loop: str) -> 
     assert not same(models[0], models[3])
 
 
-def test_samples_of_weight_0_are_left_out() -> None:
-    data, weight = moons(), (torch.arange(50) % 5 > 0).double()
-    models = [make(), make()]
-    fit(models[0], config(), dataset(data.X, data.y, weight))
-    fit(models[1], config(), dataset(data.X[weight > 0], data.y[weight > 0]))
-    assert same(*models)
-
-
 @pytest.mark.parametrize(
     ("options", "change", "message"),
     [
@@ -292,18 +283,6 @@ def test_second_fit_begins_where_the_first_ended() -> None:
     (record,) = fit(model, replace(settings, epochs=1), data)
     assert record.loss == pytest.approx(float(errors.square().mean()) / 2, rel=1e-6)
     assert record.loss < 0.1
-
-
-def test_load_state_predicts_in_the_units_of_the_targets() -> None:
-    data = products()
-    trainer = Trainer(make(task="regression"), config("joint, autograd"))
-    trainer.fit(data)
-    assert trainer.state is not None
-    model = make(99, task="regression")
-    load_state(model, trainer.state)
-    assert same(model, trainer.model)  # nothing follows the last epoch of joint descent
-    with pytest.raises(FileFormatError, match="of another model"):
-        load_state(make(layers=5), trainer.state)
 
 
 # --- interrupted and resumed ----------------------------------------------------------------------
@@ -376,16 +355,6 @@ def test_divergence_names_the_remedy(loop: str) -> None:
     data.X[3, 0] = torch.nan
     with pytest.raises(DivergenceError, match="epoch 1: the inputs are not finite"):
         fit(make(), config(loop), data)
-
-
-@pytest.mark.parametrize("loop", ["joint, autograd", pytest.param("joint", marks=needs_kernels)])
-def test_exploding_loss_raises_with_the_advice(loop: str) -> None:
-    """It is finite; the network amplifies its input by many orders of magnitude."""
-    model = make(layers=64, T=300.0, activation="relu")
-    trainer = Trainer(model, config(loop, epochs=20))
-    with pytest.raises(DivergenceError, match=r"exploded to .*guessing has 0.693") as caught:
-        trainer.fit(moons())
-    assert "use T <= " in str(caught.value)
 
 
 def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
         np.testing.assert_allclose(out, values(estimator, data), rtol=1e-10, atol=1e-14)
 
 
-def test_what_is_asked_for_is_built() -> None:
+def test_options_reach_the_model() -> None:
     X, y = IRIS
     network = {"architecture": "MS3", "layers": 5, "width": 11, "step": 0.25, "activation": "relu"}
     options = {"augmentation": "spread", "time_invariant": True, "standardize": False}

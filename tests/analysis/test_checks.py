@@ -145,7 +145,7 @@ def test_lemma_3_where_J_is_the_inverse_of_K(name: str) -> None:
     h=st.floats(0.01, 1.0),
     layers=st.integers(1, 6),
 )
-def test_structure_is_kept_at_any_step(
+def test_structure_is_preserved_at_any_step(
     pair: tuple[str, str], seed: int, h: float, layers: int
 ) -> None:
     assume(pair[1] != "ImplicitMidpoint" or h < 0.2)  # Newton needs a start

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -30,16 +26,8 @@ def all_commands() -> Iterator[str]:
             yield f"{name} {inner}"
 
 
-def subprocess_of(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-m", "hdnn", *map(str, words)]
-    environment = {**os.environ, **variables}
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_the_commands_are_those_of_the_design_in_order() -> None:
+def test_the_commands_are_those_of_the_design() -> None:
     assert set(typer.main.get_group(app).commands) == set(base.ORDER)
-    shown = done("--help").stdout
-    assert re.findall(r"^│ ([a-z]+) ", shown, re.MULTILINE) == list(base.ORDER)
     assert "Usage" in command().output
     assert done("--version").stdout == f"hdnn {hdnn.__version__}\n"
 
@@ -70,15 +58,6 @@ def test_errors_are_exit_codes(
 
     monkeypatch.setattr(torch, "get_num_threads", fail)
     fails(code, ("info",), "so it is [bold]")
-
-
-@pytest.mark.slow
-def test_a_pipe_gets_lines_and_no_bar() -> None:
-    process = subprocess_of("train", *ROLL, "--out", "run")
-    assert (process.returncode, process.stderr) == (0, "")
-    assert "\x1b" not in process.stdout
-    assert "━" not in process.stdout
-    assert "\nepoch 4/4  loss" in process.stdout
 
 
 def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,21 +14,6 @@ ROLL = ("swiss-roll", "--size", 200, "--layers", 3)
 SHORT = ("--layers", 2, "--epochs", 1)
 
 
-def test_last_lines_show_results_references_and_next_commands() -> None:
-    lines = done("train", *ROLL, "--epochs", 20, "--out", "my run").stdout.splitlines()
-    epochs = [line for line in lines if line.startswith("epoch ")]
-    assert [line.split()[1] for line in epochs] == [f"{k}/20" for k in range(2, 21, 2)]
-    loss, accuracy = epochs[-1].split()[3::2]
-    results = {line.split()[0]: line for line in lines[10:14]}
-    assert list(results) == ["train", "test", "linear", "baseline"]
-    assert f"loss {loss}, accuracy {accuracy}  (100 samples)" in results["train"]
-    assert [line.split("#")[0].strip() for line in lines[-3:]] == [
-        "saved in my run. Next:",
-        "hdnn report 'my run'",
-        "hdnn predict 'my run' DATA",
-    ]
-
-
 def test_json_and_nothing_else(mail: Trained) -> None:
     words = (mail.table, "--target", "label", "--drop", "id", *SHORT, "--out", "run")
     result = record("train", *words)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalog import OWN, PAIRS, build
+from catalog import PAIRS, build
 
 Net = hdnn.HamiltonianNetwork
 Results = dict[str, Tensor]
@@ -30,8 +30,6 @@ CATALOG: dict[str, Callable[..., Net]] = {
     if _staged(name, scheme)
 }
 """Every architecture with every kind of stages it has: what the kernels serve."""
-
-OWN_ONLY = [label for label in CATALOG if label.endswith(OWN)]
 
 
 def stepped(label: str) -> bool:

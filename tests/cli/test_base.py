@@ -43,10 +43,13 @@ def test_every_command_has_help_of_80_columns(name: str, monkeypatch: pytest.Mon
     assert "…" not in text
 
 
-def test_a_pipe_of_unknown_width_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_wrapped_where_the_width_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     (line,) = command("train", "swis-roll").stderr.splitlines()
     assert line.endswith("did you mean 'swiss-roll'?")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command("train", "swis-roll").stderr.splitlines()
+    assert len(line) > 80 >= max(map(len, lines))
 
 
 @pytest.mark.parametrize(("error", "code"), [(hdnn.errors.FileFormatError, 1), (HdnnError, 2)])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.data import Dataset, holdout
-from hdnn.errors import HdnnError
+from hdnn.errors import FileFormatError, HdnnError
 from hdnn.kernels import native
 from hdnn.models import Model
 from hdnn.training import (
@@ -24,6 +24,7 @@ from hdnn.training import (
     EpochRecord,
     Trainer,
     TrainingConfig,
+    load_state,
     output_solver,
 )
 from hdnn.training.compiled import CompiledLoop
@@ -283,6 +284,13 @@ def test_second_fit_begins_where_the_first_ended() -> None:
     (record,) = fit(model, replace(settings, epochs=1), data)
     assert record.loss == pytest.approx(float(errors.square().mean()) / 2, rel=1e-6)
     assert record.loss < 0.1
+
+
+def test_state_of_another_model_raises() -> None:
+    trainer = Trainer(make(), config())
+    trainer.fit(moons())
+    with pytest.raises(FileFormatError, match="of another model"):
+        load_state(make(layers=5), trainer.state)
 
 
 # --- interrupted and resumed ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import build, every_name
+from catalog import build, every_name
 from hdnn.errors import HdnnError, optional, unknown_name
 
 
@@ -94,12 +94,3 @@ def test_unknown_names_and_missing_packages() -> None:
     assert str(error) == "unknown scheme 'verlett': known are Verlet, RK4; did you mean 'Verlet'?"
     with pytest.raises(HdnnError, match=r"this needs no_such: pip install 'hdnn\[app\]'"):
         optional("no_such.part", "app")
-
-
-def test_print_reads_like_a_specification() -> None:
-    text = repr(hdnn.network("H1", features=4, layers=16, T=1.2, activation="relu"))
-    for word in ("H1", "features=4", "layers=16", "h=0.075", "T=1.2", "ForwardEuler", "J1", "relu"):
-        assert word in text
-    text = repr(build("HS", "Leapfrog", channels=4, learn_steps=True, time_invariant=True))
-    for word in ("HS", "channels=4", "Leapfrog", "learned", "time-invariant"):
-        assert word in text

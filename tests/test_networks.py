@@ -16,7 +16,7 @@ from torch.func import jacrev, vmap
 from torch.nn.utils import parametrize
 
 import hdnn
-from catalogue import (
+from catalog import (
     BACKENDS,
     EACH,
     OWN,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import HAMILTONIAN, build
+from catalog import HAMILTONIAN, build
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import hdnn
-from catalogue import build, each, every_name
+from catalog import build, each, every_name
 from hdnn.analysis import (
     advise,
     certify,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 import hdnn
-from catalogue import EACH, PAIRS, build, every_pair, skew
+from catalog import EACH, PAIRS, build, every_pair, skew
 from hdnn.errors import HdnnError
 from hdnn.fields import (
     EnergyField,

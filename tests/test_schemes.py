@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import EACH, INCOMPATIBLE, PAIRS, build, every_pair, jacobian, skew
+from catalog import EACH, INCOMPATIBLE, PAIRS, build, every_pair, jacobian, skew
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
 from hdnn.fields import ActivationField, HamiltonianField, Learned, Weights, canonical, signs
 from hdnn.schemes import (

@@ -1,4 +1,4 @@
-"""The catalogue: every architecture is its layer equations, and a new one is five lines."""
+"""The catalog: every architecture is its layer equations, and a new one is five lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import HAMILTONIAN, build, jacobian
+from catalog import HAMILTONIAN, build, jacobian
 from hdnn.errors import HdnnError
 from hdnn.fields import ACTIVATIONS, canonical
 from hdnn.fields.patterns import masked
@@ -105,14 +105,6 @@ def test_every_layer_is_a_special_case_of_the_general_field(name: str) -> None:
         torch.testing.assert_close(general, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_the_bias_of_MS1_in_the_general_form() -> None:
-    net = build("MS1", layers=2)
-    b1, b2 = net.b[1].chunk(2)
-    assert torch.equal(net.field_at(1).b, torch.cat([b2, -b1]))
-    other = build("MS3", layers=2)
-    assert torch.equal(other.field_at(1).b, other.b[1])
-
-
 def test_HS_with_the_identity_is_MS3_relabeled() -> None:
     """K = [K1 0; 0 K2] of HS and [0 K1; K2 0] of MS3: the units of y and z change places."""
     hs_net, ms3_net = build("HS", layers=6), build("MS3", layers=6)
@@ -124,13 +116,6 @@ def test_HS_with_the_identity_is_MS3_relabeled() -> None:
     assert torch.equal(ms3_net.K, hs_net.K[:, rows])
     Y = torch.randn(7, 4)
     torch.testing.assert_close(ms3_net(Y), hs_net(Y), rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.parametrize(("typed", "near"), [("H3", "H"), ("Res-Net", "ResNet"), ("ms4", "MS")])
-def test_unknown_name_raises_with_the_known_ones_and_the_nearest(typed: str, near: str) -> None:
-    with pytest.raises(HdnnError, match=f"did you mean '{near}") as caught:
-        hdnn.network(typed, features=4, layers=2, T=1.0)
-    assert all(name in str(caught.value) for name in ARCHITECTURES)
 
 
 # --- a custom architecture ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import build
+from catalog import build
 from hdnn.analysis import advise
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.schemes import ForwardEuler, Scheme, SemiImplicitEuler

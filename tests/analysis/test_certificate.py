@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from catalogue import HAMILTONIAN, build, each
+from catalog import HAMILTONIAN, build, each
 from hdnn.analysis import advise, certify
 from hdnn.errors import HdnnError
 
 
 @each
-def test_every_network_of_the_catalogue(name: str, scheme: str) -> None:
+def test_every_network_of_the_catalog(name: str, scheme: str) -> None:
     step = {} if (name, scheme) == ("FCNN", "own") else {"T": 0.1}
     net = build(name, scheme, layers=2, time_invariant=True, scale=0.7, **step)
     certificate = certify(net, torch.randn(4, 4))

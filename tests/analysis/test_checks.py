@@ -17,7 +17,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import hdnn
-from catalogue import PAIRS, build
+from catalog import PAIRS, build
 from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights
@@ -145,7 +145,7 @@ def test_lemma_3_where_J_is_the_inverse_of_K(name: str) -> None:
     h=st.floats(0.01, 1.0),
     layers=st.integers(1, 6),
 )
-def test_structure_is_kept_at_any_step(
+def test_structure_is_preserved_at_any_step(
     pair: tuple[str, str], seed: int, h: float, layers: int
 ) -> None:
     assume(pair[1] != "ImplicitMidpoint" or h < 0.2)  # Newton needs a start

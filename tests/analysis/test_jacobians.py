@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 import hdnn
-from catalogue import build, each
+from catalog import build, each
 from hdnn.analysis import layer_factors, sensitivities, velocity_jacobians
 from hdnn.errors import HdnnError
 from skips import needs_kernels
-from twins import CATALOGUE, OWN_ONLY, error, stepped, twin
+from twins import error, twin
 
 FUSED = pytest.param("fused", marks=needs_kernels)
 every_backend = pytest.mark.parametrize("backend", [FUSED, "reference"])
@@ -33,18 +33,6 @@ def test_factors_multiply_to_sensitivities(name: str, scheme: str) -> None:
     close(M[0], vmap(jacrev(net))(y).detach())
     for l in range(4):
         close(M[l + 1] @ factors[l], M[l])
-
-
-@needs_kernels
-@pytest.mark.parametrize("n", [2, 4, 10])
-@pytest.mark.parametrize("label", OWN_ONLY)
-def test_kernels_and_reference_agree(label: str, n: int) -> None:
-    options: dict[str, Any] = {"T": 1.0} if stepped(label) else {}
-    net = CATALOGUE[label](features=n, layers=40, scale=n**-0.5, dtype=torch.float64, **options)
-    y = torch.randn(3, 5, n)
-    fused, plain = (sensitivities(twin(net, b), y) for b in ("fused", "reference"))
-    assert fused.shape == plain.shape == (41, 3, 5, n, n)
-    assert error(fused, plain) <= 1e-11
 
 
 @every_backend

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from catalogue import build
+from catalog import build
 from hdnn.analysis import Norms, norms, sensitivities
 from hdnn.analysis.norms import spaced_depths
 from hdnn.errors import HdnnError

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import build, every_name
+from catalog import build, every_name
 from hdnn.analysis import Norms, norms, profile, sensitivities
 from hdnn.analysis.norms import SMALL
 from hdnn.errors import HdnnError

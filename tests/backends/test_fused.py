@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import hdnn
-from catalogue import OWN, build
+from catalog import OWN, build
 from skips import needs_kernels
-from twins import CATALOGUE, Net, agree, derivatives, twin
+from twins import CATALOG, Net, agree, derivatives, twin
 
 pytestmark = needs_kernels
 
 
-def test_the_catalogue_has_what_the_kernels_must_serve() -> None:
-    assert {f"{name}-{OWN}" for name in hdnn.zoo.ARCHITECTURES} <= set(CATALOGUE)
-    assert {"MS1-Yoshida4", "MS3-Leapfrog", "HS-Yoshida4"} <= set(CATALOGUE)
+def test_the_catalog_has_what_the_kernels_must_serve() -> None:
+    assert {f"{name}-{OWN}" for name in hdnn.zoo.ARCHITECTURES} <= set(CATALOG)
+    assert {"MS1-Yoshida4", "MS3-Leapfrog", "HS-Yoshida4"} <= set(CATALOG)
 
 
 def pair(name: str = "H1", **options: Any) -> tuple[Net, Net]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catalogue import EACH, as_function, build, each, every_pair
+from catalog import EACH, as_function, build, each, every_pair
 from hdnn.backends import reference
 from twins import Net, agree, derivatives, error, twin
 

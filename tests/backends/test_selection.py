@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hdnn
-from catalogue import NAMES, build
+from catalog import NAMES, build
 from hdnn.backends.selection import WIDEST
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Learned, Weights
@@ -22,7 +22,7 @@ from twins import twin
 Net = hdnn.HamiltonianNetwork
 
 _steep = Activation("tanh", lambda x: torch.tanh(3 * x), lambda x: torch.log(torch.cosh(3 * x)) / 3)
-"""Not the catalogue's tanh, but of the same name."""
+"""Not the catalog's tanh, but of the same name."""
 
 
 def varying() -> Net:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import fails, record
+from commands import done, fails, record
 from hdnn.cli import demo
 
 
@@ -19,6 +19,8 @@ def test_demo_compares_networks_and_writes_figure_and_page() -> None:
     assert all(0 <= each["accuracy"] <= 1 for each in result["networks"])
     assert Path(result["figure"]).read_bytes().startswith(b"\x89PNG")
     assert Path("demo.html").read_text().startswith("<!doctype html>")
+    table = done("demo", "--epochs", 1, "--seed", 3).stdout
+    assert all(f"{100 * each['accuracy']:.1f}%" in table for each in result["networks"])
 
 
 def test_unknown_file_format_raises_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

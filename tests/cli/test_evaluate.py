@@ -57,6 +57,8 @@ def test_several_targets_without_the_training_data(houses: Trained) -> None:
     result = done("evaluate", "run", "moved.csv")
     assert [line.split()[0] for line in result.stdout.splitlines()[-3:-1]] == ["b", "c"]
     assert "no baseline and no linear model to compare with" in result.stderr
+    header = done("predict", "run", "moved.csv").stdout.splitlines()[0]
+    assert header == "a,b,c,prediction_b,prediction_c"
     fails(2, ("evaluate", "run"), "t.csv")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,21 +12,6 @@ from hdnn.training.runs import Run
 
 ROLL = ("swiss-roll", "--size", 200, "--layers", 3)
 SHORT = ("--layers", 2, "--epochs", 1)
-
-
-def test_last_lines_show_results_references_and_next_commands() -> None:
-    lines = done("train", *ROLL, "--epochs", 20, "--out", "my run").stdout.splitlines()
-    epochs = [line for line in lines if line.startswith("epoch ")]
-    assert [line.split()[1] for line in epochs] == [f"{k}/20" for k in range(2, 21, 2)]
-    loss, accuracy = epochs[-1].split()[3::2]
-    results = {line.split()[0]: line for line in lines[10:14]}
-    assert list(results) == ["train", "test", "linear", "baseline"]
-    assert f"loss {loss}, accuracy {accuracy}  (100 samples)" in results["train"]
-    assert [line.split("#")[0].strip() for line in lines[-3:]] == [
-        "saved in my run. Next:",
-        "hdnn report 'my run'",
-        "hdnn predict 'my run' DATA",
-    ]
 
 
 def test_json_and_nothing_else(mail: Trained) -> None:
@@ -45,18 +29,19 @@ def test_data_sets_by_name(name: str) -> None:
 
 
 def test_flags_override_a_config_file() -> None:
-    """That every flag reaches the config is in test_config.py."""
+    """So does --set; a step replaces T."""
     Path("my.toml").write_text(
         '[data]\nsource = "double-moons"\nsize = 200\n[model]\narchitecture = "MS1"\nlayers = 4\n'
         "T = 3.0\n[training]\nepochs = 2\nalpha = 0.25\n"
     )
-    words = ("peaks", "--layers", 2, "--step", 0.1, "--epochs", 1, "--seed", 5, "--out", "run")
-    done("train", "--config", "my.toml", *words)
+    words = ("peaks", "--layers", 2, "--step", 0.1, "--epochs", 1, "--seed", 5, "--balanced")
+    done("train", "--config", "my.toml", *words, "--set", "training.alpha_c=0.5", "--out", "run")
     config = Run.open("run").config
     assert (config.data.source, config.data.size) == ("peaks", 200)
     assert (config.model.architecture, config.model.layers) == ("MS1", 2)
-    assert (config.model.T, config.model.step) == (None, 0.1)  # a step replaces T
+    assert (config.model.T, config.model.step) == (None, 0.1)
     assert (config.training.epochs, config.training.alpha) == (1, 0.25)
+    assert (config.training.alpha_c, config.training.class_weight) == (0.5, "balanced")
     assert (config.data.seed, config.model.seed, config.training.seed) == (5, 5, 5)
 
 
@@ -83,6 +68,7 @@ def test_one_held_out_row_and_none() -> None:
         ((*ROLL, "--architecture", "H9"), "unknown architecture 'H9'"),
         ((*ROLL, "--set", "training.warmup"), "TABLE.NAME=VALUE"),
         ((*ROLL, "--set", "model.layer=3"), "did you mean 'layers'"),
+        ((*ROLL, "--T", 1.0, "--step", 0.1), "exactly one of T"),  # found when it is built
         (("swiss-roll", "--layers", "4,x"), "takes integers, as in 4 or 4,4,4"),
         ((*ROLL, "--config", "none.toml"), "no config file none.toml"),
         (("--resume", "nothing"), "nothing is not a run"),
@@ -92,19 +78,6 @@ def test_one_held_out_row_and_none() -> None:
 def test_errors(words: tuple[object, ...], message: str, tmp_path: Path) -> None:
     fails(2, ("train", *words), message)
     assert not list(tmp_path.iterdir())  # nothing is left behind
-
-
-def test_errors_of_a_config_file_name_it() -> None:
-    for text, message in (("[model]\nlayer = 4", "my.toml: "), ("x = [", "my.toml is not TOML")):
-        Path("my.toml").write_text(text)
-        fails(2, ("train", *ROLL, "--config", "my.toml"), message)
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, name, None)
-    Path("x.parquet").touch()
-    fails(2, ("train", "x.parquet", "--target", "y"), "pip install 'hdnn[data]'")
 
 
 def test_brackets_are_no_markup() -> None:

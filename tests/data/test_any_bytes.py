@@ -17,28 +17,13 @@ from PIL import Image
 from hdnn.data import ColumnEncoder, images, read_blocks, read_table
 from hdnn.data.images import read_idx
 from hdnn.errors import HdnnError
+from stress import mutate
 
 MUTANTS = 120
-TOKENS = (b"\0", b"\xff", b"9" * 400, b'"', b",", b"\n", b"1e999", b"NaN", b"")
 ROWS = "".join(f"{i},{i / 3:.3f},{'uv'[i % 2]},2021-01-{1 + i:02}\n" for i in range(30))
 PEOPLE = '"a ""x""";b;y\r\n1,5;NA;3\r\n"2";für;5\r\n'
 CSV = [f"a,b,y,day\n{ROWS}".encode(), PEOPLE.encode("latin-1"), PEOPLE.encode("utf-16")]
 IDX = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, *range(24)])
-
-
-def mutated(data: bytes, rng: Random) -> bytes:
-    """Flip bits, and replace, insert, remove or repeat bytes."""
-    content = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 4, 16))):
-        if not content:
-            break
-        at, length = rng.randrange(len(content)), rng.choice((0, 1, 8, 64))
-        part = content[at : at + length]
-        flipped = bytes([content[at] ^ 1 << rng.randrange(8)])
-        content[at : at + length] = rng.choice(
-            (flipped, rng.choice(TOKENS), rng.randbytes(length), part + part)
-        )
-    return bytes(content[: rng.choice((None, None, None, len(content) // 2))])
 
 
 def parquet() -> bytes:
@@ -80,7 +65,7 @@ def test_any_bytes_give_data_or_one_clear_error(
         path.write_bytes(sample)
         read(path)
     for number in range(MUTANTS):
-        path.write_bytes(mutated(samples[number % len(samples)], Random(number)))
+        path.write_bytes(mutate(samples[number % len(samples)], Random(number)))
         message = ""
         try:
             read(path)

@@ -6,7 +6,7 @@ import csv
 import gzip
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hdnn.data import ColumnType, read_blocks, read_table
-from hdnn.data.files import READERS, RawTable
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -66,11 +65,6 @@ def test_decimal_commas_unless_the_delimiter_is_a_comma(write: Write) -> None:
     assert table.targets.tolist() == [0.5, 1500, -7]
     quoted = read_table(write('a,y\n"1,5",1\n"2,5",2\n'), "y")
     assert quoted.columns["a"].tolist() == ["1,5", "2,5"]
-
-
-def test_short_rows_end_with_missing_values(write: Write) -> None:
-    table = read_table(write("y,a,b\n3,1,2\n\n4\n6,5,\n"), "y")
-    np.testing.assert_array_equal(matrix(table.columns), [[1, 2], [nan, nan], [5, nan]])
 
 
 @pytest.mark.parametrize(
@@ -138,19 +132,6 @@ def test_parquet(tmp_path: Path) -> None:
     blocks = list(read_blocks(path, [ColumnType("whole", "number")], rows=2))
     assert [len(frame) for frame, _ in blocks] == [2, 1, 0]
     np.testing.assert_array_equal(blocks[0][1]["whole"], [1, nan])
-
-
-def test_format_of_ones_own(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(path: Path, rows: int | None) -> Iterator[RawTable]:
-        with pd.read_json(path, lines=True, chunksize=rows or sys.maxsize) as frames:
-            for frame in frames:
-                yield RawTable(frame, str(path))
-
-    monkeypatch.setitem(READERS, ".jsonl", read)
-    path = write('{"a": 1, "y": "u"}\n{"a": 2, "y": "v"}\n', "data.jsonl")
-    assert read_table(path, "y").classes == ("u", "v")
-    blocks = read_blocks(path, [ColumnType("a", "number")], rows=1)
-    assert [values["a"].tolist() for _, values in blocks] == [[1], [2]]
 
 
 def test_arrays_frames_and_dicts() -> None:

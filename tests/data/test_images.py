@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from hdnn.cli import app
+from commands import done, record
 from hdnn.data import images
 from hdnn.data.images import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
-
-
-def run(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words))
 
 
 def idx(array: Any) -> bytes:
@@ -104,13 +98,12 @@ def test_the_error_of_a_download_says_what_was_tried_and_the_remedy(
 @pytest.mark.usefixtures("web")
 def test_hdnn_data_fetches_and_says_so() -> None:
     def state() -> str:
-        records = json.loads(run("data", "list", "--json").stdout)
-        return {record["name"]: record["state"] for record in records}["mnist"]
+        return {entry["name"]: entry["state"] for entry in record("data", "list")}["mnist"]
 
     assert state() == "to fetch"
-    assert len(json.loads(run("data", "fetch", "MNIST", "--json").stdout)["files"]) == 4
+    assert len(record("data", "fetch", "MNIST")["files"]) == 4
     assert state() == "ready"
-    assert "checksum is right" in run("data", "fetch", "mnist").stdout
+    assert "checksum is right" in done("data", "fetch", "mnist").stdout
 
 
 def test_digits_need_nothing_and_are_always_split_alike() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import hdnn
-from catalogue import as_function, skew
+from catalog import as_function, skew
 from hdnn.errors import HdnnError, IncompatibleError
 from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, Weights, canonical
 from hdnn.schemes import SCHEMES

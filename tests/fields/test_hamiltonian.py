@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
-from catalogue import build, skew
+from catalog import build, skew
 from hdnn.fields import (
     ACTIVATIONS,
     STRUCTURES,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hdnn
-from catalogue import build
+from catalog import build
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, InverseTranspose, Learned, Weights, canonical, signs
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import hdnn
-from catalogue import OWN, as_function, build, every_name, jacobian
+from catalog import OWN, as_function, build, every_name, jacobian
 from hdnn.errors import HdnnError
 from hdnn.fields import (
     STRUCTURES,

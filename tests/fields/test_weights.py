@@ -6,27 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from catalogue import build, every_name
+from catalog import build, every_name
 from hdnn.errors import HdnnError
 from hdnn.fields import STRUCTURES, Pattern, Weights
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
-
-
-@every_structure
-@given(half=st.integers(1, 5), layers=st.integers(0, 4), ensemble=st.none() | st.integers(1, 3))
-def test_stacks_are_layer_first(
-    structure: str, half: int, layers: int, ensemble: int | None
-) -> None:
-    n, lead = 2 * half, (layers,) if ensemble is None else (ensemble, layers)
-    weights = Weights(structure, features=n, layers=layers, ensemble=ensemble)
-    assert weights.K.shape == (*lead, n, n)
-    assert weights.b.shape == weights.layer_b.shape == (*lead, n)
-    assert weights.theta.shape == (*lead, weights.pattern.size)
-    assert weights.parameters_per_layer == weights.pattern.size + n
 
 
 @every_structure

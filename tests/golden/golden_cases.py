@@ -1,6 +1,6 @@
 """What the golden file records: networks with fixed numbers, and short trainings.
 
-The lists are written out, not walked from the catalogues: a new scheme or activation has nothing
+The lists are written out, not walked from the catalogs: a new scheme or activation has nothing
 recorded. Numbers come from numpy's `RandomState`, whose streams never change, seeded by name: they
 depend neither on torch's generator nor on the order of parameters.
 """
@@ -89,7 +89,7 @@ LAYOUTS: dict[str, tuple[Options, tuple[int, ...]]] = {
 
 
 def row(name: str, scheme: str = "own", layout: str = "features", **options: Any) -> Case:
-    """A network of the catalogue; the options of the layout may be replaced."""
+    """A network of the catalog; the options of the layout may be replaced."""
     where, shape = LAYOUTS[layout]
     shape = options.pop("shape", shape)
     steps = {} if (name, scheme) == ("FCNN", "own") or "step" in options else {"T": TIME}
@@ -110,7 +110,7 @@ def row(name: str, scheme: str = "own", layout: str = "features", **options: Any
     )
 
 
-def catalogue() -> Iterator[tuple[str, Case]]:
+def catalog() -> Iterator[tuple[str, Case]]:
     """Every architecture: its schemes in every layout, its activations, and variations."""
     steps = [0.1, 0.3, 0.2, 0.05, 0.25]
     for name, given in ARCHITECTURES.items():
@@ -167,21 +167,42 @@ def coupled(x: Tensor, t: Tensor | float) -> Tensor:
     return (1 + t) * (x.square().sum(-1) / 2 + (x[..., 0] * x[..., 3]).sin())
 
 
-def weights(structure: Any = "dense", **layout: int) -> Weights:
-    return Weights(structure, layers=LAYERS, dtype=torch.float64, **(layout or {"features": WIDTH}))
-
-
-def own(
-    make: Callable[[], Field], scheme: Scheme, layout: str = "features", **options: Any
-) -> Case:
+def own(make: Callable[[], Field], scheme: Scheme, layout: str = "features", **more: Any) -> Case:
     """A field of one's own."""
     return Case(
         lambda backend: hdnn.HamiltonianNetwork(
             make(), scheme, layers=LAYERS, T=TIME, backend=backend
         ),
         LAYOUTS[layout][1],
-        **options,
+        **more,
     )
+
+
+def general(
+    J: Any,
+    scheme: Scheme,
+    K: Any = "dense",
+    R: Tensor | None = None,
+    layout: str = "features",
+    **more: Any,
+) -> Case:
+    """y' = (J - R) K' tanh(K y + b)."""
+
+    def make() -> Field:
+        weights = Weights(K, layers=LAYERS, dtype=torch.float64, **LAYOUTS[layout][0])
+        return HamiltonianField(J, weights, dissipation=R)
+
+    return own(make, scheme, layout, **more)
+
+
+def of_energy(J: Any, H: Callable[..., Tensor], scheme: Scheme, separable: bool = False) -> Case:
+    """y' = J dH/dy."""
+    options: Options = {"features": WIDTH, "separable": separable, "dtype": torch.float64}
+    return own(lambda: EnergyField(J, H, **options), scheme)
+
+
+def learned(layers: int | None = None) -> Learned:
+    return Learned(WIDTH, layers=layers, dtype=torch.float64)
 
 
 def fields_of_ones_own() -> Iterator[tuple[str, Case]]:
@@ -190,69 +211,31 @@ def fields_of_ones_own() -> Iterator[tuple[str, Case]]:
     root = numbers("R", WIDTH, WIDTH)
     R = root @ root.mT / 8
     graph = numbers("graph", 6, WIDTH).numpy() > -0.3
-    euler = ForwardEuler()
+    euler, both = ForwardEuler(), {"kernels": True, "invertible": True}
 
-    yield "J", own(lambda: HamiltonianField(J, weights()), euler, kernels=True)
-    yield (
-        "J on channels",
-        own(lambda: HamiltonianField(J, weights(channels=4)), euler, "channels", kernels=True),
-    )
-    yield "graph", own(lambda: HamiltonianField("J2", weights(graph)), euler, kernels=True)
-    yield "skew K", own(lambda: HamiltonianField("J2", weights("skew")), euler, kernels=True)
+    yield "J", general(J, euler, kernels=True)
+    yield "J on channels", general(J, euler, layout="channels", kernels=True)
+    yield "graph", general("J2", euler, graph, kernels=True)
+    yield "skew K", general("J2", euler, "skew", kernels=True)
     for first in ("y", "z"):
         for scheme in (Verlet(first), Leapfrog(first), Yoshida4(first)):
-            yield (
-                f"{scheme}",
-                own(
-                    lambda: HamiltonianField("J1", weights("off-diagonal")),
-                    scheme,
-                    kernels=True,
-                    invertible=True,
-                ),
-            )
-    fixed_point = ImplicitMidpoint(solver="fixed-point")
-    yield "J, fixed-point", own(lambda: HamiltonianField(J, weights()), fixed_point, scale=0.3)
+            yield f"{scheme}", general("J1", scheme, "off-diagonal", **both)
+    yield "J, fixed-point", general(J, ImplicitMidpoint(solver="fixed-point"), scale=0.3)
     for name in ANY_FIELD[1:]:
         scheme = SCHEMES[name]()
-        yield f"J, {name}", own(lambda: HamiltonianField(J, weights()), scheme)
-        yield f"R, {name}", own(lambda: HamiltonianField(J, weights(), dissipation=R), scheme)
-        yield f"J(t), {name}", own(lambda: HamiltonianField(J_of_t, weights()), scheme)
-        yield f"J(y, t), {name}", own(lambda: HamiltonianField(turning, weights()), scheme)
-        yield (
-            f"learned J, {name}",
-            own(lambda: HamiltonianField(Learned(WIDTH, dtype=torch.float64), weights()), scheme),
-        )
-        yield (
-            f"H(y, t), {name}",
-            own(lambda: EnergyField(J, coupled, features=WIDTH, dtype=torch.float64), scheme),
-        )
-    yield (
-        "R on channels",
-        own(lambda: HamiltonianField(J, weights(channels=4), dissipation=R), euler, "channels"),
-    )
-    yield (
-        "J(t), Leapfrog",
-        own(lambda: HamiltonianField(halves, weights("block-diagonal")), Leapfrog()),
-    )
-    yield (
-        "learned J(t)",
-        own(
-            lambda: HamiltonianField(Learned(WIDTH, layers=LAYERS, dtype=torch.float64), weights()),
-            euler,
-        ),
-    )
-    yield (
-        "H = V(y) + U(z)",
-        own(
-            lambda: EnergyField(
-                "J1", pendulums, features=WIDTH, separable=True, dtype=torch.float64
-            ),
-            Leapfrog(),
-        ),
-    )
+        yield f"J, {name}", general(J, scheme)
+        yield f"R, {name}", general(J, scheme, R=R)
+        yield f"J(t), {name}", general(J_of_t, scheme)
+        yield f"J(y, t), {name}", general(turning, scheme)
+        yield f"learned J, {name}", general(learned(), scheme)
+        yield f"H(y, t), {name}", of_energy(J, coupled, scheme)
+    yield "R on channels", general(J, euler, R=R, layout="channels")
+    yield "J(t), Leapfrog", general(halves, Leapfrog(), "block-diagonal")
+    yield "learned J(t)", general(learned(LAYERS), euler)
+    yield "H = V(y) + U(z)", of_energy("J1", pendulums, Leapfrog(), separable=True)
 
 
-CASES: dict[str, Case] = {**dict(catalogue()), **dict(fields_of_ones_own())}
+CASES: dict[str, Case] = {**dict(catalog()), **dict(fields_of_ones_own())}
 
 
 @torch.no_grad()

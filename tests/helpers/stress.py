@@ -1,9 +1,10 @@
-"""What the stress tests of tests/slow share: how many inputs, and settings of ``hdnn train``."""
+"""What the stress tests share: how many inputs, mutated bytes, data, and outcomes of a run."""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -22,6 +23,33 @@ SCALE = int(os.environ.get("HDNN_STRESS", "1"))
 def inputs(name: str, count: int) -> Iterator[Random]:
     """A generator of random numbers for each of so many inputs; the same in every run."""
     return (Random(f"{name} {number}") for number in range(SCALE * count))
+
+
+MARKS = (b"\0", b"\n", b'"', b",", b"{", b"[" * 9999)
+TOKENS = (b"", *MARKS, b"\xff" * 8, b"NaN", b"1e999", b"9" * 5001)
+
+
+def mutate(data: bytes, rng: Random) -> bytes:
+    """One to four changes of bits, bytes, numbers and stretches, whatever they mean."""
+    whole = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        place = rng.randrange(len(whole) + 1)
+        match rng.randrange(6):
+            case 0 if place < len(whole):
+                whole[place] ^= 1 << rng.randrange(8)
+            case 1:
+                del whole[place:]
+            case 2:
+                del whole[place : place + rng.choice((1, 4, 64, 1000))]
+            case 3:
+                whole[place:place] = whole[place : place + 100] * rng.choice((1, 9))
+            case 4:
+                whole[place : place + rng.choice((0, 1, 8))] = rng.choice(TOKENS)
+            case _:
+                number = rng.choice((0, 1, 255, 2**31, 2**32 - 1, 2**63, 2**64 - 1))
+                form, size = rng.choice((("<I", 4), (">I", 4), ("<Q", 8)))
+                whole[place : place + size] = struct.pack(form, number % 256**size)
+    return bytes(whole)
 
 
 def write_table(path: Path) -> Path:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import OWN, PAIRS, build
+from catalog import PAIRS, build
 
 Net = hdnn.HamiltonianNetwork
 Results = dict[str, Tensor]
@@ -24,14 +24,12 @@ def _staged(name: str, scheme: str) -> bool:
     return not build(name, scheme).program.has_flows
 
 
-CATALOGUE: dict[str, Callable[..., Net]] = {
+CATALOG: dict[str, Callable[..., Net]] = {
     f"{name}-{scheme}": lambda n=name, s=scheme, **options: build(n, s, **options)
     for name, scheme in PAIRS
     if _staged(name, scheme)
 }
 """Every architecture with every kind of stages it has: what the kernels serve."""
-
-OWN_ONLY = [label for label in CATALOGUE if label.endswith(OWN)]
 
 
 def stepped(label: str) -> bool:

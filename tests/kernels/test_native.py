@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn.kernels
-from catalogue import build
+from catalog import build
 from hdnn.kernels import native
 from skips import needs_kernels
 

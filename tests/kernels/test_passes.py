@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from catalogue import build
+from catalog import build
 from hdnn.backends import fused, reference
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.kernels import native
 from skips import needs_kernels
-from twins import CATALOGUE, Net, Results, agree, derivatives, error, stepped, twin
+from twins import CATALOG, Net, Results, agree, derivatives, error, stepped, twin
 
 pytestmark = needs_kernels
 
@@ -36,18 +36,18 @@ def both(net: Net, y: Tensor, weight: Tensor | None = None) -> tuple[Results, Re
     return mine, plain
 
 
-@pytest.mark.parametrize("label", CATALOGUE)
+@pytest.mark.parametrize("label", CATALOG)
 def test_float32_is_as_accurate_as_the_reference(label: str) -> None:
     """The error against float64 is at most 3 x that of the reference in float32, plus 1e-6.
 
     Every width with every depth; the batches are a Latin square, another for every network.
     """
-    k, single = list(CATALOGUE).index(label), torch.float32
+    k, single = list(CATALOG).index(label), torch.float32
     for i, n in enumerate(WIDTHS):
         for j, layers in enumerate(DEPTHS):
             options: dict[str, Any] = {"T": 1.2} if stepped(label) else {}
             options |= {"features": n, "layers": layers, "scale": n**-0.5, "dtype": single}
-            net = CATALOGUE[label](**options)
+            net = CATALOG[label](**options)
             y, weight = torch.randn(2, BATCHES[(i + j + k) % 4], n, dtype=single)
             mine, plain = both(net, y, weight)
             wide = twin(net, "reference", dtype=torch.float64)
@@ -60,8 +60,8 @@ def test_float32_is_as_accurate_as_the_reference(label: str) -> None:
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Net, Tensor]:
-    """A network of the catalogue with any layout, and a state for it."""
-    label = draw(st.sampled_from(sorted(CATALOGUE)))
+    """A network of the catalog with any layout, and a state for it."""
+    label = draw(st.sampled_from(sorted(CATALOG)))
     n, layers = draw(st.sampled_from((2, 4, 6, 10))), draw(st.sampled_from((1, 2, 5, 33)))
     layout = draw(st.sampled_from(("features", "channels")))
     ensemble = draw(st.sampled_from((None, 1, 3, 9)))
@@ -75,7 +75,7 @@ def calls(draw: st.DrawFn) -> tuple[Net, Tensor]:
     sizes = tuple(draw(st.lists(st.integers(1, 9), max_size=3)))
     images = (draw(st.integers(1, 40)), n, *sizes)
     torch.manual_seed(draw(st.integers(0, 10**6)))
-    net = CATALOGUE[label](scale=n**-0.5, dtype=torch.float64, **options)
+    net = CATALOG[label](scale=n**-0.5, dtype=torch.float64, **options)
     shape = (*lead, *(images if layout == "channels" else (*sizes, n)))
     return net, torch.randn(shape, dtype=torch.float64)
 

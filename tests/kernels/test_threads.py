@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import build
+from catalog import build
 from skips import needs_kernels
 from twins import Net, Results, agree, derivatives
 

@@ -15,11 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
 import hdnn
-from catalogue import build, skew
-from hdnn.cli import app
+from catalog import build, skew
+from commands import done, record
 from hdnn.errors import HdnnError
 from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights
 from hdnn.models.export import ScannedNetwork
@@ -173,9 +172,8 @@ def test_a_table_with_categories_dates_and_gaps_from_the_command_line(tmp_path: 
     clf = hdnn.HDNNClassifier(layers=4, max_iter=2, random_state=0).fit(frame, labels)
     hdnn.save(clf.model_, tmp_path / "model")
     out = tmp_path / "model.onnx"
-    done = CliRunner().invoke(app, ["export", str(tmp_path / "model"), "--out", str(out), "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["inputs"] == {name: ["batch"] for name in frame}
+    exported = record("export", tmp_path / "model", "--out", out)
+    assert exported["inputs"] == {name: ["batch"] for name in frame}
     # Texts that training did not have, and none at all: what one sends to a server.
     fresh = mixed_table(100)
     fresh.loc[3, ["city", "street"]] = "Atlantis"
@@ -217,8 +215,7 @@ def test_the_program_on_the_docs_page_predicts_as_hdnn_does(
         "export run --out model.onnx",
         "predict run data.csv --out predictions.csv",
     ):
-        done = CliRunner().invoke(app, command.split())
-        assert done.exit_code == 0, done.output
+        done(*command.split())
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     (program,) = re.findall(r"```python\n(import json, onnxruntime, pandas.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}

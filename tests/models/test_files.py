@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hdnn
-from catalogue import EACH, build, skew
+from catalog import EACH, build, skew
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import (
     ACTIVATIONS,
@@ -162,7 +162,7 @@ class Forgetful(LowRank):
 
 
 class Still(Scheme):
-    """A scheme that is not in the catalogue."""
+    """A scheme that is not in the catalog."""
 
     order = 1
 

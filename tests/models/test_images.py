@@ -50,7 +50,7 @@ def test_H2_longhand() -> None:
     torch.testing.assert_close(model(x / 255.0), logits, rtol=1e-11, atol=1e-11)
 
 
-def test_the_step_is_the_papers_unless_given() -> None:
+def test_the_default_step_is_the_papers() -> None:
     assert [model_of(architecture=name).network.h for name in ("MS1", "H2")] == [0.4, 0.05]
     assert model_of(T=2.0, layers=4).network.h == 0.5
 

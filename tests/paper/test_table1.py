@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from hdnn.cli import app
+from commands import done, record
 from hdnn.data import split
 from hdnn.paper import figure1, planar, table1
 from hdnn.paper.experiment import KEY, Record, protocols
@@ -63,8 +62,8 @@ def test_a_seed_gives_the_same_network_however_seeds_are_grouped(
     quick(monkeypatch, "tuned", epochs=2)
     (cell,) = table1.cells(data=["double-moons"], architecture=["H1"], layers=[2])
     together, alone = table1.run(cell, [5, 6, 7]), table1.run(cell, [6])
-    for record in (together[1], alone[0]):
-        del record["seconds"]
+    for each in (together[1], alone[0]):
+        del each["seconds"]
     assert together[1] == alone[0]
     model, accuracy = table1.trained_model(cell, 6)
     data = split("double-moons", "paper", seed=6)
@@ -123,21 +122,15 @@ def test_a_mean_is_compared_at_the_papers_rounding() -> None:
         assert rows.reached.tolist() == [reached]
 
 
-def command(*words: object) -> str:
-    result = CliRunner().invoke(app, ["reproduce", *map(str, words)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_the_command_trains_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = ("--data", "double-moons", "--architecture", "h1", "--layers", 1, "--seeds", 2)
-    shown = json.loads(command("table1", *flags, "--out", tmp_path, "--json"))
+    shown = record("reproduce", "table1", *flags, "--out", tmp_path)
     assert [(row["layers"], row["seeds"]) for row in shown["rows"]] == [(1, 2)]
     assert shown["rows"][0]["mean"] > 99
     monkeypatch.setattr(table1, "run", lambda *_: pytest.fail("trained twice"))
-    text = command("table1", *flags, "--out", tmp_path)
+    text = done("reproduce", "table1", *flags, "--out", tmp_path).stdout
     assert "of 1 cells" in text
     assert max(map(len, text.splitlines()[:-1])) <= 80
     names = {path.name for path in tmp_path.iterdir()} - {".lock"}
@@ -149,6 +142,6 @@ def test_the_command_trains_what_is_missing(
 
 def test_figure1_shows_both_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure1, "PANELS", (("swiss-roll", 4), ("double-moons", 1)))
-    command("figure1", "--out", tmp_path / "figure1.svg")
+    done("reproduce", "figure1", "--out", tmp_path / "figure1.svg")
     assert (tmp_path / "figure1.svg").read_text().startswith("<?xml")
     assert "Swiss roll, H1, 4 layers" in figure1.figure1().axes[0].get_title()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hdnn.cli import app
+from commands import done, record
 from hdnn.errors import HdnnError
 from hdnn.paper import table2
 from hdnn.paper.experiment import KEY
@@ -75,10 +73,10 @@ def test_a_killed_sweep_continues_from_the_last_epoch(
     ]
     assert accuracies[0] == accuracies[1]
     monkeypatch.setattr(table2, "train_cell", lambda *_: pytest.fail("trained twice"))
-    words = ["--data", "digits", "--architecture", "H2", "--layers", "2", "--epochs", "2", "--json"]
-    shown = CliRunner().invoke(app, ["reproduce", "table2", *words, "--out", str(out)])
-    assert shown.exit_code == 0, shown.output
-    assert [row["architecture"] for row in json.loads(shown.stdout)["rows"]] == ["H2"]
+    options = ("--data", "digits", "--architecture", "H2", "--layers", 2, "--epochs", 2)
+    words = ("reproduce", "table2", *options, "--out", out)
+    assert [row["architecture"] for row in record(*words)["rows"]] == ["H2"]
+    assert "Table 2, protocol" in done(*words).stdout
 
 
 def test_committed_records_reach_the_published_accuracies() -> None:

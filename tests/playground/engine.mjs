@@ -50,7 +50,7 @@ const tasks = {
     return { loss: steps.map((s) => s.loss), penalized: steps.map((s) => s.penalized) };
   },
 
-  catalogue() {
+  catalog() {
     const names = Object.keys(ARCHITECTURES);
     return {
       schemes: Object.fromEntries(names.map((name) => [name, schemesOf(name)])),

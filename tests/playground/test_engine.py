@@ -148,8 +148,8 @@ def test_the_engine_computes_what_hdnn_computes(title: str) -> None:
 
 
 @needs_node
-def test_the_catalogues_agree() -> None:
-    found = run([{"task": "catalogue"}])[0]
+def test_the_catalogs_agree() -> None:
+    found = run([{"task": "catalog"}])[0]
     assert set(found["schemes"]) == set(ARCHITECTURES)
     assert found["activations"] == list(ACTIVATIONS)
     for name, listed in found["schemes"].items():

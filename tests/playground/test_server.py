@@ -59,7 +59,7 @@ def test_nothing_outside_the_folder_is_served(server: Any) -> None:
     assert {path: get(server, path)[0] for path in outside} == dict.fromkeys(outside, 404)
 
 
-def test_the_server_binds_to_loopback_and_explains_a_taken_port(server: Any) -> None:
+def test_the_server_binds_to_loopback_and_a_port_in_use_raises(server: Any) -> None:
     assert server.server_address[0] == "127.0.0.1"
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -18,19 +18,6 @@ def test_learning_curves_are_labeled_at_their_ends() -> None:
     assert axis.get_yscale() == "log"
 
 
-def test_labels_of_close_curves_are_pushed_apart() -> None:
-    axis = plots.new_figure(3, 3).subplots()
-    for name, end in (("a", 0.0), ("b", 0.001), ("c", 1.0)):
-        axis.plot([0, 1], [0, end], label=name)
-    plots.label_ends(axis)
-    height = 72 / axis.figure.dpi
-    own = [axis.transData.transform(text.xy)[1] * height for text in axis.texts]
-    a, b, c = (place + text.xyann[1] for place, text in zip(own, axis.texts, strict=True))
-    assert b - a == pytest.approx(9.5 * 1.2)
-    assert a + b == pytest.approx(own[0] + own[1])  # around the place that both want
-    assert c == pytest.approx(own[2])
-
-
 def test_a_record_is_drawn_by_depth() -> None:
     records = [
         {"iteration": 2 * k, "layers": list(range(11)), "mean": [None if k == 1 else 1.0 + k] * 11}

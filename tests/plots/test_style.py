@@ -10,7 +10,6 @@ import pytest
 
 from hdnn import plots
 from hdnn.errors import HdnnError
-from hdnn.plots.style import inline_svg
 
 
 def figure(theme: plots.Theme = plots.LIGHT) -> Any:
@@ -50,10 +49,3 @@ def test_a_light_svg_has_a_dark_side(tmp_path: Path) -> None:
     assert rules[f"fill: {light.ink}"] == rules["stroke: #000000"] == dark.ink
     plots.save_figure(figure(dark), tmp_path / "dark.svg")
     assert "prefers-color-scheme" not in (tmp_path / "dark.svg").read_text()
-
-
-def test_a_chart_of_a_page_takes_the_colors_of_the_page() -> None:
-    text = inline_svg(figure(), "<t>")
-    assert "stroke: var(--c0)" in text
-    assert not any(color in text for color in plots.LIGHT.classes)
-    assert text.startswith('<svg role="img" aria-label="&lt;t&gt;"')

@@ -19,7 +19,7 @@ import hdnn
 from commands import done, write_rows
 from hdnn.config import Config, DataConfig, ModelConfig, RecordConfig
 from hdnn.data import load
-from hdnn.errors import DivergenceError, HdnnError
+from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import report_of_run
 from hdnn.reports.build import material_of_run
@@ -185,18 +185,6 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     page = page_of(run.folder)
     assert "cannot be used" in page.words
     assert page.sections == ["learning", "repeat"]
-
-
-def test_a_diverged_run_says_why(tmp_path: Path) -> None:
-    training = TrainingConfig(epochs=2, batch_size=50, learning_rate=1e200)
-    run = Run.create(tmp_path / "run", replace(ROLL, training=training))
-    with pytest.raises(DivergenceError):
-        run.train()
-    page = page_of(run.folder)
-    assert "This run diverged: the loss is not finite in epoch 1" in page.words
-    assert "smaller learning rate (now 1e+200)" in page.words
-    assert "--resume" not in page.words  # it would diverge again
-    assert "flow" in page.sections  # of the last finite state
 
 
 def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from hdnn.config import Config
 from hdnn.training.recorder import read_recordings
 from hdnn.training.runs import Run, prepare, read_history
 from processes import ended, forked
-from stress import inputs, one_thread
+from stress import inputs, mutate, one_thread
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,33 +33,9 @@ pytestmark = [
 ROOM, FACTOR, LONGEST, SECONDS = 64 * 2**20, 10, 1000, 60
 NUMBERS = (0, 1, -1, 7, 2**31, 2**63, 2**64, 10**9, 10**400, 0.5, 1e-300, 1e308, float("nan"))
 VALUES = (None, True, "", "x", "\0", "\ud800", "9" * 5000, [], {}, [[]], [10**9] * 4, {"": 0})
-TOKENS = (b"", b"\0", b"\xff" * 8, b"\n", b'"', b"{", b"NaN", b"1e999", b"9" * 5001, b"[" * 9999)
 
 
 # --- mutations ------------------------------------------------------------------------------------
-
-
-def mutate(data: bytes, rng: Random) -> bytes:
-    """One to four changes of bits, bytes, numbers and stretches, whatever they mean."""
-    whole = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        place = rng.randrange(len(whole) + 1)
-        match rng.randrange(6):
-            case 0 if place < len(whole):
-                whole[place] ^= 1 << rng.randrange(8)
-            case 1:
-                del whole[place:]
-            case 2:
-                del whole[place : place + rng.choice((1, 4, 64, 1000))]
-            case 3:
-                whole[place:place] = whole[place : place + 100] * rng.choice((1, 9))
-            case 4:
-                whole[place : place + rng.choice((0, 1, 8))] = rng.choice(TOKENS)
-            case _:
-                number = rng.choice((0, 1, 255, 2**31, 2**32 - 1, 2**63, 2**64 - 1))
-                form, size = rng.choice((("<I", 4), (">I", 4), ("<Q", 8)))
-                whole[place : place + size] = struct.pack(form, number % 256**size)
-    return bytes(whole)
 
 
 def mutate_value(node: Any, rng: Random) -> Any:

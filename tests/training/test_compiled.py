@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import hdnn
-from catalogue import NAMES, build
+from catalog import NAMES, build
 from hdnn.errors import HdnnError
 from hdnn.fields import HamiltonianField, Weights
 from hdnn.kernels.native import LOSSES

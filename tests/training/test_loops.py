@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from catalogue import build
+from catalog import build
 from hdnn.config import OPTIMIZERS
 from hdnn.models import Model
 from hdnn.training import TrainingConfig, output_solver

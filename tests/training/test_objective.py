@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import hdnn
-from catalogue import NAMES, build
+from catalog import NAMES, build
 from hdnn.fields import EnergyField
 from hdnn.kernels.native import LOSSES
 from hdnn.training import TrainingConfig
@@ -93,14 +93,6 @@ STEPS = {"step": [0.1, 0.4, 0.2, 0.7]}
 def test_smoothness_longhand(name: str, options: dict[str, Any]) -> None:
     net = build(name, layers=4, **options)
     assert float(smoothness(net).detach()) == pytest.approx(_longhand_smoothness(net), rel=1e-12)
-
-
-def test_a_skew_parameter_counts_twice() -> None:
-    net = build("MS2", features=2, layers=2, step=0.5)
-    with torch.no_grad():
-        net.field.weights.theta.copy_(torch.tensor([[1.0], [4.0]]))
-        net.field.weights.beta.zero_()
-    assert float(smoothness(net).detach()) == 0.5 / 2 * 2 * 3.0**2
 
 
 def test_smoothness_of_an_ensemble_is_the_sum_of_its_members() -> None:

@@ -14,7 +14,7 @@ import hdnn
 from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
-from hdnn.models import Model, TableStem
+from hdnn.models import Model
 from hdnn.schemes import ForwardEuler
 from hdnn.training.build import build, statistics
 from hdnn.training.resolve import resolve, table_width
@@ -135,31 +135,6 @@ def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
 
 def built(data: Dataset, **model: Any) -> Model:
     return build(resolve(Config(model=model), data).model, data)
-
-
-def test_built_model_has_the_settings() -> None:
-    data = load(Config(data={"source": "peaks", "size": 100}).data)
-    network = {"architecture": "MS2", "layers": 5, "step": 0.25, "activation": "relu", "scale": 0.0}
-    columns = {"width": 6, "augmentation": "spread", "standardize": True, "dtype": "float64"}
-    model = built(data, **network, **columns, time_invariant=True)
-    network, stem = model.network, model.stem
-    assert (network.name, network.layers, network.h, network.features) == ("MS2", 5, 0.25, 6)
-    assert network.field.activation.name == "relu"
-    assert network.field.weights.time_invariant
-    assert not network.K.any()
-    assert isinstance(stem, TableStem)
-    assert stem.augmentation.mode == "spread"
-    assert model.scaler is not None
-    assert (model.head.out_features, model.head.weight.dtype) == (5, torch.float64)
-
-
-def test_weights_depend_on_the_seed_only() -> None:
-    weights = []
-    for seed, default in ((0, 1), (0, 2), (1, 2)):
-        torch.manual_seed(default)
-        weights.append(built(table(), seed=seed).network.K)
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
 
 
 def test_architecture_of_ones_own() -> None:

@@ -159,12 +159,6 @@ def test_extended_run_equals_one_with_more_epochs(whole: Run, tmp_path: Path) ->
     assert outcome(run.folder) == outcome(longer.folder)
 
 
-def test_settings_that_cannot_be_built_leave_no_folder(tmp_path: Path) -> None:
-    """Else the same command, corrected, would find "a run of another config" there."""
-    fails(2, ("train", *FLAGS, "--step", 0.1, "--out", tmp_path / "run"))  # there is a T
-    assert not (tmp_path / "run").exists()
-
-
 def train_on_table(table: Path, folder: Path) -> tuple[Any, ...]:
     """Write a table and train on it; the words of the command."""
     rows = [f"{a:.4f},{b:.4f},{'yes' if a > b else 'no'}" for a, b in torch.randn(60, 2).tolist()]

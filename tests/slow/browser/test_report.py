@@ -86,23 +86,6 @@ def test_the_slider_moves_the_points_along_the_trajectory(browser: Any, page: Pa
     assert opened.requests == [path.as_uri()]
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme", "paper"),
-    [(1280, "light", "rgb(255, 255, 255)"), (390, "dark", "rgb(20, 22, 26)")],
-)
-def test_the_page_fits_and_takes_the_readers_colors(
-    browser: Any, page: Page, width: int, scheme: str, paper: str
-) -> None:
-    view = {"width": width, "height": 844}
-    opened = Opened(browser, page[2], viewport=view, color_scheme=scheme)
-    assert opened.ask("document.documentElement.scrollWidth") <= width
-    assert opened.ask("getComputedStyle(document.documentElement).backgroundColor") == paper
-    assert opened.ask("document.querySelector('.network').offsetHeight") > 200
-    assert "<script>roll" in opened.page.title()
-    assert opened.page.locator(".chip").first.inner_text() == "<b>in"
-    assert opened.complaints == []
-
-
 def test_two_networks_are_side_by_side_and_a_lead_plays(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "lead.html"
     path.write_text(made(lead=("A claim", "So it is."))[2], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Walking the catalogues: every architecture, and every scheme that it allows."""
+"""Walking the catalogs: every architecture, and every scheme that it allows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = "own"
 
 
 def build(name: str, scheme: str = OWN, **options: Any) -> hdnn.HamiltonianNetwork:
-    """A small network of the catalogue with a scheme of SCHEMES, or the architecture's own."""
+    """A small network of the catalog with a scheme of SCHEMES, or the architecture's own."""
     method = ARCHITECTURES[name].scheme if scheme == OWN else SCHEMES[scheme]()
     options = {"layers": 3} | options
     if "channels" not in options:

@@ -112,23 +112,9 @@ VARIANTS: dict[str, Callable[..., hdnn.HamiltonianNetwork]] = {
 }
 
 
-@pytest.fixture
-def solved_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output layers are solved until rounding stops it, not to the tolerance of a training.
-
-    Where a decrease is below the rounding of the objective, the order of its sums decides whether
-    the line search halves the last Newton step. At the usual tolerance of 1e-9 that leaves output
-    layers that differ by 1e-9: so does the reference for "width 9", from itself with the samples
-    of a batch in another order. Solved to rounding, they agree to 2e-14.
-    """
-    for module in (compiled, output_solver):
-        monkeypatch.setattr(module, "ITERATIONS", 30)
-        monkeypatch.setattr(module, "TOLERANCE", 1e-13)
-
-
 @needs_kernels
 @pytest.mark.parametrize("label", VARIANTS)
-def test_every_kind_of_network(label: str, solved_to_rounding: None) -> None:
+def test_every_kind_of_network(label: str) -> None:
     network = VARIANTS[label]()
     width = network.features or 4
     check(model_for(network, "softmax"), batches("softmax", width), CONFIG)

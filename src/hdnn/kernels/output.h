@@ -238,8 +238,9 @@ inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputR
     for (; halvings < HALVINGS; halvings++, length *= 0.5) {
       for (i64 k = 0; k < size; k++) room.trial[k] = V[k] - length * room.step[k];
       const double trial_value = evaluate(b, room.trial, s.alpha_c, room);
-      // The last steps decrease f by less than its rounding.
-      if (trial_value <= value - 1e-4 * length * slope + 1e-15 * __builtin_fabs(value)) {
+      // The last steps decrease f by less than the rounding of a sum over samples: they are taken
+      // whole, since a halved one would depend on the order of the sum.
+      if (trial_value <= value - 1e-4 * length * slope + 1e-14 * __builtin_fabs(value)) {
         value = trial_value;
         break;
       }

@@ -265,7 +265,8 @@ def fits(net: Net) -> bool:
     """Whether the numbers of a network have the shapes of its program."""
     program, weights, values = net.program, net.field.weights, net.values()
     lead, L, n = program.layout.lead, program.layers, program.layout.width
-    sizes = ((values.theta, weights.map.size), (values.beta, weights.bias_pattern.size))
+    K, b = weights.map.size, weights.parameters_per_layer - weights.map.size
+    sizes = ((values.theta, K), (values.beta, b))
     shapes = [t.shape in ((*lead, L, size), (*lead, 1, size)) for t, size in sizes]
     if values.S is not None:
         shapes.append(values.S.shape in ((n, n), (L, n, n), (*lead, L, n, n), (*lead, 1, n, n)))

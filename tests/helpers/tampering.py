@@ -143,10 +143,10 @@ CONTEXTS = (
     "torch.autocast('cpu', torch.bfloat16)",
     "torch.autograd.graph.save_on_cpu()",
     "torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t)",
-    "torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t)",
-    "torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float())",
+    "torch.autograd.graph.saved_tensors_hooks(halves[0], lambda t: t[0])",
+    "torch.autograd.graph.saved_tensors_hooks(*halves)",
     "torch.autograd.graph.saved_tensors_hooks(lambda t: t.to('meta'), lambda t: t)",
-    "torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.mT.contiguous().mT)",
+    "torch.autograd.graph.saved_tensors_hooks(lambda t: t, reversed_memory)",
     "torch.autograd.graph.disable_saved_tensors_hooks('no')",
     "torch.autograd.set_multithreading_enabled(False)",
     "torch.autograd.forward_ad.dual_level()",
@@ -272,7 +272,8 @@ class Case(NamedTuple):
         """The case without one of the lines that it might not need."""
         t, e = self.tampering, self.tail
         less = [self._replace(tampering=t[:k] + t[k + 1 :]) for k in range(len(t))]
-        return less + [self._replace(tail=e[:k] + e[k + 1 :]) for k in range(1, len(e) - 1)]
+        places = [k for k in range(1, len(e) - 1) if "randn" not in e[k]]
+        return less + [self._replace(tail=e[:k] + e[k + 1 :]) for k in places]
 
 
 def draw(seed: int) -> Case:

@@ -36,6 +36,11 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     # needed, which takes 2 of 14 us of a small prediction.
     if torch.is_inference_mode_enabled():
         return restore(forward(program, values, x))
+    if torch.is_grad_enabled():
+        # Views: of a leaf itself, autograd would save whatever it is by the backward pass, after
+        # `.data = ...`, `.to` or `vector_to_parameters`.
+        inputs = (t.view_as(t) if isinstance(t, Tensor) else t for t in (x, theta, beta, S, h))
+        return restore(_Fused.apply(*inputs, program))
     return restore(_Fused.apply(x, theta, beta, S, h, program))
 
 
@@ -60,7 +65,8 @@ def backward(
         weights: False saves the work for the gradients of theta and beta, which are then 0.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, (theta, beta, _, _) = locate(program, values, x)
+    plan, addresses, keep = locate(program, values, x)
+    theta, beta = keep[:2]
     gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
     where = (x.data_ptr(), gout.data_ptr(), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
     if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
@@ -146,9 +152,12 @@ class _Fused(torch.autograd.Function):
         ctx.h, steps = (None, h) if isinstance(h, Tensor) else (h, None)
         ctx.save_for_backward(x, theta, beta, S, steps)
         ctx.save_for_forward(x, theta, beta, S, steps)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gout: Tensor | None) -> tuple[Tensor | None, ...]:
+        if gout is None:
+            return (None,) * 6
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         program, values = ctx.program, Values(steps if ctx.h is None else ctx.h, theta, beta, S)
         plain = partial(_plain, program, values)

@@ -30,9 +30,14 @@ processor time on one thread.
 """
 
 
-STAND_IN = "it reads memory, and inside a transform of torch.func a tensor has none"
+STAND_IN = (
+    "it reads memory, which a tensor may not have inside a transform of torch.func or a mode such "
+    "as FakeTensorMode"
+)
 """The one obstacle that is no error where kernels are requested: transforms need derivatives of
-every kind, and these are always the reference's."""
+every kind, and modes every operation, and these are always the reference's."""
+
+_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -135,17 +140,18 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
         return "it needs one constant J, and this one is learned or differs from layer to layer"
     if isinstance(h, Tensor) and h.requires_grad:
         return "it needs fixed steps, and these are learned"
-    dtype, traced = states[0].dtype, torch.compiler.is_compiling()
+    dtype, traced, graph = states[0].dtype, torch.compiler.is_compiling(), torch.is_grad_enabled()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
-    if dtype is not torch.float32 and dtype is not torch.float64:
+    if dtype not in _DTYPES:
         return f"it has kernels for float32 and float64, and the state is {dtype}"
     for tensor in (*states, theta, beta, S, h):
         if not isinstance(tensor, Tensor):
             continue
         if not tensor.is_cpu:
             return f"it runs on the CPU, and a tensor is on {tensor.device}"
-        if tensor.dtype is not dtype and tensor is not h:
+        # Steps may have the other of the two dtypes, since they are converted.
+        if tensor.dtype is not dtype and (tensor is not h or tensor.dtype not in _DTYPES):
             return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
         if traced:
             continue  # a compiler shows no memory; what it compiles gets plain tensors
@@ -157,4 +163,8 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
             return STAND_IN
         if (address == 0 and tensor.numel()) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
+        if graph and tensor.is_inference():
+            return "it saves its inputs, and torch saves no tensor of inference mode"
+    if not traced and torch._C._len_torch_dispatch_stack():
+        return STAND_IN
     return None if states[0].numel() else "there is nothing to compute"

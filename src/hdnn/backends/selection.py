@@ -37,8 +37,6 @@ STAND_IN = (
 """The one obstacle that is no error where kernels are requested: transforms need derivatives of
 every kind, and modes every operation, and these are always the reference's."""
 
-_DTYPES = (torch.float32, torch.float64)
-
 
 @dataclass(frozen=True)
 class BackendChoice:
@@ -143,15 +141,14 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     dtype, traced, graph = states[0].dtype, torch.compiler.is_compiling(), torch.is_grad_enabled()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
-    if dtype not in _DTYPES:
+    if dtype is not torch.float32 and dtype is not torch.float64:
         return f"it has kernels for float32 and float64, and the state is {dtype}"
     for tensor in (*states, theta, beta, S, h):
         if not isinstance(tensor, Tensor):
             continue
         if not tensor.is_cpu:
             return f"it runs on the CPU, and a tensor is on {tensor.device}"
-        # Steps may have the other of the two dtypes, since they are converted.
-        if tensor.dtype is not dtype and (tensor is not h or tensor.dtype not in _DTYPES):
+        if tensor.dtype is not dtype:
             return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
         if traced:
             continue  # a compiler shows no memory; what it compiles gets plain tensors

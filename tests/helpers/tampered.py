@@ -164,6 +164,11 @@ def dissipative(backend: str, **options: Any) -> Net:
     return Net(HamiltonianField("J2", weights, dissipation=R), T=1.0, backend=backend)
 
 
+TORCH = (torch, nn, copy, pickle, hdnn, forward_ad, functional_call, checkpoint, make_fx)
+OURS = (Plain, Strict, Wrapped, Watching, Nothing, deterministic, default_dtype, misaligned)
+OURS += (inferred, reversed_memory, build, learned, dissipative)
+NAMES = {thing.__name__.rsplit(".", 1)[-1]: thing for thing in TORCH + OURS} | {"halves": halves}
+
 # --- one case -------------------------------------------------------------------------------------
 
 
@@ -175,13 +180,13 @@ class Outcome(NamedTuple):
     tensors: dict[str, Any]
 
 
-class Disagreement(Exception):
+class DisagreementError(Exception):
     """What a case must not do."""
 
 
 def play(text: str, backend: str) -> Outcome:
     """Run a program on a backend."""
-    names: dict[str, Any] = {**globals(), "BACKEND": backend, "net": None, "leaf": None}
+    names: dict[str, Any] = {**NAMES, "BACKEND": backend, "net": None, "leaf": None}
     names["FAKE"] = FakeTensorMode(allow_non_fake_inputs=True)
 
     def grads(out: Tensor, *args: Any, **options: Any) -> Any:
@@ -192,7 +197,7 @@ def play(text: str, backend: str) -> Outcome:
     error, line = None, 0
     try:
         exec(compile(text, "<case>", "exec"), names)
-    except Disagreement:
+    except DisagreementError:
         raise
     except Exception as caught:
         frames = traceback.extract_tb(caught.__traceback__)
@@ -204,9 +209,12 @@ def play(text: str, backend: str) -> Outcome:
     return Outcome(error, line, tensors | {f"{name}.grad": p.grad for name, p in named})
 
 
-GONE = ("modified by an inplace operation", "out of bounds for storage")
+GONE = ("modified by an inplace operation", "out of bounds for storage", "not allocated")
 """Errors of a backward pass whose input was changed or freed: the kernels compute the forward pass
 again, from all of its inputs, and plain torch may not need that one."""
+BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')")
+"""Hooks that do not give back what they were given, which torch's documentation rules out: the
+gradient of that is as good as an error, but no crash is."""
 COARSE = ("autocast", "halves")
 """Where the reference computes gradients from rounded numbers: 16 bits, by the user's wish."""
 USUAL = (HdnnError, RuntimeError, TypeError, ValueError, IndexError)
@@ -217,13 +225,13 @@ def compare(text: str, actual: Outcome, expected: Outcome) -> None:
     error, exact = actual.error, expected.error
     if exact is None and any(word in str(error) for word in GONE):
         return
+    if any(word in text for word in BROKEN):
+        return
     if (error is None) != (exact is None) or actual.line != expected.line:
-        raise Disagreement(
-            f"{_what(actual)}, where the reference {_what(expected)}"
-        )
+        raise DisagreementError(f"{_what(actual)}, where the reference {_what(expected)}")
     if error is not None:
         if not isinstance(error, (*USUAL, type(exact))):
-            raise Disagreement(f"raises {error!r}, and the reference {exact!r}")
+            raise DisagreementError(f"raises {error!r}, and the reference {exact!r}")
         return
     coarse = any(word in text for word in COARSE)
     for name, value in expected.tensors.items():
@@ -239,7 +247,7 @@ def _same(name: str, a: Any, b: Any, coarse: bool) -> None:
     (leaves, form), (exact, exact_form) = pytree.tree_flatten(a), pytree.tree_flatten(b)
     kinds, exact_kinds = [type(x) for x in leaves], [type(x) for x in exact]
     if form != exact_form or kinds != exact_kinds:
-        raise Disagreement(f"{name} is {kinds}, and the reference gives {exact_kinds}")
+        raise DisagreementError(f"{name} is {kinds}, and the reference gives {exact_kinds}")
     for x, y in zip(leaves, exact, strict=True):
         if isinstance(y, Tensor):
             _same_tensor(name, x, y, coarse)
@@ -248,11 +256,13 @@ def _same(name: str, a: Any, b: Any, coarse: bool) -> None:
 def _same_tensor(name: str, x: Tensor, exact: Tensor, coarse: bool) -> None:
     for what in ("dtype", "device", "layout", "requires_grad"):
         if getattr(x, what) != getattr(exact, what):
-            raise Disagreement(f"{name}.{what} is {getattr(x, what)}, not {getattr(exact, what)}")
+            raise DisagreementError(
+                f"{name}.{what} is {getattr(x, what)}, not {getattr(exact, what)}"
+            )
     if exact.is_nested or exact.layout is not torch.strided:
         return
     if x.shape != exact.shape:
-        raise Disagreement(f"{name} has shape {tuple(x.shape)}, not {tuple(exact.shape)}")
+        raise DisagreementError(f"{name} has shape {tuple(x.shape)}, not {tuple(exact.shape)}")
     if isinstance(exact, Wrapped):
         x, exact = x.within, exact.within
     if exact.is_meta or isinstance(exact, FakeTensor):
@@ -261,18 +271,19 @@ def _same_tensor(name: str, x: Tensor, exact: Tensor, coarse: bool) -> None:
     x, exact = (t.detach().as_subclass(Tensor).to(torch.complex128) for t in (x, exact))
     finite = torch.isfinite(exact)
     if bool(torch.isfinite(x)[~finite].any()):
-        raise Disagreement(f"{name} is finite where the reference is not")
+        raise DisagreementError(f"{name} is finite where the reference is not")
     scale = max(1.0, float(exact[finite].abs().max())) if finite.any() else 1.0
     difference = (x - exact)[finite].abs()
     if not bool((difference <= tolerance * scale).all()):
-        raise Disagreement(f"{name} is wrong by {float(difference.max()):.3g} at scale {scale:.3g}")
+        raise DisagreementError(
+            f"{name} is wrong by {float(difference.max()):.3g} at scale {scale:.3g}"
+        )
 
 
 def _tolerance(dtype: torch.dtype, coarse: bool) -> float:
-    """1e-9 in float64, 1e-4 in float32: 7 layers of random weights with T = 1 multiply rounding."""
-    if coarse:
-        return 0.1
-    return {torch.float64: 1e-9, torch.float32: 1e-4}.get(dtype, 0.1 if dtype.is_floating_point else 0)
+    """1e-9 in float64, 1e-4 in float32: 7 layers of random weights multiply rounding."""
+    known = {torch.float64: 1e-9, torch.float32: 1e-4}
+    return 0.1 if coarse else known.get(dtype, 0.1 if dtype.is_floating_point else 0)
 
 
 def fits(net: Net) -> bool:
@@ -294,7 +305,7 @@ calls = 0
 
 
 def watch() -> None:
-    """See to it that networks do what they say, and that none computes with numbers that do not fit.
+    """See to it that no network computes with numbers that do not fit, or otherwise than it says.
 
     By hooks of all modules, so that every call of every program is watched.
     """
@@ -320,9 +331,9 @@ def watch() -> None:
             said, count = notes.pop()
             happened = "fused" if calls > count else "reference"
             if not fits(net):
-                raise Disagreement(f"{happened} computes with numbers of other shapes")
+                raise DisagreementError(f"{happened} computes with numbers of other shapes")
             if said != happened:
-                raise Disagreement(f"explain_backend says {said}, and {happened} computes")
+                raise DisagreementError(f"explain_backend says {said}, and {happened} computes")
 
     nn.modules.module.register_module_forward_pre_hook(before)
     nn.modules.module.register_module_forward_hook(after)
@@ -352,7 +363,7 @@ class Untouched:
 
     def check(self) -> None:
         if not all(map(torch.equal, self.compute(), self.first)):
-            raise Disagreement("an untouched network computes other numbers afterwards")
+            raise DisagreementError("an untouched network computes other numbers afterwards")
 
 
 class Verdict(NamedTuple):
@@ -378,7 +389,7 @@ def judge(case: Case, untouched: Untouched, note: Callable[[], object]) -> Verdi
                 compare(case.text, actual, expected)
             fused = calls > count
             untouched.check()
-        except Disagreement as caught:
+        except DisagreementError as caught:
             wrong, fused = str(caught), False
     return Verdict(wrong, computed, fused)
 
@@ -442,6 +453,13 @@ def shrink(case: Case, wrong: str, untouched: Untouched) -> tuple[Case, str]:
 
 def main(first: int, count: int) -> None:
     faulthandler.enable(all_threads=False)
+    # Whatever else is printed goes to standard error.
+    output = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def say(record: object) -> None:
+        output.write(json.dumps(record) + "\n")
+
     for name in LAZY:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -457,8 +475,8 @@ def main(first: int, count: int) -> None:
             if verdict.wrong:
                 smaller, wrong = shrink(case, verdict.wrong, untouched)
                 program = f"BACKEND = {case.backend!r}\n{smaller.text}"
-                print(json.dumps(f"seed {case.seed}: {wrong}\n{program}\n"), flush=True)
-    print(json.dumps([computed, fused]))
+                say(f"seed {case.seed}: {wrong}\n{program}\n")
+    say([computed, fused])
 
 
 class Run(NamedTuple):
@@ -490,9 +508,9 @@ def run(first: int, count: int) -> Run:
 def show(seed: int) -> None:
     """One case, with what it computes."""
     case = draw(seed)
-    print(f"BACKEND = {case.backend!r}\n{case.text}\n")
+    sys.stdout.write(f"BACKEND = {case.backend!r}\n{case.text}\n")
     for backend in ("reference", case.backend):
-        print(backend, play(case.text, backend), "\n")
+        sys.stdout.write(f"\n{backend}: {play(case.text, backend)}\n")
 
 
 if __name__ == "__main__":

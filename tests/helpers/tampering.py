@@ -110,7 +110,7 @@ MODULES = (
     "net.load_state_dict({k: v.float() for k, v in net.state_dict().items()}, assign=True)",
     "net.load_state_dict({k: v.to('meta') for k, v in net.state_dict().items()}, assign=True)",
     "nn.utils.vector_to_parameters("
-    "torch.ones(sum(p.numel() for p in net.parameters())), net.parameters())",
+    "torch.full((sum(p.numel() for p in net.parameters()),), 0.1), net.parameters())",
     "nn.utils.vector_to_parameters("
     "nn.utils.parameters_to_vector(net.parameters()).double(), net.parameters())",
     "torch.set_num_threads(3)",
@@ -120,7 +120,6 @@ IN_PLACE = (  # through detach(), which autograd notices, unlike .data
     "{p}.requires_grad_(False).resize_({p}.numel() + 40)",
     "{p}.data.resize_({p}.numel() + 40)",
     "{p}.untyped_storage().resize_(0)",
-    "{p}.untyped_storage().resize_(7)",
     "{p}.detach().zero_()",
     "{p}.detach().mul_(0.5)",
     "{p}.requires_grad_()",
@@ -172,7 +171,7 @@ BACKWARDS = (
     "out = grads(out.square().sum(), create_graph=True)\n"
     "sum(g.square().sum() for g in out if g is not None).backward()",
     "out = grads(out, torch.stack([out.detach()] * 3), is_grads_batched=True)",
-    "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.stack([gradient] * 2))",
+    "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(gradient[None])",
     "out = torch.autograd.grad(out.sum(), leaf)",
     "out = torch.autograd.grad(out.sum(), [p for p in net.parameters()][-1:])",
     "with torch.inference_mode():\n    out.sum().backward()",
@@ -200,10 +199,8 @@ OF_STATE = (  # f is the network as a function of the state
     "out = torch.func.linearize({f}, y)[1](torch.ones_like(y))",
     "out = torch.func.functionalize({f})(y)",
     "out = torch.autograd.functional.jacobian({f}, y, vectorize=True)",
-    "out = torch.autograd.functional.jacobian("
-    "{f}, y, vectorize=True, strategy='forward-mode')",
-    "out = torch.autograd.functional.hvp("
-    "lambda y: ({f})(y).square().sum(), y, torch.ones_like(y))",
+    "out = torch.autograd.functional.jacobian({f}, y, vectorize=True, strategy='forward-mode')",
+    "out = torch.autograd.functional.hvp(lambda y: ({f})(y).square().sum(), y, torch.ones_like(y))",
     "out = torch.autograd.functional.jvp({f}, y, torch.ones_like(y))",
     "out = checkpoint({f}, y, use_reentrant=False); out.square().sum().backward()",
     "out = checkpoint({f}, y, use_reentrant=True); out.square().sum().backward()",
@@ -254,6 +251,116 @@ OTHERS = (
 )
 
 
+# --- programs that went wrong once, each for a reason of its own ----------------------------------
+
+H1, STEPPED = "build('H1', backend=BACKEND)", "build('H1', step=[0.1, 0.3, 0.2], backend=BACKEND)"
+NO_J, SEVERAL = "build('MS2', backend=BACKEND)", "build('H1', ensemble=3, backend=BACKEND)"
+HALVES = "with torch.autograd.graph.saved_tensors_hooks(halves[0], lambda t: t[0]):\n"
+KNOWN = (
+    # Tensors that are not numbers of the state's dtype in the memory of the CPU.
+    (H1, "out = net.to('meta')(y)"),
+    (H1, "net.field.interconnection.to('meta')", "out = net(y)"),
+    (H1, "net.field.interconnection.double()", "out = net(y)"),
+    (H1, "net.field.interconnection.double()", "out = hdnn.analysis.sensitivities(net, y)"),
+    (STEPPED, "net.steps = net.steps.to('meta')", "out = net(y)"),
+    (STEPPED, "net.steps = net.steps + 0.1j", "out = net(y)"),
+    (H1, "net.field.weights.beta.data = net.field.weights.beta.data.double()", "out = net(y)"),
+    (H1, "net.field.weights.theta.untyped_storage().resize_(0)", "out = net(y)"),
+    (H1, "out = net(torch._efficientzerotensor((5, 4)))"),
+    (H1, "out = hdnn.analysis.sensitivities(net, torch._neg_view(-y.detach()))"),
+    (H1, "net(y).sgn().sum().backward()"),
+    (H1, "out = net(y)", "out.backward(torch._neg_view(torch.ones(5, 4)))"),
+    (H1, "g = torch.ones(5, 4); g.untyped_storage().resize_(0)", "net(y).backward(g)"),
+    (
+        H1,
+        "value = net.field.weights.beta.detach().as_subclass(Plain)",
+        "del net.field.weights.beta; net.field.weights.beta = value",
+        "out = net(y)",
+    ),
+    (
+        H1,
+        "net.field.weights.beta.data = inferred(net.field.weights.beta)",
+        "net(y).sum().backward()",
+    ),
+    (
+        H1,
+        "J = net.field.interconnection.J",
+        "net.field.interconnection.J = J.mT.clone().mT",
+        "net(y).sum().backward()",
+    ),
+    # Other shapes than the program's.
+    (H1, "net.field.weights.theta = nn.Parameter(torch.ones(2, 16))", "out = net(y)"),
+    (H1, "net.field.weights.theta = nn.Parameter(torch.ones(3, 20))", "out = net(y)"),
+    (H1, "net.field.weights.theta = nn.Parameter(torch.ones(1, 3, 16))", "out = net(y)"),
+    (H1, "net.field.interconnection.J = torch.zeros(2, 2)", "out = net(y)"),
+    (H1, "net.layers = 5; net.lower()", "out = net(y)"),
+    (STEPPED, "net.steps = torch.ones(1)", "out = net(y)"),
+    (STEPPED, "net.steps = torch.ones(9)", "out = net(y)"),
+    (
+        SEVERAL,
+        "net.field.weights.theta.data = net.field.weights.theta.data[:1]",
+        "out = net(y.expand(3, 5, 4))",
+    ),
+    (
+        H1,
+        "net(y); w = net.field.weights",
+        "p = {'field.weights.theta': w.theta[:1], 'field.weights.beta': w.beta[:1]}",
+        "out = functional_call(net, p, (y,))",
+    ),
+    (H1, "net.field.weights.beta.data = net.field.weights.beta.data[:1]", "out = net(y)"),
+    # Changes between the two passes.
+    (
+        H1,
+        "out = net(y)",
+        "net.field.weights.theta.data = torch.zeros(3, 16)",
+        "out.sum().backward()",
+    ),
+    (
+        H1,
+        "out = net(y)",
+        "net.field.weights.theta.data = torch.zeros(1, 16)",
+        "out.sum().backward()",
+    ),
+    (
+        H1,
+        "out = net(y)",
+        "net.field.interconnection.J.data = torch.zeros(4, 4)",
+        "out.sum().backward()",
+    ),
+    (H1, "out = net(y)", "net.double()", "out.sum().backward()"),
+    (H1, "out = net(y)", "net.requires_grad_(False)", "out.sum().backward(create_graph=True)"),
+    (H1, "out = net(y)", "net.share_memory()", "out.sum().backward()"),
+    (H1, "x = y * 1; out = net(x).sum()", "x.untyped_storage().resize_(0)", "out.backward()"),
+    (H1, f"{HALVES}    out = net(y)", "out.sum().backward()"),
+    # Transforms and modes.
+    (NO_J, "with FAKE:\n    out = net(y)"),
+    (H1, "out = net(y)", "with FAKE:\n    out.sum().backward()"),
+    (H1, "out = make_fx(net)(y.detach())(y + 1)"),
+    (H1, "out = torch.func.functionalize(net)(y)"),
+    (H1, "out = torch.func.vmap(net)(y)"),
+    (
+        H1,
+        "J = net.field.interconnection.J",
+        "out = torch.func.vmap(lambda J: functional_call("
+        "net, {'field.interconnection.J': J}, (y,)))(torch.stack([J, J * 2]))",
+    ),
+    (
+        STEPPED,
+        "with forward_ad.dual_level():\n"
+        "    p = {'steps': forward_ad.make_dual(net.steps, net.steps)}\n"
+        "    out = forward_ad.unpack_dual(functional_call(net, p, (y,))).tangent",
+    ),
+    (
+        H1,
+        "with forward_ad.dual_level():\n"
+        "    out = forward_ad.unpack_dual(net(forward_ad.make_dual(y, y.detach()))).tangent\n"
+        "    out.square().sum().backward()",
+    ),
+    (H1, "out = torch.func.vmap(lambda y: hdnn.analysis.sensitivities(net, y))(y[None])"),
+    (H1, "Nothing.apply(net(y)).sum().backward()"),
+)
+
+
 class Case(NamedTuple):
     """A program: how it begins, tampering (any line of which may be left out), and how it ends."""
 
@@ -277,7 +384,12 @@ class Case(NamedTuple):
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """The case of a seed; the first ones are those that are known."""
+    if seed < len(KNOWN):
+        network, *lines = KNOWN[seed]
+        state = "y = leaf = torch.randn(5, 4).requires_grad_()"
+        head = ("torch.manual_seed(0)", f"net = {network}", state)
+        return Case(seed, "auto", head, (), tuple(lines))
     rng = Random(seed)
     network, state, tensors = _network(rng)
     head = [f"torch.manual_seed({seed})", network, f"y = leaf = {state}"]
@@ -292,7 +404,7 @@ def draw(seed: int) -> Case:
 def _network(rng: Random) -> tuple[str, str, list[str]]:
     """The text of a network and of a state, and where the network's tensors are."""
     dtype = rng.choice(("torch.float32", "torch.float32", "torch.float64"))
-    name = rng.choice("H1 H1 H2 MS1 MS2 MS3 HS HS FCNN ResNet learned dissipative".split())
+    name = rng.choice(_NETWORKS)
     n, layers = rng.choice((2, 4, 4, 4, 6, 10, 16, 34)), rng.choice((1, 2, 3, 3, 3, 7))
     tensors = ["field.weights.theta", "field.weights.beta"]
     options, batch, pixels = [f"layers={layers}"], rng.choice(_BATCHES), ""
@@ -336,13 +448,16 @@ def _network(rng: Random) -> tuple[str, str, list[str]]:
             options.append(rng.choice(("scheme='Yoshida4'", "scheme='Leapfrog'")))
     function = name if name in ("learned", "dissipative") else "build"
     arguments = [] if function == name else [name]
-    network = f"net = {function}({', '.join([*arguments, *options])}, dtype={dtype}, backend=BACKEND)"
+    arguments += [*options, f"dtype={dtype}", "backend=BACKEND"]
+    network = f"net = {function}({', '.join(arguments)})"
     if rng.random() < 0.03:
         network = f"with torch.inference_mode():\n    {network}"
     grad = ".requires_grad_()" if rng.random() < 0.8 else ""
     return network, f"torch.randn({batch}{n}{pixels}, dtype={dtype}){grad}", tensors
 
 
+_NETWORKS = ("H1", "H1", "H2", "MS1", "MS2", "MS3", "HS", "HS", "FCNN", "ResNet")
+_NETWORKS += ("learned", "dissipative")
 _BATCHES = ("5, ", "5, ", "5, ", "1, ", "40, ", "2, 3, ", "", "0, ")
 _ACTIVATIONS = ("relu", "sigmoid", "identity", "softsign", "sin")
 

@@ -502,7 +502,7 @@ def _calls(rng: Random, tensors: list[str], call: str) -> tuple[str, ...]:
         if what < 0.15:
             return (line,)
         gradient = _tensor(rng).format(t="gradient")
-        lines = [line, "gradient = torch.randn_like(out)"]
+        lines = [line, "gradient = torch.randn(out.shape, dtype=out.dtype)"]
         if rng.random() < 0.5:
             lines.append(f"gradient = {gradient}")
         between = [_tampering(rng, tensors) for _ in range(rng.choice((0, 0, 1, 1, 2)))]

@@ -108,6 +108,9 @@ class HamiltonianNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        # Found before `__getattr__` of modules, which takes a microsecond; another field that is
+        # assigned takes its place.
+        self.__dict__["field"] = field
         if not isinstance(self.scheme, Scheme):
             raise HdnnError(
                 f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"

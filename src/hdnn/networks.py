@@ -108,6 +108,9 @@ class HamiltonianNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        # Found before `__getattr__` of modules, which takes a microsecond; another field that is
+        # assigned takes its place.
+        self.__dict__["field"] = field
         if not isinstance(self.scheme, Scheme):
             raise HdnnError(
                 f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"
@@ -375,11 +378,8 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: as `forward`.
         """
-        values = self.values()
-        self.field.layout.check(y)
-        if values.theta is None or y.dtype is not values.theta.dtype:  # as in `forward`
-            self.check_state(y)
-        return backends.choose(self.program, values, y, self.backend)
+        self.check_state(y)
+        return backends.choose(self.program, self.values(), y, self.backend)
 
     @without_autocast
     def trajectory(self, y: Tensor) -> Tensor:

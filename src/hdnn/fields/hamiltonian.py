@@ -61,6 +61,7 @@ class WeightedField(Field):
 
     def _set_weights(self, weights: Weights, sigma: str | Activation) -> None:
         self.weights = weights
+        self.__dict__["weights"] = weights  # see HamiltonianNetwork.field
         self.activation = activation(sigma)
         self.layout, self.layers = weights.layout, weights.layers
         self.couples_pixels = self.layout.channels and not isinstance(weights.map, Matrix)

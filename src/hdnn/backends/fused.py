@@ -59,7 +59,8 @@ def backward(
         weights: False saves the work for the gradients of theta and beta, which are then 0.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, (theta, beta, _, _) = locate(program, values, x)
+    plan, addresses, keep = locate(program, values, x)
+    theta, beta = keep[:2]
     gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
     where = (address(x), address(gout), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
     if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):

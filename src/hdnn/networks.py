@@ -378,8 +378,11 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: as `forward`.
         """
-        self.check_state(y)
-        return backends.choose(self.program, self.values(), y, self.backend)
+        values = self.values()
+        self.field.layout.check(y)
+        if values.theta is None or y.dtype is not values.theta.dtype:  # as in `forward`
+            self.check_state(y)
+        return backends.choose(self.program, values, y, self.backend)
 
     @without_autocast
     def trajectory(self, y: Tensor) -> Tensor:

@@ -55,6 +55,8 @@ def jacobians_at(
         y: states; every pixel counts as a sample.
         depths: l, increasing.
     """
+    if depths[-1] > net.program.layers:
+        raise HdnnError(f"the program has {net.program.layers} layers; call net.lower()")
     values = net.values()
     compiled = choose(net.program, values, y, net.backend).backend == "fused"
     return (fused if compiled else reference).jacobians(net.program, values, y, depths)

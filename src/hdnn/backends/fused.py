@@ -11,7 +11,6 @@ passed in the same call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
+from hdnn.backends.selection import obstacle_of_numbers
 from hdnn.errors import HdnnError
 from hdnn.kernels import native
 from hdnn.program import Program, Step, Values
@@ -35,7 +34,11 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     h, theta, beta, S, _ = values
     if not torch.is_grad_enabled():
         return restore(forward(program, values, x))
-    return restore(_Fused.apply(x, theta, beta, S, h, program))
+    assert theta is not None
+    assert beta is not None
+    # Views: `.data =` gives a tensor other memory, and gradients are those of what was computed.
+    inputs = (t.view_as(t) for t in (x, theta, beta))
+    return restore(_Fused.apply(*inputs, S, h, program))
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -164,14 +167,13 @@ class _Fused(torch.autograd.Function):
         h: Step,
         program: Program,
     ) -> Tensor:
-        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
-        # computed. They share the counter of changes in place with their tensors.
-        steps = h.detach() if isinstance(h, Tensor) else None
+        # Aliases, which share the counter of changes in place with their tensors.
         S_alias = None if S is None else S.detach()
-        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
-        ctx.save_for_backward(*aliases)
+        ctx.program, ctx.h, steps = program, h, None
+        if isinstance(h, Tensor):
+            ctx.h, steps = None, h.detach()
+        ctx.save_for_backward(x, theta, beta, S_alias, steps)
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
@@ -179,27 +181,18 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs, aliases = ctx.program, ctx.needs_input_grad, ctx.aliases
+        program, needs = ctx.program, ctx.needs_input_grad[:3]
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
-        if torch.is_grad_enabled():  # the gradients themselves will be differentiated
-            # Views: theta may depend on x, and that way is not ours.
-            inputs = [t.view_as(t) for t in ctx.inputs]
-            wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
-            out = _plain(program, values, *inputs)
-            found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
-            return tuple(next(found) if need else None for need in needs)
-        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
-        # tensors than the aliases, which were judged going forward.
-        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
-            reason = interception() or gout.dtype is not x.dtype or obstacle_of_memory(gout)
-        else:
-            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
-        if reason:
-            plain = partial(_plain, program, values)
-            return (*torch.func.vjp(plain, x, theta, beta)[1](gout), None, None, None)
+        again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
+        # A gradient may have no memory (zeros, or many at once by vmap), what was saved may have
+        # been freed since, and hooks may give back other tensors.
+        if again or x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout):
+            with torch.inference_mode(False), torch.enable_grad():
+                # Views: theta may depend on x, and that way is not ours.
+                inputs = [t.view_as(t) for t in (x, theta, beta)]
+                wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
+                values = values._replace(theta=inputs[1], beta=inputs[2])
+                out = reference.run(program, values, inputs[0])
+                found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
+            return (*(next(found) if need else None for need in needs), None, None, None)
         return (*backward(program, values, x, gout, needs[1] or needs[2]), None, None, None)
-
-
-def _plain(program: Program, values: Values, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:
-    """The same in plain torch, which can be differentiated again."""
-    return reference.run(program, values._replace(theta=theta, beta=beta), x)

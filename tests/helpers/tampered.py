@@ -209,12 +209,14 @@ def play(text: str, backend: str) -> Outcome:
     return Outcome(error, line, tensors | {f"{name}.grad": p.grad for name, p in named})
 
 
-GONE = ("modified by an inplace operation", "out of bounds for storage", "not allocated")
+GONE = ("modified by an inplace operation", "out of bounds", "not allocated", "was freed")
 """Errors of a backward pass whose input was changed or freed: the kernels compute the forward pass
 again, from all of its inputs, and plain torch may not need that one."""
 BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')")
 """Hooks that do not give back what they were given, which torch's documentation rules out: the
 gradient of that is as good as an error, but no crash is."""
+LIMIT = "don't yet support saved tensor hooks"
+"""An error of torch's about the reference's way to Jacobians, not about what it was given."""
 COARSE = ("autocast", "halves")
 """Where the reference computes gradients from rounded numbers: 16 bits, by the user's wish."""
 USUAL = (HdnnError, RuntimeError, TypeError, ValueError, IndexError)
@@ -225,7 +227,7 @@ def compare(text: str, actual: Outcome, expected: Outcome) -> None:
     error, exact = actual.error, expected.error
     if exact is None and any(word in str(error) for word in GONE):
         return
-    if any(word in text for word in BROKEN):
+    if any(word in text for word in BROKEN) or (error is None and LIMIT in str(exact)):
         return
     if (error is None) != (exact is None) or actual.line != expected.line:
         raise DisagreementError(f"{_what(actual)}, where the reference {_what(expected)}")
@@ -296,7 +298,7 @@ def fits(net: Net) -> bool:
     if values.S is not None:
         shapes.append(values.S.shape in ((n, n), (L, n, n), (*lead, L, n, n), (*lead, 1, n, n)))
     if isinstance(values.h, Tensor):
-        shapes.append(values.h.shape == (*lead, L))
+        shapes.append(values.h.shape in ((L,), (*lead, L)))
     return all(shapes)
 
 

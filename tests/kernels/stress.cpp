@@ -46,6 +46,7 @@ class Network {
     hdnn_problem problem = {};
     problem.itemsize = sizeof(T), problem.networks = E, problem.layers = L, problem.width = n;
     problem.stages = split ? 2 : 1, problem.theta = half * half, problem.beta = n;
+    problem.period = L;
     problem.samples = B, problem.pixels = pixels, problem.stage = stages;
     plan = hdnn_plan_new(&problem);
     S.assign(n * n, 0);
@@ -90,8 +91,8 @@ class Network {
     t.batch = B, t.count = steps * B, t.shared_data = 1;
     t.alpha = 1e-3, t.output = {HDNN_NEWTON, 10, 1e-4, 1e-8};
     t.X = X.data(), t.target = target.data(), t.weight = weight.data();
-    t.steps = smooth.data(), t.repeats = repeats.data();
-    t.values = values.data(), t.first = first.data(), t.second = second.data();
+    t.smoothness = smooth.data(), t.repeats = repeats.data();
+    t.parameters = values.data(), t.first = first.data(), t.second = second.data();
     t.gradients = gradients.data(), t.V = V.data();
     const hdnn_values fixed = {nullptr, nullptr, S.data(), h};
     hdnn_train(plan, &t, &fixed, order.data(), 0, steps, rates.data(), taken.data(), losses.data(),

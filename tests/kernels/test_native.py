@@ -199,21 +199,21 @@ class Joint:
             "X": self.X.numpy(),
             "target": self.target.numpy(),
             "weight": self.weight.numpy(),
-            "steps": np.full((2, 4), self.net.h),
+            "smoothness": np.full((2, 4), self.net.h),
             "repeats": np.concatenate([weights.pattern.repeats, weights.bias_pattern.repeats]),
-            "values": values,
+            "parameters": values,
             **{name: np.zeros_like(values) for name in ("first", "second", "gradients")},
         }
         settings = {"loss": native.LOSSES.index("softmax"), "outputs": 3, "alpha": ALPHA}
         settings |= {"batch": BATCH, "count": SAMPLES, "clip": CLIP}
         settings["output"] = native.SolverOptions().with_penalty(ALPHA_C)
-        plan = native.Plan(self.net.program, 8, (2, BATCH, 4), False)
+        plan = native.Plan(self.net.program, 8, (2, BATCH, 4), 4)
         training = native.Training(plan, arrays, settings)
         self.updates, records, first = np.zeros(2, np.int64), [], 0
         for steps in calls:
             rates, addresses = np.full(steps, RATE), native.Addresses(h=self.net.h)
             turns = (self.order.numpy(), first, rates, self.updates)
-            records.append(training.steps(addresses, *turns, threads))
+            records.append(training.run(addresses, *turns, threads))
             first += steps
         return values, np.concatenate(records, 1)
 

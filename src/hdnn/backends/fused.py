@@ -123,13 +123,13 @@ def plan_of(program: Program, x: Tensor, theta: Tensor) -> native.Plan:
         x: a canonical state.
         theta: the parameters of K.
     """
-    plans, key = _plans.setdefault(program, {}), (x.shape, x.dtype)
+    plans, period = _plans.setdefault(program, {}), theta.shape[-2]
+    key = x.shape, x.dtype, period
     plan = plans.get(key)
     if plan is None:
         if len(plans) >= _SHAPES:
             plans.clear()
-        shared = theta.shape[-2] == 1 and program.layers > 1
-        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, shared)
+        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, period)
     return plan
 
 

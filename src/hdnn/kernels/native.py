@@ -29,7 +29,7 @@ ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the library that this module calls; see hdnn.h."""
 
 _NAMES = ("libhdnn.so", "libhdnn.dll")  # macOS says .so, too, of what is loaded at run time
@@ -50,7 +50,7 @@ class _Stage(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *_fields(c_int64, "itemsize activation networks layers width stages"),
-        *_fields(c_int64, "theta beta shared samples pixels"),
+        *_fields(c_int64, "theta beta period samples pixels"),
         ("stage", ctypes.POINTER(_Stage)),
     ]
 
@@ -75,7 +75,7 @@ class _Training(ctypes.Structure):
         *_fields(c_int64, "coordinate loss outputs inputs batch count shared_data decoupled"),
         *_fields(c_double, "alpha clip weight_decay"),
         ("output", Solver),
-        *_fields(c_void_p, "X target weight steps repeats values first second gradients V"),
+        *_fields(c_void_p, "X target weight smoothness repeats parameters first second gradients V"),
     ]
 
 
@@ -102,6 +102,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "hdnn_instruction_set": (c_char_p, []),
+    "hdnn_instruction_sets": (c_char_p, []),
     "hdnn_interface": (c_int64, []),
 }
 
@@ -159,10 +160,10 @@ class Plan:
         program: stages of patterned matrices.
         itemsize: 4 or 8, bytes of a number.
         shape: of a canonical state, ``([E,] B, n, *spatial)``.
-        shared: whether all layers share their parameters.
+        period: layer j has the parameters of layer j % period; as many as theta has layers.
     """
 
-    def __init__(self, program: Program, itemsize: int, shape: Sequence[int], shared: bool) -> None:
+    def __init__(self, program: Program, itemsize: int, shape: Sequence[int], period: int) -> None:
         layout, stages = program.layout, program.stages
         W, b = ([getattr(s, k).pattern for s in stages] for k in ("W", "b"))
         codes = [np.ascontiguousarray(p.code, dtype=np.int64) for p in (*W, *b)]
@@ -185,7 +186,7 @@ class Plan:
             len(stages),
             W[0].size,
             b[0].size,
-            shared,
+            period,
             shape[layout.axis - 1],
             pixels,
             rows,
@@ -262,8 +263,8 @@ class Training:
 
     Args:
         plan: of the program; its number of samples does not matter.
-        arrays: X, target, weight, steps, repeats, values, first, second, gradients and V, by name;
-            they are kept, and the last five are changed in place.
+        arrays: X, target, weight, smoothness, repeats, parameters, first, second, gradients and V,
+            by name; they are kept, and the last five are changed in place.
         settings: the other members of `hdnn_training`, by name.
     """
 
@@ -271,11 +272,11 @@ class Training:
         self.plan, self.arrays = plan, arrays
         for name, array in arrays.items():
             assert array.flags.c_contiguous, name
-        self.networks = len(arrays["values"])
+        self.networks = len(arrays["parameters"])
         where = {name: array.ctypes.data for name, array in arrays.items()}
         self._training = _Training(**settings, **where)
 
-    def steps(
+    def run(
         self,
         values: Addresses,
         order: Array,

@@ -84,15 +84,15 @@ inline void singular_values(double *A, i64 n, i64 count, double *largest, double
   }
 }
 
-// Of `count` matrices (count, n, n); `room` is for one group of them.
+// Of `count` matrices (count, n, n); `memory` is for one group of them.
 inline void singular_values_of(const double *matrices, i64 n, i64 count, double *largest,
-                               double *smallest, double *room) {
+                               double *smallest, double *memory) {
   for (i64 first = 0; first < count; first += SVD_TOGETHER) {
     const i64 together = count - first < SVD_TOGETHER ? count - first : SVD_TOGETHER;
     for (i64 p = 0; p < together; p++)
       for (i64 k = 0; k < n * n; k++)
-        room[k * SVD_TOGETHER + p] = matrices[(first + p) * n * n + k];
-    singular_values(room, n, together, largest + first, smallest + first);
+        memory[k * SVD_TOGETHER + p] = matrices[(first + p) * n * n + k];
+    singular_values(memory, n, together, largest + first, smallest + first);
   }
 }
 }  // namespace hdnn::HDNN_ISA

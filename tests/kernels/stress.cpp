@@ -66,6 +66,8 @@ class Network {
                   threads);
     Bits bits;
     bits.add(out), bits.add(gx), bits.add(gtheta), bits.add(gbeta);
+    hdnn_backward(plan, &values, x.data(), gout.data(), gx.data(), nullptr, nullptr, threads);
+    bits.add(gx);
     if (points == B) {
       const int64_t depths[] = {0, L / 2, L};
       std::vector<T> states(3 * x.size()), matrices(3 * n * x.size());
@@ -153,6 +155,10 @@ int failures() {
 }  // namespace
 
 int main() {
+  if (!hdnn_instruction_set()) {
+    printf("skipped: HDNN_ISA is none of %s\n", hdnn_instruction_sets());
+    return 0;
+  }
   const int wrong = failures<float>() + failures<double>();
   printf("%s: %s\n", hdnn_instruction_set(), wrong ? "other bits" : "the same bits everywhere");
   return wrong != 0;

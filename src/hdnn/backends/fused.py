@@ -59,14 +59,21 @@ def forward(numbers: Numbers, x: Tensor) -> Tensor:
     return out
 
 
-def backward(numbers: Numbers, x: Tensor, gout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta."""
-    x, gout, theta, beta = x.contiguous(), gout.contiguous(), numbers.theta, numbers.beta
-    gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
-    plan, where = plan_of(numbers.program, x, theta), (x.data_ptr(), gout.data_ptr())
-    grads = (gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr(), torch.get_num_threads())
-    native.check(native.library().hdnn_backward(plan.handle, numbers.addresses, *where, *grads))
-    return gx, gtheta, gbeta
+def backward(
+    numbers: Numbers, x: Tensor, gout: Tensor, wanted: Sequence[bool] = (True, True, True)
+) -> tuple[Any, ...]:
+    """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta.
+
+    Those that are not wanted are None, and without those of theta and beta it takes less time.
+    """
+    x, gout, owners = x.contiguous(), gout.contiguous(), (x, numbers.theta, numbers.beta)
+    needs = zip(owners, wanted, strict=True)
+    grads = [torch.empty_like(t) if need else None for t, need in needs]
+    plan, where = plan_of(numbers.program, x, numbers.theta), (x.data_ptr(), gout.data_ptr())
+    addresses = (None if grad is None else grad.data_ptr() for grad in grads)
+    call = (*where, *addresses, torch.get_num_threads())
+    native.check(native.library().hdnn_backward(plan.handle, numbers.addresses, *call))
+    return tuple(grads)
 
 
 def jacobians(
@@ -159,7 +166,7 @@ class _Fused(torch.autograd.Function):
             return (*(next(grads) if need else None for need in ctx.needs_input_grad[:3]), None)
         if not _has_memory(gout):  # many at once, by vmap
             return (*torch.func.vjp(partial(_plain, numbers), *inputs)[1](gout), None)
-        return (*backward(numbers, inputs[0], gout), None)
+        return (*backward(numbers, inputs[0], gout, ctx.needs_input_grad[:3]), None)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

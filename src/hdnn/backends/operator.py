@@ -88,7 +88,9 @@ def _backward(
     h: float,
     program: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return fused.backward(_numbers(theta, beta, S, steps, h, program), x, gout)
+    numbers = _numbers(theta, beta, S, steps, h, program)
+    gx, gtheta, gbeta = fused.backward(numbers, x, gout)
+    return gx, gtheta, gbeta
 
 
 @_forward.register_fake

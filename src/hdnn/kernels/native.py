@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hdnn.kernels
+from hdnn.errors import IncompatibleError
 from hdnn.program import Program
 
 Array = npt.NDArray[Any]
@@ -75,7 +76,9 @@ class _Training(ctypes.Structure):
         *_fields(c_int64, "coordinate loss outputs inputs batch count shared_data decoupled"),
         *_fields(c_double, "alpha clip weight_decay"),
         ("output", Solver),
-        *_fields(c_void_p, "X target weight smoothness repeats parameters first second gradients V"),
+        *_fields(
+            c_void_p, "X target weight smoothness repeats parameters first second gradients V"
+        ),
     ]
 
 
@@ -112,6 +115,8 @@ def obstacle() -> str | None:
     """Why there are no kernels, with the remedy, or None."""
     try:
         library()
+    except IncompatibleError as error:
+        return str(error)
     except (OSError, AttributeError) as error:  # the latter: a library of another version
         return (
             f"the compiled kernels are not there ({error}); install a C++ compiler (gcc or clang) "
@@ -122,7 +127,7 @@ def obstacle() -> str | None:
 
 @functools.cache
 def library() -> Any:
-    """The library; OSError where there is none."""
+    """The library; OSError where there is none, IncompatibleError by a wrong HDNN_ISA."""
     override = os.environ.get("HDNN_LIBRARY")  # another build, such as one with a sanitizer
     folders = [Path(folder) for folder in hdnn.kernels.__path__]
     paths = (
@@ -139,12 +144,23 @@ def library() -> Any:
         function.restype, function.argtypes = result, arguments
     if loaded.hdnn_interface() != INTERFACE:
         raise OSError(f"{path} was built from other sources")
+    if loaded.hdnn_instruction_set() is None:
+        known = loaded.hdnn_instruction_sets().decode().replace(" ", ", ")
+        raise IncompatibleError(
+            f"HDNN_ISA={os.environ['HDNN_ISA']!r} is not one of {known}, the instruction sets of "
+            "the kernels on this processor; correct or unset HDNN_ISA"
+        )
     return loaded
 
 
 def instruction_set() -> str:
-    """The variant of the kernels that this processor runs: "baseline", "avx2" or "avx512"."""
+    """The variant of the kernels that runs: "baseline", "avx2" or "avx512"."""
     return str(library().hdnn_instruction_set().decode())
+
+
+def instruction_sets() -> list[str]:
+    """The variants that this processor could run, best first."""
+    return str(library().hdnn_instruction_sets().decode()).split()
 
 
 def check(code: int) -> None:

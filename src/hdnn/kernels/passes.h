@@ -217,9 +217,9 @@ static void advance_segments(const Network<T> &net, const Workspace<T> &space, i
     copy<T>(space.x, space.saved + j * p.width * width, p.width * width);
   }
 }
-// space.g = gradient of y_0 from that of y_N; gradients of the weights are added to `rows`, if
-// GRADIENTS.
-template <class T, bool GRADIENTS>
+// space.g = gradient of y_0 from that of y_N; gradients of the weights are added to `rows`, unless
+// these are null.
+template <class T>
 static void backpropagate_segments(const Network<T> &net, const Workspace<T> &space, i64 width,
                                    T *rows) {
   const Program &p = *net.program;
@@ -227,8 +227,8 @@ static void backpropagate_segments(const Network<T> &net, const Workspace<T> &sp
     const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
     copy<T>(space.saved + j * p.width * width, space.x, p.width * width);
     advance<T, true>(net, first, last, space.x, space.activations, space.d, space.u, width);
-    backpropagate<T, GRADIENTS>(net, first, last, space.g, space.activations, space.d, space.u,
-                                width, rows);
+    const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
+    back(net, first, last, space.g, space.activations, space.d, space.u, width, rows);
   }
 }
 
@@ -298,32 +298,24 @@ static void add_gradients(const Call &c, const Chunk &at, const T *rows) {
   }
 }
 
-template <class T, bool GRADIENTS>
+template <class T>
 static void backward(void *call, i64 chunk, i64 worker) {
   const Call &c = *(const Call *)call;
   const Program &p = *c.program;
   const Chunk at = chunk_at(p, chunk);
   const Network<T> net = network_of<T>(c, at.network);
-  T *rows = (T *)c.partial + worker * p.period * p.row;
-  if (GRADIENTS) fill<T>(rows, p.period * p.row, T(0));
+  const bool gradients = c.gtheta || c.gbeta;
+  T *rows = gradients ? (T *)c.partial + worker * p.period * p.row : nullptr;
+  if (rows) fill<T>(rows, p.period * p.row, T(0));
   for (i64 index = at.first; index < at.last; index++) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
     read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
     advance_segments<T>(net, space, block.width);
-    backpropagate_segments<T, GRADIENTS>(net, space, block.width, rows);
+    backpropagate_segments<T>(net, space, block.width, rows);
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
-  if (GRADIENTS) add_gradients<T>(c, at, rows);
-}
-// Of the state, and of the weights where one of their gradients is wanted.
-template <class T>
-static void backward(void *call, i64 chunk, i64 worker) {
-  const Call &c = *(const Call *)call;
-  if (c.gtheta || c.gbeta)
-    backward<T, true>(call, chunk, worker);
-  else
-    backward<T, false>(call, chunk, worker);
+  if (rows) add_gradients<T>(c, at, rows);
 }
 }  // namespace hdnn::HDNN_ISA

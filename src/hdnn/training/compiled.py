@@ -1,7 +1,7 @@
 """Training in compiled kernels, without autograd: whole epochs in a few calls.
 
 Coordinate descent (of one network, or of an ensemble side by side) and joint descent (of one
-network on a table, with its input projection and its head) are one kernel, see kernels/training/train.h.
+network on a table, with its input projection and its head) are one kernel, see train.h.
 """
 
 from __future__ import annotations

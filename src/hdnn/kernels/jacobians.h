@@ -42,8 +42,7 @@ struct Sweep {
       const bool here = layer < last || last == p.layers;  // else the next segment begins here
       if (here && depth < c.count && c.depths[depth] == layer) write_states(depth);
       if (layer < last)
-        advance<T, true>(net, layer, layer + 1, space.x, activations_of(layer - first), space.d,
-                         space.u, at.width);
+        advance<T, true>(net, layer, layer + 1, space, activations_of(layer - first));
     }
   }
   T *activations_of(i64 layer) const {
@@ -55,7 +54,7 @@ struct Sweep {
     i64 depth = c.count - 1;
     fill<T>(M, n * size, T(0));
     for (i64 i = 0; i < n; i++) fill<T>(M + i * size + i * at.width, at.width, T(1));
-    advance_segments<T>(net, space, at.width);
+    advance_segments<T>(net, space);
     for (i64 j = p.segments - 1; j >= 0; j--) {
       const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
       copy<T>(space.saved + j * size, space.x, size);
@@ -63,9 +62,8 @@ struct Sweep {
       if (last == p.layers && depth >= 0 && c.depths[depth] == last) write_matrices(depth--);
       for (i64 layer = last - 1; layer >= first; layer--) {
         for (i64 i = 0; i < n; i++)
-          backpropagate<T, false>(net, layer, layer + 1, M + i * size,
-                                  activations_of(layer - first), space.d, space.u, at.width,
-                                  nullptr);
+          backpropagate<T, false>(net, layer, layer + 1, space, M + i * size,
+                                  activations_of(layer - first), nullptr);
         if (depth >= 0 && c.depths[depth] == layer) write_matrices(depth--);
       }
     }

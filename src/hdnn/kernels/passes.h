@@ -96,13 +96,26 @@ static void scatter_gradients(const Program &p, const T *row, T *gtheta, T *gbet
   }
 }
 
-// Layers first .. last - 1 on a block, in place. What a backward pass needs is kept at
-// `activations`, layer after layer, if KEEP; else it is memory for one stage. d and u are memory
-// for p.hidden and p.width rows.
+// Memory of a block, as the head of this file says: p.scratch numbers at `memory`.
+template <class T>
+struct Workspace {
+  i64 width;
+  T *x, *g, *d, *u, *saved, *activations, *extra;
+  Workspace(const Program &p, T *memory, i64 points) : width(points) {
+    x = memory, g = x + p.width * width, d = g + p.width * width, u = d + p.hidden * width;
+    saved = u + p.width * width, activations = saved + p.segments * p.width * width;
+    extra = activations + p.segment * p.activations * width;
+  }
+};
+
+// space.x through layers first .. last - 1. What a backward pass needs is kept at `activations`,
+// layer after layer, if KEEP; else it is memory for one stage.
 template <class T, bool KEEP>
-static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *activations, T *d, T *u,
-                    i64 width) {
+static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<T> &space,
+                    T *activations) {
   const Program &p = *net.program;
+  const i64 width = space.width;
+  T *const x = space.x;
   for (i64 layer = first; layer < last; layer++)
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
@@ -112,31 +125,32 @@ static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *activat
       else if (s.small == 4 && w.kind < GENERAL)
         small_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
       else
-        stage_forward<T, KEEP>(s, w, p.activation, x, activations, d, u, width);
+        stage_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, width);
       if (KEEP) activations += (s.reads + s.units) * width;
     }
 }
 
 // A covector g back through layers last - 1 .. first, in place, along what `advance` kept. If
-// GRADIENTS, those of the weights are added to `rows` (period, row). d and u are memory for
-// p.hidden and p.width rows.
+// GRADIENTS, those of the weights are added to `rows` (period, row).
 template <class T, bool GRADIENTS>
-static void backpropagate(const Network<T> &net, i64 first, i64 last, T *g, const T *activations,
-                          T *d, T *u, i64 width, T *rows) {
+static void backpropagate(const Network<T> &net, i64 first, i64 last, const Workspace<T> &space,
+                          T *g, const T *activations, T *rows) {
   const Program &p = *net.program;
+  const i64 width = space.width;
   activations += (last - first) * p.activations * width;
   for (i64 layer = last - 1; layer >= first; layer--)
     for (i64 k = p.stages - 1; k >= 0; k--) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      T *row = rows + layer % p.period * p.row;
+      T *row = GRADIENTS ? rows + layer % p.period * p.row : nullptr;
       activations -= (s.reads + s.units) * width;
       if (s.small == 2 && w.kind < GENERAL)
         small_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else if (s.small == 4 && w.kind < GENERAL)
         small_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else
-        stage_backward<T, GRADIENTS>(s, w, p.activation, activations, g, d, u, width, row);
+        stage_backward<T, GRADIENTS>(s, w, p.activation, activations, g, space.d, space.u, width,
+                                     row);
     }
 }
 
@@ -195,40 +209,28 @@ static void write_block(const Program &p, const T *x, const Block &block, T *sta
   });
 }
 
-// Memory of a block, as the head of this file says: p.scratch numbers at `memory`.
-template <class T>
-struct Workspace {
-  T *x, *g, *d, *u, *saved, *activations, *extra;
-  Workspace(const Program &p, T *memory, i64 width) {
-    x = memory, g = x + p.width * width, d = g + p.width * width, u = d + p.hidden * width;
-    saved = u + p.width * width, activations = saved + p.segments * p.width * width;
-    extra = activations + p.segment * p.activations * width;
-  }
-};
-
 // x = the state at the begin of the last segment; those at the begin of every segment are saved.
 template <class T>
-static void advance_segments(const Network<T> &net, const Workspace<T> &space, i64 width) {
+static void advance_segments(const Network<T> &net, const Workspace<T> &space) {
   const Program &p = *net.program;
+  const i64 size = p.width * space.width;
   for (i64 j = 0; j < p.segments; j++) {
-    if (j)
-      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, space.x, space.activations,
-                        space.d, space.u, width);
-    copy<T>(space.x, space.saved + j * p.width * width, p.width * width);
+    if (j) advance<T, false>(net, (j - 1) * p.segment, j * p.segment, space, space.activations);
+    copy<T>(space.x, space.saved + j * size, size);
   }
 }
 // space.g = gradient of y_0 from that of y_N; gradients of the weights are added to `rows`, unless
 // these are null.
 template <class T>
-static void backpropagate_segments(const Network<T> &net, const Workspace<T> &space, i64 width,
-                                   T *rows) {
+static void backpropagate_segments(const Network<T> &net, const Workspace<T> &space, T *rows) {
   const Program &p = *net.program;
+  const i64 size = p.width * space.width;
   for (i64 j = p.segments - 1; j >= 0; j--) {
     const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
-    copy<T>(space.saved + j * p.width * width, space.x, p.width * width);
-    advance<T, true>(net, first, last, space.x, space.activations, space.d, space.u, width);
+    copy<T>(space.saved + j * size, space.x, size);
+    advance<T, true>(net, first, last, space, space.activations);
     const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
-    back(net, first, last, space.g, space.activations, space.d, space.u, width, rows);
+    back(net, first, last, space, space.g, space.activations, rows);
   }
 }
 
@@ -275,7 +277,7 @@ static void forward(void *call, i64 chunk, i64 worker) {
     const Block block = block_at(p, index, p.points);
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
-    advance<T, false>(net, 0, p.layers, space.x, space.activations, space.d, space.u, block.width);
+    advance<T, false>(net, 0, p.layers, space, space.activations);
     write_block<T>(p, space.x, block, (T *)c.out + at.states);
   }
 }
@@ -312,8 +314,8 @@ static void backward(void *call, i64 chunk, i64 worker) {
     const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
     read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
     read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
-    advance_segments<T>(net, space, block.width);
-    backpropagate_segments<T>(net, space, block.width, rows);
+    advance_segments<T>(net, space);
+    backpropagate_segments<T>(net, space, rows);
     if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
   if (rows) add_gradients<T>(c, at, rows);

@@ -210,7 +210,7 @@ struct Descent {
     if (t.inputs)
       product<T, BIAS>({parameters + at.P, t.inputs, 1}, p.width, t.inputs, s.extra,
                        {s.x, parameters + at.nu}, width);
-    advance<T, true>(net, 0, p.layers, s.x, s.activations, s.d, s.u, width);
+    advance<T, true>(net, 0, p.layers, s, s.activations);
     convert<T, double>(s.x, width, space.Z + task.block.first, batch.width, p.width, width);
   }
   void backward(const Task &task) {
@@ -218,7 +218,7 @@ struct Descent {
     const i64 width = task.block.width;
     if (!c.keep) forward(task);
     convert<double, T>(space.covector + task.block.first, batch.width, s.g, width, p.width, width);
-    backpropagate<T, true>(net, 0, p.layers, s.g, s.activations, s.d, s.u, width, task.rows);
+    backpropagate<T, true>(net, 0, p.layers, s, s.g, s.activations, task.rows);
     if (!t.inputs) return;
     const Pair<T> pair = {s.g, s.extra};
     gram<T>(&pair, 1, p.width, t.inputs, width, task.projection);

@@ -164,6 +164,15 @@ def test_tiny_singular_values_have_small_relative_errors(
     assert smallest[0] == pytest.approx(D.min(), rel=1e-13, abs=0)
 
 
+@pytest.mark.parametrize("t", [1e-20, 1e-160, 1e-250])
+def test_rows_and_columns_of_any_size_are_made_orthogonal(t: float) -> None:
+    """The larger value is 2^(1/2), as t^2 is nothing beside it, and their product is |det| = t."""
+    rows = np.array([[1.0, 1.0], [t, 2 * t]])
+    largest, smallest = native.singular_values(np.stack([rows, rows[::-1], rows.T, 1e-50 * rows]))
+    np.testing.assert_allclose(largest, np.sqrt(2) * np.array([1, 1, 1, 1e-50]), rtol=1e-15)
+    np.testing.assert_allclose(smallest, t / np.sqrt(2) * np.array([1, 1, 1, 1e-50]), rtol=1e-15)
+
+
 def test_singular_values_of_singular_matrices() -> None:
     """Rows of zeros, equal rows, and numbers near the ends of the range."""
     zeros, equal = np.diag([0.0, 0.0, 1e-300, 2.0]), np.ones((4, 4))

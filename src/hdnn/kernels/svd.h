@@ -1,18 +1,19 @@
 // Largest and smallest singular values of many small matrices at once: one-sided Jacobi.
 //
 // Rows of a matrix are rotated against each other until they are orthogonal; their lengths are then
-// the singular values, the small ones with small *relative* errors where rows differ in length (or
-// columns: then the matrix is transposed first). A row is stored with a length near 1, and beside
-// it the factor to its own, so that no square under- or overflows. Up to SVD_TOGETHER matrices
-// stand side by side, double (n, n, SVD_TOGETHER), so that a rotation is a loop over matrices in
-// machine vectors: for n = 4 a tenth of the time of LAPACK, matrix by matrix. A matrix that is not
-// finite has NaN for both values.
+// the singular values, the small ones with small *relative* errors. A row is stored with a length
+// near 1, and beside it the factor to its own, so that no square under- or overflows. Up to
+// SVD_TOGETHER matrices stand side by side, double (n, n, SVD_TOGETHER), so that a rotation is a
+// loop over matrices in machine vectors: for n = 4 a tenth of the time of LAPACK, matrix by matrix.
+// A matrix that is not finite has NaN for both values.
 #pragma once
 #include "simd.h"
 
 namespace hdnn::HDNN_ISA {
 
-constexpr int SVD_SWEEPS = 40;           // convergence is quadratic: 5 or so serve n = 4
+// Convergence is quadratic, and 5 sweeps or so serve n = 4. Where columns differ by many powers of
+// ten, each sweep clears another 16 digits from the rows that are almost parallel at first.
+constexpr int SVD_SWEEPS = 100;
 constexpr double SVD_TOLERANCE = 1e-24;  // squared cosine of orthogonal rows; values err by as much
 
 // Rotate rows a and b of the first `count` matrices, given their factors; false where all were
@@ -67,28 +68,6 @@ inline void largest_size(const double *x, i64 n, i64 step, i64 count, double *la
     }
 }
 
-// Transpose the matrices whose columns are more unlike in size than their rows.
-inline void orient(double *A, i64 n, i64 count) {
-  const i64 row = n * SVD_TOGETHER;
-  double size[SVD_TOGETHER], rows[SVD_TOGETHER], columns[SVD_TOGETHER];  // the least of all
-  for (i64 p = 0; p < count; p++) rows[p] = columns[p] = __builtin_inf();
-  for (i64 i = 0; i < n; i++) {
-    largest_size(A + i * row, n, SVD_TOGETHER, count, size);
-    for (i64 p = 0; p < count; p++) rows[p] = size[p] < rows[p] ? size[p] : rows[p];
-    largest_size(A + i * SVD_TOGETHER, n, row, count, size);
-    for (i64 p = 0; p < count; p++) columns[p] = size[p] < columns[p] ? size[p] : columns[p];
-  }
-  for (i64 i = 0; i < n; i++)
-    for (i64 k = 0; k < i; k++) {
-      double *a = A + i * row + k * SVD_TOGETHER, *b = A + k * row + i * SVD_TOGETHER;
-      for (i64 p = 0; p < count; p++) {
-        const double x = a[p], y = b[p];
-        a[p] = columns[p] < rows[p] ? y : x;
-        b[p] = columns[p] < rows[p] ? x : y;
-      }
-    }
-}
-
 // Divide rows by powers of 2, which changes no digit, so that their largest entries are 1 to 2; the
 // powers are multiplied into `factors` (n, SVD_TOGETHER).
 inline void normalize_rows(double *A, i64 n, i64 count, double *factors) {
@@ -113,7 +92,6 @@ inline void normalize_rows(double *A, i64 n, i64 count, double *factors) {
 inline void singular_values(double *A, double *factors, i64 n, i64 count, double *largest,
                             double *smallest) {
   const i64 row = n * SVD_TOGETHER;
-  orient(A, n, count);
   for (i64 k = 0; k < row; k++) factors[k] = 1;
   bool moved = true;
   for (int sweep = 0; moved && sweep < SVD_SWEEPS; sweep++) {

@@ -50,21 +50,29 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
 
 
 def backward(
-    program: Program, values: Values, x: Tensor, gout: Tensor, weights: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
+    program: Program,
+    values: Values,
+    x: Tensor,
+    gout: Tensor,
+    wanted: Sequence[bool] = (True, True, True),
+) -> tuple[Any, ...]:
     """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta.
 
     Args:
         program, values, x, gout: numbers that `obstacle_of_numbers` passes.
-        weights: False saves the work for the gradients of theta and beta, which are then 0.
+        wanted: which of the three; without those of theta and beta it takes less time.
+
+    Returns:
+        Three gradients; None is one that is not wanted.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, (theta, beta, _, _) = locate(program, values, x)
-    gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
-    where = (address(x), address(gout), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
+    plan, addresses, kept = locate(program, values, x)
+    owners = zip((x, *kept[:2]), wanted, strict=True)
+    grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
+    where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
     if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
-    return gx, gtheta, gbeta
+    return tuple(grads)
 
 
 def jacobians(
@@ -104,13 +112,13 @@ def locate(
     plans = _plans.get(program)
     if plans is None:
         plans = _plans[program] = {}
-    key = x.shape, x.dtype, theta.shape[-2]
+    period = theta.shape[-2]
+    key = x.shape, x.dtype, period
     plan = plans.get(key)
     if plan is None:
         if len(plans) >= _SHAPES:
             plans.clear()
-        shared = theta.shape[-2] == 1 and program.layers > 1
-        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, shared)
+        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, period)
     theta, beta = theta.contiguous(), beta.contiguous()
     steps, S = None, None if S is None else S.contiguous()
     if isinstance(h, Tensor):  # those of all networks and layers
@@ -196,7 +204,7 @@ class _Fused(torch.autograd.Function):
         if reason:
             plain = partial(_plain, program, values)
             return (*torch.func.vjp(plain, x, theta, beta)[1](gout), None, None, None)
-        return (*backward(program, values, x, gout, needs[1] or needs[2]), None, None, None)
+        return (*backward(program, values, x, gout, needs[:3]), None, None, None)
 
 
 def _plain(program: Program, values: Values, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:

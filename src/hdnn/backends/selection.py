@@ -140,8 +140,6 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     dtype = states[0].dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return f"it has kernels for float32 and float64, and the state is {dtype}"
-    if steps is not None and not steps.is_floating_point():
-        return f"it needs real steps, and these are {steps.dtype}"
     traced = torch.compiler.is_compiling()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
@@ -150,7 +148,7 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
         if reason is not None:
             return reason
     for tensor in (*states, theta, beta, S, steps):
-        if tensor is not None and tensor.dtype is not dtype and tensor is not steps:
+        if tensor is not None and tensor.dtype is not dtype:
             return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
     if traced:  # a compiler shows no memory, and passes plain tensors later
         return None if theta.is_cpu else "it runs on the CPU"

@@ -107,5 +107,5 @@ def test_a_torn_last_line_is_skipped_and_a_bad_other_raises(tmp_path: Path) -> N
         path.write_text(f'{{"a": 1}}\n{line}\n{{"a": 2}}\n')
         with pytest.raises(FileFormatError, match=r"line 2 of .*lines"):
             read_json_lines(path, dict)
-    with pytest.raises(FileFormatError, match="directory"):
+    with pytest.raises(FileFormatError, match="not a regular file"):
         read_json_lines(tmp_path, dict)

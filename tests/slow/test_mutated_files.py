@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 import hdnn
 from commands import done
@@ -149,6 +152,20 @@ def test_models(name: str, tmp_path: Path) -> None:
         hdnn.load(path)
 
     read_all(name, 200, path.read_bytes(), mutate_tensors, read, bounded=True)
+
+
+def test_models_take_memory_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """The worst case: few numbers in few bytes, of which hdnn makes a table of all entries of K."""
+    path, code = tmp_path / "wide", "import sys, hdnn; from processes import memory_growth as g; "
+    net = hdnn.network("MS1", features=1000, layers=1, T=1.0, dtype=torch.float16)
+    hdnn.save(hdnn.network("MS1", features=4, layers=1, T=1.0), tmp_path / "small")
+    hdnn.save(net, path)
+    code += "small, wide = sys.argv[1:]; hdnn.load(small); print(g(lambda: hdnn.load(wide)))"
+    # In a process of its own: here, memory that was freed would be used again.
+    call = [sys.executable, "-c", code, str(tmp_path / "small"), str(path)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
+    growth = int(subprocess.run(call, env=env, capture_output=True, check=True).stdout)
+    assert 10 * path.stat().st_size < growth < 200 * path.stat().st_size + ROOM
 
 
 def test_configs(tmp_path: Path) -> None:

@@ -352,6 +352,17 @@ def test_parts_and_tensors_are_counted_as_often_as_they_are_named(tmp_path: Path
         hdnn.load(tmp_path / "lie")
 
 
+def test_a_matrix_that_is_made_by_its_name_is_counted(tmp_path: Path) -> None:
+    hdnn.save(hamiltonian("J1", [[1, 0, 1, 0]]), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    field = about["thing"]["arguments"]["field"]["arguments"]
+    width = field["weights"]["arguments"]["features"] = 10_000
+    field["J"], tensors["arguments.0"] = "J1", torch.ones(1, width, dtype=torch.int64)
+    save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+
+
 def test_missing_memory_is_no_damage_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,11 +273,9 @@ def _weights(weights: fields.Weights) -> Arguments:
     custom: Any = weights.map
     if isinstance(custom, fields.Matrix | fields.Convolution):
         custom = custom.pattern
-    plain = weights.bias_pattern.first == 0
     return {
         "structure": structure if structure in STRUCTURES else custom,
         "channels" if layout.channels else "features": layout.width,
-        "bias": None if plain else weights.bias_pattern,
         "ensemble": layout.ensemble,
         "scale": 0.0,  # K and b are in the state
         **_attributes("kernel layers time_invariant dtype")(weights),
@@ -308,9 +306,9 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     HamiltonianNetwork: _network,
     schemes.DirectMap: _attributes(""),
     schemes.Splitting: _attributes("coefficients first name"),
-    fields.ActivationField: _attributes("weights activation"),
+    fields.ActivationField: _attributes("weights activation turn"),
     fields.HamiltonianField: lambda field: {
-        "J": field.interconnection,
+        "J": field.interconnection or field.J_function,
         "weights": field.weights,
         "activation": field.activation,
         "dissipation": field.R,
@@ -318,7 +316,6 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     fields.Weights: _weights,
     fields.Fixed: _attributes("J name"),
     fields.Learned: _learned,
-    fields.InverseTranspose: _attributes(""),
     fields.Pattern: lambda pattern: {"code": torch.from_numpy(pattern.code)},
     fields.Matrix: _attributes("pattern"),
     fields.Convolution: _attributes("pattern"),
@@ -361,11 +358,18 @@ def _weights_numbers(a: Arguments) -> int:
     if isinstance(structure, str):
         return sets * _product(width, width, a["kernel"], a["kernel"]) // 4
     units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
-    return sets * (structure.size + (a["bias"].size if a["bias"] else units))
+    return sets * (structure.size + units)
+
+
+def _field_numbers(a: Arguments) -> int:
+    """A J that is made by its name; `save` writes a tensor, which is counted as one."""
+    width = a["weights"].layout.width
+    return _product(width, width) if isinstance(a["J"], str) else 0
 
 
 _NUMBERS: dict[str, Callable[[Arguments], int]] = {
     "HamiltonianNetwork": _network_numbers,
+    "HamiltonianField": _field_numbers,
     "Weights": _weights_numbers,
     "Learned": lambda a: _product(a["width"], a["width"], a["layers"], a["ensemble"]) // 4,
     "Model": lambda a: _product(a["outputs"], a["network"].features),

@@ -352,6 +352,17 @@ def test_parts_and_tensors_are_counted_as_often_as_they_are_named(tmp_path: Path
         hdnn.load(tmp_path / "lie")
 
 
+def test_numbers_of_one_byte_count_half(tmp_path: Path) -> None:
+    hdnn.save(build("H1", features=400, layers=1), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    save_file(tensors, tmp_path / "same", metadata={"hdnn": json.dumps(about)})
+    hdnn.load(tmp_path / "same")
+    small = {name: tensor.to(torch.int8) for name, tensor in tensors.items()}
+    save_file(small, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+
+
 def test_a_matrix_that_is_made_by_its_name_is_counted(tmp_path: Path) -> None:
     hdnn.save(hamiltonian("J1", [[1, 0, 1, 0]]), tmp_path / "thing")
     about, tensors = parts(tmp_path / "thing")

@@ -180,7 +180,8 @@ class _Builder:
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors, self.classes = tensors, _known_classes()
-        self.room = FREE + sum(tensor.numel() for tensor in tensors.values())
+        # In bytes, too: a number that `save` writes has at least two of them.
+        self.room = FREE + sum(min(t.numel(), t.nbytes // 2) for t in tensors.values())
 
     def build(self, description: Any) -> Any:
         """Build an object from its description, parts first."""

@@ -9,7 +9,7 @@ import typer
 
 from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
 from hdnn.cli.runs import encoder_of, open_run
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def certify(
         records = [certificate.to_dict() for certificate in certificates]
         emit(records[0] if len(records) == 1 else {"blocks": records})
     else:
-        for line in "\n".join(map(str, certificates)).splitlines():
+        for line in printable("\n".join(map(str, certificates))).splitlines():
             console.print(Text(line, style=_COLORS.get(line[:8].strip(), "")), soft_wrap=True)
     if not all(certificate.ok for certificate in certificates):
         raise typer.Exit(FAILED)

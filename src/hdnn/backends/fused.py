@@ -190,7 +190,8 @@ class _Fused(torch.autograd.Function):
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         if torch.is_grad_enabled():  # the gradients themselves will be differentiated
             # Views: theta may depend on x, and that way is not ours.
-            inputs = [t.view_as(t) for t in ctx.inputs]
+            views = (t.view_as(t) for t in ctx.inputs)
+            inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in views]
             wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
             out = _plain(program, values, *inputs)
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean
 from hdnn.errors import HdnnError
+from hdnn.threads import one_thread
 
 MAX_NUMBERS = 2**25
 """Numbers that batched vector-Jacobian products may hold at once: 128 MB in float32."""
@@ -91,13 +92,16 @@ def watch(
             raise HdnnError(f"no watched layer ran: {', '.join(watched)[:200]}; name others")
         _check_samples(states, batch_axis)
         names, rows = list(states), list(states.values())
-        if rows[-1].shape[1] <= limit:
-            values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
-            return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
-        largest, of_mean = (
-            torch.stack([_power(h, rows[-1], shared, iterations, tolerance) for h in rows])
-            for shared in (False, True)
-        )
+        exact = rows[-1].shape[1] <= limit
+        directions = rows[-1].shape[1] if exact else 1
+        with one_thread(directions * max(state.numel() for state in rows)):
+            if exact:
+                values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
+                return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
+            largest, of_mean = (
+                torch.stack([power(h, rows[-1], shared, iterations, tolerance) for h in rows])
+                for shared in (False, True)
+            )
         unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
         return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
 
@@ -228,7 +232,7 @@ def _batched_vjp(states: list[Tensor], out: Tensor, directions: Tensor) -> Seque
         return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
-def _power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
+def power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
     u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm. M v is the derivative of

@@ -70,7 +70,7 @@ def jacobians_at(
     values, places = net.values(), list(depths)
     if net.field.couples_pixels:
         path = net.trajectory(y).flatten(net.field.layout.axis + 1)
-        return products(factors_of(net, y), path)[places], path[places]
+        return products(factors_of(net, y))[places], path[places]
     if choose(net.program, values, y, net.backend).backend == "fused":
         return fused.jacobians(net.program, values, y, depths)
     with unless_large(net, y):
@@ -82,15 +82,9 @@ def unless_large(net: HamiltonianNetwork, y: Tensor) -> AbstractContextManager[N
     return one_thread(y.numel() * net.field.layout.width)
 
 
-def products(factors: Tensor, like: Tensor) -> Tensor:
-    """d y_N / d y_l at every depth l, of the factors d y_{l+1} / d y_l.
-
-    Args:
-        factors: ``(layers, samples, n, n)``.
-        like: states ``(..., samples, n)``.
-    """
-    eye = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-    start = eye.expand(*like.shape[1:], like.shape[-1])
+def products(factors: Tensor) -> Tensor:
+    """d y_N / d y_l at every depth l, of the factors d y_{l+1} / d y_l."""
+    start = torch.eye(factors.shape[-1]).to(factors).expand(factors.shape[1:])
     return torch.stack([*accumulate(factors.flip(0), torch.matmul, initial=start)]).flip(0)
 
 
@@ -233,7 +227,11 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
     for layer in range(net.layers):
         x, factor = jacobian_at(partial(advance, layer), x, net.field)
         factors.append(factor)
-    return torch.stack(factors) if factors else x.new_empty(0)
+    if factors:
+        return torch.stack(factors)
+    n = sample_size(net, y)
+    samples = x.numel() // (n * (net.ensemble or 1))
+    return x.new_empty(0, *net.field.layout.lead, samples, n, n)
 
 
 def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
@@ -256,13 +254,15 @@ def check_network(net: HamiltonianNetwork, y: Tensor) -> None:
     net.check_state(y)
 
 
+def sample_size(net: HamiltonianNetwork, y: Tensor) -> int:
+    """n, the width; of images whose pixels are coupled all their numbers."""
+    layout = net.field.layout
+    return y.shape[layout.axis :].numel() if net.field.couples_pixels else layout.width
+
+
 def too_large(net: HamiltonianNetwork, y: Tensor) -> bool:
     """Whether Jacobians couple so many pixels that they are not written out."""
-    return net.field.couples_pixels and _image_size(net, y) > LARGEST
-
-
-def _image_size(net: HamiltonianNetwork, y: Tensor) -> int:
-    return y.shape[net.field.layout.axis :].numel()
+    return net.field.couples_pixels and sample_size(net, y) > LARGEST
 
 
 def check_matrices(net: HamiltonianNetwork, y: Tensor) -> None:
@@ -270,9 +270,8 @@ def check_matrices(net: HamiltonianNetwork, y: Tensor) -> None:
     check_network(net, y)
     if too_large(net, y):
         raise HdnnError(
-            f"d y_N / d y_l of a convolution couples all {_image_size(net, y)} numbers of an image; such "
-            f"Jacobians are written out up to {LARGEST}: use hdnn.analysis.profile, which "
-            "estimates their norms"
+            f"d y_N / d y_l of a convolution couples all {sample_size(net, y)} numbers of an "
+            f"image, and is written out up to {LARGEST}; hdnn.analysis.profile estimates its norms"
         )
 
 

@@ -200,7 +200,7 @@ class Joint:
             "target": self.target.numpy(),
             "weight": self.weight.numpy(),
             "steps": np.full((2, 4), self.net.h),
-            "repeats": np.concatenate([weights.pattern.repeats, weights.bias_pattern.repeats]),
+            "repeats": np.concatenate([weights.pattern.repeats, weights.bias.repeats]),
             "values": values,
             **{name: np.zeros_like(values) for name in ("first", "second", "gradients")},
         }

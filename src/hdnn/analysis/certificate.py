@@ -15,7 +15,7 @@ from hdnn.analysis.context import Context
 from hdnn.analysis.jacobians import unless_large
 from hdnn.analysis.watch import undisturbed
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.networks import HamiltonianNetwork, without_autocast
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -129,7 +129,9 @@ class ModelCertificate:
     >>> from torch import nn
     >>> _ = torch.manual_seed(0)
     >>> block = hdnn.network("H1", features=4, layers=6, T=0.5)
-    >>> certificate = certify(nn.Sequential(nn.Linear(2, 4), block, nn.Linear(4, 1)), torch.ones(5, 2))
+    >>> certificate = certify(
+    ...     nn.Sequential(nn.Linear(2, 4), block, nn.Linear(4, 1)), torch.ones(5, 2)
+    ... )
     >>> certificate.ok, certificate.others
     (True, ('0 (Linear)', '2 (Linear)'))
     >>> certificate["1"]["norm-at-least-one"].verdict
@@ -246,7 +248,7 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     return ModelCertificate(type(net).__name__, blocks, tuple(_other_parts(net)))
 
 
-@in_own_dtype
+@without_autocast
 def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
     context = Context(net, y)
     finite, *others = CHECKS
@@ -269,15 +271,15 @@ def block_inputs(model: nn.Module, x: Any) -> dict[str, tuple[HamiltonianNetwork
     }
     if not networks:
         raise HdnnError(
-            f"there is no Hamiltonian network with layers in this {type(model).__name__}; hdnn.analysis.watch "
-            "measures gradients of any model"
+            f"there is no Hamiltonian network with layers in this {type(model).__name__}; "
+            "hdnn.analysis.watch measures gradients of any model"
         )
     pairs: dict[str, tuple[HamiltonianNetwork, Tensor]] = {}
 
     def before(name: str) -> Callable[..., None]:
         def record(net: HamiltonianNetwork, inputs: Any, keywords: Any) -> None:
             times = sum(known.split(":")[0] == name for known in pairs)
-            (y,) = (*inputs, *keywords.values())
+            y: Tensor = (*inputs, *keywords.values())[0]
             pairs[f"{name}:{times + 1}" if times else name] = net, y.detach()
 
         return record

@@ -154,7 +154,7 @@ def check(
 
 
 def _no_units(context: Context) -> str:
-    return "a custom energy has no weights" if context.energy else BASELINE
+    return "a custom energy has no weights" if context.field.hamiltonian else BASELINE
 
 
 def worst_place(badness: Tensor) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def finite(context: Context) -> Measured:
 )
 def interconnection(context: Context) -> Measured:
     """||J + J'|| / ||J||; where J is the inverse of K', of K."""
-    if not context.energy:
+    if not context.field.hamiltonian:
         return not_applicable(BASELINE)
     if context.implied and context.large:
         return BY_STRUCTURE  # parameters fill the upper half of K, and the lower one with a minus
@@ -237,7 +237,7 @@ def dissipation(context: Context) -> Measured:
 )
 def energy(context: Context) -> Measured:
     """dH/dt = g' f with g = dH/dy and f = (J - R) g, relative to (||J|| + ||R||) |g|^2."""
-    if not context.energy:
+    if not context.field.hamiltonian:
         return not_applicable(BASELINE)
     g, f = context.gradients_and_velocities
     rate, R = (g * f).sum(-1), context.R
@@ -362,10 +362,9 @@ def diagonalizable(context: Context) -> Measured:
 )
 def smooth_weights(context: Context) -> Measured:
     """Relative change of K and b while the fastest mode turns by one radian."""
-    if context.units_fn is None:
+    if context.standard is None:
         return not_applicable(_no_units(context))
-    weights = context.field.weights
-    both = torch.cat([weights.K.flatten(1), weights.b.flatten(1)], 1)
+    both = torch.cat([context.net.K.flatten(1), context.net.b.flatten(1)], 1)
     change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
     if not bool(change.any()):
         return Measured(0.0, 1.0)
@@ -440,7 +439,7 @@ def _structure_in_directions(context: Context, where: str) -> Measured:
         vjp, jvp = linear_maps(out, x)
         vjp, jvp = (jvp, vjp) if context.implied else (vjp, jvp)
         u = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-        pulled, J = vjp(u), partial(context.multiply_J, span[0])
+        pulled, J = vjp(u), partial(context.interconnect, span[0])
         defect = (jvp(J(pulled)) - J(u)).norm(dim=1) * u.norm(dim=1)
         defects.append(defect / (pulled.norm(dim=1).square() * J(u).norm(dim=1)))
     allowed = 32 * context.n * (context.layers if where == "network" else 1) * EPS
@@ -539,12 +538,12 @@ def norm_at_least_one(context: Context) -> Measured:
 )
 def bounded_states(context: Context) -> Measured:
     """log cosh x >= |x| - log 2, so constant energy bounds the forward pass; as a ratio."""
-    if context.units_fn is None:
+    if context.standard is None:
         return not_applicable(_no_units(context))
-    sigma = context.field.activation
+    sigma = context.standard.activation
     if sigma.name != "tanh" or not context.net.time_invariant:
         return not_applicable("it needs time-invariant weights and tanh")
-    z = context.samples_of(torch.stack([context.units_fn(0, x) for x in context.path]))
+    z = context.units([0] * (context.layers + 1))
     H = sigma.energy(z).sum(-1)
     size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))
     drift = float(((H - H[0]) / (1 + H[0])).abs().max())

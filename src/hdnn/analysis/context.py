@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,8 +24,9 @@ from hdnn.analysis.jacobians import (
 from hdnn.analysis.norms import Norms, spectral_norm, unit_eigenvalues
 from hdnn.analysis.profile import profile
 from hdnn.analysis.watch import power
-from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
-from hdnn.fields.field import InterconnectedField, of_layer
+from hdnn.fields import ActivationField, canonical
+from hdnn.fields.field import of_layer
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.maps import matrix_product
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, times
@@ -55,7 +57,8 @@ class Context:
 
     Attributes:
         large: whether Jacobians are too large to be written out.
-        energy: whether the field has an energy H and a J; a baseline has not.
+        R: the dissipation, or None.
+        standard: the field, if H = 1' E(K y + b): not a baseline, not a custom energy.
         implied: whether J is the inverse of K' (MS1, MS2); state_dependent: whether it is J(y, t).
         stepped: whether the network discretizes an ODE.
         h: ``(layers,)``, the steps.
@@ -78,12 +81,12 @@ class Context:
         with torch.no_grad():
             self.own_states_finite = torch.isfinite(net.trajectory(y))
         self.y = y.to(torch.float64)
-        self.energy = isinstance(field, InterconnectedField)
-        self.implied, self.state_dependent = (
-            self.energy and isinstance(field.interconnection, kind)
-            for kind in (InverseTranspose, StateDependent)
-        )
-        self.stepped, self.R = net.scheme.uses_step, getattr(field, "R", None)
+        self.R, self.stepped = field.R, net.scheme.uses_step
+        known = field.hamiltonian and isinstance(field, WeightedField)
+        self.standard = cast(WeightedField, field) if known else None
+        self.implied = field.hamiltonian and isinstance(field, ActivationField)
+        matrix = self.implied or field.interconnection is not None
+        self.state_dependent = field.hamiltonian and not matrix
         self.h = torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
     # --- what the network promises ----------------------------------------------------------------
@@ -91,7 +94,7 @@ class Context:
     @property
     def obstacle(self) -> str:
         """Why df/dy is not the product of a skew J and a symmetric matrix; empty where it is."""
-        if not self.energy:
+        if not self.field.hamiltonian:
             return "a baseline has neither J nor an energy"
         if self.state_dependent:
             return "df/dy has a term with the derivative of J(y, t), too"
@@ -204,7 +207,10 @@ class Context:
         Where it is the inverse of K', K instead: M J M' = J says the same as M' K M = K.
         """
         if self.implied:
-            return self.K
+            if not self.field.couples_pixels:
+                return self.net.K
+            basis = torch.eye(self.n).to(self.y)
+            return torch.stack([self.interconnect(j, basis).mT for j in range(self.layers)])
         if not self.state_dependent:
             return self.field.J
         t, states = times(self.net.h, self.layers), self.path[:-1].movedim(2, -1).flatten(1, -2)
@@ -212,16 +218,23 @@ class Context:
 
     @property
     def J_size(self) -> Tensor:
-        """At least the norm of `J`, a number or ``(layers, 1)``."""
+        """The Frobenius norm of `J`, a number or ``(layers, 1)``; of a convolution, of its kernels.
+
+        It is at least the norm that bounds rounding.
+        """
         norms = (self.net.K.flatten(1) if self.implied else self.J.flatten(-2)).norm(dim=-1)
         return norms.reshape(self.layers, -1).amax(1, keepdim=True) if norms.ndim else norms
 
-    def multiply_J(self, layer: int, rows: Tensor) -> Tensor:
+    def interconnect(self, layer: int, rows: Tensor) -> Tensor:
         """J v (or K v) of a layer for rows v ``(B, n)`` of images."""
-        x, field = rows.unflatten(1, self.y.shape[1:]), self.field
-        if self.implied:
-            return field.weights.map.multiply(field.weights.assembled[layer], x).flatten(1)
-        return matrix_product(of_layer(self.J, layer, field.layout), x).flatten(1)
+        x = rows.unflatten(1, self.y.shape[1:])
+        if not isinstance(self.field, ActivationField):
+            return matrix_product(of_layer(self.J, layer, self.field.layout), x).flatten(1)
+        weights = self.field.weights
+        x = weights.map.multiply(weights.assembled[layer], x)
+        # The K of the general form is P K.
+        x = matrix_product(canonical(x.shape[1]).to(x), x) if self.field.turn else x
+        return x.flatten(1)
 
     def of_sample(self, J: Tensor) -> Tensor:
         """A matrix of channels ``(..., width, width)`` as it acts on a sample, ``(..., n, n)``."""
@@ -230,8 +243,9 @@ class Context:
 
     @cached_property
     def K(self) -> Tensor:
-        """``(layers, m, n)``."""
-        weights = self.field.weights
+        """``(layers, m, n)``, with H = 1' E(K y + b)."""
+        assert self.standard is not None
+        weights = self.standard.weights
         if not self.field.couples_pixels:
             return weights.K
         basis = torch.eye(self.n).to(self.y).unflatten(1, self.y.shape[1:])
@@ -240,21 +254,23 @@ class Context:
 
     # --- Lemma 3 ----------------------------------------------------------------------------------
 
-    @cached_property
-    def units_fn(self) -> Callable[[int, Tensor], Tensor] | None:
-        """K_j x + b_j of a layer; None where H is a custom energy, or the field a baseline."""
-        return self.field.units_fn() if isinstance(self.field, HamiltonianField) else None
+    def units(self, layers: Iterable[int]) -> Tensor:
+        """K_j y_l + b_j of given layers j at the states y_0, y_1, ..., ``(layers, samples, m)``."""
+        assert self.standard is not None
+        units = self.standard.units_fn()
+        z = [units(j, x) for j, x in zip(layers, self.path, strict=False)]
+        return self.samples_of(torch.stack(z))
 
     @cached_property
     def D(self) -> Tensor | None:
         """sigma'(K y_j + b) of every layer, ``(layers, samples, m)``; None without such units."""
-        if self.units_fn is None:
+        if self.standard is None:
             return None
-        z = torch.stack([self.units_fn(j, x) for j, x in enumerate(self.path[:-1])])
         # Plain autograd: torch.func.grad would import the compiler of torch, which takes seconds.
         with torch.enable_grad():
-            z = self.samples_of(z).detach().requires_grad_()
-            (derivative,) = torch.autograd.grad(self.field.activation.function(z).sum(), z)
+            z = self.units(range(self.layers)).detach().requires_grad_()
+            sigma = self.standard.activation.function
+            (derivative,) = torch.autograd.grad(sigma(z).sum(), z)
         return derivative
 
     @cached_property

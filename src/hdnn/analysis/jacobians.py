@@ -20,7 +20,7 @@ from torch import Tensor
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
 from hdnn.fields import Field
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.networks import HamiltonianNetwork, without_autocast
 from hdnn.program import Program, times
 from hdnn.threads import one_thread
 
@@ -30,7 +30,7 @@ LARGEST = 1024
 """Numbers of an image up to which a Jacobian that couples all its pixels is written out."""
 
 
-@in_own_dtype
+@without_autocast
 def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_N / d y_l for every layer l and every sample, in one backward sweep.
 
@@ -88,7 +88,7 @@ def products(factors: Tensor) -> Tensor:
     return torch.stack([*accumulate(factors.flip(0), torch.matmul, initial=start)]).flip(0)
 
 
-@in_own_dtype
+@without_autocast
 def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_{l+1} / d y_l of every layer: the factors of the product in equation (5).
 
@@ -112,7 +112,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     return _shaped(net, y, factors_of(net, y))
 
 
-@in_own_dtype
+@without_autocast
 @torch.no_grad()
 def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d f_j / d y at the state y_j of every layer: the Jacobians of the ODE y' = f_j(y).

@@ -306,7 +306,7 @@ def theory(material: Material) -> Section:
         plots.clean(axis)
         energy = drawn()
     certificate = certify(material.model, _certified(material.model, material.X))
-    items = []
+    items: list[dict[str, Any]] = []
     for name, block in certificate.blocks.items():
         applies = [check for check in block.checks if check.holds is not None]
         items.append(

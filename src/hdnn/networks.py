@@ -47,6 +47,8 @@ def without_autocast(function: FunctionT) -> FunctionT:
 
     @functools.wraps(function)
     def call(net: HamiltonianNetwork, y: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(y, Tensor):
+            raise HdnnError(f"a state is a tensor, got a {type(y).__name__}; use torch.as_tensor")
         # torch knows no autocast for the device meta, and raises.
         if y.is_meta or not torch.is_autocast_enabled(y.device.type):
             return function(net, y, *args, **kwargs)

@@ -1,7 +1,7 @@
 """How gradients behave: Jacobians and norms along depth, certificates, advice, any torch model."""
 
 from hdnn.analysis.advice import Advice, advise
-from hdnn.analysis.certificate import Certificate, certify
+from hdnn.analysis.certificate import Certificate, ModelCertificate, certify
 from hdnn.analysis.checks import Check
 from hdnn.analysis.jacobians import layer_factors, sensitivities, velocity_jacobians
 from hdnn.analysis.norms import Norms, norms
@@ -12,6 +12,7 @@ __all__ = [
     "Advice",
     "Certificate",
     "Check",
+    "ModelCertificate",
     "Norms",
     "advise",
     "certify",

@@ -27,8 +27,10 @@ from torch import Tensor
 
 from hdnn.analysis.jacobians import (
     batch_jacobian,
+    check_matrices,
     check_single_network,
     factors_of,
+    unless_large,
     velocity_jacobians_at,
 )
 from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
@@ -177,14 +179,16 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     After a training that has ended in NaN it tells which layer breaks first, and what to do.
 
     Args:
-        net: the network, with initial or trained weights; no ensemble, no convolution.
+        net: the network, with initial or trained weights; no ensemble, and no convolution of large
+            images.
         y: states that enter it, ``(..., n)`` or ``(B, n, *spatial)``.
 
     Returns:
         Limits of T and of the step, and where gradients break.
 
     Raises:
-        HdnnError: an ensemble, a convolution, or no layers or samples to examine.
+        HdnnError: an ensemble, a convolution of images with more than 1024 numbers, or no layers or
+            samples to examine.
 
     >>> import hdnn, torch
     >>> _ = torch.manual_seed(0)
@@ -203,16 +207,18 @@ def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
                         or smaller weights
     """
     check_single_network(net, y)
-    with torch.no_grad():
-        states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
-    factors = factors_of(net, y)
-    identity = torch.eye(net.field.layout.width).to(factors).expand_as(factors[0])
-    from_input = accumulate(factors, lambda M, factor: factor @ M, initial=identity)
-    layer_norms, forward_norms = (
-        spectral_norm(M).amax(1) for M in (factors, torch.stack([*from_input]))
-    )
-    breaks, reason = _diagnose(net, states, forward_norms)
-    limits = _limits(net, states)
+    check_matrices(net, y)
+    with unless_large(net, y):
+        with torch.no_grad():
+            states = torch.stack([net.field.layout.flatten(s)[0] for s in net.trajectory(y)])
+        factors = factors_of(net, y)
+        identity = torch.eye(factors.shape[-1]).to(factors).expand_as(factors[0])
+        from_input = accumulate(factors, lambda M, factor: factor @ M, initial=identity)
+        layer_norms, forward_norms = (
+            spectral_norm(M).amax(1) for M in (factors, torch.stack([*from_input]))
+        )
+        breaks, reason = _diagnose(net, states, forward_norms)
+        limits = _limits(net, states)
     return Advice(net.extra_repr(), layer_norms, forward_norms, breaks, reason, **limits)
 
 

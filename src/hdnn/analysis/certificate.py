@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Any, overload
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
-from hdnn.errors import unknown_name
+from hdnn.analysis.jacobians import unless_large
+from hdnn.analysis.watch import undisturbed
+from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork, without_autocast
 
 WIDTH = 80
@@ -56,10 +58,15 @@ class Certificate:
         return tuple(check for check in self.checks if check.holds is False)
 
     @property
+    def theorems(self) -> tuple[Check, ...]:
+        """The checks of what is proved for this network; the first, "finite", is no theorem."""
+        return tuple(c for c in self.checks[1:] if c.proved and c.holds is not None)
+
+    @property
     def summary(self) -> str:
         """The verdict in a line."""
         if not self.failed:
-            return "everything that applies holds"
+            return "everything that applies holds" if self.theorems else "no theorem applies here"
         if self.ok:
             return "everything that is proved holds; what is not met, and what it means:"
         return "what fails or is not met, and what it means:"
@@ -81,33 +88,123 @@ class Certificate:
     def __str__(self) -> str:
         count = f"{self.samples} sample{'s' if self.samples > 1 else ''}"
         how = self.dtype if self.dtype == "float64" else f"{self.dtype} examined in float64"
-        head = f"{self.network}; {count}, {how}"
-        rows = [f"{c.verdict:8}{c.name:19}{c.comparison:22}{c.statement}" for c in self.checks]
-        notes = [f"- {c.name} ({c.reference}): {c.consequence}" for c in self.failed]
-        wrap = partial(textwrap.wrap, width=WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-        lines = [*wrap(head), *(row.rstrip() for row in rows), self.summary]
-        return "\n".join([*lines, *chain.from_iterable(map(wrap, notes))])
+        finite, *others = self.checks
+        lines = [*_wrap(f"{self.network}; {count}, {how}"), _row(finite)]
+        shown = [check for check in others if check.comparison]
+        for title, proved in (("theorems:", True), ("not proved, but measured:", False)):
+            rows = [_row(check) for check in shown if (check in self.theorems) is proved]
+            lines += [title, *rows] if rows else []
+        lines.append(self.summary)
+        for check in self.failed:
+            lines += _wrap(f"- {check.name} ({check.reference}): {check.consequence}")
+        idle: dict[str, list[str]] = {}
+        for check in others:
+            if check.holds is None and check.consequence:
+                idle.setdefault(check.consequence, []).append(check.name)
+        for why, names in idle.items():
+            lines += _wrap(f"n/a     {', '.join(names)}: {why}")
+        return "\n".join(lines)
 
 
-@without_autocast
-def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
+def _row(check: Check) -> str:
+    row = f"{check.verdict:8}{check.name:19}{check.comparison:22}{check.statement}"
+    return row.rstrip()
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+@dataclass(frozen=True)
+class ModelCertificate:
+    """What holds for the Hamiltonian networks in a model, and what nothing is proved about.
+
+    Args:
+        model: the class of the model.
+        blocks: the certificates of its networks, by their names in ``named_modules``, in the order
+            in which they ran; of one that ran twice the second is "name:2".
+        others: the other parts of the model; M is never that of a whole model.
+
+    >>> import hdnn, torch
+    >>> from torch import nn
+    >>> _ = torch.manual_seed(0)
+    >>> block = hdnn.network("H1", features=4, layers=6, T=0.5)
+    >>> certificate = certify(
+    ...     nn.Sequential(nn.Linear(2, 4), block, nn.Linear(4, 1)), torch.ones(5, 2)
+    ... )
+    >>> certificate.ok, certificate.others
+    (True, ('0 (Linear)', '2 (Linear)'))
+    >>> certificate["1"]["norm-at-least-one"].verdict
+    'holds'
+    """
+
+    model: str
+    blocks: Mapping[str, Certificate]
+    others: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything holds that is proved about the networks."""
+        return all(certificate.ok for certificate in self.blocks.values())
+
+    @property
+    def scope(self) -> str:
+        """What nothing is proved about, in a sentence."""
+        if not self.others:
+            return "nothing is proved about what the model computes between its networks"
+        return f"nothing is proved about the rest of the model: {', '.join(self.others)}"
+
+    def __getitem__(self, name: str) -> Certificate:
+        if name not in self.blocks:
+            raise unknown_name("network", name, self.blocks)
+        return self.blocks[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON.
+
+        Returns:
+            Numbers, strings, lists and dictionaries only.
+        """
+        blocks = {name: block.to_dict() for name, block in self.blocks.items()}
+        return {"model": self.model, "ok": self.ok, "blocks": blocks, "others": [*self.others]}
+
+    def __str__(self) -> str:
+        parts = [f"{name}:\n{certificate}" for name, certificate in self.blocks.items()]
+        return "\n\n".join([*parts, "\n".join(_wrap(self.scope))])
+
+
+@overload
+def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate: ...
+
+
+@overload
+def certify(net: nn.Module, y: Any) -> ModelCertificate: ...
+
+
+def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     """What the theory says of a network, checked on states: each line with number and consequence.
 
     Everything is computed from the actual Jacobians of a copy in float64, so premises that the
     paper uses silently (K of full column rank, no saturated units) are checked, not assumed.
 
+    Where a convolution couples more than 1024 numbers of an image, Jacobians are too large: what
+    follows from the structure of the network is stated without them, norms are estimated from
+    below, and the rest does not apply. Of such images at most 4 are examined, of smaller ones 16.
+
     Args:
-        net: The network to examine, over features, or over channels without convolution; of an
-            ensemble, one network (``net.member(e)``).
-        y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; of a model,
-            ``model.preprocess(X)``. A theorem is checked on these, and holds for all others too;
-            premises and expectations may be met on these and not on others.
+        net: The network to examine; of an ensemble, one network (``net.member(e)``). Or a model of
+            any kind that contains such networks: each is examined on the states that enter it when
+            the model, in evaluation mode, is called with y.
+        y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; the input of a
+            model. A theorem is checked on these, and holds for all others too; premises and
+            expectations may be met on these and not on others.
 
     Returns:
-        One check for every statement; only the first, "finite", where states are not finite.
+        One check for every statement; only the first, "finite", where states are not finite. Of a
+        model, that of every network, and the parts about which nothing is proved.
 
     Raises:
-        HdnnError: an ensemble, a convolution, or no layers or samples to examine.
+        HdnnError: an ensemble, no layers or samples to examine, or no network in a model.
 
     A line has the verdict, the name of the check, the measured number and what it is compared with,
     and the statement, in which M is d y_N / d y_l. Rounding errors are shown as ``...`` here.
@@ -140,11 +237,74 @@ def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
     >>> certificate["norm-at-least-one"].consequence
     'gradients cannot vanish, whatever the weights and the step'
     """
+    if isinstance(net, HamiltonianNetwork):
+        return _certify(net, y)
+    if not isinstance(net, nn.Module):
+        raise HdnnError(
+            f"certify takes a network, or a model that contains one, got a {type(net).__name__}; "
+            "of an estimator, pass estimator.model_"
+        )
+    blocks = {name: _certify(*pair) for name, pair in block_inputs(net, y).items()}
+    return ModelCertificate(type(net).__name__, blocks, tuple(_other_parts(net)))
+
+
+@without_autocast
+def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
     context = Context(net, y)
     finite, *others = CHECKS
-    checks = [finite(context)]
-    if checks[0].holds:
-        checks += [check(context) for check in others]
+    with unless_large(net, context.y):
+        checks = [finite(context)]
+        if checks[0].holds:
+            checks += [check(context) for check in others]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
     return Certificate(title, context.states.shape[1], dtype, tuple(checks))
+
+
+@torch.no_grad()
+def block_inputs(model: nn.Module, x: Any) -> dict[str, tuple[HamiltonianNetwork, Tensor]]:
+    """Every Hamiltonian network that runs in a model, by name, with the state that enters it."""
+    networks = {
+        name: part
+        for name, part in model.named_modules()
+        if isinstance(part, HamiltonianNetwork) and part.layers
+    }
+    if not networks:
+        raise HdnnError(
+            f"there is no Hamiltonian network with layers in this {type(model).__name__}; "
+            "hdnn.analysis.watch measures gradients of any model"
+        )
+    pairs: dict[str, tuple[HamiltonianNetwork, Tensor]] = {}
+
+    def before(name: str) -> Callable[..., None]:
+        def record(net: HamiltonianNetwork, inputs: Any, keywords: Any) -> None:
+            times = sum(known.split(":")[0] == name for known in pairs)
+            y: Tensor = (*inputs, *keywords.values())[0]
+            pairs[f"{name}:{times + 1}" if times else name] = net, y.detach()
+
+        return record
+
+    handles = [
+        net.register_forward_pre_hook(before(name), with_kwargs=True)
+        for name, net in networks.items()
+    ]
+    try:
+        with undisturbed(model):
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not pairs:
+        raise HdnnError(f"no Hamiltonian network ran: {', '.join(networks)[:200]}")
+    return pairs
+
+
+def _other_parts(model: nn.Module, prefix: str = "") -> Iterator[str]:
+    """The largest parts of a model without a Hamiltonian network, but those that only reshape."""
+    for name, part in model.named_children():
+        if isinstance(part, HamiltonianNetwork | nn.Identity | nn.Flatten | nn.Unflatten):
+            continue
+        if any(isinstance(inner, HamiltonianNetwork) for inner in part.modules()):
+            yield from _other_parts(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name} ({type(part).__name__})"

@@ -2,23 +2,32 @@
 
 The paper writes Jacobians transposed (column convention). Here M_l = d y_N / d y_l is the usual
 Jacobian, M_l[i, k] = d y_N[i] / d y_l[k].
+
+Over channels every pixel is a sample with n numbers, but where K couples pixels (a convolution):
+there a sample is an image with N numbers, those of channel 0 first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
+from hdnn.fields import Field
 from hdnn.networks import HamiltonianNetwork, without_autocast
 from hdnn.program import Program, times
+from hdnn.threads import one_thread
 
 ENTRIES = 2_000_000
 """Entries of Jacobians that are computed at once: some tens of megabytes."""
+LARGEST = 1024
+"""Numbers of an image up to which a Jacobian that couples all its pixels is written out."""
 
 
 @without_autocast
@@ -30,21 +39,24 @@ def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
 
     Returns:
-        ``(layers + 1, ..., n, n)``; for channels ``(layers + 1, B, *spatial, n, n)``. The last one
-        is the identity.
+        ``(layers + 1, ..., n, n)``; for channels ``(layers + 1, B, *spatial, n, n)``, and where K
+        is a convolution ``(layers + 1, B, N, N)`` with the N numbers of an image. The last one is
+        the identity.
 
     Raises:
-        HdnnError: y does not fit the network, or K is a convolution.
+        HdnnError: y does not fit the network, or K is a convolution of images with more than 1024
+            numbers.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("MS3", features=4, layers=8, T=1.0)
     >>> sensitivities(net, torch.zeros(5, 4)).shape
     torch.Size([9, 5, 4, 4])
     """
-    _check(net, y)
+    check_matrices(net, y)
     return _shaped(net, y, jacobians_at(net, y, range(net.layers + 1))[0])
 
 
+@torch.no_grad()
 def jacobians_at(
     net: HamiltonianNetwork, y: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
@@ -52,14 +64,28 @@ def jacobians_at(
 
     Args:
         net: the network.
-        y: states; every pixel counts as a sample.
+        y: states.
         depths: l, increasing.
     """
-    if depths[-1] > net.program.layers:
-        raise HdnnError(f"the program has {net.program.layers} layers; call net.lower()")
-    values = net.values()
-    compiled = choose(net.program, values, y, net.backend).backend == "fused"
-    return (fused if compiled else reference).jacobians(net.program, values, y, depths)
+    values, places = net.values(), list(depths)
+    if net.field.couples_pixels:
+        path = net.trajectory(y).flatten(net.field.layout.axis + 1)
+        return products(factors_of(net, y))[places], path[places]
+    if choose(net.program, values, y, net.backend).backend == "fused":
+        return fused.jacobians(net.program, values, y, depths)
+    with unless_large(net, y):
+        return reference.jacobians(net.program, values, y, depths)
+
+
+def unless_large(net: HamiltonianNetwork, y: Tensor) -> AbstractContextManager[None]:
+    """One thread for Jacobians of a network at states y, unless these are many."""
+    return one_thread(y.numel() * net.field.layout.width)
+
+
+def products(factors: Tensor) -> Tensor:
+    """d y_N / d y_l at every depth l, of the factors d y_{l+1} / d y_l."""
+    start = torch.eye(factors.shape[-1]).to(factors).expand(factors.shape[1:])
+    return torch.stack([*accumulate(factors.flip(0), torch.matmul, initial=start)]).flip(0)
 
 
 @without_autocast
@@ -71,17 +97,18 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
 
     Returns:
-        ``(layers, ..., n, n)``; for channels ``(layers, B, *spatial, n, n)``.
+        ``(layers, ..., n, n)``; for channels ``(layers, B, *spatial, n, n)``, and where K is a
+        convolution ``(layers, B, N, N)``.
 
     Raises:
-        HdnnError: y does not fit the network, or K is a convolution.
+        HdnnError: as `sensitivities`.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
     >>> layer_factors(net, torch.zeros(5, 4)).shape
     torch.Size([8, 5, 4, 4])
     """
-    _check(net, y)
+    check_matrices(net, y)
     return _shaped(net, y, factors_of(net, y))
 
 
@@ -97,10 +124,11 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
         y: states ``(..., n)`` or ``(B, n, *spatial)``.
 
     Returns:
-        ``(layers, samples, n, n)``, for an ensemble ``(layers, E, samples, n, n)``.
+        ``(layers, samples, n, n)``, for an ensemble ``(layers, E, samples, n, n)``; where K is a
+        convolution ``(layers, B, N, N)``.
 
     Raises:
-        HdnnError: the network has no step size, or K is a convolution.
+        HdnnError: the network has no step size, or as `sensitivities`.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
@@ -109,27 +137,47 @@ def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """
     if not net.scheme.uses_step:
         raise HdnnError(f"{net.name or 'this network'} discretizes no ODE: it has no step size")
-    _check(net, y)
-    states = [net.field.layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
-    return velocity_jacobians_at(net, states)
+    check_matrices(net, y)
+    with unless_large(net, y):
+        states = [net.field.layout.flatten(state)[0] for state in net.trajectory(y)[:-1]]
+        return velocity_jacobians_at(net, states)
 
 
 def velocity_jacobians_at(net: HamiltonianNetwork, states: Sequence[Tensor]) -> Tensor:
     """The same at given canonical states, one for every layer."""
-    axis, velocity, t = net.field.layout.axis, net.field.velocity_fn(), times(net.h, net.layers)
+    velocity, t = net.field.velocity_fn(), times(net.h, net.layers)
     return torch.stack(
-        [batch_jacobian(partial(velocity, j, t[j]), x, axis)[1] for j, x in enumerate(states)]
+        [jacobian_at(partial(velocity, j, t[j]), x, net.field)[1] for j, x in enumerate(states)]
     )
+
+
+def jacobian_at(
+    function: Callable[[Tensor], Tensor], x: Tensor, field: Field
+) -> tuple[Tensor, Tensor]:
+    """The value of a map of the canonical states of a field, and its Jacobian.
+
+    Args:
+        function: maps states to states, each sample by itself.
+        x: canonical states.
+        field: says whether pixels are samples, too.
+    """
+    if not field.couples_pixels:
+        return batch_jacobian(function, x, field.layout.axis)
+    axis, pixels = field.layout.axis, x.shape[field.layout.axis :]
+    value, matrices = batch_jacobian(
+        lambda v: function(v.unflatten(axis, pixels)).flatten(axis), x.flatten(axis), axis
+    )
+    return value.unflatten(axis, pixels), matrices
 
 
 def batch_jacobian(
     function: Callable[[Tensor], Tensor], x: Tensor, axis: int
 ) -> tuple[Tensor, Tensor]:
-    """The value of a map of canonical states and its Jacobian ``([E,] samples, n, n)``.
+    """The value of a map of states and its Jacobian ``([E,] samples, n, n)``.
 
     Args:
         function: maps states to states, each sample (and each pixel) by itself.
-        x: canonical states.
+        x: states ``([E,] samples, n, *spatial)``.
         axis: of the width n; the samples are on the axis before it.
     """
     width, samples = x.shape[axis], max(1, x.shape[axis - 1])
@@ -177,22 +225,26 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
         values = values._replace(velocity=net.field.velocity_fn())
     advance, factors = reference.layer_map(program, values, x.ndim), []
     for layer in range(net.layers):
-        x, factor = batch_jacobian(partial(advance, layer), x, net.field.layout.axis)
+        x, factor = jacobian_at(partial(advance, layer), x, net.field)
         factors.append(factor)
-    return torch.stack(factors) if factors else x.new_empty(0)
+    if factors:
+        return torch.stack(factors)
+    n = sample_size(net, y)
+    samples = x.numel() // (n * (net.ensemble or 1))
+    return x.new_empty(0, *net.field.layout.lead, samples, n, n)
 
 
 def check_single_network(net: HamiltonianNetwork, y: Tensor) -> None:
     """Raise unless this is a single network, with layers and samples to examine."""
-    _check(net, y)
+    check_network(net, y)
     if net.ensemble is not None:
         raise HdnnError("an ensemble holds several networks; examine them one by one")
     if not net.layers or not y.numel():
         raise HdnnError("there is nothing to examine: no layers or no samples")
 
 
-def _check(net: HamiltonianNetwork, y: Tensor) -> None:
-    """Raise for states that do not fit, and where the Jacobian of a sample couples all pixels."""
+def check_network(net: HamiltonianNetwork, y: Tensor) -> None:
+    """Raise unless this is a network, and states that fit it."""
     if not isinstance(net, HamiltonianNetwork):
         raise HdnnError(
             f"this takes a Hamiltonian network and the states that enter it, got a "
@@ -200,15 +252,33 @@ def _check(net: HamiltonianNetwork, y: Tensor) -> None:
             "model.network, model.preprocess(X)"
         )
     net.check_state(y)
-    if net.kernel > 1:
+
+
+def sample_size(net: HamiltonianNetwork, y: Tensor) -> int:
+    """n, the width; of images whose pixels are coupled all their numbers."""
+    layout = net.field.layout
+    return y.shape[layout.axis :].numel() if net.field.couples_pixels else layout.width
+
+
+def too_large(net: HamiltonianNetwork, y: Tensor) -> bool:
+    """Whether Jacobians couple so many pixels that they are not written out."""
+    return net.field.couples_pixels and sample_size(net, y) > LARGEST
+
+
+def check_matrices(net: HamiltonianNetwork, y: Tensor) -> None:
+    """Raise unless the Jacobians of a network at states y can be written out."""
+    check_network(net, y)
+    if too_large(net, y):
         raise HdnnError(
-            f"d y_N / d y_l of a convolution (kernel={net.kernel}) couples all pixels and is too "
-            "large to write out; hdnn.analysis.watch estimates its norms instead"
+            f"d y_N / d y_l of a convolution couples all {sample_size(net, y)} numbers of an "
+            f"image, and is written out up to {LARGEST}; hdnn.analysis.profile estimates its norms"
         )
 
 
 def _shaped(net: HamiltonianNetwork, y: Tensor, matrices: Tensor) -> Tensor:
     layout = net.field.layout
+    if net.field.couples_pixels:
+        return matrices
     rest = y.shape[len(layout.lead) :]
     samples = rest[:1] + rest[2:] if layout.channels else rest[:-1]
     return matrices.reshape(matrices.shape[0], *layout.lead, *samples, layout.width, layout.width)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.kernels import native
+from hdnn.threads import one_thread
 
 SHOWN = 17
 """Rows that a printed record has at most."""
@@ -175,6 +176,7 @@ def norms(M: Tensor) -> Norms:
     return Norms.of_samples(range(len(M)), *extreme_singular_values(M), norm_of_mean(M))
 
 
+@one_thread()
 def singular_values(M: Tensor) -> Tensor:
     """``(..., n)``, descending, in float64; NaN where a matrix is not finite."""
     wide = M.detach().to(torch.float64).cpu()
@@ -197,6 +199,7 @@ def spectral_norm(M: Tensor) -> Tensor:
     return extreme_singular_values(M)[0]
 
 
+@one_thread()
 def unit_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues ``(..., n)`` of A / ||A||, and the norms ``(...)``."""
     size = torch.linalg.matrix_norm(A, 2)
@@ -206,6 +209,7 @@ def unit_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.eigvals(unit), size
 
 
+@one_thread()
 def norm_of_mean(M: Tensor) -> Tensor:
     """The norm of the mean of ``(..., samples, m, n)`` over the samples: ``(...)``."""
     return spectral_norm(M.to(torch.float64).mean(-3))

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hdnn.analysis.jacobians import jacobians_at
+from hdnn.analysis.jacobians import jacobians_at, unless_large
 from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean, spaced_depths
 from hdnn.analysis.watch import watch
 from hdnn.backends import reference
@@ -24,8 +24,8 @@ from hdnn.program import times
 def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | None = None) -> Norms:
     """Norms of d y_N / d y_l and the energy along the depth of a network, in one sweep.
 
-    Of networks over channels, every pixel is a sample. Norms of convolutions are estimated, by
-    power iteration (see `watch`).
+    Of networks over channels, every pixel is a sample. Where K is a convolution, every image is
+    one, and norms are estimated by power iteration (see `watch`).
 
     Args:
         net: a network, or an ensemble of E of them over features.
@@ -50,12 +50,13 @@ def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | No
     """
     net.check_state(y)
     y, depths = y.detach(), _depths(net.layers, depths)
-    if net.kernel > 1:
+    if net.field.couples_pixels:
         return _estimated(net, y, depths)
     M, states = jacobians_at(net, y, depths)
     if net.ensemble is not None:
         M, states = M.movedim(1, 0), states.movedim(1, 0)
-    energy = _energy(net, y, states, depths)
+    with unless_large(net, y):
+        energy = _energy(net, y, states, depths)
     return Norms.of_samples(depths, *extreme_singular_values(M), norm_of_mean(M), energy=energy)
 
 

@@ -18,6 +18,8 @@ from torch.utils.hooks import RemovableHandle
 
 from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean
 from hdnn.errors import HdnnError
+from hdnn.program import Function
+from hdnn.threads import one_thread
 
 MAX_NUMBERS = 2**25
 """Numbers that batched vector-Jacobian products may hold at once: 128 MB in float32."""
@@ -91,13 +93,16 @@ def watch(
             raise HdnnError(f"no watched layer ran: {', '.join(watched)[:200]}; name others")
         _check_samples(states, batch_axis)
         names, rows = list(states), list(states.values())
-        if rows[-1].shape[1] <= limit:
-            values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
-            return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
-        largest, of_mean = (
-            torch.stack([_power(h, rows[-1], shared, iterations, tolerance) for h in rows])
-            for shared in (False, True)
-        )
+        exact = rows[-1].shape[1] <= limit
+        directions = rows[-1].shape[1] if exact else 1
+        with one_thread(directions * max(state.numel() for state in rows)):
+            if exact:
+                values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
+                return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
+            largest, of_mean = (
+                torch.stack([power(h, rows[-1], shared, iterations, tolerance) for h in rows])
+                for shared in (False, True)
+            )
         unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
         return Norms.of_samples(names, largest, unknown, of_mean[:, 0], exact=False)
 
@@ -228,28 +233,43 @@ def _batched_vjp(states: list[Tensor], out: Tensor, directions: Tensor) -> Seque
         return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
-def _power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
+def linear_maps(last: Tensor, state: Tensor) -> tuple[Function, Function]:
+    """u -> M' u and v -> M v for the Jacobian M = d last / d state, without M.
+
+    M v is the derivative of <M' u, v> along u, at any u: M' u is linear in u.
+    """
+    point = torch.zeros_like(last).requires_grad_()
+    options = {"retain_graph": True, "materialize_grads": True}
+    (linear,) = torch.autograd.grad(last, state, point, create_graph=True, **options)
+
+    def vjp(u: Tensor) -> Tensor:
+        return torch.autograd.grad(last, state, u, **options)[0]
+
+    def jvp(v: Tensor) -> Tensor:
+        return torch.autograd.grad(linear, point, v, **options)[0]
+
+    return vjp, jvp
+
+
+def power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
-    u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm. M v is the derivative of
-    <M' u, v> along u: M' u is linear in u.
+    u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm.
     """
     count = 1 if shared else len(last)
     if state is last:  # M is the identity
         return torch.ones(count, dtype=torch.float64)
+    vjp, jvp = linear_maps(last, state)
     generator = torch.Generator().manual_seed(0)  # the same estimate every time
     u = torch.randn(count, last.shape[1], generator=generator, dtype=torch.float64).to(last)
     u = u / u.norm(dim=1, keepdim=True)
     tiny = torch.finfo(u.dtype).tiny
     norms = u.new_zeros(count)
     for _ in range(iterations):
-        cotangent = u.expand_as(last).requires_grad_()
-        (vjp,) = torch.autograd.grad(
-            last, state, cotangent, create_graph=True, materialize_grads=True
-        )
-        v = vjp.detach().mean(0, keepdim=True) if shared else vjp.detach()
+        v = vjp(u.expand_as(last))
+        v = v.mean(0, keepdim=True) if shared else v
         v = v / v.norm(dim=1, keepdim=True).clamp_min(tiny)
-        (u,) = torch.autograd.grad(vjp, cotangent, v.expand_as(vjp), materialize_grads=True)
+        u = jvp(v.expand_as(state))
         u = u.mean(0, keepdim=True) if shared else u
         before, norms = norms, u.norm(dim=1)
         u = u / norms[:, None].clamp_min(tiny)
@@ -326,7 +346,7 @@ def monitor(
             return
         if step % every == 0:
             few = {name: first_samples(value) for name, value in keywords.items()}
-            with _undisturbed(module):
+            with undisturbed(module):
                 measurements[step] = measure(*map(first_samples, inputs), **few)
             if log is not None:
                 log(measurements[step].metrics(), step)
@@ -340,7 +360,7 @@ def monitor(
 
 
 @contextmanager
-def _undisturbed(module: nn.Module) -> Iterator[None]:
+def undisturbed(module: nn.Module) -> Iterator[None]:
     """Evaluation mode and random numbers of its own, so that a training goes on as without it."""
     modes = [(part, part.training) for part in module.modules()]
     try:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import reference
-from hdnn.backends.selection import obstacle_of_numbers
+from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
 from hdnn.kernels import native
 from hdnn.program import Program, Step, Values
@@ -34,11 +34,7 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     h, theta, beta, S, _ = values
     if not torch.is_grad_enabled():
         return restore(forward(program, values, x))
-    assert theta is not None
-    assert beta is not None
-    # Views: `.data =` gives a tensor other memory, and gradients are those of what was computed.
-    inputs = (t.view_as(t) for t in (x, theta, beta))
-    return restore(_Fused.apply(*inputs, S, h, program))
+    return restore(_Fused.apply(x, theta, beta, S, h, program))
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -53,28 +49,37 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
 
 
 def backward(
-    program: Program, values: Values, x: Tensor, gout: Tensor, weights: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
+    program: Program,
+    values: Values,
+    x: Tensor,
+    gout: Tensor,
+    wanted: Sequence[bool] = (True, True, True),
+) -> tuple[Any, ...]:
     """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta.
 
     Args:
         program, values, x, gout: numbers that `obstacle_of_numbers` passes.
-        weights: False saves the work for the gradients of theta and beta, which are then 0.
+        wanted: which of the three; without those of theta and beta it takes less time.
+
+    Returns:
+        Three gradients; None is one that is not wanted.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, keep = locate(program, values, x)
-    theta, beta = keep[:2]
-    gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
-    where = (address(x), address(gout), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
+    plan, addresses, kept = locate(program, values, x)
+    owners = zip((x, *kept[:2]), wanted, strict=True)
+    grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
+    where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
     if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
-    return gx, gtheta, gbeta
+    return tuple(grads)
 
 
 def jacobians(
     program: Program, values: Values, x: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """d y_N / d y_l and y_l at depths l: what `reference.jacobians` gives."""
+    if max(depths) > program.layers:
+        raise HdnnError(f"depth {max(depths)} is beyond the {program.layers} layers of the program")
     x, _ = program.layout.flatten(x.detach())
     layout, x = program.layout, x.contiguous()
     E, n, D = layout.ensemble or 1, layout.width, len(depths)
@@ -108,13 +113,13 @@ def locate(
     plans = _plans.get(program)
     if plans is None:
         plans = _plans[program] = {}
-    key = x.shape, x.dtype, theta.shape[-2]
+    period = theta.shape[-2]
+    key = x.shape, x.dtype, period
     plan = plans.get(key)
     if plan is None:
         if len(plans) >= _SHAPES:
             plans.clear()
-        shared = theta.shape[-2] == 1 and program.layers > 1
-        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, shared)
+        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, period)
     theta, beta = theta.contiguous(), beta.contiguous()
     steps, S = None, None if S is None else S.contiguous()
     if isinstance(h, Tensor):  # those of all networks and layers
@@ -167,13 +172,14 @@ class _Fused(torch.autograd.Function):
         h: Step,
         program: Program,
     ) -> Tensor:
-        # Aliases, which share the counter of changes in place with their tensors.
+        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
+        # computed. They share the counter of changes in place with their tensors.
+        steps = h.detach() if isinstance(h, Tensor) else None
         S_alias = None if S is None else S.detach()
-        ctx.program, ctx.h, steps = program, h, None
-        if isinstance(h, Tensor):
-            ctx.h, steps = None, h.detach()
-        ctx.save_for_backward(x, theta, beta, S_alias, steps)
+        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
+        ctx.save_for_backward(*aliases)
         ctx.set_materialize_grads(False)
+        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
@@ -181,18 +187,34 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs = ctx.program, ctx.needs_input_grad[:3]
+        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
-        # A gradient may have no memory (zeros, or many at once by vmap), what was saved may have
-        # been freed since, and hooks may give back other tensors.
-        if again or x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout):
-            with torch.inference_mode(False), torch.enable_grad():
-                # Views: theta may depend on x, and that way is not ours.
-                inputs = [t.view_as(t) for t in (x, theta, beta)]
-                wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-                values = values._replace(theta=inputs[1], beta=inputs[2])
-                out = reference.run(program, values, inputs[0])
-                found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
-            return (*(next(found) if need else None for need in needs), None, None, None)
-        return (*backward(program, values, x, gout, needs[1] or needs[2]), None, None, None)
+        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
+        # tensors than the aliases, which were judged going forward.
+        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
+            reason = interception() or gout.dtype is not x.dtype or obstacle_of_memory(gout)
+        else:
+            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
+        if not (again or reason):
+            return (*backward(program, values, x, gout, needs), None, None, None)
+        with torch.enable_grad():
+            inputs = [_Graph.apply(t, a) for t, a in zip(ctx.inputs, (x, theta, beta), strict=True)]
+            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
+            out = reference.run(
+                program, values._replace(theta=inputs[1], beta=inputs[2]), inputs[0]
+            )
+        found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
+        return (*(next(found) if need else None for need in needs), None, None, None)
+
+
+class _Graph(torch.autograd.Function):
+    """The numbers of an alias with the graph of the tensor whose alias it is."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, alias: Tensor) -> Tensor:
+        return alias.view_as(alias)
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
+        return gout, None

@@ -9,7 +9,7 @@ import typer
 
 from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
 from hdnn.cli.runs import encoder_of, open_run
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,28 +30,25 @@ def certify(
     samples: Samples = 100,
     as_json: Json = False,
 ) -> None:
-    """Check which theorems about gradients hold for a network.
+    """Check which theorems about gradients hold for the Hamiltonian networks of a model.
 
-    Exits with 1 if something that is proved does not hold.
+    Also says which parts of the model nothing is proved about. Exits with 1 if something that is
+    proved does not hold.
     """
     from rich.text import Text
 
     from hdnn import analysis
-    from hdnn.training.evaluation import block_states
+    from hdnn.training.evaluation import examined
 
     opened = open_run(run)
     X = opened.data().X if data is None else _read(opened.model, data)
-    blocks = block_states(opened.model, X, samples)
-    if not blocks:
-        raise HdnnError("the model has no Hamiltonian block")
-    certificates = [analysis.certify(network, y) for network, y in blocks]
+    certificate = analysis.certify(opened.model, examined(opened.model, X, samples))
     if as_json:
-        records = [certificate.to_dict() for certificate in certificates]
-        emit(records[0] if len(records) == 1 else {"blocks": records})
+        emit(certificate.to_dict())
     else:
-        for line in "\n".join(map(str, certificates)).splitlines():
+        for line in printable(str(certificate)).splitlines():
             console.print(Text(line, style=_COLORS.get(line[:8].strip(), "")), soft_wrap=True)
-    if not all(certificate.ok for certificate in certificates):
+    if not certificate.ok:
         raise typer.Exit(FAILED)
 
 

@@ -69,6 +69,10 @@ class WeightedField(Field):
         self.parts = {None: Part(everything, everything, weights.map, weights.bias)}
 
     @property
+    def dtype(self) -> torch.dtype | None:
+        return self.weights.theta.dtype
+
+    @property
     def sizes(self) -> tuple[int, int]:
         return self.weights.map.size, self.weights.bias.size
 

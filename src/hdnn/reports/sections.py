@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hdnn import plots
 from hdnn.analysis import Norms, certify, profile
-from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots.planar import strip_figure
 from hdnn.plots.style import inline_svg
@@ -29,6 +28,7 @@ from hdnn.training.evaluation import (
     block_states,
     evaluate_fully,
     evenly,
+    examined,
     logits_of,
     references,
 )
@@ -280,7 +280,7 @@ def depth_norms(model: Model, X: Tensor) -> Norms | None:
         return None
     net, y = block_states(model, X, EXAMINED)[-1]
     # Norms of convolutions are estimated by power iteration, which takes long at every depth.
-    return profile(net, y, 9 if net.kernel > 1 else 65)
+    return profile(net, y, 9 if net.field.couples_pixels else 65)
 
 
 def _record(records: list[dict[str, Any]]) -> Markup:
@@ -294,7 +294,7 @@ def _record(records: list[dict[str, Any]]) -> Markup:
 
 def theory(material: Material) -> Section:
     """The certificate of every block, in words and numbers, and the energy along depth."""
-    if material.model is None:
+    if material.model is None or not any(net.layers for net in material.model.networks):
         return None
     norms = depth_norms(material.model, material.X)
     energy = None
@@ -305,27 +305,25 @@ def theory(material: Material) -> Section:
         axis.locator_params(axis="x", integer=True)
         plots.clean(axis)
         energy = drawn()
-    items = [
-        {
-            "sentence": words.certificate(certificate),
-            "checks": [check for check in certificate.checks if check.holds is not None],
-            "idle": [check for check in certificate.checks if check.holds is None],
-        }
-        for certificate in certificates(material.model, material.X)
-    ]
-    return {"items": items, "energy": energy} if items or energy else None
+    certificate = certify(material.model, _certified(material.model, material.X))
+    items: list[dict[str, Any]] = []
+    for name, block in certificate.blocks.items():
+        applies = [check for check in block.checks if check.holds is not None]
+        items.append(
+            {
+                "name": f"{name}: " if len(certificate.blocks) > 1 else "",
+                "sentence": words.certificate(block),
+                "checks": sorted(applies, key=lambda check: not check.proved),
+                "idle": [c for c in block.checks if c.holds is None and c.consequence],
+            }
+        )
+    return {"items": items, "scope": words.scope(certificate), "energy": energy}
 
 
-def certificates(model: Model, X: Tensor) -> list[Any]:
-    """What the theory says of every block, on a few samples; none for convolutions."""
-    results = []
-    for net, y in block_states(model, X, 100):
-        most = max(2, CERTIFIED // max(1, net.layers * (net.features or 1) ** 2))
-        try:
-            results.append(certify(net, y[:most] if net.features else y))
-        except HdnnError:  # a convolution has no certificate
-            continue
-    return results
+def _certified(model: Model, X: Tensor) -> Tensor:
+    """So few samples that their Jacobians have about `CERTIFIED` entries."""
+    entries = max(net.layers * (net.features or 1) ** 2 for net in model.networks)
+    return examined(model, X, min(100, max(2, CERTIFIED // entries)))
 
 
 def repeat(material: Material) -> Section:

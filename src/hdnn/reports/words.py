@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hdnn.analysis import Certificate, Norms
+from hdnn.analysis import Certificate, ModelCertificate, Norms
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
 from hdnn.plots.planar import collapsed
@@ -181,16 +181,22 @@ def _layers(count: int) -> str:
 
 def certificate(result: Certificate) -> str:
     """The certificate in a sentence or two: an unmet premise breaks nothing, a theorem would."""
-    applies = [check for check in result.checks if check.holds is not None]
-    held = len(applies) - len(result.failed)
-    text = f"{held} of the {len(applies)} statements that apply here hold (checked on "
-    text += f"{result.samples:,} samples in float64)."
     broken, unmet = (
         ", ".join(check.name for check in result.failed if check.proved is proved)
         for proved in (True, False)
     )
+    count = len(result.theorems)
+    text = f"{count} theorem{'s' if count != 1 else ''} about gradients apply to this network"
+    text = text if count else "No theorem about gradients applies to this network"
+    how = f"checked on {result.samples:,} sample{'s' if result.samples > 1 else ''} in float64"
+    text += f" ({how})." if count else "."
     text += f" Violated: {broken}." if broken else ""
     return text + (f" Not met, and not guaranteed by a theorem: {unmet}." if unmet else "")
+
+
+def scope(certificate: ModelCertificate) -> str:
+    """What nothing is proved about."""
+    return f"{certificate.scope[0].upper()}{certificate.scope[1:]}."
 
 
 def projection(moving: Flow, shown: int, total: int) -> str:

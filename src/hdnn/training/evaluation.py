@@ -57,9 +57,14 @@ def block_states(model: Model, X: Tensor, most: int) -> list[tuple[HamiltonianNe
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         most: samples at most; of images, as many as have `PIXELS` pixels.
     """
+    return model.block_inputs(model.prepare(examined(model, X, most)))
+
+
+def examined(model: Model, X: Tensor, most: int) -> Tensor:
+    """A few samples, evenly spaced; arguments as in `block_states`."""
     if model.stem.takes_images:
         most = min(most, max(1, PIXELS // X[0, 0].numel()))
-    return model.block_inputs(model.prepare(evenly(X, most)))
+    return evenly(X, most)
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def jacobians_at(
 
 def unless_large(net: HamiltonianNetwork, y: Tensor) -> AbstractContextManager[None]:
     """One thread for Jacobians of a network at states y, unless these are many."""
-    return one_thread(y.numel() * net.field.layout.width)
+    return one_thread(y.numel() * sample_size(net, y) * net.field.layout.width)
 
 
 def products(factors: Tensor) -> Tensor:

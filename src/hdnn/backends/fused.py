@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from hdnn import threads
 from hdnn.backends import reference
 from hdnn.backends.selection import obstacle_of_numbers
 from hdnn.kernels import native
@@ -45,7 +46,7 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
     where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
-    if native.library().hdnn_forward(*where, torch.get_num_threads()):
+    if native.library().hdnn_forward(*where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
@@ -63,7 +64,7 @@ def backward(
     plan, addresses, (theta, beta, _, _) = locate(program, values, x)
     gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
     where = (x.data_ptr(), gout.data_ptr(), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
-    if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return gx, gtheta, gbeta
 
@@ -80,7 +81,7 @@ def jacobians(
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
     where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
-    if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))

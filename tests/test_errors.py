@@ -10,7 +10,7 @@ import torch
 
 import hdnn
 from catalog import build, every_name
-from hdnn.errors import HdnnError, optional, unknown_name
+from hdnn.errors import HdnnError, optional, printable, unknown_name
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,11 @@ def test_unknown_names_and_missing_packages() -> None:
     assert str(error) == "unknown scheme 'verlett': known are Verlet, RK4; did you mean 'Verlet'?"
     with pytest.raises(HdnnError, match=r"this needs no_such: pip install 'hdnn\[app\]'"):
         optional("no_such.part", "app")
+
+
+def test_what_people_read_has_no_control_characters() -> None:
+    bad = [chr(k) for k in (*range(10), *range(11, 32), *range(127, 160), 0x202E, 0x2066, 0xDC9B)]
+    assert printable("".join(bad)).isprintable()
+    assert str(HdnnError("a\x1b[2J\tb")) == r"a\x1b[2J\tb"
+    fine = "Größe ≤ 1\n日本語 \u200c \N{FAMILY}\u200d \xa0 \\"  # joiners belong to scripts
+    assert printable(fine) == printable(printable(fine)) == fine

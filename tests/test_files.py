@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hdnn
+from hdnn.config import Config
+from hdnn.data import read_table
+from hdnn.data.images import read_idx, read_images
+from hdnn.data.loading import data_digest
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic, read_json_lines, write_json_lines
+from hdnn.files import atomic, read_json, read_json_lines, write_json_lines
+from hdnn.paper.records import Records
+from hdnn.training.runs import Run
 
 posix = pytest.mark.skipif(os.name != "posix", reason="devices and descriptors are POSIX")
 
@@ -107,5 +116,75 @@ def test_a_torn_last_line_is_skipped_and_a_bad_other_raises(tmp_path: Path) -> N
         path.write_text(f'{{"a": 1}}\n{line}\n{{"a": 2}}\n')
         with pytest.raises(FileFormatError, match=r"line 2 of .*lines"):
             read_json_lines(path, dict)
-    with pytest.raises(FileFormatError, match="directory"):
+    with pytest.raises(FileFormatError, match="not a regular file"):
         read_json_lines(tmp_path, dict)
+
+
+# --- files that are none --------------------------------------------------------------------------
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "model": hdnn.load,
+    "config.toml": Config.from_toml,
+    "metrics.json": read_json,
+    "lines": lambda path: read_json_lines(path, dict),
+    "checkpoint": lambda path: Run(path.parent)._read_checkpoint(),
+    "history.jsonl": lambda path: Run(path.parent).failure,
+    "gradients.jsonl": lambda path: Run(path.parent).read_gradients(),
+    "model.safetensors": lambda path: Run(path.parent).load_model(),
+    "records.jsonl": lambda path: Records(path.parent, ()).read(),
+    "table": data_digest,
+    "table.csv": read_table,
+    "table.csv.gz": read_table,
+    "table.parquet": read_table,
+    "labels.idx": read_idx,
+    "labels.idx.gz": read_idx,
+    "image.png": lambda path: read_images([path]),
+}
+
+
+@pytest.fixture
+def patience() -> Iterator[None]:
+    """A reader that waits forever is a failure."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@posix
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("name", READERS)
+def test_fifos_devices_and_folders_raise(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    os.mkfifo(path)
+    for number in range(3):
+        if number:
+            path.unlink()
+            path.symlink_to("/dev/full" if number == 1 else tmp_path)  # /dev/zero has no end
+        if name != "table" or number < 2:  # a folder of images is one
+            with pytest.raises(FileFormatError, match="not a regular file"):
+                READERS[name](path)
+
+
+@pytest.mark.parametrize("name", ["model", "config.toml", "metrics.json", "table.csv", "table"])
+def test_a_missing_file_is_a_file_not_found_error(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{name}: No such file") as caught:
+        READERS[name](tmp_path / name)
+    assert isinstance(caught.value, HdnnError)
+    (tmp_path / "file").touch()
+    with pytest.raises(HdnnError, match="Not a directory"):
+        READERS[name](tmp_path / "file" / name)
+    with pytest.raises(HdnnError, match="null"):
+        READERS[name](tmp_path / f"\0{name}")
+
+
+def test_json_that_is_no_object_raises(tmp_path: Path) -> None:
+    for text in ("", "[", "5", "null", "[" * 10**5, "\xff"):
+        (tmp_path / "file").write_text(text, encoding="latin-1")
+        with pytest.raises(FileFormatError, match="is not a JSON object"):
+            read_json(tmp_path / "file")

@@ -25,7 +25,6 @@ LEVEL = {name: level for level, name in enumerate((*CORE, *APPLICATION))}
 PACKAGES = {"torch", "numpy", "safetensors", "hdnn", *sys.stdlib_module_names}
 OPTIONAL = {
     "models/export.py": {"onnx", "onnx_ir", "onnxruntime"},
-    "models/onnx_columns.py": {"onnx", "hdnn.data"},  # itself imported only where there are columns
     "training/resolve.py": {"hdnn.paper"},  # the settings of Table 1, for planar problems only
 }
 """What these files import where it is used, beyond what their level may."""

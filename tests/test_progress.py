@@ -21,6 +21,9 @@ def test_progress_goes_to_the_listener_else_to_the_log(
         assert not caplog.messages  # it was over at once
         monkeypatch.setattr(progress, "SECONDS", -1.0)
         list(progress.track("ab", "reading"))
-        progress.Meter("rows")(1234, 5678)
-    assert caplog.messages == ["reading: 0 of 2", "reading: 1 of 2", "rows: 1,234 of 5,678"]
+        progress.Meter("rows\x1b[2J")(1234, 5678)
+    assert caplog.messages == [
+        *("reading: 0 of 2", "reading: 1 of 2"),
+        r"rows\x1b[2J: 1,234 of 5,678",
+    ]
     assert len(calls) == 3

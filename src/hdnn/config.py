@@ -34,6 +34,7 @@ from pydantic import ValidationInfo as Info
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from hdnn.errors import HdnnError, unknown_name
+from hdnn.files import read_bytes
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 MOST = 2**63 - 1
@@ -491,10 +492,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     In the config of a run, which has the digest of its data, their path may begin at the file.
     """
+    content = read_bytes(path)
     try:
-        tables = tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise HdnnError(f"cannot read {path}: {error.strerror or error}") from error
+        tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise HdnnError(f"{path} is not TOML: {str(error)[:200]}") from error
     match tables:

@@ -5,10 +5,35 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
+import re
 import reprlib
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any
+
+_CONTROLS = re.compile(
+    "[\0-\t\x0b-\x1f\x7f-\x9f"  # all but the line feed
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # the order and the lines of text
+    "\ufeff\U000e0000-\U000e007f\ud800-\udfff]"  # invisible, or no character at all
+)
+
+
+def printable(text: str) -> str:
+    r"""A text as people may see it: control characters but line breaks are escaped, as by `repr`.
+
+    Names in tables and models are anybody's: raw, they could clear the terminal or change its
+    title, and show a text in another order than it has.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The text in which each such character is an escape sequence of Python.
+
+    >>> print(printable("class \x1b[2J"))
+    class \x1b[2J
+    """
+    return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 class HdnnError(ValueError):
@@ -22,6 +47,9 @@ class HdnnError(ValueError):
     H1 needs an even width
     """
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class IncompatibleError(HdnnError):
     """Two parts that do not fit: a scheme and a field, a backend and a program."""
@@ -33,6 +61,18 @@ class ConvergenceError(HdnnError):
 
 class StorageError(HdnnError):
     """A file could not be written: the disk is full, the folder is gone."""
+
+
+class MissingFileError(HdnnError, FileNotFoundError):
+    """There is no file of that name.
+
+    >>> import hdnn
+    >>> try:
+    ...     hdnn.load("nothing.safetensors")
+    ... except FileNotFoundError as error:
+    ...     print(error)
+    cannot read nothing.safetensors: No such file or directory; check the path
+    """
 
 
 class FileFormatError(HdnnError):

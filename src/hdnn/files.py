@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old one or the new one, and reading lines of JSON."""
+"""Reading regular files only, and writing them so that a reader sees the old one or the new one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hdnn.errors import FileFormatError, HdnnError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, MissingFileError, StorageError
 
 T = TypeVar("T")
 
@@ -86,6 +87,69 @@ def sync(path: Path) -> None:
             os.close(descriptor)
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise unless there is a regular file of that name.
+
+    A reader would wait for a FIFO forever, and read a device until memory ends.
+
+    Args:
+        path: the file; symbolic links are followed.
+
+    Raises:
+        MissingFileError: there is none.
+        FileFormatError: it is a folder, a FIFO or a device, or nobody may look at it.
+    """
+    try:
+        regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"cannot read {path}: {error.strerror}; check the path") from error
+    except (OSError, ValueError) as error:  # ValueError: no file can have that name
+        reason = getattr(error, "strerror", None) or error
+        raise FileFormatError(f"cannot read {path}: {reason}; check the path") from error
+    if not regular:
+        raise FileFormatError(f"cannot read {path}: not a regular file; check the path")
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        MissingFileError: there is none.
+        FileFormatError: it is no regular file, or cannot be read.
+    """
+    check_file(path)
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The object.
+
+    Raises:
+        MissingFileError: there is no such file.
+        FileFormatError: it cannot be read.
+    """
+    content = read_bytes(path)
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not a JSON object: {str(error)[:100]}") from error
+
+
 def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> list[T]:
     """Read a file with one JSON object a line; a file that is not there has no lines.
 
@@ -102,9 +166,9 @@ def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> list[T]
         FileFormatError: the file, or a line of it, cannot be read.
     """
     try:
-        content = path.read_bytes() if path.exists() else b""
-    except OSError as error:
-        raise FileFormatError(f"cannot read {path}: {error.strerror or error}") from error
+        content = read_bytes(path)
+    except MissingFileError:
+        return []
     *lines, _ = content.split(b"\n")
     records = []
     for number, line in enumerate(lines, 1):

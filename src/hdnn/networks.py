@@ -47,6 +47,8 @@ def without_autocast(function: FunctionT) -> FunctionT:
 
     @functools.wraps(function)
     def call(net: HamiltonianNetwork, y: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(y, Tensor):
+            raise HdnnError(f"a state is a tensor, got a {type(y).__name__}; use torch.as_tensor")
         # torch knows no autocast for the device meta, and raises.
         if y.is_meta or not torch.is_autocast_enabled(y.device.type):
             return function(net, y, *args, **kwargs)
@@ -108,6 +110,9 @@ class HamiltonianNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.field, self.scheme = field, ForwardEuler() if scheme is None else scheme
+        # Found before `__getattr__` of modules, which takes a microsecond; another field that is
+        # assigned takes its place.
+        self.__dict__["field"] = field
         if not isinstance(self.scheme, Scheme):
             raise HdnnError(
                 f"scheme is one of hdnn.schemes, such as RK4(), got {reprlib.repr(scheme)}"
@@ -375,8 +380,11 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: as `forward`.
         """
-        self.check_state(y)
-        return backends.choose(self.program, self.values(), y, self.backend)
+        values = self.values()
+        self.field.layout.check(y)
+        if values.theta is None or y.dtype is not values.theta.dtype:  # as in `forward`
+            self.check_state(y)
+        return backends.choose(self.program, values, y, self.backend)
 
     @without_autocast
     def trajectory(self, y: Tensor) -> Tensor:

@@ -197,8 +197,12 @@ class Program:
         h, theta, beta, S, _ = values
         lead, layers, n = self.layout.lead, self.layers, self.layout.width
         for name, tensor, size in (("K", theta, self.sizes[0]), ("b", beta, self.sizes[1])):
+            if tensor is None and not size:
+                continue
+            if not isinstance(tensor, Tensor):
+                raise HdnnError(f"the parameters of {name} must be a tensor, got {tensor!r:.40}")
             # One entry for all layers, or one for each.
-            if tensor is not None and tensor.shape not in self._shapes[name]:
+            if tensor.shape not in self._shapes[name]:
                 raise HdnnError(
                     f"the parameters of {name} must have shape {(*lead, layers, size)}, or "
                     f"{(*lead, 1, size)} if all layers share them, got {tuple(tensor.shape)}; "

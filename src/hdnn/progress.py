@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from hdnn.errors import printable
+
 logger = logging.getLogger("hdnn")
 
 T = TypeVar("T")
@@ -75,4 +77,4 @@ def listening(listener: Listener) -> Iterator[None]:
 
 def note(text: str) -> None:
     """Log a line at level INFO."""
-    logger.info(text)
+    logger.info(printable(text))

@@ -148,7 +148,8 @@ def test_a_block_in_a_model_is_examined_on_the_states_that_enter_it() -> None:
 
 
 def test_a_model_fails_with_one_of_its_blocks() -> None:
-    good, bad = (build("H1", layers=4, T=1.0, scheme=scheme) for scheme in (None, Boastful()))
+    options = {"features": 4, "layers": 4, "T": 1.0}
+    good, bad = build("H1", **options), hdnn.network("H1", scheme=Boastful(), **options)
     certificate = certify(nn.Sequential(good, bad), torch.randn(3, 4))
     assert certificate["0"].ok
     assert not certificate["1"].ok

@@ -58,9 +58,7 @@ def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) ->
 def convolutions() -> list[hdnn.HamiltonianNetwork]:
     """A convolution by its kernel, and given as a map: a dense one, and two of half the channels."""
     dense = fields.STRUCTURES["dense"]
-    halves = fields.BlockDiagonal(
-        fields.Convolution(dense(1, 3)), fields.Convolution(dense(1, 3))
-    )
+    halves = fields.BlockDiagonal(fields.Convolution(dense(1, 3)), fields.Convolution(dense(1, 3)))
     nets = [build("H1", channels=2, kernel=3), build("MS1", channels=2, kernel=3)]
     for K in (fields.Convolution(dense(2, 3)), halves):
         weights = fields.Weights(K, channels=2, layers=3, scale=0.5)
@@ -145,7 +143,7 @@ def test_states_and_networks_that_do_not_fit_raise() -> None:
             sensitivities(build("H1"), y)
     large = build("H1", channels=4, kernel=3), torch.randn(2, 4, 17, 17)
     for function in (sensitivities, layer_factors, velocity_jacobians):
-        with pytest.raises(HdnnError, match=r"couples all 1156 numbers .* profile estimates"):
+        with pytest.raises(HdnnError, match=r"couples all 1156 numbers .*profile estimates"):
             function(*large)
     with pytest.raises(HdnnError, match="no step size"):
         velocity_jacobians(build("FCNN"), torch.randn(3, 4))

@@ -123,7 +123,7 @@ def test_fake_tensors_are_never_read_and_leave_no_trace() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fake = mode.from_tensor(y)
         assert net(fake).shape == exact.shape
-        with pytest.raises(HdnnError, match="FakeTensor"):
+        with pytest.raises(HdnnError, match="dispatch mode"):
             fresh(fake)
     assert net.explain_backend(fake).backend == "reference"  # also outside the mode
     assert torch.equal(fresh(y), exact)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdnn.data import ColumnType, read_blocks, read_table
+from hdnn.data import ColumnType, files, read_blocks, read_table
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -107,6 +107,32 @@ def test_unreadable_files_raise(
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(HdnnError, match=r"needs pyarrow: pip install 'hdnn\[data\]'"):
         read_table(write("not parquet", "data.parquet"))
+
+
+def test_compressed_files_hold_at_most_a_hundred_times_their_size(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "FREE", 1000)
+    numbers = "".join(f"{x}\n" for x in np.random.default_rng(0).random(1000))
+    for name in ("data.csv.gz", "data.CSV.GZ"):
+        for text in (f"a\n{numbers}", "a\n" + 499 * "1\n"):  # far above 1000 bytes, and 1000
+            assert len(read_table(write(gzip.compress(text.encode()), name))) > 400
+        bomb = gzip.compress(b"a\n" + 10**5 * b"1\n")
+        with pytest.raises(HdnnError, match=r"100 times its size; .* decompress it first"):
+            read_table(write(bomb, name))
+        with pytest.raises(HdnnError, match="100 times its size"):
+            next(read_blocks(write(bomb, name), ()))
+
+
+def test_parquet_files_hold_as_much_as_compressed_ones(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "data.parquet"
+    pd.DataFrame({"a": np.zeros(files.FREE // 2 + 1, bool)}).to_parquet(path)
+    with pytest.raises(HdnnError, match="more than 16 MB, 100 times its size"):
+        read_table(path)
+    pd.DataFrame({"a": np.zeros(10**6)}).to_parquet(path)
+    assert path.stat().st_size * 100 < 2 * 10**6  # below the floor, any ratio will do
+    assert len(read_table(path)) == 10**6
 
 
 def test_parquet(tmp_path: Path) -> None:

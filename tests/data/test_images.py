@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from commands import done, record
-from hdnn.data import images
+from hdnn.data import files, images
 from hdnn.data.images import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
@@ -122,6 +122,21 @@ def test_malformed_idx_files_raise(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(data)
             with pytest.raises(FileFormatError, match=message):
                 read_idx(tmp_path / name)
+
+
+def test_files_that_would_fill_the_memory_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(np.zeros(files.FREE, np.uint8))))
+    with pytest.raises(FileFormatError, match="more than 16 MB, 100 times its size"):
+        read_idx(tmp_path / "x.gz")
+    paint(tmp_path / "x.png", 0, (20, 10))
+    for most, message in ((199, "exceeds limit of 199"), (99, "exceeds limit of 198")):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(FileFormatError, match=message):
+            images.read_images([tmp_path / "x.png"])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)
+    images.read_images([tmp_path / "x.png"])
 
 
 # --- folders --------------------------------------------------------------------------------------

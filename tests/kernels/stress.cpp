@@ -46,6 +46,7 @@ class Network {
     hdnn_problem problem = {};
     problem.itemsize = sizeof(T), problem.networks = E, problem.layers = L, problem.width = n;
     problem.stages = split ? 2 : 1, problem.theta = half * half, problem.beta = n;
+    problem.period = L;
     problem.samples = B, problem.pixels = pixels, problem.stage = stages;
     plan = hdnn_plan_new(&problem);
     S.assign(n * n, 0);
@@ -65,6 +66,8 @@ class Network {
                   threads);
     Bits bits;
     bits.add(out), bits.add(gx), bits.add(gtheta), bits.add(gbeta);
+    hdnn_backward(plan, &values, x.data(), gout.data(), gx.data(), nullptr, nullptr, threads);
+    bits.add(gx);
     if (points == B) {
       const int64_t depths[] = {0, L / 2, L};
       std::vector<T> states(3 * x.size()), matrices(3 * n * x.size());
@@ -90,8 +93,8 @@ class Network {
     t.batch = B, t.count = steps * B, t.shared_data = 1;
     t.alpha = 1e-3, t.output = {HDNN_NEWTON, 10, 1e-4, 1e-8};
     t.X = X.data(), t.target = target.data(), t.weight = weight.data();
-    t.steps = smooth.data(), t.repeats = repeats.data();
-    t.values = values.data(), t.first = first.data(), t.second = second.data();
+    t.smoothness = smooth.data(), t.repeats = repeats.data();
+    t.parameters = values.data(), t.first = first.data(), t.second = second.data();
     t.gradients = gradients.data(), t.V = V.data();
     const hdnn_values fixed = {nullptr, nullptr, S.data(), h};
     hdnn_train(plan, &t, &fixed, order.data(), 0, steps, rates.data(), taken.data(), losses.data(),
@@ -152,6 +155,10 @@ int failures() {
 }  // namespace
 
 int main() {
+  if (!hdnn_instruction_set()) {
+    printf("skipped: HDNN_ISA is none of %s\n", hdnn_instruction_sets());
+    return 0;
+  }
   const int wrong = failures<float>() + failures<double>();
   printf("%s: %s\n", hdnn_instruction_set(), wrong ? "other bits" : "the same bits everywhere");
   return wrong != 0;

@@ -75,6 +75,38 @@ def test_hdnn_library_names_another_build(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert f"{path} was built from other sources" in str(native.obstacle())
 
 
+@pytest.mark.parametrize("wish", ["AVX2", "sse", "avx512 ", "neon"])
+@pytest.mark.usefixtures("fresh")
+def test_an_unknown_instruction_set_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wish: str
+) -> None:
+    """Never another one in silence: the reference computes, and who insists on kernels is told."""
+    known, copied = native.instruction_sets(), tmp_path / "libhdnn.so"
+    assert known[-1] == "baseline"
+    shutil.copy(native.library()._name, copied)  # a library looks at HDNN_ISA when it is loaded
+    monkeypatch.setenv("HDNN_LIBRARY", str(copied))
+    monkeypatch.setenv("HDNN_ISA", wish)
+    forget()
+    message = f"HDNN_ISA={wish!r} is not one of {', '.join(known)}"
+    assert message in str(native.obstacle())
+    net = build("H1")
+    assert message in str(net.explain_backend(torch.ones(2, 4)))
+    net.backend = "fused"
+    with pytest.raises(hdnn.errors.IncompatibleError, match="HDNN_ISA"):
+        net(torch.ones(2, 4))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_an_empty_wish_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copied = tmp_path / "libhdnn.so"
+    shutil.copy(native.library()._name, copied)
+    monkeypatch.setenv("HDNN_LIBRARY", str(copied))
+    monkeypatch.setenv("HDNN_ISA", "")
+    forget()
+    assert native.obstacle() is None
+    assert native.instruction_set() == native.instruction_sets()[0]
+
+
 def test_a_kernel_without_memory_raises() -> None:
     with pytest.raises(MemoryError, match="no memory"):
         native.check(1)
@@ -109,8 +141,49 @@ def test_singular_values_of_special_matrices() -> None:
     np.testing.assert_array_equal(largest[[0, 1, 5]], [0, 1, 2])
     np.testing.assert_array_equal(smallest[[0, 1, 5]], [0, 1, 2])
     assert largest[2] == pytest.approx(3, rel=1e-14)
-    assert smallest[2] <= 1e-15
+    assert smallest[2] == pytest.approx(1e-200, rel=1e-14)
     assert np.isnan([largest[3], smallest[3], largest[4], smallest[4]]).all()
+
+
+@given(
+    n=st.integers(1, 12),
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from((0, 30, 160, 300)),
+    side=st.sampled_from(("rows", "columns", "both")),
+)
+def test_tiny_singular_values_have_small_relative_errors(
+    n: int, seed: int, spread: int, side: str
+) -> None:
+    """Of D Q, Q D and D, where Q is orthogonal: the entries of D, whose squares may be nothing."""
+    random = np.random.default_rng(seed)
+    D = 10.0 ** -random.permutation(np.linspace(0, spread, n))
+    Q = np.linalg.qr(random.normal(size=(n, n)))[0]
+    M = {"rows": D[:, None] * Q, "columns": Q * D, "both": np.diag(D)}[side]
+    largest, smallest = native.singular_values(M[None])
+    assert largest[0] == pytest.approx(D.max(), rel=1e-13, abs=0)
+    assert smallest[0] == pytest.approx(D.min(), rel=1e-13, abs=0)
+
+
+@pytest.mark.parametrize("t", [1e-20, 1e-160, 1e-250])
+def test_rows_and_columns_of_any_size_are_made_orthogonal(t: float) -> None:
+    """The larger value is 2^(1/2), as t^2 is nothing beside it, and their product is |det| = t."""
+    rows = np.array([[1.0, 1.0], [t, 2 * t]])
+    largest, smallest = native.singular_values(np.stack([rows, rows[::-1], rows.T, 1e-50 * rows]))
+    np.testing.assert_allclose(largest, np.sqrt(2) * np.array([1, 1, 1, 1e-50]), rtol=1e-15)
+    np.testing.assert_allclose(smallest, t / np.sqrt(2) * np.array([1, 1, 1, 1e-50]), rtol=1e-15)
+
+
+def test_singular_values_of_singular_matrices() -> None:
+    """Rows of zeros, equal rows, and numbers near the ends of the range."""
+    zeros, equal = np.diag([0.0, 0.0, 1e-300, 2.0]), np.ones((4, 4))
+    largest, smallest = native.singular_values(
+        np.stack([zeros, equal, 1e300 * equal, 1e-310 * np.eye(4)])
+    )
+    np.testing.assert_allclose(largest, [2, 4, 4e300, 1e-310], rtol=1e-13)
+    assert smallest[0] == 0
+    assert smallest[1] <= 1e-15
+    assert smallest[2] <= 1e285
+    np.testing.assert_allclose(smallest[3], 1e-310, rtol=1e-12)
 
 
 # --- the output layer -----------------------------------------------------------------------------
@@ -199,21 +272,21 @@ class Joint:
             "X": self.X.numpy(),
             "target": self.target.numpy(),
             "weight": self.weight.numpy(),
-            "steps": np.full((2, 4), self.net.h),
+            "smoothness": np.full((2, 4), self.net.h),
             "repeats": np.concatenate([weights.pattern.repeats, weights.bias.repeats]),
-            "values": values,
+            "parameters": values,
             **{name: np.zeros_like(values) for name in ("first", "second", "gradients")},
         }
         settings = {"loss": native.LOSSES.index("softmax"), "outputs": 3, "alpha": ALPHA}
         settings |= {"batch": BATCH, "count": SAMPLES, "clip": CLIP}
         settings["output"] = native.SolverOptions().with_penalty(ALPHA_C)
-        plan = native.Plan(self.net.program, 8, (2, BATCH, 4), False)
+        plan = native.Plan(self.net.program, 8, (2, BATCH, 4), 4)
         training = native.Training(plan, arrays, settings)
         self.updates, records, first = np.zeros(2, np.int64), [], 0
         for steps in calls:
             rates, addresses = np.full(steps, RATE), native.Addresses(h=self.net.h)
             turns = (self.order.numpy(), first, rates, self.updates)
-            records.append(training.steps(addresses, *turns, threads))
+            records.append(training.run(addresses, *turns, threads))
             first += steps
         return values, np.concatenate(records, 1)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from catalog import build
 from hdnn.backends import fused, reference
 from hdnn.fields import ACTIVATIONS, HamiltonianField, Weights
+from hdnn.kernels import native
 from skips import needs_kernels
 from twins import CATALOG, Net, Results, agree, derivatives, error, stepped, twin
 
@@ -107,6 +109,71 @@ def test_odd_widths_and_any_number_of_hidden_units(n: int, units: int) -> None:
     R = torch.eye(n) / 10
     field = HamiltonianField("J2", Weights(graph, features=n, layers=3), dissipation=R)
     agree(*both(Net(field, T=1.0), torch.randn(9, n)))
+
+
+class Periodic:
+    """A network of 6 layers, of which layer j has the parameters of layer j % period."""
+
+    def __init__(self, name: str, period: int) -> None:
+        self.net, self.layers = build(name, layers=6), [j % period for j in range(6)]
+        self.J = None if name == "MS2" else self.net.J.contiguous()  # MS2: y' = tanh(K y + b)
+        sizes = (p.shape[-1] for p in self.net.field.weights.parameters())
+        self.theta, self.beta = (torch.randn(period, size) / 2 for size in sizes)
+        self.x, self.gout = torch.randn(2, 301, 4)
+        self.plan = native.Plan(self.net.program, 8, (301, 4), period)
+
+    def by_torch(self) -> tuple[Tensor, ...]:
+        """y_N, and its gradients with respect to the state, theta and beta."""
+        inputs = [t.clone().requires_grad_() for t in (self.x, self.theta, self.beta)]
+        y, K, beta = inputs[0], self.net.field.weights.map.assemble(inputs[1]), inputs[2]
+        for j in self.layers:
+            units = torch.tanh(y @ K[j].mT + beta[j])
+            y = y + self.net.h * (units if self.J is None else units @ K[j] @ self.J.mT)
+        return y.detach(), *torch.autograd.grad(y, inputs, self.gout)
+
+    def by_kernels(self, wanted: tuple[bool, ...] = (True,) * 3) -> list[Tensor]:
+        library, (x, gout) = native.library(), (self.x.data_ptr(), self.gout.data_ptr())
+        numbers = (None if t is None else t.data_ptr() for t in (self.theta, self.beta, self.J))
+        values, out = native.Addresses(*numbers, self.net.h), torch.empty_like(self.x)
+        native.check(library.hdnn_forward(self.plan.handle, values, x, out.data_ptr(), 2))
+        grads = [torch.full_like(t, torch.nan) for t in (self.x, self.theta, self.beta)]
+        into = (g.data_ptr() if want else None for g, want in zip(grads, wanted, strict=True))
+        native.check(library.hdnn_backward(self.plan.handle, values, x, gout, *into, 2))
+        return [out, *grads]
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["H1", "H2", "MS2"])
+def test_parameters_of_layers_repeat_with_the_period(name: str, period: int) -> None:
+    periodic = Periodic(name, period)
+    for mine, exact in zip(periodic.by_kernels(), periodic.by_torch(), strict=True):
+        assert error(mine, exact) <= 1e-13
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product((False, True), repeat=3)))
+@pytest.mark.parametrize("name", ["H1", "MS2"])
+def test_gradients_that_are_not_wanted_are_left_alone(name: str, wanted: tuple[bool, ...]) -> None:
+    """And the others have the same bits."""
+    periodic = Periodic(name, 6)
+    out, *everything = periodic.by_kernels()
+    again, *some = periodic.by_kernels(wanted)
+    assert torch.equal(again, out)
+    for gradient, full, want in zip(some, everything, wanted, strict=True):
+        assert torch.equal(gradient, full) if want else bool(gradient.isnan().all())
+
+
+def test_pixels_of_small_images_fill_blocks_as_samples_do() -> None:
+    """With the same bits, gradients of weights included."""
+    images, rows = (build("H2", layers=5, **{layout: 4}) for layout in ("channels", "features"))
+    rows.load_state_dict(images.state_dict())
+    for size in (1, 2, 3):
+        y, weight = torch.randn(2, 50, 4, size, size)
+        flat = [t.movedim(1, -1).reshape(-1, 4) for t in (y, weight)]
+        expected = derivatives(twin(rows, "fused"), *flat)
+        results = derivatives(twin(images, "fused"), y, weight)
+        for name in ("value", "state"):
+            results[name] = results[name].movedim(1, -1).reshape(-1, 4)
+        agree(results, expected, 0.0)
 
 
 @pytest.mark.parametrize("name", ["H1", "MS3"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -29,6 +30,12 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "wide rows": ({"name": "MS2", "features": 34, "layers": 5}, (1331, 34)),
     "images": ({"name": "H2", "channels": 8, "layers": 8}, (5, 8, 31, 33)),
     "ensemble": ({"name": "MS3", "features": 4, "layers": 64, "ensemble": 3}, (3, 501, 4)),
+    "wide and deep": ({"name": "H2", "features": 64, "layers": 70}, (300, 64)),
+    "time-invariant": (
+        {"name": "MS2", "features": 16, "layers": 100, "time_invariant": True},
+        (1500, 16),
+    ),
+    "small images": ({"name": "H1", "channels": 8, "layers": 30}, (700, 8, 2, 2)),
     "deep": ({"name": "MS1", "features": 8, "layers": 900}, (200, 8)),
 }
 """All large enough to be shared among threads."""
@@ -43,7 +50,8 @@ def case(name: str, dtype: torch.dtype) -> tuple[Net, Tensor, Tensor]:
 
 def everything(name: str, dtype: torch.dtype = torch.float32) -> Results:
     net, y, weight = case(name, dtype)
-    return derivatives(net, y, weight) | {"M": hdnn.analysis.sensitivities(net, y)}
+    few = y[:50] if name in ("wide and deep", "time-invariant") else y  # else 300 MB
+    return derivatives(net, y, weight) | {"M": hdnn.analysis.sensitivities(net, few)}
 
 
 @contextmanager
@@ -82,6 +90,78 @@ def test_four_threads_at_once() -> None:
         list(pool.map(lambda _: barrier.wait(timeout=30), range(4)))  # all four are there
         for (name, _), results in zip(jobs, pool.map(run, jobs), strict=True):
             agree(results, expected[name], 0.0)
+
+
+LARGE = """
+import os, sys
+import torch
+import hdnn
+
+def call(name, n, layers, samples, dtype=torch.float32, **options):
+    options |= {"features": n, "layers": layers, "T": 1.0, "dtype": dtype, "backend": "fused"}
+    net = hdnn.network(name, **options)
+    y = torch.randn(samples, n, dtype=dtype, requires_grad=True)
+    torch.autograd.grad(net(y).sum(), [y, *net.parameters()])
+
+def memory(key):  # in MB
+    (line,) = (line for line in open("/proc/self/status") if line.startswith(key))
+    return int(line.split()[1]) / 1024
+
+call("H1", 4, 2, 5)
+"""
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+
+
+def figures(script: str, *arguments: object) -> list[float]:
+    """What a fresh process prints."""
+    run = [sys.executable, "-c", LARGE + script, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        run, check=True, capture_output=True, text=True, timeout=300, env=environment
+    )
+    return [float(number) for number in result.stdout.split()]
+
+
+@needs_proc
+def test_wide_and_deep_networks_use_all_threads() -> None:
+    """Each in a forked child, whose pool is new: it starts as many helpers as find work."""
+    script = """
+torch.get_num_threads = lambda: 16  # of the kernels; torch itself has one
+for n, layers in (16, 512), (64, 16), (96, 16), (32, 32), (64, 256):
+    if not os.fork():
+        before = len(os.listdir("/proc/self/task"))
+        call("H1", n, layers, 4096)
+        print(len(os.listdir("/proc/self/task")) - before, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    assert figures(script) == [15] * 5
+
+
+@needs_proc
+def test_memory_of_a_time_invariant_network_does_not_grow_with_its_depth() -> None:
+    """Its parameters, assembled or not, and their gradients exist once: 75 KB, not 75 MB."""
+    script = """
+before = memory("VmHWM")
+call(sys.argv[1], 96, 1024, 64, torch.float64, time_invariant=True)
+print(memory("VmHWM") - before)
+"""
+    for name in ("H1", "MS2"):
+        assert max(figures(script, name)) < 25
+
+
+@needs_proc
+def test_a_thread_keeps_little_memory() -> None:
+    """Of a call that takes 70 MB beside its arguments; ordinary calls keep theirs."""
+    script = """
+before = memory("VmRSS")
+call("H1", 64, 1200, 64, torch.float64)
+print(memory("VmHWM") - before, memory("VmRSS") - before)
+"""
+    peak, kept = figures(script)
+    assert peak > 100
+    assert kept < 25
 
 
 # --- children -------------------------------------------------------------------------------------

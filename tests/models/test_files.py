@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from hdnn.fields import (
     Matrix,
     Weights,
 )
-from hdnn.models import Augmentation, Blocks, Model, Projection, Scaler, image_model
+from hdnn.models import Augmentation, Blocks, Model, Projection, Scaler, files, image_model
 from hdnn.schemes import ImplicitMidpoint, Scheme, Splitting
+from processes import memory_growth, on_linux
 
 Net = hdnn.HamiltonianNetwork
 
@@ -82,6 +85,7 @@ THINGS: dict[str, Callable[[], Any]] = {
     "half, time-invariant": lambda: build("MS2", time_invariant=True).half(),
     "no layers": lambda: build("MS3", layers=0),
     "learned steps": lambda: build("MS3", learn_steps=True),
+    "learned steps, time-invariant": lambda: build("H1", learn_steps=True, time_invariant=True),
     "reference, lean": lambda: build("H1", backend="reference", memory="lean"),
     "X": lambda: build("HS", X=torch.randn(2, 2)),
     "J(t)": lambda: hamiltonian(skew(4, 3)),
@@ -229,7 +233,6 @@ def test_foreign_files_raise(tmp_path: Path) -> None:
             hdnn.load(path)
     assert not (tmp_path / "executed").exists()
     for name, message in (
-        ("nothing", "No such file"),
         ("plain", "hdnn did not write it"),
         ("text3", "it has format 2, this hdnn reads 1"),
         ("text4", "it holds a ForwardEuler, no network"),
@@ -251,14 +254,134 @@ LIES: dict[str, tuple[Callable[[Any, dict[str, Tensor]], Any], str]] = {
 }
 
 
+def parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description of a file, and its tensors."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return json.loads(file.metadata()["hdnn"]), tensors
+
+
 @pytest.mark.parametrize("name", LIES)
 def test_a_description_that_does_not_fit_raises(name: str, tmp_path: Path) -> None:
     change, message = LIES[name]
     hdnn.save(build("H1"), tmp_path / "net")
-    with safe_open(tmp_path / "net", framework="pt") as file:
-        about = json.loads(file.metadata()["hdnn"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    about, tensors = parts(tmp_path / "net")
     change(about["thing"]["arguments"], tensors)
     save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
     with pytest.raises(FileFormatError, match=f"(?s){message}"):
         hdnn.load(tmp_path / "lie")
+
+
+def numbers(node: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """The paths of all numbers in a description, and of what is None."""
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from numbers(value, *path, key)
+    elif node is None or isinstance(node, int | float):
+        yield path
+
+
+def put(node: Any, path: tuple[Any, ...], value: int) -> None:
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+
+
+SIZES = ("features", "channels", "width", "layers", "ensemble", "outputs", "num_features")
+DESCRIBED = (
+    *("channels", "convolution", "ensemble with steps", "ensemble, J learned", "learned steps"),
+    *(
+        "learned steps, time-invariant",
+        "half, time-invariant",
+        "graph",
+        "blocks of maps",
+        "table",
+        "regression",
+        "images, stages",
+    ),
+)
+
+
+@on_linux
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_no_number_of_a_description_costs_memory(name: str, tmp_path: Path) -> None:
+    """Every number alone, those of the same name, and all sizes at once."""
+    hdnn.save(THINGS[name](), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    paths = list(numbers(about["thing"]))
+    groups = [[path] for path in paths]
+    groups += [[path for path in paths if path[-1] == last] for last in {p[-1] for p in paths}]
+    groups.append([path for path in paths if path[-1] in SIZES])
+    lie = copy.deepcopy(about)
+
+    def load() -> None:
+        with suppress(FileFormatError):
+            hdnn.load(tmp_path / "lie")
+
+    for group in groups:
+        for value in (300, 10_000, 10**7, 10**18):
+            lie = copy.deepcopy(about)
+            for path in group:
+                put(lie["thing"], path, value)
+            save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(lie)})
+            assert memory_growth(load) < 20e6, (group, value)
+
+
+@pytest.mark.parametrize("name", [name for name in THINGS if name != "no layers"])
+def test_the_numbers_of_a_description_are_counted_exactly_enough(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hdnn.save(THINGS[name](), tmp_path / "thing")
+    monkeypatch.setattr(files, "FREE", 0)
+    hdnn.load(tmp_path / "thing")
+
+
+def test_parts_and_tensors_are_counted_as_often_as_they_are_named(tmp_path: Path) -> None:
+    hdnn.save(images(widths=(16, 16), layers=(0, 0)), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    modules = about["thing"]["arguments"]["network"]["arguments"]["modules"]
+    modules += [modules[1]] * 100  # 2320 numbers each
+    save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+    hdnn.save(hamiltonian(skew(4, 3)), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    about["thing"] = [about["thing"]["arguments"]["field"]["arguments"]["J"]] * 1000
+    save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+
+
+def test_numbers_of_one_byte_count_half(tmp_path: Path) -> None:
+    hdnn.save(build("H1", features=400, layers=1), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    save_file(tensors, tmp_path / "same", metadata={"hdnn": json.dumps(about)})
+    hdnn.load(tmp_path / "same")
+    small = {name: tensor.to(torch.int8) for name, tensor in tensors.items()}
+    save_file(small, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+
+
+def test_a_matrix_that_is_made_by_its_name_is_counted(tmp_path: Path) -> None:
+    hdnn.save(hamiltonian("J1", [[1, 0, 1, 0]]), tmp_path / "thing")
+    about, tensors = parts(tmp_path / "thing")
+    field = about["thing"]["arguments"]["field"]["arguments"]
+    width = field["weights"]["arguments"]["features"] = 10_000
+    field["J"], tensors["arguments.0"] = "J1", torch.ones(1, width, dtype=torch.int64)
+    save_file(tensors, tmp_path / "lie", metadata={"hdnn": json.dumps(about)})
+    with pytest.raises(FileFormatError, match="more numbers than its tensors have"):
+        hdnn.load(tmp_path / "lie")
+
+
+def test_missing_memory_is_no_damage_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> None:
+        raise MemoryError
+
+    hdnn.save(build("H1"), tmp_path / "net")
+    monkeypatch.setitem(files._CONSTRUCTORS, "HamiltonianNetwork", fail)
+    for work in (lambda: hdnn.load(tmp_path / "net"), lambda: hdnn.save(build("H1"), tmp_path)):
+        with pytest.raises(MemoryError):
+            work()

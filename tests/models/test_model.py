@@ -10,7 +10,7 @@ import torch
 import hdnn
 from hdnn import Augmentation, Model, Scaler, image_model
 from hdnn.errors import HdnnError
-from hdnn.models import ImageStem
+from hdnn.models import ImageStem, TableStem
 
 
 def table(**options: Any) -> Model:
@@ -68,6 +68,8 @@ def test_parts_that_do_not_fit_raise() -> None:
         Model(net, 1, task="sorting")
     with pytest.raises(HdnnError, match="not both"):
         table(stem=ImageStem(1, (4, 4), 4))
+    with pytest.raises(HdnnError, match="the stem gives 6 features, but the network takes 4"):
+        Model(net, 1, stem=TableStem(6, Augmentation(2, 6)))
     with pytest.raises(HdnnError, match="2 networks"):
         _ = images().network
 

@@ -317,6 +317,20 @@ def test_damaged_checkpoint_raises(name: str, tmp_path: Path) -> None:
     assert contents(run.folder) == before
 
 
+def test_a_folder_that_cannot_be_written_to_is_a_clear_error(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    run = unfinished(tmp_path / "run")
+    before = contents(run.folder)
+    monkeypatch.setattr("filelock.FileLock.acquire", fail)
+    for more in ((), ("--epochs", 50), ("--device", "cpu", "--epochs", 50)):
+        fails(1, ("train", "--resume", run.folder, *more), "cannot write", "Read-only file system")
+    assert contents(run.folder) == before
+
+
 def test_damaged_model_and_config_raise(whole: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(whole.folder, tmp_path / "run"))
     run.model_file.write_bytes(run.model_file.read_bytes()[:-9])

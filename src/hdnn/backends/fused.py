@@ -20,7 +20,8 @@ from torch import Tensor
 
 from hdnn import threads
 from hdnn.backends import reference
-from hdnn.backends.selection import obstacle_of_numbers
+from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
+from hdnn.errors import HdnnError
 from hdnn.kernels import native
 from hdnn.program import Program, Step, Values
 
@@ -33,9 +34,7 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, of numbers that `choose` has left to the kernels."""
     x, restore = program.layout.flatten(x)
     h, theta, beta, S, _ = values
-    # Inference mode, unlike no_grad, rules out tangents of forward mode, too: no Function is
-    # needed, which takes 2 of 14 us of a small prediction.
-    if torch.is_inference_mode_enabled():
+    if not torch.is_grad_enabled():
         return restore(forward(program, values, x))
     return restore(_Fused.apply(x, theta, beta, S, h, program))
 
@@ -45,28 +44,36 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
-    where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
+    where = (plan.handle, addresses, address(x), out.data_ptr())
     if native.library().hdnn_forward(*where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
 
 def backward(
-    program: Program, values: Values, x: Tensor, gout: Tensor, weights: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
+    program: Program,
+    values: Values,
+    x: Tensor,
+    gout: Tensor,
+    wanted: Sequence[bool] = (True, True, True),
+) -> tuple[Any, ...]:
     """The gradients of <gout, y_N> of canonical states: of the state, of theta and of beta.
 
     Args:
         program, values, x, gout: numbers that `obstacle_of_numbers` passes.
-        weights: False saves the work for the gradients of theta and beta, which are then 0.
+        wanted: which of the three; without those of theta and beta it takes less time.
+
+    Returns:
+        Three gradients; None is one that is not wanted.
     """
     x, gout = x.contiguous(), gout.contiguous()
-    plan, addresses, (theta, beta, _, _) = locate(program, values, x)
-    gx, gtheta, gbeta = torch.empty_like(x), torch.empty_like(theta), torch.empty_like(beta)
-    where = (x.data_ptr(), gout.data_ptr(), gx.data_ptr(), gtheta.data_ptr(), gbeta.data_ptr())
+    plan, addresses, kept = locate(program, values, x)
+    owners = zip((x, *kept[:2]), wanted, strict=True)
+    grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
+    where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
     if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
-    return gx, gtheta, gbeta
+    return tuple(grads)
 
 
 def jacobians(
@@ -79,7 +86,7 @@ def jacobians(
     samples = x.numel() // (E * n)  # of an image, every pixel is one
     matrices, states = x.new_empty(E, samples, D, n, n), x.new_empty(E, D, samples, n)
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
-    where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
+    where = (address(x), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
     if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
@@ -106,91 +113,100 @@ def locate(
     plans = _plans.get(program)
     if plans is None:
         plans = _plans[program] = {}
-    key = x.shape, x.dtype, theta.shape[-2]
+    period = theta.shape[-2]
+    key = x.shape, x.dtype, period
     plan = plans.get(key)
     if plan is None:
         if len(plans) >= _SHAPES:
             plans.clear()
-        shared = theta.shape[-2] == 1 and program.layers > 1
-        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, shared)
-    theta, beta, S = theta.contiguous(), beta.contiguous(), None if S is None else S.contiguous()
-    steps = None
+        plan = plans[key] = native.Plan(program, x.element_size(), x.shape, period)
+    theta, beta = theta.contiguous(), beta.contiguous()
+    steps, S = None, None if S is None else S.contiguous()
     if isinstance(h, Tensor):  # those of all networks and layers
         lead = program.layout.lead
         steps = h.detach().double().expand(*lead, program.layers).contiguous()
     addresses = native.Addresses(
-        theta.data_ptr(),
-        beta.data_ptr(),
-        None if S is None else S.data_ptr(),
+        address(theta),
+        address(beta),
+        None if S is None else address(S),
         0.0 if isinstance(h, Tensor) else h,
         None if steps is None else steps.data_ptr(),
     )
     return plan, addresses, (theta, beta, S, steps)
 
 
-class _Fused(torch.autograd.Function):
-    """y_N as a function of y_0, theta, beta, S and the steps, of which S and steps are constant.
+def address(tensor: Tensor) -> int:
+    """Where the numbers of a contiguous tensor are, all of them.
 
-    What the kernels do not compute, derivatives of gradients, many gradients at once and forward
-    mode, comes from the reference.
+    Args:
+        tensor: passed by `obstacle_of_memory`.
+
+    Returns:
+        The address of the first.
+
+    Raises:
+        HdnnError: its storage was freed or shrunk.
+    """
+    held = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
+    if held < tensor.nbytes:
+        raise HdnnError(
+            f"a tensor of shape {tuple(tensor.shape)} has a storage of {held} bytes, "
+            f"{tensor.nbytes} are needed: its memory was freed or resized before it was used"
+        )
+    return tensor.data_ptr()
+
+
+class _Fused(torch.autograd.Function):
+    """y_N as a function of y_0, theta and beta; S and the steps are constant.
+
+    Derivatives of gradients, and many gradients at once, come from the reference.
     """
 
     @staticmethod
     def forward(
-        x: Tensor, theta: Tensor, beta: Tensor, S: Tensor | None, h: Step, program: Program
+        ctx: Any,
+        x: Tensor,
+        theta: Tensor,
+        beta: Tensor,
+        S: Tensor | None,
+        h: Step,
+        program: Program,
     ) -> Tensor:
+        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
+        # computed. They share the counter of changes in place with their tensors.
+        steps = h.detach() if isinstance(h, Tensor) else None
+        S_alias = None if S is None else S.detach()
+        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
+        ctx.save_for_backward(*aliases)
+        ctx.set_materialize_grads(False)
+        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, theta, beta, S, h, ctx.program = inputs
-        ctx.h, steps = (None, h) if isinstance(h, Tensor) else (h, None)
-        ctx.save_for_backward(x, theta, beta, S, steps)
-        ctx.save_for_forward(x, theta, beta, S, steps)
-
-    @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gout: Tensor | None) -> tuple[Tensor | None, ...]:
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
-        program, values = ctx.program, Values(steps if ctx.h is None else ctx.h, theta, beta, S)
-        plain = partial(_plain, program, values)
+        if gout is None:
+            return (None,) * 6
+        program, needs, aliases = ctx.program, ctx.needs_input_grad, ctx.aliases
+        values = Values(ctx.h if steps is None else steps, theta, beta, S)
         if torch.is_grad_enabled():  # the gradients themselves will be differentiated
             # Views: theta may depend on x, and that way is not ours.
-            inputs = [t.view_as(t) for t in (x, theta, beta)]
-            needs = ctx.needs_input_grad[:3]
-            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-            found = iter(torch.autograd.grad(plain(*inputs), wanted, gout, create_graph=True))
-            return (*(next(found) if need else None for need in needs), None, None, None)
-        # What was fit going forward may have been replaced since, and the gradient may have no
-        # memory (zeros, or many gradients at once by vmap).
-        if x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout):
+            views = (t.view_as(t) for t in ctx.inputs)
+            inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in views]
+            wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
+            out = _plain(program, values, *inputs)
+            found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
+            return tuple(next(found) if need else None for need in needs)
+        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
+        # tensors than the aliases, which were judged going forward.
+        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
+            reason = interception() or gout.dtype is not x.dtype or obstacle_of_memory(gout)
+        else:
+            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
+        if reason:
+            plain = partial(_plain, program, values)
             return (*torch.func.vjp(plain, x, theta, beta)[1](gout), None, None, None)
-        weights = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        return (*backward(program, values, x, gout, weights), None, None, None)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        # Forward mode by differentiating a gradient, which is linear in v, with respect to v.
-        again = torch.is_grad_enabled()
-        with torch.enable_grad():
-            # A view of what requires gradients: the tangent may be differentiated in turn.
-            inputs: list[Any] = [
-                t if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
-                for t in ctx.saved_tensors
-            ]
-            x, theta, beta, S, steps = inputs
-            values = Values(steps if ctx.h is None else ctx.h, theta, beta, S)
-            out = reference.run(ctx.program, values, x)
-            v = torch.zeros_like(out, requires_grad=True)
-            known = [(t, d) for t, d in zip(inputs, tangents, strict=False) if d is not None]
-            primals, directions = zip(*known, strict=True)
-            grads = torch.autograd.grad(out, primals, v, create_graph=True)
-            (change,) = torch.autograd.grad(grads, v, directions, create_graph=again)
-        return change
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Tensor, None]:
-        # No transform has wrapped these numbers, or `choose` had left them to the reference.
-        return _Fused.apply(*inputs), None
+        return (*backward(program, values, x, gout, needs[:3]), None, None, None)
 
 
 def _plain(program: Program, values: Values, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:

@@ -78,7 +78,8 @@ def _backward(
     program: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     known, values = _checked((theta, beta, S, steps, h, program), x, gout)
-    return fused.backward(known, values, x, gout)
+    gx, gtheta, gbeta = fused.backward(known, values, x, gout)
+    return gx, gtheta, gbeta
 
 
 @_forward.register_fake

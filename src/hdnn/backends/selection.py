@@ -11,7 +11,8 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import _C, Tensor, nn
+from torch.autograd import forward_ad
 
 from hdnn.errors import IncompatibleError
 from hdnn.kernels import native
@@ -30,9 +31,9 @@ processor time on one thread.
 """
 
 
-STAND_IN = "it reads memory, and inside a transform of torch.func a tensor has none"
-"""The one obstacle that is no error where kernels are requested: transforms need derivatives of
-every kind, and these are always the reference's."""
+TRANSFORMS = "transforms of torch.func and forward mode take torch's operations only"
+"""The one obstacle that is no error where kernels are requested: derivatives of every kind exist,
+and these are always the reference's."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         return _REQUESTED["reference"]
     library = _obstacle_of_library if torch.compiler.is_compiling() else native.obstacle
     reason = program.obstacle or library() or obstacle_of_numbers(program, values, x)
-    if requested == "fused" and reason is not STAND_IN:
+    if requested == "fused" and reason is not TRANSFORMS:
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
@@ -133,28 +134,66 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
         return "K and b must both be shared by all layers, or both belong to single layers"
     if S is not None and (S.requires_grad or S.ndim > 2):
         return "it needs one constant J, and this one is learned or differs from layer to layer"
-    if isinstance(h, Tensor) and h.requires_grad:
+    steps = h if isinstance(h, Tensor) else None
+    if steps is not None and steps.requires_grad:
         return "it needs fixed steps, and these are learned"
-    dtype, traced = states[0].dtype, torch.compiler.is_compiling()
-    if traced and torch.compiler.is_exporting():
-        return "what is exported runs without hdnn"
+    dtype = states[0].dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return f"it has kernels for float32 and float64, and the state is {dtype}"
-    for tensor in (*states, theta, beta, S, h):
-        if not isinstance(tensor, Tensor):
+    traced = torch.compiler.is_compiling()
+    if traced and torch.compiler.is_exporting():
+        return "what is exported runs without hdnn"
+    if not traced:
+        reason = interception()
+        if reason is not None:
+            return reason
+    for tensor in (*states, theta, beta, S, steps):
+        if tensor is not None and tensor.dtype is not dtype:
+            return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
+    if traced:  # a compiler shows no memory, and passes plain tensors later
+        return None if theta.is_cpu else "it runs on the CPU"
+    reason = obstacle_of_memory(*states, theta, beta, S, steps)
+    return reason if reason or states[0].numel() else "there is nothing to compute"
+
+
+def interception() -> str | None:
+    """What torch does with an operation beyond computing it and recording its gradient, or None.
+
+    Tensors are wrapped or made up there, or derivatives are asked for that only torch's own
+    operations have.
+    """
+    # torch has no public names for these questions; its own autograd.Function asks the first.
+    if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return TRANSFORMS
+    if _C._len_torch_dispatch_stack():
+        return "a dispatch mode (fake tensors, a tracer, a counter) takes torch's operations only"
+    return None
+
+
+def obstacle_of_memory(*tensors: Tensor | None) -> str | None:
+    """Why the addresses of tensors may not be read, or None.
+
+    Args:
+        tensors: any; None is passed over.
+
+    Returns:
+        The reason in words, or None.
+    """
+    recorded = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is None:
             continue
+        kind = type(tensor)
+        if kind is not Tensor and kind is not nn.Parameter:
+            return f"it reads memory, and a tensor is a {kind.__name__}"
         if not tensor.is_cpu:
             return f"it runs on the CPU, and a tensor is on {tensor.device}"
-        if tensor.dtype is not dtype and tensor is not h:
-            return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
-        if traced:
-            continue  # a compiler shows no memory; what it compiles gets plain tensors
-        if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
-            return f"it reads memory, and a tensor is a {type(tensor).__name__}"
         try:
             address = tensor.data_ptr()
-        except RuntimeError:
-            return STAND_IN
+        except RuntimeError:  # sparse, or a wrapper that outlived its transform
+            return f"it reads memory, and a tensor has none (its layout is {tensor.layout})"
         if (address == 0 and tensor.numel()) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
-    return None if states[0].numel() else "there is nothing to compute"
+        if recorded and tensor.is_inference():
+            return "it records gradients, and a tensor was made in inference mode"
+    return None

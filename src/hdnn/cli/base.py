@@ -33,12 +33,14 @@ from hdnn.errors import (
     FileFormatError,
     HdnnError,
     StorageError,
+    printable,
 )
 from hdnn.files import finite
 from hdnn.progress import listening, logger, note
 
 FAILED, MISUSE, INTERRUPTED = 1, 2, 130
 """Exit codes: the work failed; the request cannot be met as it is; Ctrl-C."""
+_UsageError: Any = typer.BadParameter.__base__  # typer has not that name, and a click of its own
 _FAILURES = DivergenceError, ConvergenceError, FetchError, FileFormatError, StorageError
 USE, LOOK, CHECK, MORE = "Use", "Look", "Check", "More"
 """Panels of `hdnn --help`."""
@@ -80,6 +82,9 @@ class _Main(TyperGroup):
         except HdnnError as error:
             warn(f"error: {error}", "red")
             raise typer.Exit(FAILED if isinstance(error, _FAILURES) else MISUSE) from error
+        except _UsageError as error:  # it repeats words of the command line, as names of files
+            error.message = printable(error.message)
+            raise
 
 
 def _without_types(parameters: Any) -> Any:
@@ -129,13 +134,13 @@ class _LogLines(logging.Handler):
 
 def say(text: str, indent: int = 2) -> None:
     """Print a line for people, wrapped with a hanging indent."""
-    wrapped = _wrapped(text, console, indent)
+    wrapped = _wrapped(printable(text), console, indent)
     console.print(wrapped, highlight=False, soft_wrap=True, markup=False)
 
 
 def warn(text: str, style: str = "yellow") -> None:
     """Print a line for people on standard error."""
-    wrapped = _wrapped(text, errors)
+    wrapped = _wrapped(printable(text), errors)
     _screen().print(wrapped, style=style, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -171,13 +176,17 @@ def show_table(
     # The edges are blank lines: around a table with a title; tables without follow each other.
     edge: Any = {"pad_edge": False, "show_edge": title is not None, "collapse_padding": True}
     table = Table(title=title, box=box.SIMPLE_HEAD, **edge)
-    # Text, not str: brackets in the names of classes and columns are not markup.
     for k, name in enumerate(header):
         justify: Literal["left", "right"] = "left" if k < names else "right"
-        table.add_column(Text(name), justify=justify, no_wrap=console.width >= 60)
+        table.add_column(_cell(name), justify=justify, no_wrap=console.width >= 60)
     for row in rows:
-        table.add_row(*map(Text, row), style="yellow" if row[-1] == "no" else None)
+        table.add_row(*map(_cell, row), style="yellow" if row[-1] == "no" else None)
     console.print(table, *([""] if title is None else []))
+
+
+def _cell(text: str) -> Text:
+    """A cell of a table: Text, as brackets in the names of classes and columns are not markup."""
+    return Text(printable(text))
 
 
 def emit(record: Any) -> None:
@@ -222,7 +231,7 @@ class _Bar:
             text_column = TextColumn("{task.description}")
             self.bar = Progress(text_column, *columns, console=_screen(), transient=True)
             self.bar.start()
-            self.bar.add_task(self.text)
+            self.bar.add_task(printable(self.text))
         inner = 0.0 if text == self.text else done / max(total, 1)
         self.bar.update(self.bar.task_ids[0], completed=self.at + inner, total=self.total)
 

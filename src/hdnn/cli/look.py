@@ -11,7 +11,7 @@ import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
 from hdnn.cli.runs import open_run
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, printable
 
 DEPTHS = 9
 """Layers whose norms `hdnn gradients` lists, evenly spaced: what fits on a screen."""
@@ -79,7 +79,7 @@ def gradients(
         if records:
             plots.record_by_depth(figure.subplots(), records)
         elif norms is not None:
-            name = str(run)[-60:]  # a longer label would leave the figure
+            name = printable(str(run))[-60:]  # a longer label would leave the figure
             plots.norms_by_depth(figure.subplots(), norms, name, plots.LIGHT.color(0))
         plots.save_figure(figure, out)
     if as_json:

@@ -14,7 +14,7 @@ import typer
 
 from hdnn.cli.base import USE, app, say
 from hdnn.cli.runs import RunFolder, encoder_of, open_run
-from hdnn.errors import HdnnError, optional
+from hdnn.errors import HdnnError, optional, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,13 +138,20 @@ def _predictions(model: Model, X: Tensor) -> Rows:
     ]
 
 
+class _StandardOutput:
+    """Cells as they are for programs; on a terminal, without control characters."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
 @contextmanager
 def _writer(out: Path | None, header: list[str]) -> Iterator[Callable[[Rows], None]]:
     """Writes rows to a file, CSV or by its ending Parquet, or without one to standard output."""
     from hdnn.files import atomic
 
     if out is None:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(_StandardOutput(), lineterminator="\n")
         writer.writerow(header)
         yield writer.writerows
     elif out.suffix.lower() == ".csv":

@@ -9,7 +9,7 @@ import typer
 
 from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
 from hdnn.cli.runs import encoder_of, open_run
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,7 +46,7 @@ def certify(
     if as_json:
         emit(certificate.to_dict())
     else:
-        for line in str(certificate).splitlines():
+        for line in printable(str(certificate)).splitlines():
             console.print(Text(line, style=_COLORS.get(line[:8].strip(), "")), soft_wrap=True)
     if not certificate.ok:
         raise typer.Exit(FAILED)

@@ -19,11 +19,15 @@ import pandas as pd
 
 from hdnn.config import shown
 from hdnn.errors import FileFormatError, HdnnError, optional
+from hdnn.files import check_file
 
 DELIMITERS = (",", ";", "\t", "|")
 
 BLOCK_ROWS, BLOCK_CELLS = 20_000, 1_000_000
 """At most this many rows and cells are in memory at once where a file is read in blocks."""
+
+EXPANSION, FREE = 100, 2**24
+"""A compressed file may hold so many times its size in bytes; and so many bytes in any case."""
 
 _HEADER_LINES = 100  # a header may have line breaks in quotes, and blank lines above it
 _CHARACTERS = 2**20  # decoded at once, to find out the encoding
@@ -45,14 +49,11 @@ def reading(path: str | os.PathLike[str], kind: str, remedy: str = "") -> Iterat
         remedy: what the user can do.
 
     Raises:
-        HdnnError: there is no such regular file.
-        FileFormatError: the block failed.
+        MissingFileError: there is no such file.
+        FileFormatError: it is not a regular file, or the block failed.
     """
-    path = Path(path)
+    check_file(path)
     try:
-        if not path.is_file():
-            reason = "not a regular file" if path.exists() else "No such file or directory"
-            raise HdnnError(f"cannot read {path}: {reason}; check the path")
         yield
     except HdnnError:
         raise
@@ -61,6 +62,28 @@ def reading(path: str | os.PathLike[str], kind: str, remedy: str = "") -> Iterat
         reason = cut(reason, 200) or type(error).__name__
         tail = f"; {remedy}" if remedy else ""
         raise FileFormatError(f"cannot read {path} as {kind}: {reason}{tail}") from error
+
+
+def check_expansion(path: Path, size: int | None = None) -> None:
+    """Raise for a compressed file that is a bomb: a few kilobytes that fill the memory.
+
+    Args:
+        path: of the file.
+        size: of its content in bytes, if known; None decompresses a .gz, and passes other files.
+
+    Raises:
+        FileFormatError: it holds more than `EXPANSION` times its size, and more than `FREE` bytes.
+    """
+    most = max(FREE, EXPANSION * path.stat().st_size)
+    if size is None and path.suffix.lower() == ".gz":
+        with gzip.open(path) as file:
+            file.seek(most)
+            size = most + len(file.read(1))
+    if size is not None and size > most:
+        raise FileFormatError(
+            f"cannot read {path}: it holds more than {most / 2**20:.0f} MB, {EXPANSION} times its "
+            "size; if you trust it, decompress it first, or write it as CSV"
+        )
 
 
 def cut(text: str, most: int = 60) -> str:
@@ -109,6 +132,7 @@ class CsvFile:
             FileFormatError: the file is empty, or its first row is longer than the header.
         """
         with reading(path, "CSV"):
+            check_expansion(path)
             encoding = _encoding(path)
             with _open(path, encoding) as file:
                 head = list(itertools.islice(file, _HEADER_LINES))
@@ -242,6 +266,8 @@ def _parquet_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
     parquet = optional("pyarrow.parquet", "data")
     first = 0
     with reading(path, "Parquet"), parquet.ParquetFile(path) as file:
+        # At least as many bytes as a CSV file would have, with a digit and a comma in every cell.
+        check_expansion(path, 2 * file.metadata.num_rows * file.metadata.num_columns)
         empty = file.schema_arrow.empty_table()  # so that a file without rows has a block
         if rows is not None:
             rows = min(rows, 1 + BLOCK_CELLS // max(1, len(empty.column_names)))

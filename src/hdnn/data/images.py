@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hdnn.config import shown
 from hdnn.data.dataset import Dataset
-from hdnn.data.files import listed, reading
+from hdnn.data.files import check_expansion, listed, reading
 from hdnn.errors import FetchError, FileFormatError, HdnnError, unknown_name
 from hdnn.progress import note, track
 
@@ -191,9 +191,11 @@ def read_idx(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of a file, unpacked if its name ends in .gz."""
-    with reading(path, "IDX"), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as f:
-        data: bytes = f.read()
-        return data
+    with reading(path, "IDX"):
+        check_expansion(path)
+        with gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb") as file:
+            data: bytes = file.read()
+            return data
 
 
 def _from_idx(paths: Sequence[Path], name: str) -> Dataset:

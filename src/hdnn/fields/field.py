@@ -232,7 +232,8 @@ class InterconnectedField(Field):
     ) -> None:
         super().__init__()
         self.layout = layout
-        self.interconnection = interconnection(J, layout.width)
+        self.interconnection = own = interconnection(J, layout.width)
+        self.__dict__["interconnection"] = own  # see HamiltonianNetwork.field
         self.J_function = cast(StateFunction, J) if self.interconnection is None else None
         self.R = None if dissipation is None else _dissipation(dissipation, layout.width)
         self.to(like)
@@ -280,9 +281,11 @@ class InterconnectedField(Field):
         Raises:
             HdnnError: J depends on the state.
         """
-        S = self.J if self.R is None else self.J - self.R
+        own, R = self.interconnection, self.R
+        J = self.J if own is None else own.matrix()
+        S = J if R is None else J - R
         # One J for every network: an axis of layers tells it from J(t), one for every layer.
-        return S.unsqueeze(-3) if S.ndim == 3 and self.constant_interconnection else S
+        return S.unsqueeze(-3) if S.ndim == 3 and own is not None and own.constant else S
 
 
 def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:

@@ -61,11 +61,16 @@ class WeightedField(Field):
 
     def _set_weights(self, weights: Weights, sigma: str | Activation) -> None:
         self.weights = weights
+        self.__dict__["weights"] = weights  # see HamiltonianNetwork.field
         self.activation = activation(sigma)
         self.layout, self.layers = weights.layout, weights.layers
         self.couples_pixels = self.layout.channels and not isinstance(weights.map, Matrix)
         everything = (0, self.layout.width)
         self.parts = {None: Part(everything, everything, weights.map, weights.bias)}
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        return self.weights.theta.dtype
 
     @property
     def sizes(self) -> tuple[int, int]:

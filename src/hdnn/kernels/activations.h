@@ -77,9 +77,9 @@ INLINE void tanh(Vec<T> *x) {
 
 // z = sigma(z) of COUNT vectors
 template <class T, int COUNT>
-INLINE void sigma(Vec<T> *z, i64 code) {
+INLINE void sigma(Vec<T> *z, i64 activation) {
   const Vec<T> zero = {};
-  switch (code) {
+  switch (activation) {
     case TANH:
       return tanh<T, COUNT>(z);
     case RELU:
@@ -97,9 +97,9 @@ INLINE void sigma(Vec<T> *z, i64 code) {
 }
 // d sigma'(z) from s = sigma(z)
 template <class T>
-INLINE Vec<T> times_slope(Vec<T> d, Vec<T> s, i64 code) {
+INLINE Vec<T> times_slope(Vec<T> d, Vec<T> s, i64 activation) {
   const Vec<T> zero = {}, rest = T(1) - absolute<T>(s);
-  switch (code) {
+  switch (activation) {
     case TANH:
       return d * (T(1) - s * s);
     case RELU:
@@ -115,18 +115,18 @@ INLINE Vec<T> times_slope(Vec<T> d, Vec<T> s, i64 code) {
 
 // s = sigma(z) in place, count a multiple of the lanes
 template <class T>
-static void activate(T *z, i64 count, i64 code) {
+static void activate(T *z, i64 count, i64 activation) {
   constexpr int N = LANES<T>, COUNT = TOGETHER;
   i64 i = 0;
   for (; i + COUNT * N <= count; i += COUNT * N) {
     Vec<T> v[COUNT];
     UNROLL for (int k = 0; k < COUNT; k++) v[k] = load<T>(z + i + k * N);
-    sigma<T, COUNT>(v, code);
+    sigma<T, COUNT>(v, activation);
     UNROLL for (int k = 0; k < COUNT; k++) store<T>(z + i + k * N, v[k]);
   }
   for (; i < count; i += N) {
     Vec<T> v = load<T>(z + i);
-    sigma<T, 1>(&v, code);
+    sigma<T, 1>(&v, activation);
     store<T>(z + i, v);
   }
 }

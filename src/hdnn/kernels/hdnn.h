@@ -35,14 +35,14 @@ struct hdnn_problem {
   int64_t activation;                       // place in `ACTIVATIONS` of native.py
   int64_t networks, layers, width, stages;  // E, L, n
   int64_t theta, beta;                      // parameters of a layer
-  int64_t shared;                           // 1: all layers share theta and beta
-  int64_t samples, pixels;                  // B; pixels is 0 for features
+  int64_t period;           // layer j has the parameters of layer j % period: L own ones, 1 shared
+  int64_t samples, pixels;  // B; pixels is 0 for features
   const hdnn_stage *stage;
 };
 
 // The numbers of a call.
 struct hdnn_values {
-  const void *theta, *beta;  // (E, L or 1, parameters of K), (E, L or 1, parameters of b)
+  const void *theta, *beta;  // (E, period, parameters of K), (E, period, parameters of b)
   const void *S;  // (n, n): J - R, the same for all networks and layers; null: no stage is adjoint
   double h;
   const double *steps;  // (E, L): h of every layer; null where `h` holds for all
@@ -56,7 +56,8 @@ HDNN_API void hdnn_plan_free(hdnn_plan *);
 HDNN_API int hdnn_forward(const hdnn_plan *, const hdnn_values *, const void *x, void *out,
                           int64_t threads);
 // Gradients of <gout, y_N>: of the state x, of theta and of beta, each in the shape of what it
-// belongs to. The forward pass is computed again.
+// belongs to, overwritten. Null: not wanted; where neither theta's nor beta's is, what they take is
+// saved. The forward pass is computed again.
 HDNN_API int hdnn_backward(const hdnn_plan *, const hdnn_values *, const void *x, const void *gout,
                            void *gx, void *gtheta, void *gbeta, int64_t threads);
 
@@ -89,8 +90,8 @@ HDNN_API int64_t hdnn_output_layer(const hdnn_solver *, int64_t loss, int64_t sa
 
 // Training without autograd: many steps of Adam in one call.
 //
-// All weights of a network stand in one row of `values` (E, size): theta (L or 1, .), beta, and in
-// joint descent also W (outputs, n), mu (outputs), P (n, inputs), nu (n), the last two where
+// All weights of a network stand in one row of `parameters` (E, size): theta (period, .), beta, and
+// in joint descent also W (outputs, n), mu (outputs), P (n, inputs), nu (n), the last two where
 // `inputs` is not 0. `first` and `second` are Adam's moments of the same shape; `gradients`, too,
 // holds the gradient of the objective at the last step, before clipping.
 struct hdnn_training {
@@ -101,27 +102,31 @@ struct hdnn_training {
   int64_t decoupled;     // weight decay of AdamW, else of Adam
   double alpha, clip, weight_decay;  // clip 0: none
   hdnn_solver output;
-  const void *X;          // (E or 1, count, inputs or n)
-  const double *target;   // (E or 1, count, 1 or outputs)
-  const double *weight;   // (E or 1, count)
-  const double *steps;    // (E, L), weights of the smoothness penalty
-  const double *repeats;  // how often every parameter of theta stands in K, then those of beta
-  void *values, *first, *second, *gradients;  // (E, size)
+  const void *X;             // (E or 1, count, inputs or n)
+  const double *target;      // (E or 1, count, 1 or outputs)
+  const double *weight;      // (E or 1, count)
+  const double *smoothness;  // (E, L), h_j as the smoothness penalty has it
+  const double *repeats;     // how often every parameter of theta stands in K, then those of beta
+  void *parameters, *first, *second, *gradients;  // (E, size)
   double *V;  // (E, outputs, n + 1): (W, mu); coordinate descent only
 };
 // Of the values theta and beta are not read, as they stand in the training.
-// `steps` further batches, the first of them number `from` of the epoch, in the given order, int64
-// (E or 1, count). `updates`: int64 (E), steps of Adam so far, counted up. `rates` (steps):
-// learning rates. `losses` double (E, steps, 3): plain and penalized loss of a batch before its
+// `batches` further batches, the first of them number `from` of the epoch, in the given order,
+// int64 (E or 1, count). `updates`: int64 (E), steps of Adam so far, counted up. `rates` (batches):
+// learning rates. `losses` double (E, batches, 3): plain and penalized loss of a batch before its
 // step, and how many samples it classifies correctly. A network whose loss is not finite stops: the
 // rest of its losses is NaN. A batch whose weights are all 0 is no step.
 HDNN_API int hdnn_train(const hdnn_plan *, const hdnn_training *, const hdnn_values *,
-                        const int64_t *order, int64_t from, int64_t steps, const double *rates,
+                        const int64_t *order, int64_t from, int64_t batches, const double *rates,
                         int64_t *updates, double *losses, int64_t threads);
 
+// The variant that runs: that which the environment variable HDNN_ISA names, or the best. Null
+// where it names none of those that the processor runs, which the second function lists; nothing
+// else may be called then.
 HDNN_API const char *hdnn_instruction_set();
+HDNN_API const char *hdnn_instruction_sets();
 
 // Counted up, here and in native.py, with every change of this file: a library that was built from
 // another one is not called.
-static const int64_t HDNN_INTERFACE = 2;
+static const int64_t HDNN_INTERFACE = 3;
 HDNN_API int64_t hdnn_interface();

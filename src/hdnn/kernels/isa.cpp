@@ -3,10 +3,13 @@
 #include "jacobians.h"
 #include "passes.h"
 #include "svd.h"
-#include "train.h"
+#include "training/train.h"
 
 namespace hdnn::HDNN_ISA {
 
+template <class T>
+constexpr TrainingKernels training_kernels = {training_bytes<T>, prepare_training<T>, train<T>,
+                                              solve_output_layer};
 template <class T>
 constexpr Kernels table() {
   Kernels k = {};
@@ -15,12 +18,8 @@ constexpr Kernels table() {
   k.forward = forward<T>;
   k.backward = backward<T>;
   k.jacobians = jacobians<T>;
-  k.collect = collect<T>;
-  k.train_bytes = train_bytes<T>;
-  k.train_prepare = train_prepare<T>;
-  k.train = train<T>;
-  k.output_layer = solve_output_layer;
   k.singular_values = singular_values_of;
+  k.training = &training_kernels<T>;
   return k;
 }
 extern const Kernels kernels[2];

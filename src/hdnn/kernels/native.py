@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hdnn.kernels
+from hdnn.errors import IncompatibleError
 from hdnn.program import Program
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Array = npt.NDArray[Any]
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
-INTERFACE = 2
+INTERFACE = 3
 """Of the library that this module calls; see hdnn.h."""
 
 _NAMES = ("libhdnn.so", "libhdnn.dll")  # macOS says .so, too, of what is loaded at run time
@@ -50,7 +51,7 @@ class _Stage(ctypes.Structure):
 class _Problem(ctypes.Structure):
     _fields_ = [
         *_fields(c_int64, "itemsize activation networks layers width stages"),
-        *_fields(c_int64, "theta beta shared samples pixels"),
+        *_fields(c_int64, "theta beta period samples pixels"),
         ("stage", ctypes.POINTER(_Stage)),
     ]
 
@@ -75,7 +76,9 @@ class _Training(ctypes.Structure):
         *_fields(c_int64, "coordinate loss outputs inputs batch count shared_data decoupled"),
         *_fields(c_double, "alpha clip weight_decay"),
         ("output", Solver),
-        *_fields(c_void_p, "X target weight steps repeats values first second gradients V"),
+        *_fields(
+            c_void_p, "X target weight smoothness repeats parameters first second gradients V"
+        ),
     ]
 
 
@@ -102,6 +105,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         ],
     ),
     "hdnn_instruction_set": (c_char_p, []),
+    "hdnn_instruction_sets": (c_char_p, []),
     "hdnn_interface": (c_int64, []),
 }
 
@@ -111,6 +115,8 @@ def obstacle() -> str | None:
     """Why there are no kernels, with the remedy, or None."""
     try:
         library()
+    except IncompatibleError as error:
+        return str(error)
     except (OSError, AttributeError) as error:  # the latter: a library of another version
         return (
             f"the compiled kernels are not there ({error}); install a C++ compiler (gcc or clang) "
@@ -121,7 +127,7 @@ def obstacle() -> str | None:
 
 @functools.cache
 def library() -> Any:
-    """The library; OSError where there is none."""
+    """The library; OSError where there is none, IncompatibleError by a wrong HDNN_ISA."""
     override = os.environ.get("HDNN_LIBRARY")  # another build, such as one with a sanitizer
     folders = [Path(folder) for folder in hdnn.kernels.__path__]
     paths = (
@@ -138,12 +144,23 @@ def library() -> Any:
         function.restype, function.argtypes = result, arguments
     if loaded.hdnn_interface() != INTERFACE:
         raise OSError(f"{path} was built from other sources")
+    if loaded.hdnn_instruction_set() is None:
+        known = loaded.hdnn_instruction_sets().decode().replace(" ", ", ")
+        raise IncompatibleError(
+            f"HDNN_ISA={os.environ['HDNN_ISA']!r} is not one of {known}, the instruction sets of "
+            "the kernels on this processor; correct or unset HDNN_ISA"
+        )
     return loaded
 
 
 def instruction_set() -> str:
-    """The variant of the kernels that this processor runs: "baseline", "avx2" or "avx512"."""
+    """The variant of the kernels that runs: "baseline", "avx2" or "avx512"."""
     return str(library().hdnn_instruction_set().decode())
+
+
+def instruction_sets() -> list[str]:
+    """The variants that this processor could run, best first."""
+    return str(library().hdnn_instruction_sets().decode()).split()
 
 
 NO_MEMORY = "there is no memory for the kernels"
@@ -162,10 +179,10 @@ class Plan:
         program: stages of patterned matrices.
         itemsize: 4 or 8, bytes of a number.
         shape: of a canonical state, ``([E,] B, n, *spatial)``.
-        shared: whether all layers share their parameters.
+        period: layer j has the parameters of layer j % period; as many as theta has layers.
     """
 
-    def __init__(self, program: Program, itemsize: int, shape: Sequence[int], shared: bool) -> None:
+    def __init__(self, program: Program, itemsize: int, shape: Sequence[int], period: int) -> None:
         layout, stages = program.layout, program.stages
         W = [cast("Matrix", stage.W).pattern for stage in stages]
         b = [stage.b for stage in stages]
@@ -189,7 +206,7 @@ class Plan:
             len(stages),
             W[0].size,
             b[0].size,
-            shared,
+            period,
             shape[layout.axis - 1],
             pixels,
             rows,
@@ -266,8 +283,8 @@ class Training:
 
     Args:
         plan: of the program; its number of samples does not matter.
-        arrays: X, target, weight, steps, repeats, values, first, second, gradients and V, by name;
-            they are kept, and the last five are changed in place.
+        arrays: X, target, weight, smoothness, repeats, parameters, first, second, gradients and V,
+            by name; they are kept, and the last five are changed in place.
         settings: the other members of `hdnn_training`, by name.
     """
 
@@ -275,11 +292,11 @@ class Training:
         self.plan, self.arrays = plan, arrays
         for name, array in arrays.items():
             assert array.flags.c_contiguous, name
-        self.networks = len(arrays["values"])
+        self.networks = len(arrays["parameters"])
         where = {name: array.ctypes.data for name, array in arrays.items()}
         self._training = _Training(**settings, **where)
 
-    def steps(
+    def run(
         self,
         values: Addresses,
         order: Array,

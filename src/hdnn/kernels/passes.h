@@ -1,21 +1,24 @@
 // Forward and backward through all layers, one cache-sized block of samples at a time.
 //
-// The pieces, in the order of a call (jacobians.h and train.h are made of them, too):
-//   find_mixing        what S looks like
+// The pieces, in the order of a call (jacobians.h and training/ are made of them, too):
+//   classify_S         what S looks like
 //   assemble           the rows of all layers of a network, where theta is not K itself
 //   read_block         samples of the caller's array to a block       (E, B, n) -> (n, width)
 //   advance            through layers first .. last - 1, with activations kept or not
-//   retreat            a covector back through the same layers, along kept activations;
+//   backpropagate            a covector back through the same layers, along kept activations;
 //                      gradients are added to rows of W and b, or not computed at all
 //   write_block        a block to the caller's array
-//   scatter_gradients  rows of gradients to the gradients of theta and beta
+//   add_gradients      rows of gradients of a piece to those of its network, and at the end to
+//   theta
+//                      and beta
 //
 // Memory of a block is sample-minor (products.h); one block of one thread has, in this order, a
 // state x (n), a covector g (n), d (hidden) and u (n) for what a stage computes, the states at the
-// begin of every segment, and the activations of one segment. Deep networks have several segments:
-// the backward pass goes forward twice, and memory grows with the square root of the depth.
+// begin of every segment, the activations of one segment, and what a caller adds. Deep networks
+// have several segments: the backward pass goes forward twice, and memory grows with the square
+// root of the depth.
 #pragma once
-#include "squares.h"
+#include "small_stages.h"
 
 namespace hdnn::HDNN_ISA {
 
@@ -23,7 +26,7 @@ INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 
 // The kind of a block of S, rows n numbers apart; to and gain are filled where it is MONOMIAL.
 template <class T>
-static Kind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
+static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
   bool monomial = true, signs = true;
   for (i64 j = 0; j < size; j++) to[j] = -1;
   for (i64 i = 0; i < size && (monomial || signs); i++) {
@@ -41,29 +44,29 @@ static Kind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {
 }
 // The kinds of all stages. S is (n, n), or null where no stage is adjoint.
 template <class T>
-static void find_mixing(const Program &p, const T *S, const Mixing &mixing) {
+static void classify_S(const Program &p, const T *S, const Structure &structure) {
   for (i64 k = 0; k < p.stages; k++) {
     const Stage &s = p.stage[k];
-    mixing.kind[k] = s.adjoint ? GENERAL : SCALAR;
+    structure.kind[k] = s.adjoint ? GENERAL : SCALAR;
     if (s.adjoint && s.reads == s.writes)
-      mixing.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
-                                  mixing.to + s.at_mixing, (T *)mixing.gain + s.at_mixing);
+      structure.kind[k] = kind_of<T>(S + s.write * p.width + s.read, s.reads, p.width,
+                                     structure.to + s.at_S, (T *)structure.gain + s.at_S);
   }
 }
 
 template <class T>
-static void gather(const T *from, const i64 *wire, i64 count, T *to) {
+static void gather(const T *from, const i64 *code, i64 count, T *to) {
   for (i64 k = 0; k < count; k++)
-    to[k] = wire[k] > 0 ? from[wire[k] - 1] : wire[k] < 0 ? -from[-wire[k] - 1] : T(0);
+    to[k] = code[k] > 0 ? from[code[k] - 1] : code[k] < 0 ? -from[-code[k] - 1] : T(0);
 }
 template <class T>
-static void scatter(const T *from, const i64 *wire, i64 first, i64 count, T *to) {
+static void scatter(const T *from, const i64 *code, i64 first, i64 count, T *to) {
   if (first >= 0)
     for (i64 k = 0; k < count; k++) to[first + k] += from[k];
   else
     for (i64 k = 0; k < count; k++) {
-      if (wire[k] > 0) to[wire[k] - 1] += from[k];
-      if (wire[k] < 0) to[-wire[k] - 1] -= from[k];
+      if (code[k] > 0) to[code[k] - 1] += from[k];
+      if (code[k] < 0) to[-code[k] - 1] -= from[k];
     }
 }
 
@@ -71,142 +74,163 @@ static void scatter(const T *from, const i64 *wire, i64 first, i64 count, T *to)
 template <class T>
 static void assemble(const Network<T> &net) {
   const Program &p = *net.program;
-  for (i64 layer = 0; p.gathers && layer < p.layers; layer++)
+  for (i64 layer = 0; p.gathers && layer < p.period; layer++)
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
       T *row = net.rows + layer * p.row;
-      const i64 own = p.shared ? 0 : layer;
-      if (s.first_W < 0) gather<T>(net.theta + own * p.theta, s.W, s.units * s.reads, row + s.at_W);
-      if (s.first_b < 0) gather<T>(net.beta + own * p.beta, s.b, s.units, row + s.at_b);
+      const T *theta = net.theta + layer * p.theta, *beta = net.beta + layer * p.beta;
+      if (s.first_W < 0) gather<T>(theta, s.W, s.units * s.reads, row + s.at_W);
+      if (s.first_b < 0) gather<T>(beta, s.b, s.units, row + s.at_b);
     }
 }
 
-// Adds the gradients in `rows` (L, row) to gtheta and gbeta (L or 1, .).
+// Gradients of theta and beta of a layer from those in its row. Null: not wanted.
 template <class T>
-static void scatter_gradients(const Program &p, const T *rows, T *gtheta, T *gbeta) {
-  for (i64 layer = 0; layer < p.layers; layer++, rows += p.row)
-    for (i64 k = 0; k < p.stages; k++) {
-      const Stage &s = p.stage[k];
-      const i64 own = p.shared ? 0 : layer;
-      scatter<T>(rows + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta + own * p.theta);
-      scatter<T>(rows + s.at_b, s.b, s.first_b, s.units, gbeta + own * p.beta);
-    }
+static void scatter_gradients(const Program &p, const T *row, T *gtheta, T *gbeta) {
+  if (gtheta) fill<T>(gtheta, p.theta, T(0));
+  if (gbeta) fill<T>(gbeta, p.beta, T(0));
+  for (i64 k = 0; k < p.stages; k++) {
+    const Stage &s = p.stage[k];
+    if (gtheta) scatter<T>(row + s.at_W, s.W, s.first_W, s.units * s.reads, gtheta);
+    if (gbeta) scatter<T>(row + s.at_b, s.b, s.first_b, s.units, gbeta);
+  }
 }
 
-// Layers first .. last - 1 on a block, in place. What a backward pass needs is kept at
-// `activations`, layer after layer, if KEEP; else it is memory for one stage. d and u are memory
-// for p.hidden and p.width rows.
+// Memory of a block, as the head of this file says: p.scratch numbers at `memory`.
+template <class T>
+struct Workspace {
+  i64 width;
+  T *x, *g, *d, *u, *saved, *activations, *extra;
+  Workspace(const Program &p, T *memory, i64 points) : width(points) {
+    x = memory, g = x + p.width * width, d = g + p.width * width, u = d + p.hidden * width;
+    saved = u + p.width * width, activations = saved + p.segments * p.width * width;
+    extra = activations + p.segment * p.activations * width;
+  }
+};
+
+// space.x through layers first .. last - 1. What a backward pass needs is kept at `activations`,
+// layer after layer, if KEEP; else it is memory for one stage.
 template <class T, bool KEEP>
-static void advance(const Network<T> &net, i64 first, i64 last, T *x, T *activations, T *d, T *u,
-                    i64 width) {
+static void advance(const Network<T> &net, i64 first, i64 last, const Workspace<T> &space,
+                    T *activations) {
   const Program &p = *net.program;
+  const i64 width = space.width;
+  T *const x = space.x;
   for (i64 layer = first; layer < last; layer++)
     for (i64 k = 0; k < p.stages; k++) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      if (s.square == 2 && w.kind < GENERAL)
-        square_forward<T, 2, KEEP>(s, w, p.activation, x, activations, width);
-      else if (s.square == 4 && w.kind < GENERAL)
-        square_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
+      if (s.small == 2 && w.kind < GENERAL)
+        small_forward<T, 2, KEEP>(s, w, p.activation, x, activations, width);
+      else if (s.small == 4 && w.kind < GENERAL)
+        small_forward<T, 4, KEEP>(s, w, p.activation, x, activations, width);
       else
-        stage_forward<T, KEEP>(s, w, p.activation, x, activations, d, u, width);
+        stage_forward<T, KEEP>(s, w, p.activation, x, activations, space.d, space.u, width);
       if (KEEP) activations += (s.reads + s.units) * width;
     }
 }
 
 // A covector g back through layers last - 1 .. first, in place, along what `advance` kept. If
-// GRADIENTS, those of the weights are added to `rows` (L, row), of all layers. d and u are memory
-// for p.hidden and p.width rows.
+// GRADIENTS, those of the weights are added to `rows` (period, row).
 template <class T, bool GRADIENTS>
-static void retreat(const Network<T> &net, i64 first, i64 last, T *g, const T *activations, T *d,
-                    T *u, i64 width, T *rows) {
+static void backpropagate(const Network<T> &net, i64 first, i64 last, const Workspace<T> &space,
+                          T *g, const T *activations, T *rows) {
   const Program &p = *net.program;
+  const i64 width = space.width;
   activations += (last - first) * p.activations * width;
   for (i64 layer = last - 1; layer >= first; layer--)
     for (i64 k = p.stages - 1; k >= 0; k--) {
       const Stage &s = p.stage[k];
       const Weights<T> w = weights_of<T>(net, layer, k);
-      T *row = rows + layer * p.row;
+      T *row = GRADIENTS ? rows + layer % p.period * p.row : nullptr;
       activations -= (s.reads + s.units) * width;
-      if (s.square == 2 && w.kind < GENERAL)
-        square_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
-      else if (s.square == 4 && w.kind < GENERAL)
-        square_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
+      if (s.small == 2 && w.kind < GENERAL)
+        small_backward<T, 2, GRADIENTS>(s, w, p.activation, activations, g, width, row);
+      else if (s.small == 4 && w.kind < GENERAL)
+        small_backward<T, 4, GRADIENTS>(s, w, p.activation, activations, g, width, row);
       else
-        stage_backward<T, GRADIENTS>(s, w, p.activation, activations, g, d, u, width, row);
+        stage_backward<T, GRADIENTS>(s, w, p.activation, activations, g, space.d, space.u, width,
+                                     row);
     }
 }
 
-// Samples of the caller's array (groups, n, pixels) or (samples, n) that make a block.
+// Points of a network that go through the layers together: samples, or pixels of any images.
 struct Block {
-  i64 group, first, samples;
-  i64 width;  // samples, rounded up to whole vectors
+  i64 first, points;
+  i64 width;  // points, rounded up to whole vectors
 };
-INLINE Block block_at(const Program &p, i64 index) {
-  const i64 runs = (p.group + p.block - 1) / p.block, first = index % runs * p.block;
-  const i64 samples = smaller(p.block, p.group - first);
-  return {index / runs, first, samples, (samples + p.lanes - 1) / p.lanes * p.lanes};
+INLINE i64 whole_vectors(const Program &p, i64 points) {
+  return (points + p.lanes - 1) / p.lanes * p.lanes;
 }
-// The first number of a block within the states of a network, and the distances between features
-// and samples.
-struct Place {
-  i64 start, feature, sample;
-};
-INLINE Place place_of(const Program &p, const Block &at) {
-  if (p.pixels) return {at.group * p.width * p.pixels + at.first, p.pixels, 1};
-  return {at.first * p.width, 1, p.width};
+INLINE Block block_at(const Program &p, i64 index, i64 points) {
+  const i64 first = index * p.block, own = smaller(p.block, points - first);
+  return {first, own, whole_vectors(p, own)};
 }
 
-// Idle lanes repeat the last sample if `repeat` (and it is finite), else hold 0: with a state that
+// visit(at, count, x) for the parts of a block that lie evenly in the caller's array: those of an
+// image, or all samples. Point at + k of the block has its feature f at states[x + k sample +
+// f feature].
+struct Strides {
+  i64 feature, sample;
+};
+INLINE Strides strides_of(const Program &p) {
+  return p.pixels ? Strides{p.pixels, 1} : Strides{1, p.width};
+}
+template <class Visit>
+INLINE void for_parts(const Program &p, const Block &block, Visit visit) {
+  if (!p.pixels) return visit(i64(0), block.points, block.first * p.width);
+  for (i64 at = 0, count; at < block.points; at += count) {
+    const i64 image = (block.first + at) / p.pixels, pixel = (block.first + at) % p.pixels;
+    count = smaller(block.points - at, p.pixels - pixel);
+    visit(at, count, image * p.width * p.pixels + pixel);
+  }
+}
+
+// Idle lanes repeat the last point if `repeat` (and it is finite), else hold 0: with a state that
 // occurs and a gradient of zero they add nothing, not even a NaN that no sample had.
 template <class T>
-static void read_block(const Program &p, const T *states, const Block &at, T *x, bool repeat) {
-  const Place place = place_of(p, at);
-  const T *from = states + place.start;
-  for (i64 f = 0; f < p.width; f++, from += place.feature, x += at.width) {
-    for (i64 k = 0; k < at.samples; k++) x[k] = from[k * place.sample];
-    const T last = x[at.samples - 1];
-    fill<T>(x + at.samples, at.width - at.samples, repeat && last - last == 0 ? last : T(0));
+static void read_block(const Program &p, const T *states, const Block &block, T *x, bool repeat) {
+  const Strides by = strides_of(p);
+  for_parts(p, block, [&](i64 at, i64 count, i64 from) ALWAYS_INLINE {
+    for (i64 f = 0; f < p.width; f++, from += by.feature)
+      for (i64 k = 0; k < count; k++) x[f * block.width + at + k] = states[from + k * by.sample];
+  });
+  for (i64 f = 0; f < p.width; f++, x += block.width) {
+    const T last = x[block.points - 1];
+    fill<T>(x + block.points, block.width - block.points, repeat && last - last == 0 ? last : T(0));
   }
 }
 template <class T>
-static void write_block(const Program &p, const T *x, const Block &at, T *states) {
-  const Place place = place_of(p, at);
-  T *to = states + place.start;
-  for (i64 f = 0; f < p.width; f++, to += place.feature, x += at.width)
-    for (i64 k = 0; k < at.samples; k++) to[k * place.sample] = x[k];
+static void write_block(const Program &p, const T *x, const Block &block, T *states) {
+  const Strides by = strides_of(p);
+  for_parts(p, block, [&](i64 at, i64 count, i64 to) ALWAYS_INLINE {
+    for (i64 f = 0; f < p.width; f++, to += by.feature)
+      for (i64 k = 0; k < count; k++) states[to + k * by.sample] = x[f * block.width + at + k];
+  });
 }
-
-// Memory of a block, as the head of this file says: p.scratch numbers at `memory`.
-template <class T>
-struct Room {
-  T *x, *g, *d, *u, *saved, *activations;
-  Room(const Program &p, T *memory, i64 width) {
-    x = memory, g = x + p.width * width, d = g + p.width * width, u = d + p.hidden * width;
-    saved = u + p.width * width, activations = saved + p.segments * p.width * width;
-  }
-};
 
 // x = the state at the begin of the last segment; those at the begin of every segment are saved.
 template <class T>
-static void advance_segments(const Network<T> &net, const Room<T> &room, i64 width) {
+static void advance_segments(const Network<T> &net, const Workspace<T> &space) {
   const Program &p = *net.program;
+  const i64 size = p.width * space.width;
   for (i64 j = 0; j < p.segments; j++) {
-    if (j)
-      advance<T, false>(net, (j - 1) * p.segment, j * p.segment, room.x, room.activations, room.d,
-                        room.u, width);
-    copy<T>(room.x, room.saved + j * p.width * width, p.width * width);
+    if (j) advance<T, false>(net, (j - 1) * p.segment, j * p.segment, space, space.activations);
+    copy<T>(space.x, space.saved + j * size, size);
   }
 }
-// room.g = gradient of y_0 from that of y_N; gradients of the weights are added to `rows`.
+// space.g = gradient of y_0 from that of y_N; gradients of the weights are added to `rows`, unless
+// these are null.
 template <class T>
-static void retreat_segments(const Network<T> &net, const Room<T> &room, i64 width, T *rows) {
+static void backpropagate_segments(const Network<T> &net, const Workspace<T> &space, T *rows) {
   const Program &p = *net.program;
+  const i64 size = p.width * space.width;
   for (i64 j = p.segments - 1; j >= 0; j--) {
     const i64 first = j * p.segment, last = smaller(p.layers, first + p.segment);
-    copy<T>(room.saved + j * p.width * width, room.x, p.width * width);
-    advance<T, true>(net, first, last, room.x, room.activations, room.d, room.u, width);
-    retreat<T, true>(net, first, last, room.g, room.activations, room.d, room.u, width, rows);
+    copy<T>(space.saved + j * size, space.x, size);
+    advance<T, true>(net, first, last, space, space.activations);
+    const auto back = rows ? backpropagate<T, true> : backpropagate<T, false>;
+    back(net, first, last, space, space.g, space.activations, rows);
   }
 }
 
@@ -216,30 +240,31 @@ template <class T>
 INLINE Network<T> network_of(const Call &c, i64 e) {
   const Program &p = *c.program;
   const hdnn_values &v = c.values;
-  const i64 layers = p.shared ? 1 : p.layers;
   return {&p,
-          (const T *)v.theta + e * layers * p.theta,
-          (const T *)v.beta + e * layers * p.beta,
+          (const T *)v.theta + e * p.period * p.theta,
+          (const T *)v.beta + e * p.period * p.beta,
           (const T *)v.S,
           v.h,
           v.steps ? v.steps + e * p.layers : nullptr,
-          c.mixing,
-          (T *)c.rows + e * p.layers * p.row};
+          c.structure,
+          (T *)c.rows + e * p.period * p.row};
 }
 template <class T>
 static void prepare(Call *c) {
-  find_mixing<T>(*c->program, (const T *)c->values.S, c->mixing);
-  for (i64 e = 0; e < c->program->networks; e++) assemble<T>(network_of<T>(*c, e));
+  const Program &p = *c->program;
+  classify_S<T>(p, (const T *)c->values.S, c->structure);
+  for (i64 e = 0; e < p.networks; e++) assemble<T>(network_of<T>(*c, e));
+  if (c->gtheta || c->gbeta) fill<i64>(c->turns, p.networks * p.period, 0);
 }
 
 // The blocks of a chunk, and where its network's states are.
 struct Chunk {
-  i64 network, first, last, states;
+  i64 network, piece, first, last, states;
 };
 INLINE Chunk chunk_at(const Program &p, i64 chunk) {
   const i64 e = chunk / p.pieces, piece = chunk % p.pieces;
-  return {e, piece * p.blocks / p.pieces, (piece + 1) * p.blocks / p.pieces,
-          e * p.groups * p.group * p.width};
+  return {e, piece, piece * p.blocks / p.pieces, (piece + 1) * p.blocks / p.pieces,
+          e * p.points * p.width};
 }
 
 template <class T>
@@ -249,11 +274,29 @@ static void forward(void *call, i64 chunk, i64 worker) {
   const Chunk at = chunk_at(p, chunk);
   const Network<T> net = network_of<T>(c, at.network);
   for (i64 index = at.first; index < at.last; index++) {
-    const Block block = block_at(p, index);
-    const Room<T> room(p, (T *)c.scratch + worker * p.scratch, block.width);
-    read_block<T>(p, (const T *)c.x + at.states, block, room.x, true);
-    advance<T, false>(net, 0, p.layers, room.x, room.activations, room.d, room.u, block.width);
-    write_block<T>(p, room.x, block, (T *)c.out + at.states);
+    const Block block = block_at(p, index, p.points);
+    const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
+    read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
+    advance<T, false>(net, 0, p.layers, space, space.activations);
+    write_block<T>(p, space.x, block, (T *)c.out + at.states);
+  }
+}
+
+// Adds the gradients of a piece to those of its network, after those of the piece before, so that
+// sums are rounded alike for any number of threads; a layer has its own turn, so that pieces that
+// end together follow each other through the layers. The last one ends with theta and beta.
+template <class T>
+static void add_gradients(const Call &c, const Chunk &at, const T *rows) {
+  const Program &p = *c.program;
+  for (i64 layer = 0; layer < p.period; layer++, rows += p.row) {
+    const i64 place = at.network * p.period + layer;
+    T *total = (T *)c.total + place * p.row;
+    await_turn(c.turns + place, at.piece);
+    for (i64 k = 0; k < p.row; k++) total[k] = at.piece ? total[k] + rows[k] : rows[k];
+    if (at.piece == p.pieces - 1)
+      scatter_gradients<T>(p, total, c.gtheta ? (T *)c.gtheta + place * p.theta : nullptr,
+                           c.gbeta ? (T *)c.gbeta + place * p.beta : nullptr);
+    end_turn(c.turns + place, at.piece);
   }
 }
 
@@ -263,29 +306,18 @@ static void backward(void *call, i64 chunk, i64 worker) {
   const Program &p = *c.program;
   const Chunk at = chunk_at(p, chunk);
   const Network<T> net = network_of<T>(c, at.network);
-  T *rows = (T *)c.grads + chunk * p.layers * p.row;
-  fill<T>(rows, p.layers * p.row, T(0));
+  const bool gradients = c.gtheta || c.gbeta;
+  T *rows = gradients ? (T *)c.partial + worker * p.period * p.row : nullptr;
+  if (rows) fill<T>(rows, p.period * p.row, T(0));
   for (i64 index = at.first; index < at.last; index++) {
-    const Block block = block_at(p, index);
-    const Room<T> room(p, (T *)c.scratch + worker * p.scratch, block.width);
-    read_block<T>(p, (const T *)c.x + at.states, block, room.x, true);
-    read_block<T>(p, (const T *)c.gout + at.states, block, room.g, false);
-    advance_segments<T>(net, room, block.width);
-    retreat_segments<T>(net, room, block.width, rows);
-    write_block<T>(p, room.g, block, (T *)c.out + at.states);
+    const Block block = block_at(p, index, p.points);
+    const Workspace<T> space(p, (T *)c.scratch + worker * p.scratch, block.width);
+    read_block<T>(p, (const T *)c.x + at.states, block, space.x, true);
+    read_block<T>(p, (const T *)c.gout + at.states, block, space.g, false);
+    advance_segments<T>(net, space);
+    backpropagate_segments<T>(net, space, rows);
+    if (c.out) write_block<T>(p, space.g, block, (T *)c.out + at.states);
   }
-}
-
-template <class T>
-static void collect(const Call *c, i64 e) {
-  const Program &p = *c->program;
-  const i64 count = p.layers * p.row, layers = p.shared ? 1 : p.layers;
-  T *rows = (T *)c->grads + e * p.pieces * count;
-  for (i64 piece = 1; piece < p.pieces; piece++)
-    for (i64 k = 0; k < count; k++) rows[k] += rows[piece * count + k];
-  T *gtheta = (T *)c->gtheta + e * layers * p.theta, *gbeta = (T *)c->gbeta + e * layers * p.beta;
-  fill<T>(gtheta, layers * p.theta, T(0));
-  fill<T>(gbeta, layers * p.beta, T(0));
-  scatter_gradients<T>(p, rows, gtheta, gbeta);
+  if (rows) add_gradients<T>(c, at, rows);
 }
 }  // namespace hdnn::HDNN_ISA

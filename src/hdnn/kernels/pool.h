@@ -21,6 +21,20 @@
 
 namespace hdnn {
 
+constexpr int LOOKS = 4000;  // some 50 us
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+template <class Condition>
+void look_out(Condition condition) {
+  for (int k = 0; k < LOOKS && !condition(); k++) pause();
+}
+
 class Pool {
   struct Job {
     Work work;
@@ -32,25 +46,11 @@ class Pool {
       for (i64 piece; (piece = next_piece.fetch_add(1)) < pieces;) work(context, piece, worker);
     }
   };
-  static constexpr int LOOKS = 4000;  // some 50 us
-
   std::mutex mutex;
   std::condition_variable wake, done;
   std::vector<Job *> open;      // once for every helper that may come
   std::atomic<i64> waiting{0};  // size of `open`, to look at without the mutex
   i64 started = 0, sleeping = 0;
-
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-  }
-  template <class Condition>
-  static void look_out(Condition condition) {
-    for (int k = 0; k < LOOKS && !condition(); k++) pause();
-  }
 
   void serve() {
     for (;;) {
@@ -113,4 +113,12 @@ void parallel_for(i64 pieces, i64 threads, Work work, void *context) {
   if (std::min(pieces, threads) > 1) return the_pool()->run(pieces, threads, work, context);
   for (i64 piece = 0; piece < pieces; piece++) work(context, piece, 0);
 }
+
+// Earlier pieces have begun, on threads that wait for none but still earlier ones.
+void await_turn(const i64 *turn, i64 piece) {
+  const auto here = [=] { return __atomic_load_n(turn, __ATOMIC_ACQUIRE) == piece; };
+  look_out(here);
+  while (!here()) std::this_thread::yield();
+}
+void end_turn(i64 *turn, i64 piece) { __atomic_store_n(turn, piece + 1, __ATOMIC_RELEASE); }
 }  // namespace hdnn

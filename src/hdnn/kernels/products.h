@@ -14,7 +14,7 @@ enum Start { FRESH, BIAS, ADD, MAPPED };
 
 // M[i, k] = at[i * row + k * column]
 template <class T>
-struct Matrix {
+struct MatrixView {
   const T *at;
   i64 row, column;
 };
@@ -43,7 +43,7 @@ INLINE void for_tiles(i64 rows, Tile tile) {
 
 // ROWS rows from row i on of y = start + scale M x, for COLUMNS vectors of samples
 template <class T, Start START, int ROWS, int COLUMNS>
-INLINE void product_tile(Matrix<T> M, i64 inner, const T *x, Target<T> out, i64 i0, i64 width) {
+INLINE void product_tile(MatrixView<T> M, i64 inner, const T *x, Target<T> out, i64 i0, i64 width) {
   constexpr int N = LANES<T>;
   const T *at = M.at + i0 * M.row;
   Vec<T> sum[ROWS][COLUMNS];
@@ -71,7 +71,7 @@ INLINE void product_tile(Matrix<T> M, i64 inner, const T *x, Target<T> out, i64 
 }
 // y = start + scale M x, M (rows, inner)
 template <class T, Start START>
-static void product(Matrix<T> M, i64 rows, i64 inner, const T *x, Target<T> out, i64 width) {
+static void product(MatrixView<T> M, i64 rows, i64 inner, const T *x, Target<T> out, i64 width) {
   constexpr int N = LANES<T>;
   const auto panel = [&](auto columns, i64 j) ALWAYS_INLINE {
     Target<T> there = out;

@@ -13,12 +13,12 @@ namespace hdnn::HDNN_ISA {
 template <class T>
 struct Network {
   const Program *program;
-  const T *theta, *beta;  // (L or 1, .)
+  const T *theta, *beta;  // (period, .)
   const T *S;             // (n, n)
   double h;
   const double *steps;  // (L), or null: h
-  Mixing mixing;
-  T *rows;  // (L, row)
+  Structure structure;
+  T *rows;  // (period, row)
   double step(i64 layer) const { return steps ? steps[layer] : h; }
 };
 
@@ -27,7 +27,7 @@ template <class T>
 struct Weights {
   const T *W, *b;
   T a;  // factor h
-  Kind kind;
+  StructureKind kind;
   const i64 *to;  // MONOMIAL
   const T *gain;  // MONOMIAL
   const T *S;     // S[write, read], its rows n numbers apart; null where SCALAR
@@ -38,14 +38,14 @@ template <class T>
 INLINE Weights<T> weights_of(const Network<T> &net, i64 layer, i64 stage) {
   const Program &p = *net.program;
   const Stage &s = p.stage[stage];
-  const T *row = net.rows + layer * p.row;
-  const i64 own = p.shared ? 0 : layer;
+  const i64 own = layer % p.period;
+  const T *row = net.rows + own * p.row;
   return {s.first_W < 0 ? row + s.at_W : net.theta + own * p.theta + s.first_W,
           s.first_b < 0 ? row + s.at_b : net.beta + own * p.beta + s.first_b,
           T(s.factor * net.step(layer)),
-          net.mixing.kind[stage],
-          net.mixing.to + s.at_mixing,
-          (const T *)net.mixing.gain + s.at_mixing,
+          net.structure.kind[stage],
+          net.structure.to + s.at_S,
+          (const T *)net.structure.gain + s.at_S,
           s.adjoint ? net.S + s.write * p.width + s.read : nullptr,
           p.width};
 }
@@ -71,14 +71,14 @@ static void signs_product(i64 n, const T *v, T scale, T *y, T *after, i64 width)
 
 // d and u are memory for reads rows. x[read] is copied to `activations` only if KEEP.
 template <class T, bool KEEP>
-static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations, T *d, T *u,
-                          i64 width) {
+static void stage_forward(const Stage &s, Weights<T> w, i64 activation, T *x, T *activations, T *d,
+                          T *u, i64 width) {
   T *sigma = activations + s.reads * width, *y = x + s.write * width;
   if (KEEP) copy<T>(x + s.read * width, activations, s.reads * width);
   product<T, BIAS>({w.W, s.reads, 1}, s.units, s.reads, x + s.read * width, {sigma, w.b}, width);
-  activate<T>(sigma, s.units * width, code);
+  activate<T>(sigma, s.units * width, activation);
   if (!s.carry) fill<T>(y, s.writes * width, T(0));
-  const Matrix<T> transposed = {w.W, 1, s.reads};
+  const MatrixView<T> transposed = {w.W, 1, s.reads};
   if (w.kind == SCALAR) {
     for (i64 j = 0; j < s.writes * width; j += LANES<T>)
       store<T>(y + j, load<T>(y + j) + w.a * load<T>(sigma + j));
@@ -95,11 +95,12 @@ static void stage_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activ
 
 // d = sigma' . d, and unless gb is null, gb += its sums over samples.
 template <class T>
-static void multiply_slopes(const Stage &s, i64 code, const T *sigma, T *d, T *gb, i64 width) {
+static void multiply_slopes(const Stage &s, i64 activation, const T *sigma, T *d, T *gb,
+                            i64 width) {
   for (i64 i = 0; i < s.units; i++) {
     Vec<T> total[1] = {};
     for (i64 j = i * width; j < (i + 1) * width; j += LANES<T>) {
-      const Vec<T> value = times_slope<T>(load<T>(d + j), load<T>(sigma + j), code);
+      const Vec<T> value = times_slope<T>(load<T>(d + j), load<T>(sigma + j), activation);
       store<T>(d + j, value);
       total[0] += value;
     }
@@ -110,8 +111,8 @@ static void multiply_slopes(const Stage &s, i64 code, const T *sigma, T *d, T *g
 // d = sigma' A' g[write]; g[write] = carry g[write]; g[read] += W' d. Gradients are added to the
 // places of the stage in `row` if GRADIENTS. d and u are memory for units and reads rows.
 template <class T, bool GRADIENTS>
-static void stage_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g, T *d,
-                           T *u, i64 width, T *row) {
+static void stage_backward(const Stage &s, Weights<T> w, i64 activation, const T *activations, T *g,
+                           T *d, T *u, i64 width, T *row) {
   const T *sigma = activations + s.reads * width;
   T *gy = g + s.write * width;
   const Pair<T> pairs[2] = {{d, activations}, {sigma, u}};  // whose products are the gradient of W
@@ -126,7 +127,7 @@ static void stage_backward(const Stage &s, Weights<T> w, i64 code, const T *acti
       product<T, FRESH>({w.S, 1, w.n}, s.reads, s.writes, gy, {u, nullptr, w.a}, width);
     product<T, FRESH>({w.W, s.reads, 1}, s.units, s.reads, u, {d}, width);
   }
-  multiply_slopes<T>(s, code, sigma, d, GRADIENTS ? row + s.at_b : nullptr, width);
+  multiply_slopes<T>(s, activation, sigma, d, GRADIENTS ? row + s.at_b : nullptr, width);
   if (GRADIENTS) gram<T>(pairs, s.adjoint ? 2 : 1, s.units, s.reads, width, row + s.at_W);
   if (!s.carry) fill<T>(gy, s.writes * width, T(0));
   product<T, ADD>({w.W, 1, s.reads}, s.reads, s.units, d, {g + s.read * width}, width);

@@ -114,8 +114,7 @@ def export_onnx(
     interface = _interface(thing)
     columns = thing.columns if isinstance(thing, Model) else None
     if columns is not None:
-        from hdnn.models import onnx_columns  # which needs onnx and the application
-
+        onnx_columns = optional("hdnn.data.onnx_columns", "app")
         interface = onnx_columns.column_interface(interface, columns)
     proto = _translate(thing, interface)
     if columns is not None:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from torch import Tensor, nn
 from hdnn import fields, schemes
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.fields import ACTIVATIONS, STRUCTURES
-from hdnn.files import atomic
+from hdnn.files import atomic, read_bytes
 from hdnn.models.images import ImageStem
 from hdnn.models.model import Blocks, Model
 from hdnn.models.stems import Augmentation, Projection, Scaler, TableStem
@@ -33,6 +35,9 @@ from hdnn.networks import HamiltonianNetwork
 
 FORMAT = 1
 """The version of the description; a file with a higher one needs a newer hdnn."""
+
+FREE = 2**14
+"""Numbers that may be described beyond those of the tensors: a network without layers has none."""
 
 EXTRA = "arguments."
 """What names of tensors begin with that belong to a description, not to the state."""
@@ -71,6 +76,8 @@ def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> Non
     content = safetensors.torch.save(copies, metadata={"hdnn": about})
     try:
         _parse(content)  # a custom map may describe itself wrongly
+    except MemoryError:
+        raise
     except Exception as error:
         raise HdnnError(f"not saved, as the file could not be loaded: {error!s:.300}") from error
     with atomic(path) as temporary:
@@ -87,8 +94,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         A `HamiltonianNetwork` or a `Model`, on the CPU and in evaluation mode.
 
     Raises:
-        FileFormatError: there is no such file, it is damaged, hdnn did not write it, or a newer
-            hdnn did.
+        MissingFileError: there is no such file; it is a `FileNotFoundError`, too.
+        FileFormatError: it is damaged, hdnn did not write it, or a newer hdnn did.
 
     >>> import hdnn, tempfile
     >>> path = Path(tempfile.mkdtemp()) / "net.safetensors"
@@ -97,8 +104,11 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> net.layers, net.h
     (3, 0.5)
     """
+    content = read_bytes(Path(path))
     try:
-        return _parse(Path(path).read_bytes())
+        return _parse(content)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever a file holds, this is the error that a caller handles
         reason = str(error) if isinstance(error, HdnnError) else f"{type(error).__name__}: {error}"
         raise FileFormatError(f"cannot load {path}: {reason:.300}") from error
@@ -118,7 +128,7 @@ def _parse(content: bytes) -> HamiltonianNetwork | Model:
     if about["format"] != FORMAT:
         raise FileFormatError(f"it has format {about['format']}, this hdnn reads {FORMAT}")
     with torch.random.fork_rng(devices=[]):  # what a user draws next stays the same
-        thing = _restore(about["thing"], tensors)
+        thing = _Builder(tensors).build(about["thing"])
     if not isinstance(thing, HamiltonianNetwork | Model):
         raise FileFormatError(f"it holds a {type(thing).__name__}, no network and no model")
     # Strictly, beside the tensors in arguments: torch names what is missing or has another shape.
@@ -158,25 +168,49 @@ def _describe(thing: nn.Module) -> tuple[Any, Tensors]:
     return describe(thing), tensors
 
 
-def _restore(description: Any, tensors: Tensors) -> Any:
-    """Build what a description describes."""
-    if isinstance(description, list):
-        return [_restore(each, tensors) for each in description]
-    if not isinstance(description, dict):
-        return description
-    if "tensor" in description:
-        return tensors[description["tensor"]]
-    if "dtype" in description:
-        return _DTYPES[description["dtype"]]
-    name, known = description["class"], _known_classes()
-    if name not in known:
-        raise FileFormatError(
-            f"it names an unknown class {name!r:.60}; if that is a map or a scheme of yours, "
-            "import the module that defines it first"
-        )
-    arguments = {k: _restore(each, tensors) for k, each in description["arguments"].items()}
-    make = _CONSTRUCTORS.get(name, known[name])
-    return make(**arguments)
+class _Builder:
+    """Builds what a description describes, if the tensors of the file can be those of it.
+
+    A few bytes can describe what fits into no memory. So the numbers that a part holds or makes are
+    counted before it is built, and all of them together are at most those of the tensors.
+
+    Args:
+        tensors: of the file.
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        self.tensors, self.classes = tensors, _known_classes()
+        # In bytes, too: a number that `save` writes has at least two of them.
+        self.room = FREE + sum(min(t.numel(), t.nbytes // 2) for t in tensors.values())
+
+    def build(self, description: Any) -> Any:
+        """Build an object from its description, parts first."""
+        if isinstance(description, list):
+            return [self.build(each) for each in description]
+        if not isinstance(description, dict):
+            return description
+        if "tensor" in description:
+            tensor = self.tensors[description["tensor"]]
+            self.take(tensor.numel())
+            return tensor
+        if "dtype" in description:
+            return _DTYPES[description["dtype"]]
+        name = description["class"]
+        if name not in self.classes:
+            raise FileFormatError(
+                f"it names an unknown class {name!r:.60}; if that is a map or a scheme of yours, "
+                "import the module that defines it first"
+            )
+        arguments = {k: self.build(each) for k, each in description["arguments"].items()}
+        if name in _NUMBERS:
+            self.take(_NUMBERS[name](arguments))
+        return _CONSTRUCTORS.get(name, self.classes[name])(**arguments)
+
+    def take(self, numbers: int) -> None:
+        """Count numbers of a part that is to be built."""
+        self.room -= numbers
+        if self.room < 0:
+            raise FileFormatError("it describes more numbers than its tensors have")
 
 
 def _known_classes() -> dict[str, type]:
@@ -303,6 +337,54 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     dict: dict,
 }
 """The classes that a file may name, each with a function that gives the arguments of an object."""
+
+
+def _product(*sizes: Any) -> int:
+    """The product of sizes that a file names, whatever they are; None and 0 count as 1."""
+    if not all(size is None or isinstance(size, int) for size in sizes):
+        raise FileFormatError(f"sizes are integers, got {reprlib.repr(sizes)}")
+    return math.prod(abs(size or 1) for size in sizes)
+
+
+def _network_numbers(a: Arguments) -> int:
+    """The steps, where every layer has its own."""
+    given = isinstance(a["step"], Tensor | list) or a["learn_steps"]
+    return _product(a["layers"], a["field"].layout.ensemble) if given else 0
+
+
+def _weights_numbers(a: Arguments) -> int:
+    """The parameters, or a quarter of the entries of K, of which a named structure has a table."""
+    structure, width = a["structure"], a.get("features") or a.get("channels")
+    sets = _product(a["ensemble"], 1 if a["time_invariant"] else a["layers"])
+    if isinstance(structure, str):
+        return sets * _product(width, width, a["kernel"], a["kernel"]) // 4
+    units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
+    return sets * (structure.size + units)
+
+
+def _field_numbers(a: Arguments) -> int:
+    """A J that is made by its name; `save` writes a tensor, which is counted as one."""
+    width = a["weights"].layout.width
+    return _product(width, width) if isinstance(a["J"], str) else 0
+
+
+_NUMBERS: dict[str, Callable[[Arguments], int]] = {
+    "HamiltonianNetwork": _network_numbers,
+    "HamiltonianField": _field_numbers,
+    "Weights": _weights_numbers,
+    "Learned": lambda a: _product(a["width"], a["width"], a["layers"], a["ensemble"]) // 4,
+    "Model": lambda a: _product(a["outputs"], a["network"].features),
+    "Projection": lambda a: _product(a["features"], a["width"]),
+    "ImageStem": lambda a: 9 * _product(a["channels"], a["width"]),
+    "Conv2d": lambda a: (
+        _product(a["in_channels"], a["out_channels"], *a["kernel_size"]) // _product(a["groups"])
+    ),
+    "BatchNorm2d": lambda a: _product(a["num_features"]),
+}
+"""By class, how many numbers its tensors have at least, and so a file of it, given the arguments.
+
+A class that is not here has no sizes, or none that costs memory.
+"""
 
 _CONSTRUCTORS: dict[str, Callable[..., Any]] = {
     "Pattern": lambda code: fields.Pattern.of(code.numpy()),

@@ -117,6 +117,15 @@ class Model(nn.Module):
         self.stem = TableStem(features, *parts) if stem is None else stem
         if not isinstance(network, Blocks):
             network = Blocks(network, features=features)
+        first = network[0] if len(network) else None
+        if (
+            isinstance(self.stem, TableStem)
+            and isinstance(first, HamiltonianNetwork)
+            and self.stem.width != first.features
+        ):
+            raise HdnnError(
+                f"the stem gives {self.stem.width} features, but the network takes {first.features}"
+            )
         self.blocks = network
         self.task, self.columns = task, columns
         self.classes = None if classes is None else list(classes)

@@ -110,6 +110,8 @@ class Scaler(nn.Module):
         rounding = 32 * torch.finfo(torch.float64).eps
         constant = variance <= (rounding * mean.abs().clamp_min(1e-150)).square()
         scale = torch.where(constant, 1.0, variance.sqrt())
+        # A huge constant less its rounded mean is no small number: so its mean must be exact.
+        mean += torch.where(constant, (shares * (filled - mean)).sum(0) / total, 0.0)
         return cls(mean.to(x.dtype), scale.to(x.dtype))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ pandas.read_json("records.jsonl", lines=True)
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from hdnn.errors import HdnnError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, StorageError
 from hdnn.files import read_json_lines, write_json_lines
 
 Record = dict[str, Any]
@@ -67,11 +68,22 @@ class Records:
             # The operating system drops the lock of a process that dies; the file may stay.
             with FileLock(self.folder / ".lock"):
                 by_key = dict(map(self._with_key, records)) | self.read()
-                write_json_lines(self.path, [by_key[key] for key in sorted(by_key)])
+                order = sorted(by_key, key=_order)
+                write_json_lines(self.path, [by_key[key] for key in order])
         except OSError as error:
             raise StorageError(
                 f"cannot write to {self.folder}: {error.strerror or error}"
             ) from error
 
     def _with_key(self, record: Record) -> tuple[Key, Record]:
-        return tuple(record[name] for name in self.key), record
+        key = tuple(record[name] for name in self.key)
+        if not all(isinstance(value, str | int | float) for value in key):
+            raise FileFormatError(
+                f"{', '.join(self.key)} of a record are texts and numbers, got {reprlib.repr(key)}"
+            )
+        return key, record
+
+
+def _order(key: Key) -> list[tuple[bool, Any]]:
+    """Numbers before texts, as Python does not compare them."""
+    return [(isinstance(value, str), value) for value in key]

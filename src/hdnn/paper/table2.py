@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ import pandas as pd
 import hdnn
 from hdnn.config import Config, TrainingConfig
 from hdnn.errors import unknown_name
+from hdnn.files import read_json
 from hdnn.paper import experiment
 from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
 from hdnn.paper.records import Record, Records
@@ -108,7 +108,7 @@ def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -
     if not run.finished or stale:
         run = Run.create(folder, prepared.config, overwrite=stale)
         run.train([functools.partial(_tell, f"{folder.name}")], 0.0, prepared)
-    metrics, history = json.loads(run.metrics.read_text()), read_history(run.history)
+    metrics, history = read_json(run.metrics), read_history(run.history)
     seconds = history[-1]["seconds"] if history else 0.0
     return {
         **{name: getattr(cell, name) for name in KEY},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 import shlex
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from torch import Tensor
 from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.errors import FileFormatError, HdnnError
-from hdnn.files import atomic
+from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
 from hdnn.reports import sections, words
@@ -223,7 +222,7 @@ def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
 def _of_finished(run: Run, config: Config, known: Material) -> Material:
     model, exact = run.load_model(), load(config.data)
     data = exact.to(model.head.weight.dtype)
-    metrics = json.loads(run.metrics.read_text()) if run.metrics.exists() else {}
+    metrics = read_json(run.metrics) if run.metrics.exists() else {}
     return replace(
         _with_data(known, model, data),
         metrics=metrics,

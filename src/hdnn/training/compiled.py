@@ -96,7 +96,7 @@ class CompiledTraining:
         # In float64 whatever the network's precision: Newton needs it, and V is small.
         self.V = np.zeros((E, outputs, width + 1))
         zeros = [np.zeros((E, size), X.dtype) for _ in range(4)]
-        self.values, self.first, self.second, self.gradients = zeros
+        self.parameters, self.first, self.second, self.gradients = zeros
         self.adam_steps = np.zeros(E, np.int64)
         joint = config.method == "joint"
         options = native.SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
@@ -105,9 +105,9 @@ class CompiledTraining:
             "X": X,
             "target": np.ascontiguousarray(data.target.double().numpy()),
             "weight": np.ascontiguousarray(data.weight.double().numpy()),
-            "steps": _smoothing_steps(network),
+            "smoothness": _smoothing_steps(network),
             "repeats": np.concatenate([p.repeats for p in patterns]),
-            "values": self.values,
+            "parameters": self.parameters,
             "first": self.first,
             "second": self.second,
             "gradients": self.gradients,
@@ -141,7 +141,7 @@ class CompiledTraining:
         """
         rows = np.ascontiguousarray(order.numpy())
         batches = -(-rows.shape[1] // self.batch)
-        losses = np.full((len(self.values), batches, 3), np.nan)
+        losses = np.full((len(self.parameters), batches, 3), np.nan)
         rates = [self.config.learning_rate_at(number + k / batches) for k in range(batches)]
         network = self.network
         _, addresses, _keep = fused.locate(network.program, network.values(), self.one_batch)
@@ -155,7 +155,7 @@ class CompiledTraining:
             if wait == 0:
                 self._write()  # the observer sees the weights before the step
             start = time.perf_counter()
-            losses[:, at : at + count] = self.training.steps(
+            losses[:, at : at + count] = self.training.run(
                 addresses,
                 rows,
                 at,
@@ -182,7 +182,7 @@ class CompiledTraining:
             lost: by network, its rows of all arrays; extended in place.
             losses: of the call.
         """
-        arrays = (self.values, *(getattr(self, name) for name in STATE))
+        arrays = (self.parameters, *(getattr(self, name) for name in STATE))
         for e, rows in lost.items():
             losses[e] = np.nan
             for array, row in zip(arrays, rows, strict=True):
@@ -192,7 +192,7 @@ class CompiledTraining:
 
     def _show(self, observer: Observer, iteration: int, rows: np.ndarray) -> None:
         """Let the observer see an iteration: states of its batch, norms of its gradients."""
-        E, layers = len(self.values), self.parts[0].shape[-2]
+        E, layers = len(self.parameters), self.parts[0].shape[-2]
         # The gradients of theta and beta come first; both are stacks of layers.
         sizes = [part.numel() // E for part in self.parts[:2]]
         theta, beta, _ = np.split(self.gradients.astype(np.float64) ** 2, np.cumsum(sizes), 1)
@@ -206,14 +206,14 @@ class CompiledTraining:
     @torch.no_grad()
     def _read(self) -> None:
         """The parameters, as they are now, into the rows of the kernel."""
-        E = len(self.values)
-        self.values[:] = torch.cat([p.reshape(E, -1) for p in self.parts], 1).numpy()
+        E = len(self.parameters)
+        self.parameters[:] = torch.cat([p.reshape(E, -1) for p in self.parts], 1).numpy()
 
     @torch.no_grad()
     def _write(self) -> None:
         """The rows of the kernel into the parameters."""
-        sizes = [p.numel() // len(self.values) for p in self.parts]
-        columns = torch.from_numpy(self.values).split(sizes, 1)
+        sizes = [p.numel() // len(self.parameters) for p in self.parts]
+        columns = torch.from_numpy(self.parameters).split(sizes, 1)
         for part, rows in zip(self.parts, columns, strict=True):
             part.copy_(rows.reshape(part.shape))
 

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 from hdnn.config import TABLES, Config
 from hdnn.data import Dataset, load
 from hdnn.errors import DivergenceError, FileFormatError, HdnnError, StorageError
-from hdnn.files import atomic, finite, read_json_lines, write_json_lines
+from hdnn.files import atomic, finite, read_bytes, read_json_lines, write_json_lines
 from hdnn.models import Model, save
 from hdnn.models import load as load_model
 from hdnn.training.build import build
@@ -184,7 +184,7 @@ class Run:
             device: where to train.
 
         Raises:
-            HdnnError: there are no more epochs to train.
+            HdnnError: there are no more epochs to train, or the folder cannot be written to.
         """
         config, training = self.config, self.config.training
         if epochs is not None:
@@ -198,7 +198,7 @@ class Run:
             training = replace(training, device=device)
         if training == config.training:
             return
-        with self.locked():
+        with _storage(self.folder, StorageError), self.locked():
             if training.epochs > config.training.epochs:
                 self.model_file.unlink(missing_ok=True)
             self._write_config(replace(config, training=training))
@@ -329,10 +329,12 @@ class Run:
         if not self.checkpoint.exists():
             return None
         try:
-            with zipfile.ZipFile(self.checkpoint) as archive:
+            content = io.BytesIO(read_bytes(self.checkpoint))
+            with zipfile.ZipFile(content) as archive:
                 if archive.testzip() is not None:  # torch.load does not look at the checksums
                     raise ValueError("its checksum is wrong")
-            state: State = torch.load(self.checkpoint, weights_only=True)
+            content.seek(0)
+            state: State = torch.load(content, weights_only=True)
             if type(state["epoch"]) is not int or state["epoch"] < 0:
                 raise ValueError("its epoch is not a number")
         except Exception as error:  # whatever torch raises for a file that is none of its own

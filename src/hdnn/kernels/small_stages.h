@@ -22,8 +22,9 @@ INLINE void signs_product(Vec<T> *v) {
 }
 
 // COLUMNS vectors of samples through a stage. x and activations point to the first of them.
-template <class T, int K, Kind KIND, bool KEEP, int COLUMNS>
-INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *activations, i64 width) {
+template <class T, int K, StructureKind KIND, bool KEEP, int COLUMNS>
+INLINE void small_panel(const Stage &s, Weights<T> w, i64 activation, T *x, T *activations,
+                        i64 width) {
   constexpr int N = LANES<T>;
   const T *read = x + s.read * width;
   T *write = x + s.write * width;
@@ -36,7 +37,7 @@ INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *activa
       UNROLL for (int i = 0; i < K; i++) z[i * COLUMNS + c] += w.W[i * K + k] * y;
     }
   }
-  sigma<T, K * COLUMNS>(z, code);
+  sigma<T, K * COLUMNS>(z, activation);
   UNROLL for (int i = 0; i < K * COLUMNS && KEEP; i++)
       store<T>(activations + (K + i / COLUMNS) * width + i % COLUMNS * N, z[i]);
   UNROLL for (int i = 0; i < K; i++) {
@@ -59,21 +60,21 @@ INLINE void square_panel(const Stage &s, Weights<T> w, i64 code, T *x, T *activa
   }
 }
 
-template <class T, int K, Kind KIND, bool KEEP>
-static void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations,
-                           i64 width) {
+template <class T, int K, StructureKind KIND, bool KEEP>
+static void small_forward(const Stage &s, Weights<T> w, i64 activation, T *x, T *activations,
+                          i64 width) {
   constexpr int N = LANES<T>, COLUMNS = K < TOGETHER ? TOGETHER / K : 1;
   i64 j = 0;
   for (; j + COLUMNS * N <= width; j += COLUMNS * N)
-    square_panel<T, K, KIND, KEEP, COLUMNS>(s, w, code, x + j, activations + j, width);
+    small_panel<T, K, KIND, KEEP, COLUMNS>(s, w, activation, x + j, activations + j, width);
   for (; j < width; j += N)
-    square_panel<T, K, KIND, KEEP, 1>(s, w, code, x + j, activations + j, width);
+    small_panel<T, K, KIND, KEEP, 1>(s, w, activation, x + j, activations + j, width);
 }
 
 // A covector back through a stage, all samples of a block; as `stage_backward`.
-template <class T, int K, Kind KIND, bool GRADIENTS>
-static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g,
-                            i64 width, T *row) {
+template <class T, int K, StructureKind KIND, bool GRADIENTS>
+static void small_backward(const Stage &s, Weights<T> w, i64 activation, const T *activations, T *g,
+                           i64 width, T *row) {
   const T *write = g + s.write * width;
   T *read = g + s.read * width;
   Vec<T> gW[K * K] = {}, gb[K] = {};
@@ -95,7 +96,7 @@ static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *act
       }
     }
     UNROLL for (int i = 0; i < K; i++) {
-      d[i] = times_slope<T>(d[i], sigma[i], code);
+      d[i] = times_slope<T>(d[i], sigma[i], activation);
       if (GRADIENTS) gb[i] += d[i];
     }
     UNROLL for (int k = 0; k < K; k++) {
@@ -116,21 +117,21 @@ static void square_backward(const Stage &s, Weights<T> w, i64 code, const T *act
 
 // One stage, by what the compiler knows of it.
 template <class T, int K, bool KEEP>
-INLINE void square_forward(const Stage &s, Weights<T> w, i64 code, T *x, T *activations,
-                           i64 width) {
+INLINE void small_forward(const Stage &s, Weights<T> w, i64 activation, T *x, T *activations,
+                          i64 width) {
   if (w.kind == SCALAR)
-    return square_forward<T, K, SCALAR, KEEP>(s, w, code, x, activations, width);
+    return small_forward<T, K, SCALAR, KEEP>(s, w, activation, x, activations, width);
   if (w.kind == MONOMIAL)
-    return square_forward<T, K, MONOMIAL, KEEP>(s, w, code, x, activations, width);
-  square_forward<T, K, SIGNS, KEEP>(s, w, code, x, activations, width);
+    return small_forward<T, K, MONOMIAL, KEEP>(s, w, activation, x, activations, width);
+  small_forward<T, K, SIGNS, KEEP>(s, w, activation, x, activations, width);
 }
 template <class T, int K, bool GRADIENTS>
-INLINE void square_backward(const Stage &s, Weights<T> w, i64 code, const T *activations, T *g,
-                            i64 width, T *row) {
+INLINE void small_backward(const Stage &s, Weights<T> w, i64 activation, const T *activations, T *g,
+                           i64 width, T *row) {
   if (w.kind == SCALAR)
-    return square_backward<T, K, SCALAR, GRADIENTS>(s, w, code, activations, g, width, row);
+    return small_backward<T, K, SCALAR, GRADIENTS>(s, w, activation, activations, g, width, row);
   if (w.kind == MONOMIAL)
-    return square_backward<T, K, MONOMIAL, GRADIENTS>(s, w, code, activations, g, width, row);
-  square_backward<T, K, SIGNS, GRADIENTS>(s, w, code, activations, g, width, row);
+    return small_backward<T, K, MONOMIAL, GRADIENTS>(s, w, activation, activations, g, width, row);
+  small_backward<T, K, SIGNS, GRADIENTS>(s, w, activation, activations, g, width, row);
 }
 }  // namespace hdnn::HDNN_ISA

@@ -7,74 +7,53 @@
 // Adam moves the weights. In: data, their order, weights and moments. Out: the latter, moved, and
 // the losses of every batch.
 //
-// All weights of a network stand in one array, `values`; gradients and moments have the same
+// All weights of a network stand in one array, `parameters`; gradients and moments have the same
 // layout. A batch is cut into blocks of samples, stored sample-minor (products.h), and blocks are
 // dealt to pieces. A piece adds its gradients to an array of its own: rows of W and b as in
 // passes.h, and behind these P and nu. The arrays are added in the order of the pieces. All cuts
 // are by shape, so the bits do not depend on the threads, which share the pieces of a network, or
 // whole networks where there are several.
 #pragma once
+#include "../passes.h"
 #include "output.h"
-#include "passes.h"
 
 namespace hdnn::HDNN_ISA {
 
-// Where weights stand in `values`: theta, beta, and in joint descent W, mu, P, nu.
-struct Layout {
-  i64 rows;                // layers with parameters of their own: L or 1
+// Where weights stand in `parameters`: theta, beta, and in joint descent W, mu, P, nu.
+struct Offsets {
   i64 beta, W, mu, P, nu;  // first entries
   i64 size;
-  Layout(const Program &p, const hdnn_training &t) {
-    rows = p.shared ? 1 : p.layers, beta = rows * p.theta, W = beta + rows * p.beta;
+  Offsets(const Program &p, const hdnn_training &t) {
+    beta = p.period * p.theta, W = beta + p.period * p.beta;
     const i64 outputs = t.coordinate ? 0 : t.outputs, inputs = t.coordinate ? 0 : t.inputs;
     mu = W + outputs * p.width, P = mu + outputs, nu = P + p.width * inputs;
     size = nu + (inputs ? p.width : 0);
   }
 };
 
-// Memory of a block: rows of its width.
-template <class T>
-struct BlockRoom {
-  T *x, *g, *u, *d;  // state, its gradient, two of passes.h
-  T *activations;    // (L activations), of all layers
-  T *inputs;         // (inputs), of the projection
-  BlockRoom(const TrainCall &c, Carver &memory) {
-    const Program &p = *c.program;
-    x = memory.take<T>(p.width * c.block), g = memory.take<T>(p.width * c.block);
-    u = memory.take<T>(p.width * c.block), d = memory.take<T>(p.hidden * c.block);
-    activations = memory.take<T>(p.layers * p.activations * c.block);
-    inputs = memory.take<T>(c.training->inputs * c.block);
-  }
-};
-
 // Memory of a network in training.
 template <class T>
-struct TrainRoom {
-  T *rows;                       // (L, row), assembled weights
-  T *partial;                    // (pieces, L row + those of P and nu), gradients
+struct TrainingWorkspace {
+  T *rows;                       // (period, row), assembled weights
+  T *partial;                    // (pieces, period row + those of P and nu), gradients
   T *stiffness, *change, *pull;  // (theta and beta), see `smoothness`
   double *Z, *target, *weight;   // a whole batch, see OutputBatch
   double *V;                     // (outputs, n + 1): of joint descent, W and mu in double
   double *covector;              // (n, width): gradient of y_N
-  OutputRoom output;
-  char *blocks;  // (slots) of block_bytes
-  i64 block_bytes;
+  OutputWorkspace output;
+  T *blocks;  // (all blocks, or threads) of p.scratch; the extra rows are inputs of the projection
 
-  static i64 whole_vectors(i64 samples) { return (samples + LANES<T> - 1) / LANES<T> * LANES<T>; }
-
-  TrainRoom(const TrainCall &c, const Layout &at, Carver &memory) {
+  TrainingWorkspace(const TrainingCall &c, const Offsets &at, BumpAllocator &memory) {
     const Program &p = *c.program;
-    const i64 width = whole_vectors(c.batch), outputs = c.training->outputs;
-    output = take_output_room(memory, outputs, p.width + 1, width, c.training->coordinate);
-    rows = memory.take<T>(p.layers * p.row);
-    partial = memory.take<T>(c.pieces * (p.layers * p.row + at.size - at.P));
+    const i64 width = whole_vectors(p, p.points), outputs = c.training->outputs;
+    output = take_output_workspace(memory, outputs, p.width + 1, width, c.training->coordinate);
+    rows = memory.take<T>(p.period * p.row);
+    partial = memory.take<T>(p.pieces * (p.period * p.row + at.size - at.P));
     stiffness = memory.take<T>(at.W), change = memory.take<T>(at.W), pull = memory.take<T>(at.W);
     Z = memory.take<double>((p.width + 1) * width), target = memory.take<double>(outputs * width);
     weight = memory.take<double>(width), V = memory.take<double>(outputs * (p.width + 1));
     covector = memory.take<double>(p.width * width);
-    Carver block = {0};
-    BlockRoom<T>(c, block);
-    block_bytes = i64(block.at), blocks = memory.take<char>(c.slots * block_bytes);
+    blocks = memory.take<T>((c.keep ? p.blocks : c.threads) * p.scratch);
   }
 };
 
@@ -117,13 +96,13 @@ static double smoothness(const T *theta, i64 rows, i64 columns, const T *stiffne
 // One network in training.
 template <class T>
 struct Descent {
-  const TrainCall &c;
+  const TrainingCall &c;
   const Program &p;
   const hdnn_training &t;
   const i64 e, data;  // the network, and whose data it has
-  const Layout at;
-  TrainRoom<T> room;
-  T *values, *first, *second, *gradient;
+  const Offsets at;
+  TrainingWorkspace<T> space;
+  T *parameters, *first, *second, *gradient;
   double *V;
   const Network<T> net;
   // The batch: its samples, and what makes their weights sum to 1 (0 where they sum to 0).
@@ -131,33 +110,33 @@ struct Descent {
   OutputBatch batch;
   double scale;
 
-  Descent(const TrainCall &call, i64 network, Carver memory)
+  Descent(const TrainingCall &call, i64 network, BumpAllocator memory)
       : c(call),
         p(*call.program),
         t(*call.training),
         e(network),
         data(t.shared_data ? 0 : e),
         at(p, t),
-        room(call, at, memory),
-        values((T *)t.values + e * at.size),
+        space(call, at, memory),
+        parameters((T *)t.parameters + e * at.size),
         first((T *)t.first + e * at.size),
         second((T *)t.second + e * at.size),
         gradient((T *)t.gradients + e * at.size),
-        V(t.coordinate ? t.V + e * t.outputs * (p.width + 1) : room.V),
+        V(t.coordinate ? t.V + e * t.outputs * (p.width + 1) : space.V),
         net{&p,
-            values,
-            values + at.beta,
+            parameters,
+            parameters + at.beta,
             (const T *)c.values.S,
             c.values.h,
             c.values.steps ? c.values.steps + e * p.layers : nullptr,
-            c.mixing,
-            room.rows} {
-    const double *h = t.steps + e * p.layers;
-    for (i64 j = 0; j < at.rows; j++) {
+            c.structure,
+            space.rows} {
+    const double *h = t.smoothness + e * p.layers;
+    for (i64 j = 0; j < p.period; j++) {
       for (i64 k = 0; k < p.theta; k++)
-        room.stiffness[j * p.theta + k] = T(t.alpha * h[j] * t.repeats[k]);
+        space.stiffness[j * p.theta + k] = T(t.alpha * h[j] * t.repeats[k]);
       for (i64 k = 0; k < p.beta; k++)
-        room.stiffness[at.beta + j * p.beta + k] = T(t.alpha * h[j] * t.repeats[p.theta + k]);
+        space.stiffness[at.beta + j * p.beta + k] = T(t.alpha * h[j] * t.repeats[p.theta + k]);
     }
   }
 
@@ -165,8 +144,8 @@ struct Descent {
   void choose_batch(i64 number) {
     const i64 begin = (c.from + number) * t.batch, samples = smaller(t.batch, t.count - begin);
     indices = c.order + data * t.count + begin;
-    batch = {t.loss, t.outputs,   p.width + 1, samples, room.whole_vectors(samples),
-             room.Z, room.target, room.weight};
+    batch = {t.loss,  t.outputs,    p.width + 1, samples, whole_vectors(p, samples),
+             space.Z, space.target, space.weight};
     const i64 targets = t.loss == HDNN_SQUARED ? t.outputs : 1;
     const double *weight = t.weight + data * t.count, *target = t.target + data * t.count * targets;
     double total = 0;
@@ -174,24 +153,24 @@ struct Descent {
     scale = total > 0 ? 1.0 / total : 0.0;
     for (i64 k = 0; k < batch.width; k++) {
       const i64 i = indices[smaller(k, samples - 1)];
-      for (i64 o = 0; o < targets; o++) room.target[o * batch.width + k] = target[i * targets + o];
-      room.weight[k] = k < samples ? weight[i] * scale : 0.0;
+      for (i64 o = 0; o < targets; o++) space.target[o * batch.width + k] = target[i * targets + o];
+      space.weight[k] = k < samples ? weight[i] * scale : 0.0;
     }
-    fill<double>(room.Z + p.width * batch.width, batch.width, 1.0);
+    fill<double>(space.Z + p.width * batch.width, batch.width, 1.0);
   }
 
   // --- blocks ---
 
-  // Part of a batch, with its memory, and where its gradients are added.
-  struct Block {
-    i64 first, samples, width;
-    BlockRoom<T> room;
+  // A block of the batch, with its memory, and where its gradients are added.
+  struct Task {
+    Block block;
+    Workspace<T> space;
     T *rows, *projection;
   };
-  typedef void (Descent::*Phase)(const Block &);
+  typedef void (Descent::*Phase)(const Task &);
   Phase phase;
   T *partial_of(i64 piece) const {
-    return room.partial + piece * (p.layers * p.row + at.size - at.P);
+    return space.partial + piece * (p.period * p.row + at.size - at.P);
   }
 
   // One phase of a step, on all blocks of the batch.
@@ -200,20 +179,19 @@ struct Descent {
     const auto work = [](void *self, i64 piece, i64 worker) {
       ((Descent *)self)->for_blocks_of(piece, worker);
     };
-    parallel_for(c.pieces, c.threads, work, this);
+    parallel_for(p.pieces, c.threads, work, this);
   }
   void for_blocks_of(i64 piece, i64 worker) {
-    const i64 blocks = (batch.samples + c.block - 1) / c.block;
-    T *rows = partial_of(piece), *projection = rows + p.layers * p.row;
-    fill<T>(rows, p.layers * p.row + at.size - at.P, T(0));
-    const i64 begin = piece * blocks / c.pieces, end = (piece + 1) * blocks / c.pieces;
+    const i64 blocks = (batch.samples + p.block - 1) / p.block;
+    T *rows = partial_of(piece), *projection = rows + p.period * p.row;
+    fill<T>(rows, p.period * p.row + at.size - at.P, T(0));
+    const i64 begin = piece * blocks / p.pieces, end = (piece + 1) * blocks / p.pieces;
     for (i64 turn = begin; turn < end; turn++) {
       // The last blocks of the way forward are still in the cache on the way back.
       const i64 k = phase == &Descent::backward ? begin + end - 1 - turn : turn;
-      const i64 samples = smaller(c.block, batch.samples - k * c.block);
-      Carver memory = {(uintptr_t)room.blocks + (c.keep ? k : worker) * room.block_bytes};
-      const BlockRoom<T> own(c, memory);
-      (this->*phase)({k * c.block, samples, room.whole_vectors(samples), own, rows, projection});
+      const Block block = block_at(p, k, batch.samples);
+      T *memory = space.blocks + (c.keep ? k : worker) * p.scratch;
+      (this->*phase)({block, Workspace<T>(p, memory, block.width), rows, projection});
     }
   }
 
@@ -221,31 +199,33 @@ struct Descent {
   void read_samples(const Block &b, i64 features, T *to) const {
     const T *X = (const T *)t.X + data * t.count * features;
     for (i64 k = 0; k < b.width; k++) {
-      const T *line = X + indices[b.first + smaller(k, b.samples - 1)] * features;
+      const T *line = X + indices[b.first + smaller(k, b.points - 1)] * features;
       for (i64 f = 0; f < features; f++) to[f * b.width + k] = line[f];
     }
   }
-  void forward(const Block &b) {
-    const BlockRoom<T> &r = b.room;
-    read_samples(b, t.inputs ? t.inputs : p.width, t.inputs ? r.inputs : r.x);
+  void forward(const Task &task) {
+    const Workspace<T> &s = task.space;
+    const i64 width = task.block.width;
+    read_samples(task.block, t.inputs ? t.inputs : p.width, t.inputs ? s.extra : s.x);
     if (t.inputs)
-      product<T, BIAS>({values + at.P, t.inputs, 1}, p.width, t.inputs, r.inputs,
-                       {r.x, values + at.nu}, b.width);
-    advance<T, true>(net, 0, p.layers, r.x, r.activations, r.d, r.u, b.width);
-    convert<T, double>(r.x, b.width, room.Z + b.first, batch.width, p.width, b.width);
+      product<T, BIAS>({parameters + at.P, t.inputs, 1}, p.width, t.inputs, s.extra,
+                       {s.x, parameters + at.nu}, width);
+    advance<T, true>(net, 0, p.layers, s, s.activations);
+    convert<T, double>(s.x, width, space.Z + task.block.first, batch.width, p.width, width);
   }
-  void backward(const Block &b) {
-    const BlockRoom<T> &r = b.room;
-    if (!c.keep) forward(b);
-    convert<double, T>(room.covector + b.first, batch.width, r.g, b.width, p.width, b.width);
-    retreat<T, true>(net, 0, p.layers, r.g, r.activations, r.d, r.u, b.width, b.rows);
+  void backward(const Task &task) {
+    const Workspace<T> &s = task.space;
+    const i64 width = task.block.width;
+    if (!c.keep) forward(task);
+    convert<double, T>(space.covector + task.block.first, batch.width, s.g, width, p.width, width);
+    backpropagate<T, true>(net, 0, p.layers, s, s.g, s.activations, task.rows);
     if (!t.inputs) return;
-    const Pair<T> pair = {r.g, r.inputs};
-    gram<T>(&pair, 1, p.width, t.inputs, b.width, b.projection);
+    const Pair<T> pair = {s.g, s.extra};
+    gram<T>(&pair, 1, p.width, t.inputs, width, task.projection);
     for (i64 f = 0; f < p.width; f++) {
       Vec<T> total[1] = {};
-      for (i64 k = 0; k < b.width; k += LANES<T>) total[0] += load<T>(r.g + f * b.width + k);
-      add_totals<T, 1, 1>(total, b.projection + p.width * t.inputs + f, 0);
+      for (i64 k = 0; k < width; k += LANES<T>) total[0] += load<T>(s.g + f * width + k);
+      add_totals<T, 1, 1>(total, task.projection + p.width * t.inputs + f, 0);
     }
   }
 
@@ -256,39 +236,40 @@ struct Descent {
     const i64 n = p.width, q = batch.q;
     const double alpha_c = t.output.alpha_c;
     if (t.coordinate) {
-      solve_output_layer(batch, t.output, V, room.output);
-      return room.output.loss + alpha_c * squared_norm(V, t.outputs * q);
+      solve_output_layer(batch, t.output, V, space.output);
+      return space.output.loss + alpha_c * squared_norm(V, t.outputs * q);
     }
-    const double value = evaluate(batch, V, alpha_c, room.output);
-    hdnn::HDNN_ISA::gradient(batch, V, alpha_c, room.output);
-    convert<double, T>(room.output.gradient, q, gradient + at.W, n, t.outputs, n);
-    convert<double, T>(room.output.gradient + n, q, gradient + at.mu, 1, t.outputs, 1);
+    const double value = evaluate(batch, V, alpha_c, space.output);
+    hdnn::HDNN_ISA::gradient(batch, V, alpha_c, space.output);
+    convert<double, T>(space.output.gradient, q, gradient + at.W, n, t.outputs, n);
+    convert<double, T>(space.output.gradient + n, q, gradient + at.mu, 1, t.outputs, 1);
     return value;
   }
-  // How many samples V classifies correctly, in room that is free again.
+  // How many samples V classifies correctly, in memory that is free again.
   double correct() {
-    logits_of(batch, V, room.output.probability);
-    return double(count_correct(batch, room.output.probability));
+    logits_of(batch, V, space.output.probability);
+    return double(count_correct(batch, space.output.probability));
   }
 
   // --- the step ---
 
   // Gradients of the hidden layers and of the projection: those of all pieces together.
   void add_up_gradients() {
-    const i64 rows = p.layers * p.row, projection = at.size - at.P;
-    T *total = room.partial;
-    for (i64 piece = 1; piece < c.pieces; piece++)
+    const i64 rows = p.period * p.row, projection = at.size - at.P;
+    T *total = space.partial;
+    for (i64 piece = 1; piece < p.pieces; piece++)
       for (i64 k = 0; k < rows + projection; k++) total[k] += partial_of(piece)[k];
-    fill<T>(gradient, at.W, T(0));
-    scatter_gradients<T>(p, total, gradient, gradient + at.beta);
+    for (i64 j = 0; j < p.period; j++)
+      scatter_gradients<T>(p, total + j * p.row, gradient + j * p.theta,
+                           gradient + at.beta + j * p.beta);
     for (i64 k = 0; k < projection; k++) gradient[at.P + k] = total[rows + k];
   }
   double add_smoothness() {
     if (!(t.alpha > 0)) return 0;
-    return smoothness<T>(values, at.rows, p.theta, room.stiffness, room.change, room.pull,
+    return smoothness<T>(parameters, p.period, p.theta, space.stiffness, space.change, space.pull,
                          gradient) +
-           smoothness<T>(values + at.beta, at.rows, p.beta, room.stiffness + at.beta, room.change,
-                         room.pull, gradient + at.beta);
+           smoothness<T>(parameters + at.beta, p.period, p.beta, space.stiffness + at.beta,
+                         space.change, space.pull, gradient + at.beta);
   }
   // What brings the norm of the gradient down to `clip`.
   double shrinking() const {
@@ -305,7 +286,7 @@ struct Descent {
     const T keep = T(t.decoupled ? 1.0 - learning_rate * weight_decay : 1.0);
     const T decay = T(t.decoupled ? 0.0 : weight_decay), shrink = T(shrinking());
     const T a = T(1.0 - BETA1), b = T(BETA2), rest = T(1.0 - BETA2), tiny = T(1e-8);
-    T *__restrict w = values, *__restrict m = first, *__restrict v = second;
+    T *__restrict w = parameters, *__restrict m = first, *__restrict v = second;
     const T *__restrict g = gradient;
     for (i64 k = 0; k < at.size; k++) {
       const T d = shrink * g[k] + decay * w[k];
@@ -320,16 +301,16 @@ struct Descent {
     choose_batch(number);
     assemble<T>(net);
     if (!t.coordinate) {
-      convert<T, double>(values + at.W, p.width, V, batch.q, t.outputs, p.width);
-      convert<T, double>(values + at.mu, 1, V + p.width, batch.q, t.outputs, 1);
+      convert<T, double>(parameters + at.W, p.width, V, batch.q, t.outputs, p.width);
+      convert<T, double>(parameters + at.mu, 1, V + p.width, batch.q, t.outputs, 1);
     }
     for_all_blocks(&Descent::forward);
     losses[0] = losses[1] = 0;
     if (scale > 0) {
       losses[1] = output_layer();
-      losses[0] = room.output.loss;
-      product<double, FRESH>({V, 1, batch.q}, p.width, t.outputs, room.output.residual,
-                             {room.covector}, batch.width);
+      losses[0] = space.output.loss;
+      product<double, FRESH>({V, 1, batch.q}, p.width, t.outputs, space.output.residual,
+                             {space.covector}, batch.width);
     }
     losses[2] = correct();
     if (!(scale > 0)) return true;  // nothing counts: no step
@@ -349,21 +330,21 @@ struct Descent {
 };
 
 template <class T>
-static i64 train_bytes(const TrainCall *c) {
-  Carver memory = {0};
-  TrainRoom<T>(*c, Layout(*c->program, *c->training), memory);
+static i64 training_bytes(const TrainingCall *c) {
+  BumpAllocator memory = {0};
+  TrainingWorkspace<T>(*c, Offsets(*c->program, *c->training), memory);
   return i64(memory.at);
 }
 
 template <class T>
-static void train_prepare(TrainCall *c) {
-  find_mixing<T>(*c->program, (const T *)c->values.S, c->mixing);
+static void prepare_training(TrainingCall *c) {
+  classify_S<T>(*c->program, (const T *)c->values.S, c->structure);
 }
 
 // All steps of one network, in the memory of one worker.
 template <class T>
 static void train(void *call, i64 network, i64 worker) {
-  const TrainCall &c = *(const TrainCall *)call;
-  Descent<T>(c, network, {(uintptr_t)c.rooms + worker * c.room_bytes}).run();
+  const TrainingCall &c = *(const TrainingCall *)call;
+  Descent<T>(c, network, {(uintptr_t)c.workspaces + worker * c.workspace_bytes}).run();
 }
 }  // namespace hdnn::HDNN_ISA

@@ -10,7 +10,8 @@
 // loop over whole vectors. Idle lanes repeat a sample with weight 0 and so add nothing. All of it
 // is double: Newton's last steps are about numbers that float would round away.
 #pragma once
-#include "products.h"
+#include "../products.h"
+#include "training.h"
 
 namespace hdnn::HDNN_ISA {
 
@@ -133,52 +134,55 @@ inline double squared_norm(const double *V, i64 count) {
 }
 
 // Residuals, probabilities and loss of V; returns f(V).
-inline double evaluate(const OutputBatch &b, const double *V, double alpha_c, OutputRoom &room) {
-  logits_of(b, V, room.residual);
-  room.loss = losses(b, room.residual, room.probability);
-  return room.loss + alpha_c * squared_norm(V, b.outputs * b.q);
+inline double evaluate(const OutputBatch &b, const double *V, double alpha_c,
+                       OutputWorkspace &space) {
+  logits_of(b, V, space.residual);
+  space.loss = losses(b, space.residual, space.probability);
+  return space.loss + alpha_c * squared_norm(V, b.outputs * b.q);
 }
 
 // Gradient of f from the residuals; returns its largest entry.
-inline double gradient(const OutputBatch &b, const double *V, double alpha_c, OutputRoom &room) {
+inline double gradient(const OutputBatch &b, const double *V, double alpha_c,
+                       OutputWorkspace &space) {
   double largest = 0;
-  for (i64 k = 0; k < b.outputs * b.q; k++) room.gradient[k] = 2.0 * alpha_c * V[k];
-  const Pair<double> pair = {room.residual, b.Z};
-  gram<double>(&pair, 1, b.outputs, b.q, b.width, room.gradient);
+  for (i64 k = 0; k < b.outputs * b.q; k++) space.gradient[k] = 2.0 * alpha_c * V[k];
+  const Pair<double> pair = {space.residual, b.Z};
+  gram<double>(&pair, 1, b.outputs, b.q, b.width, space.gradient);
   for (i64 k = 0; k < b.outputs * b.q; k++) {
-    const double size = __builtin_fabs(room.gradient[k]);
+    const double size = __builtin_fabs(space.gradient[k]);
     largest = size > largest ? size : largest;
   }
   return largest;
 }
 
 // Rows c_i z_i, where c_i = w_i d^2 loss_i / dlogit_o dlogit_u.
-inline void scale_by_curvature(const OutputBatch &b, i64 o, i64 u, OutputRoom &room) {
+inline void scale_by_curvature(const OutputBatch &b, i64 o, i64 u, OutputWorkspace &space) {
   for (i64 p = 0; p < b.width; p += LANES<double>) {
     Doubles curvature = load<double>(b.weight + p);
     if (b.loss != HDNN_SQUARED) {
-      const Doubles other = load<double>(room.probability + u * b.width + p);
-      curvature *= load<double>(room.probability + o * b.width + p) * (double(o == u) - other);
+      const Doubles other = load<double>(space.probability + u * b.width + p);
+      curvature *= load<double>(space.probability + o * b.width + p) * (double(o == u) - other);
     }
     for (i64 k = 0; k < b.q; k++)
-      store<double>(room.scaled + k * b.width + p, curvature * load<double>(b.Z + k * b.width + p));
+      store<double>(space.scaled + k * b.width + p,
+                    curvature * load<double>(b.Z + k * b.width + p));
   }
 }
 
 // The Hessian of f without the penalty, block by block; of squared error only the diagonal blocks.
-inline void hessian(const OutputBatch &b, OutputRoom &room) {
+inline void hessian(const OutputBatch &b, OutputWorkspace &space) {
   const i64 size = b.outputs * b.q;
-  const Pair<double> pair = {room.scaled, b.Z};
+  const Pair<double> pair = {space.scaled, b.Z};
   for (i64 o = 0; o < b.outputs; o++)
     for (i64 u = 0; u <= o; u++) {
-      for (i64 k = 0; k < b.q * b.q; k++) room.block[k] = 0;
+      for (i64 k = 0; k < b.q * b.q; k++) space.block[k] = 0;
       if (o == u || b.loss != HDNN_SQUARED) {
-        scale_by_curvature(b, o, u, room);
-        gram<double>(&pair, 1, b.q, b.q, b.width, room.block);
+        scale_by_curvature(b, o, u, space);
+        gram<double>(&pair, 1, b.q, b.q, b.width, space.block);
       }
       for (i64 i = 0; i < b.q; i++)
         for (i64 k = 0; k < b.q; k++)
-          room.hessian[(o * b.q + i) * size + u * b.q + k] = room.block[i * b.q + k];
+          space.hessian[(o * b.q + i) * size + u * b.q + k] = space.block[i * b.q + k];
     }
 }
 
@@ -210,34 +214,34 @@ inline bool solve_symmetric(double *H, double *x, i64 n) {
 
 // step = (H + ridge)^-1 gradient. Far out, softmax curvatures underflow: then a little of the
 // identity keeps it solvable. False where numbers are too large to square, or none at all.
-inline bool newton_step(const OutputBatch &b, double alpha_c, OutputRoom &room) {
+inline bool newton_step(const OutputBatch &b, double alpha_c, OutputWorkspace &space) {
   const i64 size = b.outputs * b.q;
   for (double ridge = 2.0 * alpha_c; ridge < 1e30;
        ridge = 10.0 * ridge > 1e-10 ? 10.0 * ridge : 1e-10) {
-    hessian(b, room);
+    hessian(b, space);
     for (i64 k = 0; k < size; k++) {
-      room.hessian[k * size + k] += ridge;
-      room.step[k] = room.gradient[k];
+      space.hessian[k * size + k] += ridge;
+      space.step[k] = space.gradient[k];
     }
-    if (solve_symmetric(room.hessian, room.step, size)) return true;
+    if (solve_symmetric(space.hessian, space.step, size)) return true;
   }
   return false;
 }
 
 // Damped Newton from the given V, in place; returns the number of iterations.
-inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputRoom &room) {
+inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputWorkspace &space) {
   constexpr int HALVINGS = 40;
   const i64 size = b.outputs * b.q;
-  double value = evaluate(b, V, s.alpha_c, room);
+  double value = evaluate(b, V, s.alpha_c, space);
   for (i64 iteration = 0; iteration < s.iterations; iteration++) {
-    if (!(gradient(b, V, s.alpha_c, room) > s.tolerance)) return iteration;
-    if (!newton_step(b, s.alpha_c, room)) return iteration;
+    if (!(gradient(b, V, s.alpha_c, space) > s.tolerance)) return iteration;
+    if (!newton_step(b, s.alpha_c, space)) return iteration;
     double slope = 0, length = 1;
-    for (i64 k = 0; k < size; k++) slope += room.step[k] * room.gradient[k];
+    for (i64 k = 0; k < size; k++) slope += space.step[k] * space.gradient[k];
     int halvings = 0;
     for (; halvings < HALVINGS; halvings++, length *= 0.5) {
-      for (i64 k = 0; k < size; k++) room.trial[k] = V[k] - length * room.step[k];
-      const double trial_value = evaluate(b, room.trial, s.alpha_c, room);
+      for (i64 k = 0; k < size; k++) space.trial[k] = V[k] - length * space.step[k];
+      const double trial_value = evaluate(b, space.trial, s.alpha_c, space);
       // The last steps decrease f by less than the rounding of a sum over samples: they are taken
       // whole, since a halved one would depend on the order of the sum.
       if (trial_value <= value - 1e-4 * length * slope + 1e-14 * __builtin_fabs(value)) {
@@ -246,37 +250,37 @@ inline i64 newton(const OutputBatch &b, const hdnn_solver &s, double *V, OutputR
       }
     }
     if (halvings == HALVINGS) {  // the decrease is below rounding
-      evaluate(b, V, s.alpha_c, room);
+      evaluate(b, V, s.alpha_c, space);
       return iteration;
     }
-    for (i64 k = 0; k < size; k++) V[k] = room.trial[k];
+    for (i64 k = 0; k < size; k++) V[k] = space.trial[k];
   }
   return s.iterations;
 }
 
 // A few steps of Adam from zero, with the usual betas.
-inline i64 adam(const OutputBatch &b, const hdnn_solver &s, double *V, OutputRoom &room) {
+inline i64 adam(const OutputBatch &b, const hdnn_solver &s, double *V, OutputWorkspace &space) {
   const i64 size = b.outputs * b.q;
-  double *first = room.step, *second = room.second, power1 = 1, power2 = 1;
+  double *first = space.step, *second = space.second, power1 = 1, power2 = 1;
   for (i64 k = 0; k < size; k++) V[k] = first[k] = second[k] = 0;
   for (i64 t = 0; t < s.iterations; t++) {
-    evaluate(b, V, s.alpha_c, room);
-    gradient(b, V, s.alpha_c, room);
+    evaluate(b, V, s.alpha_c, space);
+    gradient(b, V, s.alpha_c, space);
     power1 *= BETA1, power2 *= BETA2;
     for (i64 k = 0; k < size; k++) {
-      const double g = room.gradient[k];
+      const double g = space.gradient[k];
       first[k] = BETA1 * first[k] + (1.0 - BETA1) * g;
       second[k] = BETA2 * second[k] + (1.0 - BETA2) * g * g;
       const double m = first[k] / (1.0 - power1), v = second[k] / (1.0 - power2);
       V[k] -= s.learning_rate * m / (__builtin_sqrt(v) + 1e-8);
     }
   }
-  evaluate(b, V, s.alpha_c, room);
+  evaluate(b, V, s.alpha_c, space);
   return s.iterations;
 }
 
 inline i64 solve_output_layer(const OutputBatch &b, const hdnn_solver &s, double *V,
-                              OutputRoom &room) {
-  return s.solver == HDNN_NEWTON ? newton(b, s, V, room) : adam(b, s, V, room);
+                              OutputWorkspace &space) {
+  return s.solver == HDNN_NEWTON ? newton(b, s, V, space) : adam(b, s, V, space);
 }
 }  // namespace hdnn::HDNN_ISA

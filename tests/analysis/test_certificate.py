@@ -156,7 +156,7 @@ def test_a_model_fails_with_one_of_its_blocks() -> None:
     assert not certificate.ok
     assert certificate.others == ()
     assert "what the model computes between its networks" in str(certificate)
-    with pytest.raises(HdnnError, match="there is no network '2'"):
+    with pytest.raises(HdnnError, match="unknown network '2': known are 0, 1"):
         certificate["2"]
 
 

@@ -30,6 +30,13 @@ ROOT = Path(hdnn.__file__).parents[2]
 J1 = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
 
 
+@dataclass(frozen=True)
+class Boastful(ForwardEuler):
+    """It claims what it does not keep."""
+
+    structure_preserving: ClassVar[bool] = True
+
+
 def failing(net: hdnn.HamiltonianNetwork, y: Tensor) -> set[str]:
     return {check.name for check in certify(net, y).failed}
 
@@ -223,7 +230,7 @@ def test_a_J_that_is_not_skew_everywhere() -> None:
 
 
 def test_a_J_that_depends_on_the_state_has_no_spectrum_to_prove() -> None:
-    """The energy is constant, but the derivative of J(y) is a part of df/dy: nothing is imaginary."""
+    """The energy is constant, but the derivative of J(y) is a part of df/dy."""
     field = HamiltonianField(
         lambda y, t: y.square().sum(-1)[..., None, None] * J1.to(y),
         Weights("dense", features=2, layers=3),
@@ -279,32 +286,79 @@ def test_deviation_from_the_ODE_falls_with_the_order(name: str, scheme: str, ord
 
 
 def test_a_scheme_that_breaks_its_promise_is_detected() -> None:
-    @dataclass(frozen=True)
-    class Boastful(ForwardEuler):
-        structure_preserving: ClassVar[bool] = True
-
     boast = hdnn.network("H1", features=4, layers=4, T=1.0, scheme=Boastful())
     assert "structure" in failing(boast, torch.randn(5, 4))
 
 
-@pytest.mark.parametrize(("power", "verdict"), [(3, "FAILS"), (1, "holds")])
-def test_a_scheme_that_shrinks_volumes_is_detected(power: int, verdict: str) -> None:
-    """It claims to keep the structure: y + h f - h^2 c f' f shrinks for c > 1/2."""
-
+def test_a_scheme_that_shrinks_volumes_is_detected() -> None:
     @dataclass(frozen=True)
     class Shrinking(ForwardEuler):
-        structure_preserving: ClassVar[bool] = power > 1
+        """It claims to keep the structure, and scales every state."""
+
+        structure_preserving: ClassVar[bool] = True
 
         def lower(self, field: Any) -> Any:
-            if power == 1:
-                return super().lower(field)
             return (Flow(lambda f, x, h, layout: 0.9 * (x + h * f(x))),)
 
+    y = torch.randn(5, 4)
     net = hdnn.network("H1", features=4, layers=4, step=1e-3, scheme=Shrinking())
-    certificate = certify(net, torch.randn(5, 4))
-    assert certificate["volume"].verdict == certificate["norm-at-least-one"].verdict == verdict
-    if verdict == "FAILS":
-        assert certificate["volume"].value == pytest.approx(0.9**4, rel=1e-3)
+    certificate = certify(net, y)
+    assert certificate["volume"].verdict == certificate["norm-at-least-one"].verdict == "FAILS"
+    assert certificate["volume"].value == pytest.approx(0.9**4, rel=1e-3)
+    assert not certificate.ok
+    images = hdnn.network("H1", channels=4, kernel=3, layers=4, step=1e-3, scheme=Shrinking())
+    estimated = certify(images, torch.randn(1, 4, 17, 17))["norm-at-least-one"]
+    assert (estimated.verdict, estimated.detail["estimated"]) == ("FAILS", True)
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["H1", "H2", "MS1", "MS2", "MS3", "HS"])
+def test_images_too_large_for_Jacobians_have_the_same_theorems(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates against the exact numbers, on images that are just small enough for both."""
+    options = {"channels": 2, "kernel": 3, "layers": 3, "T": 0.7}
+    net, y = build(name, **options), torch.randn(3, 2, 4, 4)
+    exact = certify(net, y)
+    monkeypatch.setattr("hdnn.analysis.jacobians.LARGEST", 31)
+    large = certify(net, y)
+    assert large.ok
+    assert [c.name for c in large.theorems] == [c.name for c in exact.theorems]
+    for check in large.checks:
+        assert check.holds in (exact[check.name].holds, None)
+    norm, estimate = (c["norm-at-least-one"] for c in (exact, large))
+    if estimate.comparison != "by structure":
+        assert 1 <= norm.value * 0.98 <= estimate.value <= norm.value * (1 + 1e-12)
+        assert "(estimated)" in estimate.comparison
+    assert large["volume"].comparison == "by structure"
+    ratio = large["smooth-weights"].value / exact["smooth-weights"].value
+    assert 1 - 1e-9 <= ratio <= 1.1  # norms from below are in its denominator
+    if net.scheme.structure_preserving:
+        assert large["structure"].value < 1e-13
+    else:
+        assert large["structure"].holds is None
+    assert "too large" in large["full-rank"].consequence
+
+
+@pytest.mark.parametrize("name", ["H1", "MS2"])
+def test_broken_promises_are_detected_without_Jacobians(name: str) -> None:
+    """M J M' u and, where J is the inverse of K', M' K M u, for a random u."""
+    y = torch.randn(2, 2, 24, 24)
+    for scheme, holds in ((Boastful(), False), (ImplicitMidpoint("fixed-point"), True)):
+        net = hdnn.network(name, channels=2, kernel=3, layers=2, T=0.4, scheme=scheme)
+        assert certify(net, y)["structure"].holds is holds
+        assert certify(net, y)["structure"].detail["within"] == (
+            "layer" if name == "MS2" else "network"
+        )
+
+
+def test_few_large_images_are_examined() -> None:
+    net = build("H1", channels=2, kernel=3, layers=1, T=0.1)
+    assert certify(net, torch.randn(30, 2, 24, 24)).samples == 4
+    assert certify(net, torch.randn(30, 2, 4, 4)).samples == 16
+    assert certify(net, torch.randn(30, 2, 20, 20)).samples == 1  # 800 numbers each
 
 
 def test_slow_states_with_growing_gradients() -> None:

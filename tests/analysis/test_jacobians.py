@@ -56,7 +56,7 @@ def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) ->
 
 
 def convolutions() -> list[hdnn.HamiltonianNetwork]:
-    """A convolution by its kernel, and given as a map: a dense one, and two of half the channels."""
+    """Convolutions by their kernel, and as a map: a dense one, and two of half the channels."""
     dense = fields.STRUCTURES["dense"]
     halves = fields.BlockDiagonal(fields.Convolution(dense(1, 3)), fields.Convolution(dense(1, 3)))
     nets = [build("H1", channels=2, kernel=3), build("MS1", channels=2, kernel=3)]

@@ -210,6 +210,8 @@ class Program:
                 )
         if isinstance(h, Tensor) and h.shape != (layers,) and h.shape != (*lead, layers):
             raise HdnnError(f"steps must have shape {(*lead, layers)}, got {tuple(h.shape)}")
+        if S is not None and not isinstance(S, Tensor):
+            raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):

@@ -11,7 +11,6 @@ passed in the same call.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -80,6 +79,8 @@ def jacobians(
     program: Program, values: Values, x: Tensor, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """d y_N / d y_l and y_l at depths l: what `reference.jacobians` gives."""
+    if max(depths) > program.layers:
+        raise HdnnError(f"depth {max(depths)} is beyond the {program.layers} layers of the program")
     x, _ = program.layout.flatten(x.detach())
     layout, x = program.layout, x.contiguous()
     E, n, D = layout.ensemble or 1, layout.width, len(depths)
@@ -187,28 +188,34 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs, aliases = ctx.program, ctx.needs_input_grad, ctx.aliases
+        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
-        if torch.is_grad_enabled():  # the gradients themselves will be differentiated
-            # Views: theta may depend on x, and that way is not ours.
-            views = (t.view_as(t) for t in ctx.inputs)
-            inputs = [t if t.requires_grad else t.detach().requires_grad_() for t in views]
-            wanted = [t for t, need in zip(inputs, needs, strict=False) if need]
-            out = _plain(program, values, *inputs)
-            found = iter(torch.autograd.grad(out, wanted, gout, create_graph=True))
-            return tuple(next(found) if need else None for need in needs)
+        again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
         if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
             reason = interception() or gout.dtype is not x.dtype or obstacle_of_memory(gout)
         else:
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
-        if reason:
-            plain = partial(_plain, program, values)
-            return (*torch.func.vjp(plain, x, theta, beta)[1](gout), None, None, None)
-        return (*backward(program, values, x, gout, needs[:3]), None, None, None)
+        if not (again or reason):
+            return (*backward(program, values, x, gout, needs), None, None, None)
+        with torch.enable_grad():
+            inputs = [_Graph.apply(t, a) for t, a in zip(ctx.inputs, (x, theta, beta), strict=True)]
+            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
+            out = reference.run(
+                program, values._replace(theta=inputs[1], beta=inputs[2]), inputs[0]
+            )
+        found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
+        return (*(next(found) if need else None for need in needs), None, None, None)
 
 
-def _plain(program: Program, values: Values, x: Tensor, theta: Tensor, beta: Tensor) -> Tensor:
-    """The same in plain torch, which can be differentiated again."""
-    return reference.run(program, values._replace(theta=theta, beta=beta), x)
+class _Graph(torch.autograd.Function):
+    """The numbers of an alias with the graph of the tensor whose alias it is."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, alias: Tensor) -> Tensor:
+        return alias.view_as(alias)
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
+        return gout, None

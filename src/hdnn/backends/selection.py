@@ -165,7 +165,7 @@ def interception() -> str | None:
     # torch has no public names for these questions; its own autograd.Function asks the first.
     if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return TRANSFORMS
-    if _C._len_torch_dispatch_stack():
+    if _C._len_torch_dispatch_stack() or _C._is_tracing():
         return "a dispatch mode (fake tensors, a tracer, a counter) takes torch's operations only"
     return None
 

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from hdnn import threads
 from hdnn.backends import reference
 from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
@@ -43,7 +44,7 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
     where = (plan.handle, addresses, address(x), out.data_ptr())
-    if native.library().hdnn_forward(*where, torch.get_num_threads()):
+    if native.library().hdnn_forward(*where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
@@ -69,7 +70,7 @@ def backward(
     owners = zip((x, *kept[:2]), wanted, strict=True)
     grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
     where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
-    if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return tuple(grads)
 
@@ -88,7 +89,7 @@ def jacobians(
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
     where = (address(x), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
-    if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))

@@ -50,8 +50,6 @@ def speeds(records: dict[str, Any]) -> pd.DataFrame:
         low, middle, high = (f"{1e3 * own[key]:.3g}" for key in ("low", "median", "high"))
         row = {"quartiles": f"{middle} ({low} to {high})", "hdnn": f"{middle} ms"}
         row |= {peer: timing["median"] / own["median"] for peer, timing in seconds.items()}
-        if "vjp" in seconds:
-            row["vjp"] = f"{1e3 * seconds['vjp']['median']:.3g}"
         work = Case(**record["case"]).name
         rows[work] = row | rows.get(work, {})
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -68,8 +66,8 @@ def speed_table(records: dict[str, Any]) -> str:
     jax = frame.iloc[0].filter(like="jax").sort_values().index
     peers = {peer: peer.replace("jax", "JAX") for peer in jax} | PEERS
     frame[list(peers)] = frame[list(peers)].map(times)
-    columns = frame[["quartiles", "vjp", *peers]].fillna("-")
-    heads = ["work", "hdnn, ms (quartiles)", "`vjp`, ms", *peers.values()]
+    columns = frame[["quartiles", *peers]].fillna("-")
+    heads = ["work", "hdnn, ms (quartiles)", *peers.values()]
     return markdown(heads, [[work, *cells] for work, *cells in columns.itertuples()])
 
 

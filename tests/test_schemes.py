@@ -166,7 +166,7 @@ def test_a_scheme_is_a_value() -> None:
         Leapfrog("x")
     with pytest.raises(HdnnError, match="newton"):
         ImplicitMidpoint("bisection")
-    with pytest.raises(IncompatibleError, match="fits ActivationField only"):
+    with pytest.raises(IncompatibleError, match="fits y' = sigma"):
         DirectMap().check(build("H1").field)
 
 

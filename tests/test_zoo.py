@@ -59,11 +59,18 @@ def test_network_equals_the_layer_equations(name: str, n: int, backend: str) -> 
         np.testing.assert_allclose(net.trajectory(Y).detach(), path, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("sigma", [name for name, row in ACTIVATIONS.items() if not row.odd])
-def test_MS1_with_an_activation_that_is_not_odd_raises(sigma: str) -> None:
-    """-sigma(x) is sigma(-x) for an odd sigma only; else the general form is another network."""
-    with pytest.raises(HdnnError, match="only for odd activations"):
-        build("MS1", activation=sigma)
+@pytest.mark.parametrize("sigma", ACTIVATIONS)
+def test_MS1_and_MS2_have_a_J_with_any_activation(sigma: str) -> None:
+    """y' = J K' sigma(K y + b) with a skew J, also where sigma is not odd."""
+    for name in ("MS1", "MS2"):
+        field, y = build(name, activation=sigma).field, torch.randn(5, 4)
+        K, b, P = field.weights.K[1], field.weights.b[1], torch.eye(4) if name == "MS2" else J1(4)
+        J = torch.as_tensor(P) @ torch.linalg.inv(K.mT)
+        torch.testing.assert_close(J, -J.mT, rtol=0, atol=1e-10)
+        gradient = field.gradient(y, layer=1)
+        torch.testing.assert_close(gradient, ACTIVATIONS[sigma].function(y @ K.mT + b) @ K)
+        torch.testing.assert_close(field.velocity(y, layer=1), gradient @ J.mT)
+        torch.testing.assert_close(field.J[1], J)
 
 
 @pytest.mark.parametrize("X", ["learned", "given"])

@@ -63,7 +63,7 @@ class Case:
         return torch.randn(shape, generator=generator, dtype=torch.float32)
 
 
-_SMALL = ("fused", "vjp", "jax", "loop", "reference")
+_SMALL = ("fused", "jax", "loop", "reference")
 _COMPILED = ("fused", "fused compiled", "compile")
 CASES = (
     *(Case("small", a, 4, 64, 125, peers=_SMALL) for a in ("H1", "MS1", "MS3")),

@@ -34,17 +34,6 @@ def network(case: Case, compiled: bool = False, **options: Any) -> Function:
     return _training_step(case, torch.compile(net) if compiled else net, net.parameters())
 
 
-def vjp(case: Case) -> Function:
-    """hdnn's fused kernels without autograd."""
-    net, y, grad_out = case.network(backend="fused"), case.state(), case.state(seed=2)
-
-    def function() -> Gradients:
-        grad_y, gradients = net.vjp(y, grad_out)
-        return grad_y, *gradients.values()
-
-    return function
-
-
 def loop(case: Case, compiled: bool = False) -> Function:
     """A plain loop over the layers in eager PyTorch; gradients are those of K and b."""
     K, b = plain.parameters(case)
@@ -59,7 +48,6 @@ PEERS: dict[str, Callable[[Case], Function]] = {
     "auto": network,
     "lean": partial(network, memory="lean"),
     "reference": partial(network, backend="reference"),
-    "vjp": vjp,
     "loop": loop,
     "compile": partial(loop, compiled=True),
 }

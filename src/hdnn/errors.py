@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import reprlib
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 
@@ -96,3 +98,17 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
     lowered = {name.lower(): name for name in names}
     near = difflib.get_close_matches(str(name).lower()[:100], lowered, n=1, cutoff=0.4)
     return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)
+
+
+def is_count(value: object, least: int = 1) -> bool:
+    """Whether a value is an integer of at least `least`; a bool is not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def finite_number(name: str, value: object, *, positive: bool = False) -> float:
+    """A finite number, as a float."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not math.isfinite(number) or (positive and number <= 0):
+        kind = "positive and finite" if positive else "a finite number"
+        raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
+    return number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,12 +15,10 @@ from torch import Tensor, nn
 
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields import Field, HamiltonianField, LayerField
-from hdnn.fields.field import InterconnectedField
+from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
+from hdnn.fields import Field, LayerField, Learned
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.fields.layout import is_count
-from hdnn.fields.weights import Generators, finite_number
+from hdnn.fields.weights import Generators
 from hdnn.ode import ODE
 from hdnn.program import Program, Values
 from hdnn.schemes import ForwardEuler, Scheme
@@ -28,7 +27,7 @@ StepSize = float | Sequence[float] | Tensor
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def in_own_dtype(function: FunctionT) -> FunctionT:
+def without_autocast(function: FunctionT) -> FunctionT:
     """Decorate a function of a network and a state: autocast does not lower its precision.
 
     Changes of the state add up from layer to layer, and lower precisions lose them.
@@ -42,7 +41,7 @@ def in_own_dtype(function: FunctionT) -> FunctionT:
     >>> import hdnn
     >>> net, y = hdnn.network("H1", features=2, layers=3, T=1.0), torch.zeros(2)
     >>> with torch.autocast("cpu", torch.bfloat16):
-    ...     in_own_dtype(lambda net, y: (net.K @ y).dtype)(net, y)
+    ...     without_autocast(lambda net, y: (net.K @ y).dtype)(net, y)
     torch.float32
     """
 
@@ -71,8 +70,7 @@ class HamiltonianNetwork(nn.Module):
         backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
             "fused" (compiled kernels, or an error that says why not).
         memory: "fast", or "lean": the reference keeps states between about sqrt(L) segments of
-            layers only, and computes a segment again on the way back. With glibc, large blocks of
-            memory then go back to the system when they are freed, in the whole process.
+            layers only, and computes a segment again on the way back.
         name: the name of the architecture, shown by `repr` and in messages.
 
     Attributes:
@@ -119,8 +117,6 @@ class HamiltonianNetwork(nn.Module):
         for kind, word, known in (("backend", backend, BACKENDS), ("memory", memory, MEMORY)):
             if word not in known:
                 raise unknown_name(kind, word, known)
-        if memory == "lean":
-            reference.return_freed_memory()
         self.backend, self.memory, self.name = backend, memory, name
         self.learn_steps = learn_steps
         self._set_steps(T, step)
@@ -162,9 +158,8 @@ class HamiltonianNetwork(nn.Module):
 
     def lower(self) -> None:
         """Make the program: once, and again after layers or layout of the field were changed."""
-        self.program = Program(self.layers, self.scheme.lower(self.field), self.field.layout)
-        # A frozen J or frozen steps suit the kernels, but these give no gradients of them.
-        self._only_weights = len(list(self.parameters())) == 2
+        field = self.field
+        self.program = Program(self.layers, self.scheme.lower(field), field.layout, field.sizes)
 
     @property
     def h(self) -> float | Tensor:
@@ -216,25 +211,22 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(f"{self._title()} has a custom energy, and so no {what}")
         return self.field
 
-    def _hamiltonian(self) -> InterconnectedField:
-        if not isinstance(self.field, InterconnectedField):
-            raise HdnnError(f"{self._title()} is a baseline, not a Hamiltonian network: no J")
-        return self.field
-
     @property
     def K(self) -> Tensor:
         """The assembled weights, ``([E,] L, n, n)``, of convolutions ``(L, n, n, k, k)``."""
-        return self._weighted("K").weights.K
+        return self._weighted("K").K
 
     @property
     def b(self) -> Tensor:
         """The biases of the layer equations, ``([E,] L, n)``; for MS1 ``(b_{j,1}, b_{j,2})``."""
-        return self._weighted("b").weights.layer_b
+        return self._weighted("b").weights.b
 
     @property
     def J(self) -> Tensor:
         """``(n, n)`` where constant; ``(L, n, n)`` for J(t), MS1 and MS2 (the inverse of K_j')."""
-        return self._hamiltonian().J
+        if not self.field.hamiltonian:
+            raise HdnnError(f"{self._title()} is a baseline, not a Hamiltonian network: no J")
+        return self.field.J
 
     def field_at(self, layer: int) -> LayerField:
         """The general (J, K, b) of a layer, y' = J K' sigma(K y + b).
@@ -248,16 +240,20 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: a baseline, a custom energy, a convolution, an ensemble, or no such layer.
         """
-        field = self._hamiltonian()
-        if not isinstance(field, HamiltonianField) or self.kernel > 1 or self.ensemble is not None:
+        field = self.field
+        if (
+            not isinstance(field, WeightedField)
+            or field.couples_pixels
+            or self.ensemble is not None
+        ):
             raise HdnnError(
                 "field_at gives J, K and b as matrices of a single network with weights, not of "
                 "a custom energy, a convolution or an ensemble; use net.field, net.K, net.b"
             )
         if not -self.layers <= layer < self.layers:
             raise HdnnError(f"layer {layer} is out of range: there are {self.layers}")
-        J = field.J if field.interconnection.constant else field.J[layer]
-        return LayerField(J, field.weights.K[layer], field.weights.b[layer])
+        J = self.J
+        return LayerField(J if J.ndim == 2 else J[layer], field.K[layer], field.b[layer])
 
     def member(self, index: int | Sequence[int]) -> HamiltonianNetwork:
         """A network of an ensemble, as a copy; or some of them, as a smaller ensemble.
@@ -281,14 +277,24 @@ class HamiltonianNetwork(nn.Module):
             raise HdnnError(f"{self._title()} is a single network; build one with ensemble=E")
         copied = copy.deepcopy(self)  # maps, stages and J stay as they are
         weights = copied._weighted("weights of members").weights
-        for module in copied.modules():
-            for name, parameter in list(module._parameters.items()):
-                if parameter is not None:
-                    part = parameter.detach()[index].clone()
-                    setattr(module, name, nn.Parameter(part, parameter.requires_grad))
-        if copied.steps is not None:
-            copied.steps = copied.steps[index].clone()
-        number = None if isinstance(index, int) else len(index)
+        index = list(index) if isinstance(index, Sequence) else operator.index(index)
+        own: list[tuple[Any, str]] = [
+            (weights, "theta"),
+            (weights, "beta"),
+            (copied, "log_steps"),
+            (copied, "steps"),
+        ]
+        J = copied.field.interconnection
+        if isinstance(J, Learned) and J.theta.ndim == 3:  # else all networks share it
+            own.append((J, "theta"))
+        for module, name in own:
+            tensor = getattr(module, name, None)
+            if tensor is not None:
+                part = tensor.detach()[index].clone()
+                if isinstance(tensor, nn.Parameter):
+                    part = nn.Parameter(part, tensor.requires_grad)
+                setattr(module, name, part)
+        number = len(index) if isinstance(index, list) else None
         copied.field.layout = weights.layout = replace(weights.layout, ensemble=number)
         copied.lower()
         return copied
@@ -297,9 +303,11 @@ class HamiltonianNetwork(nn.Module):
     def structure_preserving(self) -> bool:
         """Whether M J M' = J holds for the Jacobian M of the whole network, up to rounding."""
         field = self.field
-        if not isinstance(field, InterconnectedField) or not self.scheme.structure_preserving:
-            return False
-        return field.interconnection.constant and field.R is None
+        return (
+            self.scheme.structure_preserving
+            and field.conservative
+            and field.constant_interconnection
+        )
 
     def values(self) -> Values:
         """The numbers that the program computes with, read from the modules as they are now.
@@ -307,7 +315,7 @@ class HamiltonianNetwork(nn.Module):
         Returns:
             Parameters, J - R and the step; the velocity where the program has flows.
         """
-        values = self.field.values(self.h)
+        values = self.field.values(self.h if self._step is None else self._step)
         if self.program.has_flows:
             values = values._replace(velocity=self.field.velocity_fn())
         return values
@@ -334,7 +342,7 @@ class HamiltonianNetwork(nn.Module):
                 f"net.to({y.dtype})"
             )
 
-    @in_own_dtype
+    @without_autocast
     def forward(self, y: Tensor) -> Tensor:
         """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
 
@@ -347,65 +355,14 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
         """
-        return backends.run(self.program, self._values_for(y), y, self.backend, self.memory)
-
-    def vjp(self, y: Tensor, grad_out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradients of <grad_out, y_N> without an autograd graph: for custom training loops.
-
-        With the fused backend it is one call of a kernel, which computes y_N again on its way.
-
-        Args:
-            y: y_0, as `forward` takes it.
-            grad_out: the gradient of a loss with respect to y_N, in the shape of y_N.
-
-        Returns:
-            The gradient with respect to y, and those of the parameters by their names in
-            `named_parameters`.
-
-        Raises:
-            HdnnError: as `forward`; or grad_out has another shape or dtype than y_N.
-
-        >>> import hdnn, torch
-        >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-        >>> y = torch.ones(3, 4)
-        >>> with torch.no_grad():
-        ...     error = net(y)  # of the loss |y_N|^2 / 2
-        >>> grad_y, grads = net.vjp(y, error)
-        >>> grad_y.shape, [name for name in grads]
-        (torch.Size([3, 4]), ['field.weights.theta', 'field.weights.beta'])
-        """
-        values, ensemble = self._values_for(y), self.program.layout.ensemble
-        # One batch for all networks of an ensemble has an end for each.
-        shape = y.shape if ensemble is None else (ensemble, *y.shape[1:])
-        if grad_out.shape != shape or grad_out.dtype != y.dtype:
-            raise HdnnError(
-                f"grad_out is the gradient with respect to y_N, {tuple(shape)} in {y.dtype}, got "
-                f"{tuple(grad_out.shape)} in {grad_out.dtype}"
-            )
-        choice = backends.choose(self.program, values, y, self.backend)
-        # A parametrized theta is no parameter, but a function of some.
-        direct = isinstance(values.theta, nn.Parameter) and isinstance(values.beta, nn.Parameter)
-        if choice.backend == "fused" and direct and self._only_weights:
-            grad_y, gtheta, gbeta = backends.fused.vjp(self.program, values, y, grad_out)
-            return grad_y, {"field.weights.theta": gtheta, "field.weights.beta": gbeta}
-        # Copies: also what requires no gradient has one.
-        parameters = {name: p.detach().requires_grad_() for name, p in self.named_parameters()}
-        with torch.enable_grad():
-            y = y.detach().requires_grad_()
-            out = torch.func.functional_call(self, parameters, (y,))
-            inputs = [y, *parameters.values()]
-            grads = torch.autograd.grad(out, inputs, grad_out, materialize_grads=True)
-        return grads[0], dict(zip(parameters, grads[1:], strict=True))
-
-    def _values_for(self, y: Tensor) -> Values:
-        """The values, after a look at the dtype of a state; backends look at its shape."""
         values = self.values()
-        # The full check takes a walk over all tensors; a dtype that agrees needs none.
+        # The full check takes a walk over all tensors; a dtype that agrees needs none. Backends
+        # look at the shape.
         if values.theta is None or y.dtype is not values.theta.dtype:
             self.check_state(y)
-        return values
+        return backends.run(self.program, values, y, self.backend, self.memory)
 
-    @in_own_dtype
+    @without_autocast
     def explain_backend(self, y: Tensor) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.
 
@@ -421,7 +378,7 @@ class HamiltonianNetwork(nn.Module):
         self.check_state(y)
         return backends.choose(self.program, self.values(), y, self.backend)
 
-    @in_own_dtype
+    @without_autocast
     def trajectory(self, y: Tensor) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N.
 
@@ -437,7 +394,7 @@ class HamiltonianNetwork(nn.Module):
         self.check_state(y)
         return reference.trajectory(self.program, self.values(), y)
 
-    @in_own_dtype
+    @without_autocast
     def inverse(self, y: Tensor) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts.
 

@@ -122,9 +122,9 @@ class ODE(nn.Module):
         layout = self.field.layout
         flat = array.ndim == 1 and not layout.channels and layout.ensemble is None
         x = torch.as_tensor(array.reshape(-1, layout.width) if flat else array)
-        weights = next(iter(self.field.parameters()), x)
+        own = next(iter([*self.field.parameters(), *self.field.buffers()]), x)
         with torch.no_grad():
-            velocity = self.field.velocity(x.to(weights), j, float(t))
+            velocity = self.field.velocity(x.to(own), j, float(t))
         out: Array = velocity.cpu().numpy().reshape(array.shape).astype(np.float64, copy=False)
         return out
 

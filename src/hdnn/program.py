@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hdnn.errors import HdnnError
+
 if TYPE_CHECKING:  # fields build on this module
     from hdnn.fields.activations import Activation
     from hdnn.fields.layout import Layout
-    from hdnn.fields.maps import Assembly, LinearMap
+    from hdnn.fields.maps import LinearMap
+    from hdnn.fields.patterns import Pattern
 
 Step = float | Tensor
 """A step size: one number, or ``([E,] L)``, one for every layer."""
@@ -44,6 +47,9 @@ class Stage:
         factor: the scheme's coefficient.
         carry: 1 (residual) or 0.
 
+    Raises:
+        HdnnError: sizes do not fit, so that no backend could compute it.
+
     >>> import hdnn
     >>> stage = hdnn.network("MS3", features=4, layers=3, T=1.0).program.stages[0]
     >>> stage.read, stage.write, stage.adjoint, stage.carry
@@ -53,11 +59,25 @@ class Stage:
     read: tuple[int, int]
     write: tuple[int, int]
     W: LinearMap
-    b: Assembly
+    b: Pattern
     activation: Activation
     adjoint: bool
     factor: float = 1.0
     carry: int = 1
+
+    def __post_init__(self) -> None:
+        reads, writes = self.read[1] - self.read[0], self.write[1] - self.write[0]
+        units = self.W.units
+        if self.W.width != reads or self.b.shape != (units,):
+            raise HdnnError(
+                f"a stage that reads {reads} features needs W ({units}, {reads}) and b ({units},), "
+                f"got W ({units}, {self.W.width}) and b {self.b.shape}"
+            )
+        if not self.adjoint and units != writes:
+            raise HdnnError(
+                f"a stage that is not adjoint adds sigma(W x + b) to what it writes: {writes} "
+                f"features need as many units, got {units}"
+            )
 
     @property
     def invertible(self) -> bool:
@@ -116,6 +136,7 @@ class Program:
         layers: L.
         steps: the stages and flows of a layer, in order.
         layout: the layout of the state.
+        sizes: how many numbers of theta and of beta a layer has.
 
     >>> import hdnn
     >>> program = hdnn.network("MS3", features=4, layers=3, T=1.0).program
@@ -126,18 +147,72 @@ class Program:
     layers: int
     steps: tuple[Stage | Flow, ...]
     layout: Layout
-    choices: dict[Any, Any] = field(init=False, repr=False, default_factory=dict)
-    """The backend for every kind of state so far: that follows from the form, see `selection`."""
+    sizes: tuple[int, int]
 
     stages: tuple[Stage, ...] = field(init=False, repr=False)
     """The steps that are stages."""
     has_flows: bool = field(init=False, repr=False)
     """Whether some step is a flow, which only the reference backend computes."""
+    widest: int = field(init=False, repr=False)
+    """The width of the state, or of the hidden units where there are more."""
+    obstacle: str | None = field(init=False, repr=False)
+    """Why no kernel knows this form, whatever the numbers, or None."""
+    _shapes: dict[str, tuple[tuple[int, ...], ...]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:  # not cached properties, whose locks torch.compile cannot read
         stages = tuple(step for step in self.steps if isinstance(step, Stage))
         object.__setattr__(self, "stages", stages)
         object.__setattr__(self, "has_flows", len(stages) < len(self.steps))
+        widest = max(self.layout.width, *(stage.W.units for stage in stages), 0)
+        object.__setattr__(self, "widest", widest)
+        object.__setattr__(self, "obstacle", self._obstacle())
+        lead, layers = self.layout.lead, self.layers
+        shapes = [((*lead, layers, size), (*lead, 1, size)) for size in self.sizes]
+        object.__setattr__(self, "_shapes", dict(zip("Kb", shapes, strict=True)))
+
+    def _obstacle(self) -> str | None:
+        if self.has_flows:
+            return "it needs a program of stages, and this scheme or field lowers to a flow"
+        for stage in self.stages:
+            sigma, first = stage.activation, self.stages[0].activation
+            if not stage.W.compiled:
+                return f"its kernels multiply by patterned matrices, and K is a {stage.W.name}"
+            if sigma.code is None:
+                return f"its kernels do not know the activation {sigma.name}"
+            if sigma.code != first.code:
+                return f"it needs one activation in all stages, got {first.name} and {sigma.name}"
+        if self.layers == 0 or not any(stage.W.units for stage in self.stages):
+            return "there is nothing to compute"
+        return None
+
+    def check(self, values: Values) -> None:
+        """Raise for numbers of other shapes than the program's.
+
+        Args:
+            values: the numbers.
+
+        Raises:
+            HdnnError: which have another shape, and the one that they should have.
+        """
+        h, theta, beta, S, _ = values
+        lead, layers, n = self.layout.lead, self.layers, self.layout.width
+        for name, tensor, size in (("K", theta, self.sizes[0]), ("b", beta, self.sizes[1])):
+            # One entry for all layers, or one for each.
+            if tensor is not None and tensor.shape not in self._shapes[name]:
+                raise HdnnError(
+                    f"the parameters of {name} must have shape {(*lead, layers, size)}, or "
+                    f"{(*lead, 1, size)} if all layers share them, got {tuple(tensor.shape)}; "
+                    "build a network of that size instead"
+                )
+        if isinstance(h, Tensor) and h.shape != (layers,) and h.shape != (*lead, layers):
+            raise HdnnError(f"steps must have shape {(*lead, layers)}, got {tuple(h.shape)}")
+        if S is None or S.shape == (n, n):
+            return
+        if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
+            raise HdnnError(
+                f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "
+                f"{tuple(S.shape)}"
+            )
 
     @property
     def invertible(self) -> bool:

@@ -16,10 +16,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, is_count, unknown_name
 from hdnn.fields import EnergyField, Field, Fixed, Interconnection, Learned, Weights
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.fields.layout import is_count
 from hdnn.networks import HamiltonianNetwork
 
 __all__ = ["INTERPOLATIONS", "coarsen", "refine"]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
-from hdnn.fields import ActivationField, Field, Layout
+from hdnn.fields import Field, Layout
 from hdnn.program import Flow, Function, Stage, Step
 
 Steps = tuple[Stage | Flow, ...]
@@ -110,9 +110,10 @@ class DirectMap(Scheme):
     uses_step: ClassVar[bool] = False
 
     def check(self, field: Field) -> None:
-        if not isinstance(field, ActivationField):
+        stage = field.stage()
+        if stage is None or stage.adjoint:
             raise IncompatibleError(
-                f"DirectMap() fits ActivationField only, not {type(field).__name__}; "
+                f"DirectMap() fits y' = sigma(K y + b) only, not this {type(field).__name__}; "
                 "use ForwardEuler() with it"
             )
 

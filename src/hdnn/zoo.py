@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from hdnn.fields import (
     Fixed,
     HamiltonianField,
     Interconnection,
-    InverseTranspose,
     Layout,
     Learned,
     Pattern,
@@ -29,13 +27,6 @@ from hdnn.networks import HamiltonianNetwork, StepSize
 from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Verlet
 
 
-def _ms1_bias(n: int) -> Pattern:
-    """(b_{j,2}, -b_{j,1}): the biases of MS1's layer equation in the form sigma(K s + b)."""
-    # z -= h sigma(K0' y + b1) is z += h sigma(-K0' y - b1): sigma is odd, K = [0 K0; -K0' 0].
-    number = np.arange(1, n + 1)
-    return Pattern.of(np.concatenate([number[n // 2 :], -number[: n // 2]]))
-
-
 @dataclass(frozen=True)
 class Architecture:
     """A composition of structure, J and scheme under a name.
@@ -45,11 +36,10 @@ class Architecture:
         equation: its layer equation, shown to people.
         structure: the structure of K: a name of `hdnn.fields.STRUCTURES`, or a function of the
             width that gives a `Pattern`.
-        J: "J1" or "J2", a function of the width that gives a skew matrix, "inverse" for J K' = I,
-            or None for a baseline y' = sigma(K y + b).
+        J: of y' = J K' sigma(K y + b): "J1" or "J2", or a function of the width that gives a skew
+            matrix; None for y' = P sigma(K y + b), which has a J where P K is skew (MS1, MS2).
         scheme: the scheme that it has unless another is asked for.
-        bias: the pattern of the bias in the general form sigma(K y + b), as a function of the
-            width; None where it is the bias of the layer equation. Only MS1 has one.
+        turn: whether P is J1, not the identity; see `hdnn.fields.ActivationField`.
 
     >>> from hdnn.zoo import ARCHITECTURES
     >>> for name in ("H1", "MS3"):
@@ -63,7 +53,7 @@ class Architecture:
     structure: str | Callable[[int], Pattern] = "dense"
     J: str | Callable[[int], Tensor] | None = None
     scheme: Scheme = field(default_factory=ForwardEuler)
-    bias: Callable[[int], Pattern] | None = None
+    turn: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -72,12 +62,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture(
             "MS1",
             "z -= h tanh(K0' y + b1);  y += h tanh(K0 z + b2)",
-            "off-diagonal-skew",
-            "inverse",
-            Verlet("z"),
-            _ms1_bias,
+            "block-adjoint",
+            scheme=Verlet("z"),
+            turn=True,
         ),
-        Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew", "inverse"),
+        Architecture("MS2", "y += h tanh(K y + b),  K skew", "skew"),
         Architecture(
             "MS3",
             "y += h K1' tanh(K1 z + b1);  z -= h K2' tanh(K2 y + b2)",
@@ -234,7 +223,6 @@ def network(
         layers=layers,
         time_invariant=time_invariant,
         ensemble=ensemble,
-        bias=row.bias,
         generator=generator,
         scale=scale,
         dtype=dtype,
@@ -242,7 +230,7 @@ def network(
     )
     dynamics: Field
     if row.J is None and X is None:
-        dynamics = ActivationField(weights, activation=activation)
+        dynamics = ActivationField(weights, activation=activation, turn=row.turn)
     else:
         J = _interconnection(row, weights.layout, X)
         dynamics = HamiltonianField(J, weights, activation=activation)
@@ -274,4 +262,4 @@ def _interconnection(
     if callable(row.J):
         return Fixed(row.J(layout.width), name=row.name)
     assert row.J is not None
-    return InverseTranspose() if row.J == "inverse" else row.J
+    return row.J

@@ -46,7 +46,7 @@ OBSTACLES: dict[str, tuple[Callable[..., Net], tuple[int, ...], str]] = {
     "learned steps": (lambda: build("H1", learn_steps=True), ROWS, "steps"),
     "no samples": (lambda: build("H1"), (0, 4), "nothing to compute"),
     "no layers": (lambda: build("H1", layers=0), ROWS, "nothing to compute"),
-    "sin": (lambda: build("H1", activation="sin"), ROWS, "tanh"),
+    "sin": (lambda: build("H1", activation="sin"), ROWS, "sin"),
     "custom activation": (lambda: build("H1", activation=_steep), ROWS, "tanh"),
 }
 """A network that the kernels cannot serve, the shape of a state, and a word of the reason."""

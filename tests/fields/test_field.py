@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import hdnn
-from catalog import as_function, skew
+from catalog import NAMES, as_function, build, skew
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields import EnergyField, HamiltonianField, InverseTranspose, Weights, canonical
+from hdnn.fields import ActivationField, EnergyField, HamiltonianField, Weights, canonical
 from hdnn.schemes import SCHEMES
 
 
@@ -86,12 +86,27 @@ def test_separable_promise_that_J_or_R_breaks_raises(J: Any, R: Any) -> None:
         EnergyField(J, split, features=4, separable=True, dissipation=R)
 
 
-def test_J_that_inverts_K_needs_weights_and_no_dissipation() -> None:
-    with pytest.raises(HdnnError, match="needs a field with weights K"):
-        EnergyField(InverseTranspose(), split, features=4).velocity(torch.randn(4))
-    weights = Weights("skew", features=4, layers=2)
-    with pytest.raises(HdnnError, match=r"J K' = I needs .* no dissipation"):
-        HamiltonianField(InverseTranspose(), weights, dissipation=torch.eye(4))
+def test_a_field_says_what_holds() -> None:
+    """`hamiltonian`, `conservative`, `separable`, of the catalog and of fields of one's own."""
+    said = {name: build(name).field for name in NAMES}
+    hamiltonian = {"MS1", "MS2", "MS3", "H1", "H2", "HS"}
+    assert {name for name, field in said.items() if field.hamiltonian} == hamiltonian
+    assert {name for name, field in said.items() if field.conservative} == hamiltonian
+    assert {name for name, field in said.items() if field.separable} == {"MS1", "MS3", "HS"}
+    damped = HamiltonianField("J1", Weights("dense", features=4, layers=2), dissipation=np.eye(4))
+    assert damped.hamiltonian
+    assert not damped.conservative
+    plain = said["ResNet"]
+    for ask in (plain.energy, plain.J_at, plain.gradient):
+        with pytest.raises(HdnnError, match="is a baseline, not Hamiltonian"):
+            ask(torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize(("features", "units", "turn"), [(4, 3, False), (4, 6, True), (3, 3, True)])
+def test_units_that_do_not_match_the_features_raise(features: int, units: int, turn: bool) -> None:
+    weights = Weights(np.ones((units, features), bool), features=features, layers=2)
+    with pytest.raises(HdnnError, match=f"K has {units} for {features}"):
+        ActivationField(weights, turn=turn)
 
 
 @pytest.mark.parametrize(

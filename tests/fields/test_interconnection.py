@@ -11,7 +11,7 @@ import torch
 import hdnn
 from catalog import build
 from hdnn.errors import HdnnError
-from hdnn.fields import HamiltonianField, InverseTranspose, Learned, Weights, canonical, signs
+from hdnn.fields import HamiltonianField, Learned, Weights, canonical, signs
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,6 @@ from hdnn.fields import HamiltonianField, InverseTranspose, Learned, Weights, ca
         (np.zeros((3, 4)), r"\(3, 4\)"),
         (np.zeros((5, 4, 4)), "5 layers"),
         ("J3", "J1, J2"),
-        (InverseTranspose(), "K is 'dense'"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else value,
 )

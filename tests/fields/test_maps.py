@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 import hdnn
 from catalog import OWN, as_function, build, every_name, jacobian
@@ -32,7 +32,7 @@ from longhand import J1, J2, LONGHAND, hs
 Net = hdnn.HamiltonianNetwork
 
 
-class GraphMap(LinearMap):
+class GraphMap(LinearMap, nn.Module):
     """K = I (x) W + A (x) V: every node sees itself by W and its neighbors by V.
 
     Args:
@@ -107,15 +107,15 @@ MAPS: dict[str, tuple[Callable[[], LinearMap], tuple[int, ...], tuple[int, ...]]
 
 
 @pytest.mark.parametrize("kind", MAPS)
-def test_adjoint_and_mixed_are_exact_and_K_is_linear_in_theta(kind: str) -> None:
-    """<K x, s> = <x, K' s> for every layer; `mixed` is S K', where a map has it."""
+def test_adjoint_and_left_multiply_are_exact_and_K_is_linear_in_theta(kind: str) -> None:
+    """<K x, s> = <x, K' s> for every layer; `left_multiply` is S K', where a map has it."""
     make, lead, spatial = MAPS[kind]
     K, axis = make(), len(lead)
     a, b = torch.randn(2, *lead, 2, K.size)
     stack = K.assemble(a)
     x, s = (torch.randn(*lead, 5, n, *spatial) for n in (K.width, K.units))
     S = torch.randn(*lead, 1, 4, K.width)  # one for all layers
-    mixed = K.mixed(S, stack)
+    mixed = K.left_multiply(S, stack)
     assert (mixed is None) is not isinstance(K, Matrix | Convolution)
     for j in range(2):
         layer = stack.select(axis, j)

@@ -25,6 +25,13 @@ def corners(K: Tensor) -> Tensor:
     return K * mask
 
 
+def exchanged(K: Tensor) -> Tensor:
+    """[A 0; 0 B] with A = B'."""
+    K, m = K - corners(K), K.shape[1] // 2
+    other = adjoint(K).roll((m, m), (1, 2))
+    return (K + other) / 2
+
+
 FORMS: dict[str, tuple[Callable[[int, int], float], Callable[[Tensor], Tensor]]] = {
     "dense": (lambda n, k: n**2 * k**2, lambda K: K),
     "skew": (lambda n, k: (n**2 * k**2 - n) / 2, lambda K: (K - adjoint(K)) / 2),
@@ -34,6 +41,7 @@ FORMS: dict[str, tuple[Callable[[int, int], float], Callable[[Tensor], Tensor]]]
     ),
     "off-diagonal": (lambda n, k: n**2 * k**2 / 2, corners),
     "block-diagonal": (lambda n, k: n**2 * k**2 / 2, lambda K: K - corners(K)),
+    "block-adjoint": (lambda n, k: n**2 * k**2 / 4, exchanged),
 }
 
 
@@ -52,7 +60,8 @@ def test_every_structure_is_a_linear_space_of_its_dimension(structure: str, n: i
     assert torch.linalg.matrix_rank(basis.K.flatten(1)) == size
     assert torch.equal(project(basis.K), basis.K)
     assert basis.pattern.is_skew == bool(torch.equal(basis.K, -adjoint(basis.K)))
-    assert set(basis.pattern.repeats) == ({2.0} if basis.pattern.is_skew else {1.0})
+    tied = structure in ("skew", "off-diagonal-skew", "block-adjoint")
+    assert set(basis.pattern.repeats) == ({2.0} if tied else {1.0})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from catalog import build, every_name
 from hdnn.errors import HdnnError
-from hdnn.fields import STRUCTURES, Pattern, Weights
+from hdnn.fields import STRUCTURES, Weights
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
@@ -72,7 +72,6 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
     ("options", "message"),
     [
         ({"features": 4, "kernel": 3}, "give channels=n"),
-        ({"features": 4, "bias": Pattern.of([1, 2, 3])}, r"shape \(4,\)"),
         ({"channels": 4, "kernel": 3, "ensemble": 2}, "without features and ensemble"),
         ({"features": 4, "ensemble": 2, "generator": [torch.Generator()]}, "1 generators"),
         *(({"channels": 4, "kernel": k}, "odd and positive") for k in (0, 2, -3, 3.0, True)),

@@ -13,7 +13,6 @@ from hdnn.schemes import SCHEMES
 from hdnn.zoo import ARCHITECTURES
 
 NAMES = list(ARCHITECTURES)
-HAMILTONIAN = [name for name, row in ARCHITECTURES.items() if row.J is not None]
 BACKENDS = ("reference", "auto")
 OWN = "own"
 
@@ -37,6 +36,7 @@ def allowed(name: str, scheme: str) -> bool:
     return True
 
 
+HAMILTONIAN = [name for name in NAMES if build(name).field.hamiltonian]
 PAIRS = [(name, s) for name in NAMES for s in (OWN, *SCHEMES) if allowed(name, s)]
 INCOMPATIBLE = [(name, s) for name in NAMES for s in SCHEMES if (name, s) not in PAIRS]
 EACH = [*((name, OWN) for name in NAMES), *(("MS3", scheme) for scheme in SCHEMES)]

@@ -273,7 +273,7 @@ class Joint:
             "target": self.target.numpy(),
             "weight": self.weight.numpy(),
             "smoothness": np.full((2, 4), self.net.h),
-            "repeats": np.concatenate([weights.pattern.repeats, weights.bias_pattern.repeats]),
+            "repeats": np.concatenate([weights.pattern.repeats, weights.bias.repeats]),
             "parameters": values,
             **{name: np.zeros_like(values) for name in ("first", "second", "gradients")},
         }

@@ -34,7 +34,7 @@ from hdnn.analysis.jacobians import (
 from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
 from hdnn.backends import reference
 from hdnn.fields import HamiltonianField, Weights
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.networks import HamiltonianNetwork, without_autocast
 from hdnn.program import Program
 from hdnn.schemes import Scheme
 
@@ -168,7 +168,7 @@ def _span(values: Tensor) -> str:
     return f"{float(known.min()):.3g} to {float(known.max()):.3g}" if len(known) else "not finite"
 
 
-@in_own_dtype
+@without_autocast
 def advise(net: HamiltonianNetwork, y: Tensor) -> Advice:
     """Growth of gradients layer by layer, and the steps that a network's scheme allows.
 
@@ -298,7 +298,7 @@ def _amplification(scheme: Scheme, z: Tensor) -> Tensor:
     weights.theta.fill_(1.0)
     weights.beta.zero_()
     field = HamiltonianField("J1", weights, activation="identity")
-    program = Program(len(z), scheme.lower(field), field.layout)
+    program = Program(len(z), scheme.lower(field), field.layout, field.sizes)
     values = field.values(z)._replace(velocity=field.velocity_fn())
     advance = reference.layer_map(program, values, 2)
     origin = torch.zeros(1, 2, dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch import Tensor
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.errors import unknown_name
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.networks import HamiltonianNetwork, without_autocast
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -89,7 +89,7 @@ class Certificate:
         return "\n".join([*lines, *chain.from_iterable(map(wrap, notes))])
 
 
-@in_own_dtype
+@without_autocast
 def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
     """What the theory says of a network, checked on states: each line with number and consequence.
 

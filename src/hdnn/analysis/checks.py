@@ -177,13 +177,13 @@ def interconnection(context: Context) -> Measured:
     if field is None:  # a baseline
         return Measured(math.nan, allowed)
     if context.inverse and context.standard is not None:
-        S = context.standard.weights.K
+        S = context.standard.K
     elif context.state_dependent:
         t = times(context.net.h, context.layers)
         J = [field.J_at(context.states[j], j, t[j]) for j in range(context.layers)]
         S = torch.stack(J) if field.R is None else torch.stack(J) - field.R
     else:
-        S = field.effective()
+        S = field.J if field.R is None else field.J - field.R
     defect = spectral_norm(S + S.mT) / spectral_norm(S).clamp_min(1e-300)
     return Measured(float(defect.max()), allowed)
 
@@ -206,7 +206,7 @@ def full_rank(context: Context) -> Measured | None:
         values = context.hessian_eigenvalues(field)
         smallest, largest = values[..., 0], values.abs().amax(-1)
     else:
-        K = context.standard.weights.K
+        K = context.standard.K
         s = singular_values(K)
         wide = K.shape[-2] < K.shape[-1]  # more columns than rows
         smallest, largest = (0.0 if wide else 1.0) * s[:, -1], s[:, 0]
@@ -332,7 +332,7 @@ def structure(context: Context) -> Measured | None:
         return None
     M = context.M if where == "network" else factors_of(context.net, context.y)
     if context.inverse and context.standard is not None:  # M J M' = J without J = K^-T
-        J = context.standard.weights.K.unsqueeze(1)
+        J = context.standard.K.unsqueeze(1)
         defect = M.mT @ J @ M - J
     else:
         J = field.J if where == "network" else field.J.unsqueeze(1)
@@ -401,7 +401,7 @@ def bounded_states(context: Context) -> Measured | None:
     field = context.standard
     if field is None or field.activation.name != "tanh" or not context.net.time_invariant:
         return None
-    z = context.states @ field.weights.K[0].mT + field.weights.b[0]
+    z = context.states @ field.K[0].mT + field.b[0]
     H = field.activation.energy(z).sum(-1)
     size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))
     drift = float(((H - H[0]) / (1 + H[0])).abs().max())

@@ -18,8 +18,8 @@ from hdnn.analysis.jacobians import (
     velocity_jacobians,
 )
 from hdnn.analysis.norms import spectral_norm, unit_eigenvalues
-from hdnn.fields import HamiltonianField, InverseTranspose, StateDependent
-from hdnn.fields.field import InterconnectedField
+from hdnn.fields import ActivationField, Field
+from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Flow, Program, times
 from hdnn.schemes import RK4, ForwardEuler
@@ -64,14 +64,12 @@ class Context:
         self.own_states_finite = torch.isfinite(own)
         if not field.layout.channels:
             self.y = self.y.reshape(-1, self.n)
-        self.hamiltonian = field if isinstance(field, InterconnectedField) else None
-        self.standard = field if isinstance(field, HamiltonianField) else None
-        J = None if self.hamiltonian is None else self.hamiltonian.interconnection
-        self.inverse, self.state_dependent = (
-            isinstance(J, kind) for kind in (InverseTranspose, StateDependent)
-        )
-        dissipates = self.hamiltonian is not None and self.hamiltonian.R is not None
-        self.conservative = None if self.state_dependent or dissipates else self.hamiltonian
+        self.hamiltonian = field if field.hamiltonian else None
+        self.standard = field if field.hamiltonian and isinstance(field, WeightedField) else None
+        self.inverse = isinstance(field, ActivationField)
+        implied = self.inverse or field.interconnection is not None
+        self.state_dependent = field.hamiltonian and not implied
+        self.conservative = field if field.conservative and not self.state_dependent else None
         self.stepped = net.scheme.uses_step
         self.h = torch.as_tensor(self.net.h, dtype=torch.float64).expand(self.layers)
 
@@ -143,7 +141,7 @@ class Context:
             (derivative,) = torch.autograd.grad(sigma(z).sum(), z)
         return derivative
 
-    def hessian_eigenvalues(self, field: InterconnectedField) -> Tensor:
+    def hessian_eigenvalues(self, field: Field) -> Tensor:
         """Ascending eigenvalues of the Hessian P of H, ``(layers, samples, n)``: P = K' D K."""
         if self.standard is not None and self.D is not None:
             K = self.standard.weights.K.unsqueeze(1)

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from hdnn.backends import choose, fused, reference
 from hdnn.errors import HdnnError
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.networks import HamiltonianNetwork, without_autocast
 from hdnn.program import Program, times
 
 ENTRIES = 2_000_000
 """Entries of Jacobians that are computed at once: some tens of megabytes."""
 
 
-@in_own_dtype
+@without_autocast
 def sensitivities(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_N / d y_l for every layer l and every sample, in one backward sweep.
 
@@ -60,7 +60,7 @@ def jacobians_at(
     return (fused if compiled else reference).jacobians(net.program, values, y, depths)
 
 
-@in_own_dtype
+@without_autocast
 def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d y_{l+1} / d y_l of every layer: the factors of the product in equation (5).
 
@@ -83,7 +83,7 @@ def layer_factors(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     return _shaped(net, y, factors_of(net, y))
 
 
-@in_own_dtype
+@without_autocast
 @torch.no_grad()
 def velocity_jacobians(net: HamiltonianNetwork, y: Tensor) -> Tensor:
     """d f_j / d y at the state y_j of every layer: the Jacobians of the ODE y' = f_j(y).

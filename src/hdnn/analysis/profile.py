@@ -14,13 +14,12 @@ from hdnn.analysis.norms import Norms, extreme_singular_values, norm_of_mean, sp
 from hdnn.analysis.watch import watch
 from hdnn.backends import reference
 from hdnn.errors import HdnnError
-from hdnn.fields import HamiltonianField
-from hdnn.fields.field import InterconnectedField
-from hdnn.networks import HamiltonianNetwork, in_own_dtype
+from hdnn.fields.hamiltonian import WeightedField
+from hdnn.networks import HamiltonianNetwork, without_autocast
 from hdnn.program import times
 
 
-@in_own_dtype
+@without_autocast
 @torch.no_grad()
 def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | None = None) -> Norms:
     """Norms of d y_N / d y_l and the energy along the depth of a network, in one sweep.
@@ -80,9 +79,9 @@ def _energy(
         depths: l.
     """
     field, layers = net.field, [min(l, net.layers - 1) for l in depths]
-    if not isinstance(field, InterconnectedField) or not net.layers:
+    if not field.hamiltonian or not net.layers:
         return None
-    if not isinstance(field, HamiltonianField) or states is None:
+    if not isinstance(field, WeightedField) or states is None:
         path, t = net.trajectory(y), times(net.h, net.layers)
         H = [field.energy(path[l], j, t[j]).mean() for l, j in zip(depths, layers, strict=True)]
         return torch.stack(H).double().cpu()

@@ -40,14 +40,10 @@ def run(
     >>> torch.allclose(out, net(y), atol=1e-5)
     True
     """
+    if choose(program, values, x, requested).backend == "reference":
+        return reference.run(program, values, x, memory)
     if torch.compiler.is_compiling():
         from hdnn.backends import operator
 
-        if operator.serves(program, values, x, requested):
-            return operator.run(program, values, x)
-        return reference.run(program, values, x, memory)
-    if choose(program, values, x, requested).backend == "fused":
-        out = fused.run(program, values, x)
-        if out is not None:
-            return out
-    return reference.run(program, values, x, memory)
+        return operator.run(program, values, x)
+    return fused.run(program, values, x)

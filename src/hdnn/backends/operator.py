@@ -2,27 +2,24 @@
 
 A compiler cannot look into a kernel. It needs to know the shape of what comes out (`register_fake`)
 and how to differentiate (`register_autograd`). A program is no tensor: the graph refers to it by
-its place in a list.
+a number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from hdnn.backends import fused
-from hdnn.backends.selection import (
-    WIDEST,
-    obstacle_of_form,
-    obstacle_of_state,
-    obstacle_of_values,
-    width_of,
-)
+from hdnn.backends.selection import obstacle_of_numbers
+from hdnn.errors import HdnnError
 from hdnn.program import Program, Values
 
-_programs: list[Program] = []  # what compiled graphs refer to, so for good
+_programs: WeakValueDictionary[int, Program] = WeakValueDictionary()  # by `id`
 
 
 def run(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -33,35 +30,26 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     step = 0.0 if isinstance(h, Tensor) else h
     assert theta is not None
     assert beta is not None
-    return restore(_forward(x, theta, beta, S, steps, step, _place(program)))
-
-
-def serves(program: Program, values: Values, x: Tensor, requested: str) -> bool:
-    """Whether a traced call may be this operator: `choose`, without a look at any number."""
-    if requested == "reference" or torch.compiler.is_exporting():
-        return False
-    known = _has_kernels(program, requested)
-    return known and obstacle_of_values(values) is None and obstacle_of_state(x) is None
+    return restore(_forward(x, theta, beta, S, steps, step, _number(program)))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_kernels(program: Program, requested: str) -> bool:
-    if obstacle_of_form(program) is not None:
-        return False
-    return requested == "fused" or width_of(program) <= WIDEST
+def _number(program: Program) -> int:
+    _programs[id(program)] = program
+    return id(program)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _place(program: Program) -> int:
-    if program not in _programs:
-        _programs.append(program)
-    return _programs.index(program)
-
-
-def _numbers(
-    theta: Tensor, beta: Tensor, S: Tensor | None, steps: Tensor | None, h: float, program: int
-) -> fused.Numbers:
-    return fused.Numbers(_programs[program], Values(h if steps is None else steps, theta, beta, S))
+def _checked(numbers: Sequence[Any], *states: Tensor) -> tuple[Program, Values]:
+    """The program and its values, at the time when the graph runs."""
+    theta, beta, S, steps, h, number = numbers
+    program = _programs.get(number)
+    if program is None:
+        raise HdnnError("the network of this compiled graph is gone; compile the new one")
+    values = Values(h if steps is None else steps, theta, beta, S)
+    reason = obstacle_of_numbers(program, values, *states)
+    if reason is not None:
+        raise HdnnError(f"the compiled graph calls a kernel that cannot serve: {reason}")
+    return program, values
 
 
 @torch.library.custom_op("hdnn::forward", mutates_args=())
@@ -74,7 +62,8 @@ def _forward(
     h: float,
     program: int,
 ) -> Tensor:
-    return fused.forward(_numbers(theta, beta, S, steps, h, program), x)
+    known, values = _checked((theta, beta, S, steps, h, program), x)
+    return fused.forward(known, values, x)
 
 
 @torch.library.custom_op("hdnn::backward", mutates_args=())
@@ -88,9 +77,8 @@ def _backward(
     h: float,
     program: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    numbers = _numbers(theta, beta, S, steps, h, program)
-    gx, gtheta, gbeta = fused.backward(numbers, x, gout)
-    return gx, gtheta, gbeta
+    known, values = _checked((theta, beta, S, steps, h, program), x, gout)
+    return fused.backward(known, values, x, gout)
 
 
 @_forward.register_fake

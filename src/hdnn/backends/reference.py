@@ -6,11 +6,9 @@ torch.compile: whatever torch can do with a loop over layers.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -47,19 +45,6 @@ def run(program: Program, values: Values, x: Tensor, memory: str = "fast") -> Te
         part = partial(interpreter.advance, first, min(first + segment, layers))
         x = checkpoint(part, x, use_reentrant=False)
     return restore(x)
-
-
-@cache
-def return_freed_memory() -> None:
-    """Let the allocator give large blocks back to the system as soon as they are freed.
-
-    glibc hardly reuses freed blocks of torch's alignment, so that a process which computes segments
-    again would grow as if it had kept them: 650 MB instead of 60. With a fixed threshold of its
-    own, every block beyond it is mapped and unmapped by itself. Other C libraries are left alone.
-    """
-    M_MMAP_THRESHOLD, BYTES = -3, 256 << 10  # noqa: N806 (the name in malloc.h)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, BYTES)
 
 
 def _can_checkpoint() -> bool:
@@ -141,7 +126,7 @@ def jacobians(
     return M.flatten(axis, -3), path.flatten(axis, -2)
 
 
-class _Ready:
+class _BoundStage:
     """A stage with its stacks assembled and taken apart: one entry for every layer."""
 
     def __init__(self, stage: Stage, program: Program, values: Values, ndim: int) -> None:
@@ -157,11 +142,11 @@ class _Ready:
         if stage.adjoint:
             assert values.S is not None
             S = values.S[..., slice(*stage.write), slice(*stage.read)]
-            mixed = stage.W.mixed(S, K)
-            if mixed is None:
+            A = stage.W.left_multiply(S, K)
+            if A is None:
                 self.S = S
             else:
-                self.A = self._layers(mixed * self.scale, axis, program.layers)
+                self.A = self._layers(A * self.scale, axis, program.layers)
         self.K = self._layers(K, axis, program.layers)
         b = stage.b.assemble(values.beta).unsqueeze(-2)  # samples come before the width
         b = b.reshape(*b.shape, *(1,) * (ndim - 2 - axis))
@@ -194,6 +179,7 @@ class _Interpreter:
     """
 
     def __init__(self, program: Program, values: Values, ndim: int) -> None:
+        program.check(values)
         self.layout, self.axis, self.h = program.layout, program.layout.axis, values.h
         cuts = {0, program.layout.width}
         for stage in program.stages:
@@ -202,7 +188,7 @@ class _Interpreter:
         self.sizes = [end - start for start, end in pairwise(self.cuts)]
         self.layers = program.layers
         self.steps = [
-            step if isinstance(step, Flow) else _Ready(step, program, values, ndim)
+            step if isinstance(step, Flow) else _BoundStage(step, program, values, ndim)
             for step in program.steps
         ]
         self.velocity, self.times = values.velocity, times(values.h, program.layers)
@@ -223,7 +209,7 @@ class _Interpreter:
                 self._apply(step, layer, pieces, -1)
         return self._join(pieces)
 
-    def _apply(self, step: _Ready | Flow, layer: int, pieces: Pieces, sign: int) -> None:
+    def _apply(self, step: _BoundStage | Flow, layer: int, pieces: Pieces, sign: int) -> None:
         if isinstance(step, Flow):
             pieces[:] = self._split(self._flow(step, layer, self._join(pieces), sign))
             return

@@ -1,15 +1,19 @@
-"""Which backend computes a program: by form, shape, dtype and device; never by timing."""
+"""Which backend computes a program: by form, shape, dtype and device; never by timing.
+
+`choose` is the only judge. The form of a program is judged once, when the program is made
+(`Program.obstacle`); the numbers are judged at every call, since nothing keeps a program's tensors
+from being replaced, moved, resized or wrapped between two calls.
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from hdnn.errors import IncompatibleError
-from hdnn.fields.activations import ACTIVATIONS
-from hdnn.fields.maps import Matrix
 from hdnn.kernels import native
 from hdnn.program import Program, Values
 
@@ -24,6 +28,11 @@ AVX2 they win in small batches and draw level in large ones, but for a full J, b
 multiply every sample: steps of 1000 samples then take up to 1.4 times as long. Measured in
 processor time on one thread.
 """
+
+
+STAND_IN = "it reads memory, and inside a transform of torch.func a tensor has none"
+"""The one obstacle that is no error where kernels are requested: transforms need derivatives of
+every kind, and these are always the reference's."""
 
 
 @dataclass(frozen=True)
@@ -47,48 +56,6 @@ class BackendChoice:
         return f"{self.backend}: {self.reason}"
 
 
-def obstacle_of_form(program: Program) -> str | None:
-    """Why no kernel knows a program, whatever the numbers, or None."""
-    if program.has_flows:
-        return "it needs a program of stages, and this scheme or field lowers to a flow"
-    stages = program.stages
-    if not all(isinstance(stage.W, Matrix) for stage in stages):
-        kinds = {stage.W.name for stage in stages}
-        return f"its kernels multiply by patterned matrices, and K is a {', '.join(sorted(kinds))}"
-    for stage in stages:
-        sigma = stage.activation
-        known = sigma.name in native.ACTIVATIONS and sigma == ACTIVATIONS[sigma.name]
-        if not known or sigma != stages[0].activation:
-            return f"it knows one of {', '.join(native.ACTIVATIONS)}, and this is {sigma.name}"
-    if program.layers == 0 or not any(stage.W.units for stage in stages):
-        return "there is nothing to compute"
-    return native.obstacle()
-
-
-def obstacle_of_values(values: Values) -> str | None:
-    """Why the kernels cannot take such numbers, or None."""
-    S, h = values.S, values.h
-    if S is not None and (S.requires_grad or S.ndim > 2):
-        return "it needs one constant J, and this one is learned or differs from layer to layer"
-    if isinstance(h, Tensor) and h.requires_grad:
-        return "it needs fixed steps, and these are learned"
-    return None
-
-
-def obstacle_of_state(x: Tensor) -> str | None:
-    """Why the kernels cannot take such a state, or None."""
-    if x.device.type != "cpu":
-        return f"it runs on the CPU, and the state is on {x.device}"
-    if x.dtype not in (torch.float32, torch.float64):
-        return f"it has kernels for float32 and float64, and the state is {x.dtype}"
-    return "there is nothing to compute" if x.numel() == 0 else None
-
-
-def width_of(program: Program) -> int:
-    """The width of a program that the kernels know: of its state or of its hidden units."""
-    return max(program.layout.width, *(stage.W.units for stage in program.stages))
-
-
 def choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     """The backend for a program and a state.
 
@@ -100,6 +67,7 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         The backend, and why.
 
     Raises:
+        HdnnError: parameters, J or steps have other shapes than the program's.
         IncompatibleError: the requested backend cannot serve.
 
     >>> import hdnn, torch
@@ -108,31 +76,85 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     >>> hdnn.backends.choose(net.program, net.values(), y, "reference").backend
     'reference'
     """
-    S, h = values.S, values.h
-    learned = (S is not None and S.requires_grad) or (type(h) is Tensor and h.requires_grad)
-    # All that `_choose` looks at, but for the form, which is the program's.
-    key = requested, type(x), x.dtype, x.is_cpu, x.numel() == 0, learned
-    choice: BackendChoice | None = program.choices.get(key)
-    if choice is None:
-        choice = program.choices[key] = _choose(program, values, x, requested)
-    return choice
-
-
-def _choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
     if requested == "reference":
-        return BackendChoice("reference", "requested")
-    reason = obstacle_of_form(program) or obstacle_of_values(values) or obstacle_of_state(x)
-    if type(x) not in (Tensor, nn.Parameter):
-        reason = f"it reads memory, and the state is a {type(x).__name__}"
-    if requested == "fused":
+        return _REQUESTED["reference"]
+    library = _obstacle_of_library if torch.compiler.is_compiling() else native.obstacle
+    reason = program.obstacle or library() or obstacle_of_numbers(program, values, x)
+    if requested == "fused" and reason is not STAND_IN:
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return BackendChoice("fused", "requested")
+        return _REQUESTED["fused"]
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    width = width_of(program)
+    return _by_width(program.widest)
+
+
+_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
+
+
+@functools.cache
+def _by_width(width: int) -> BackendChoice:
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
     return BackendChoice("fused", f"width {width} is at most {WIDEST}")
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _obstacle_of_library() -> str | None:
+    """`native.obstacle` for a compiler, which would look into it."""
+    return native.obstacle()
+
+
+def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:
+    """Why the kernels cannot take such numbers, or None.
+
+    They read memory: every tensor has to be plain numbers of one dtype in the memory of the CPU,
+    not a stand-in (inside vmap or grad of torch.func, an expanded zero, a meta tensor), not a view
+    whose sign or conjugation is still to be applied, and no subclass with a meaning of its own.
+
+    Args:
+        program: of stages.
+        values: parameters, J and steps.
+        states: a state, and possibly the gradient of one, in the same shape.
+
+    Returns:
+        The reason in words, or None.
+
+    Raises:
+        HdnnError: parameters, J or steps have other shapes than the program's.
+    """
+    h, theta, beta, S, _ = values
+    program.check(values)
+    assert theta is not None
+    assert beta is not None
+    if theta.shape[-2] != beta.shape[-2]:
+        return "K and b must both be shared by all layers, or both belong to single layers"
+    if S is not None and (S.requires_grad or S.ndim > 2):
+        return "it needs one constant J, and this one is learned or differs from layer to layer"
+    if isinstance(h, Tensor) and h.requires_grad:
+        return "it needs fixed steps, and these are learned"
+    dtype, traced = states[0].dtype, torch.compiler.is_compiling()
+    if traced and torch.compiler.is_exporting():
+        return "what is exported runs without hdnn"
+    if dtype is not torch.float32 and dtype is not torch.float64:
+        return f"it has kernels for float32 and float64, and the state is {dtype}"
+    for tensor in (*states, theta, beta, S, h):
+        if not isinstance(tensor, Tensor):
+            continue
+        if not tensor.is_cpu:
+            return f"it runs on the CPU, and a tensor is on {tensor.device}"
+        if tensor.dtype is not dtype and tensor is not h:
+            return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
+        if traced:
+            continue  # a compiler shows no memory; what it compiles gets plain tensors
+        if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
+            return f"it reads memory, and a tensor is a {type(tensor).__name__}"
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:
+            return STAND_IN
+        if (address == 0 and tensor.numel()) or tensor.is_neg():
+            return "it reads memory, and a tensor is a view without numbers of its own"
+    return None if states[0].numel() else "there is nothing to compute"

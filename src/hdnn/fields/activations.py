@@ -24,7 +24,8 @@ class Activation:
         name: the key of the catalog, shown by `repr`.
         function: sigma, a function of a tensor that returns one of the same shape.
         energy: E, a function of a tensor whose derivative is sigma.
-        odd: whether sigma(-x) = -sigma(x); the layer equation of MS1 needs it.
+        odd: whether sigma(-x) = -sigma(x), so that MS1 is one hidden layer as a whole, too.
+        code: its number in the kernels; None where they do not know it.
 
     >>> import torch
     >>> from hdnn.fields import Activation
@@ -37,7 +38,8 @@ class Activation:
     name: str
     function: Callable[[Tensor], Tensor]
     energy: Callable[[Tensor], Tensor]
-    odd: bool = True
+    odd: bool = False
+    code: int | None = None
 
 
 def _log_cosh(x: Tensor) -> Tensor:
@@ -81,14 +83,14 @@ def _softplus(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Activation] = {
     activation.name: activation
     for activation in (
-        Activation("tanh", torch.tanh, _log_cosh),
-        Activation("sigmoid", torch.sigmoid, _softplus, odd=False),
-        Activation("relu", torch.relu, _relu_energy, odd=False),
-        Activation("identity", _identity, _half_square),
-        Activation("arctan", torch.atan, _arctan_energy),
-        Activation("softsign", F.softsign, _softsign_energy),
-        Activation("sin", torch.sin, _versine),
-        Activation("erf", torch.erf, _erf_energy),
+        Activation("tanh", torch.tanh, _log_cosh, odd=True, code=0),
+        Activation("sigmoid", torch.sigmoid, _softplus, code=4),
+        Activation("relu", torch.relu, _relu_energy, code=2),
+        Activation("identity", _identity, _half_square, odd=True, code=1),
+        Activation("arctan", torch.atan, _arctan_energy, odd=True),
+        Activation("softsign", F.softsign, _softsign_energy, odd=True, code=3),
+        Activation("sin", torch.sin, _versine, odd=True),
+        Activation("erf", torch.erf, _erf_energy, odd=True),
     )
 }
 """The catalog; a new activation is one more line."""

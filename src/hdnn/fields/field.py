@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import cast
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, IncompatibleError
-from hdnn.fields.interconnection import GivenJ, StateDependent, as_values, interconnection
+from hdnn.fields.interconnection import (
+    GivenJ,
+    Interconnection,
+    StateFunction,
+    as_values,
+    check_function,
+    interconnection,
+)
 from hdnn.fields.layout import Layout, layout_of
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Stage, Step, Time, Values, Velocity
@@ -26,13 +34,19 @@ LayerEnergy = Callable[[int, Time, Tensor], Tensor]
 
 
 class Field(nn.Module, ABC):
-    """What the dynamics are: a velocity for every layer.
+    """What the dynamics are: a velocity for every layer; and, where there is one, the energy H.
+
+        y' = (J - R) dH/dy
 
     Attributes:
         layout: width, and where it lives in a state.
         layers: number of layers it has parameters for, or None for any number.
         separable: whether y' depends on z only and z' on y only.
         couples_pixels: whether the velocity at a pixel depends on other pixels (convolutions).
+        hamiltonian: whether there are a J and an energy H; baselines have none.
+        interconnection: J as a module of its own; None where it depends on the state, follows from
+            K, or does not exist.
+        R: the dissipation ``(n, n)``, or None.
 
     >>> import hdnn, torch
     >>> field = hdnn.network("MS3", features=4, layers=3, T=1.0).field
@@ -44,12 +58,35 @@ class Field(nn.Module, ABC):
     layers: int | None = None
     separable: bool = False
     couples_pixels: bool = False
+    hamiltonian: bool = False
+    interconnection: Interconnection | None
+    R: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interconnection = None
+        self.register_buffer("R", None)
+
+    @property
+    def conservative(self) -> bool:
+        """Whether H is constant along the ODE: y' = J dH/dy without dissipation."""
+        return self.hamiltonian and self.R is None
+
+    @property
+    def constant_interconnection(self) -> bool:
+        """Whether one J serves all layers and states."""
+        return self.interconnection is not None and self.interconnection.constant
 
     @property
     def dtype(self) -> torch.dtype | None:
         """The dtype of its numbers, or None where it has none of its own."""
         tensors = [*self.parameters(), *self.buffers()]
         return next((t.dtype for t in tensors if t.is_floating_point()), None)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many numbers of theta and of beta a layer has."""
+        return 0, 0
 
     @abstractmethod
     def velocity_fn(self) -> Velocity:
@@ -97,56 +134,10 @@ class Field(nn.Module, ABC):
         x, restore = self.layout.flatten(y)
         return restore(self.velocity_fn()(layer, t, x))
 
-
-class InterconnectedField(Field):
-    """y' = (J - R) dH/dy: what fields with an energy H share, whatever H is.
-
-    Args:
-        layout: of the states.
-        J: as `interconnection` takes it.
-        dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
-        like: a tensor of the dtype and device that J and R get.
-
-    Attributes:
-        interconnection: J of every layer.
-        R: the dissipation, or None.
-    """
-
-    R: Tensor | None
-
-    def __init__(
-        self, layout: Layout, J: GivenJ, dissipation: Tensor | npt.ArrayLike | None, like: Tensor
-    ) -> None:
-        super().__init__()
-        self.layout = layout
-        self.interconnection = interconnection(J, layout.width).to(like)
-        if isinstance(self.interconnection, StateDependent):
-            # States without zeros: at 0 a J(y, t) often vanishes, and anything would pass.
-            states = torch.linspace(-1, 1, 2 * layout.width).reshape(2, -1).to(like)
-            self.interconnection.check(states.expand(*layout.lead, 2, -1))
-        R = None if dissipation is None else _dissipation(dissipation, layout.width).to(like)
-        self.register_buffer("R", R)
-
     @property
     def J(self) -> Tensor:
         """``(n, n)`` where constant, ``([E,] L, n, n)`` where every layer has its own."""
-        return self.interconnection.matrix()
-
-    @abstractmethod
-    def energy_fn(self) -> LayerEnergy:
-        """H ``([E,] B)`` of canonical states, with the weights assembled once.
-
-        Returns:
-            A function of layer, time and canonical state.
-        """
-
-    @abstractmethod
-    def gradient_fn(self) -> Velocity:
-        """dH/dy of canonical states, with the weights assembled once.
-
-        Returns:
-            A function of layer, time and canonical state.
-        """
+        raise HdnnError(f"this {type(self).__name__} is a baseline, not Hamiltonian: no J")
 
     def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """J of a layer at the state y.
@@ -158,10 +149,32 @@ class InterconnectedField(Field):
 
         Returns:
             ``(n, n)``, or ``(..., n, n)`` for J(y, t).
+
+        Raises:
+            HdnnError: the field is not Hamiltonian, or J is the inverse of a singular K'.
         """
-        if isinstance(self.interconnection, StateDependent):
-            return self.interconnection.function(y, t)
-        return self.J if self.interconnection.constant else self.J[..., layer, :, :]
+        J = self.J
+        return J if J.ndim == 2 else J[..., layer, :, :]
+
+    def energy_fn(self) -> LayerEnergy:
+        """H ``([E,] B)`` of canonical states, with the weights assembled once.
+
+        Returns:
+            A function of layer, time and canonical state.
+
+        Raises:
+            HdnnError: the field is not Hamiltonian.
+        """
+        raise HdnnError(f"this {type(self).__name__} is a baseline, not Hamiltonian: no energy")
+
+    def gradient_fn(self) -> Velocity:
+        """dH/dy of canonical states, with the weights assembled once; here by autograd.
+
+        Returns:
+            A function of layer, time and canonical state.
+        """
+        energy = self.energy_fn()
+        return lambda j, t, x: torch.func.grad(lambda v: energy(j, t, v).sum())(x)
 
     def energy(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
         """H(y): one number for every sample.
@@ -173,6 +186,9 @@ class InterconnectedField(Field):
 
         Returns:
             ``(...)``, the batch shape of y.
+
+        Raises:
+            HdnnError: the field is not Hamiltonian.
         """
         x, _ = self.layout.flatten(y)
         return self.layout.of_samples(self.energy_fn()(layer, t, x), y)
@@ -187,37 +203,86 @@ class InterconnectedField(Field):
 
         Returns:
             The gradient, in the shape of y.
+
+        Raises:
+            HdnnError: the field is not Hamiltonian.
         """
         x, restore = self.layout.flatten(y)
         return restore(self.gradient_fn()(layer, t, x))
 
+
+class InterconnectedField(Field):
+    """y' = (J - R) dH/dy with a J of one's own, whatever H is.
+
+    Args:
+        layout: of the states.
+        J: as `interconnection` takes it.
+        dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+        like: a tensor of the dtype and device that J and R get.
+
+    Attributes:
+        interconnection: J of every layer; None where it is a function of the state.
+        J_function: J(y, t), or None.
+    """
+
+    hamiltonian = True
+
+    def __init__(
+        self, layout: Layout, J: GivenJ, dissipation: Tensor | npt.ArrayLike | None, like: Tensor
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        self.interconnection = interconnection(J, layout.width)
+        self.J_function = cast(StateFunction, J) if self.interconnection is None else None
+        self.R = None if dissipation is None else _dissipation(dissipation, layout.width)
+        self.to(like)
+        if self.J_function is not None:
+            # States without zeros: at 0 a J(y, t) often vanishes, and anything would pass.
+            states = torch.linspace(-1, 1, 2 * layout.width).reshape(2, -1).to(like)
+            check_function(self.J_function, states.expand(*layout.lead, 2, -1))
+
+    @property
+    def J(self) -> Tensor:
+        """``(n, n)`` where constant, ``([E,] L, n, n)`` where every layer has its own."""
+        if self.interconnection is None:
+            raise HdnnError(
+                "J(y, t) depends on the state, so there is no matrix J; "
+                "evaluate it with field.J_at(y, layer, t)"
+            )
+        return self.interconnection.matrix()
+
+    def J_at(self, y: Tensor, layer: int = 0, t: Time = 0.0) -> Tensor:
+        if self.J_function is not None:
+            return self.J_function(y, t)
+        J = self.J
+        return J if self.constant_interconnection else J[..., layer, :, :]
+
     def velocity_fn(self) -> Velocity:
-        J, R, layout, gradient = self.interconnection, self.R, self.layout, self.gradient_fn()
-        if isinstance(J, StateDependent):
+        J, R, layout, gradient = self.J_function, self.R, self.layout, self.gradient_fn()
+        if J is not None:
             axis = layout.axis
 
             def velocity(j: int, t: Time, x: Tensor) -> Tensor:
                 g = gradient(j, t, x).movedim(axis, -1).unsqueeze(-1)
-                S = J.function(x.movedim(axis, -1), t)
+                S = J(x.movedim(axis, -1), t)
                 return ((S if R is None else S - R) @ g).squeeze(-1).movedim(-1, axis)
 
             return velocity
-        S = self.effective()
+        S = self.J_minus_R()
         return lambda j, t, x: matrix_product(of_layer(S, j, layout), gradient(j, t, x))
 
-    def effective(self) -> Tensor:
-        """J - R, which multiplies dH/dy.
+    def J_minus_R(self) -> Tensor:
+        """What multiplies dH/dy.
 
         Returns:
             ``(n, n)``, ``(L, n, n)``, or for an ensemble ``(E, L or 1, n, n)``.
 
         Raises:
-            HdnnError: J depends on the state, or is the inverse of K'.
+            HdnnError: J depends on the state.
         """
-        J = self.interconnection
-        S = J.matrix() if self.R is None else J.matrix() - self.R
+        S = self.J if self.R is None else self.J - self.R
         # One J for every network: an axis of layers tells it from J(t), one for every layer.
-        return S.unsqueeze(-3) if J.constant and S.ndim == 3 else S
+        return S.unsqueeze(-3) if S.ndim == 3 and self.constant_interconnection else S
 
 
 def of_layer(S: Tensor, layer: int, layout: Layout) -> Tensor:
@@ -279,13 +344,11 @@ class EnergyField(InterconnectedField):
     ) -> None:
         layout = layout_of(features, channels)
         super().__init__(layout, J, dissipation, torch.empty(0, dtype=dtype))
-        self.layers = self.interconnection.layers
+        own = self.interconnection
+        self.layers = None if own is None else own.layers
         self.function, self.separable = energy, separable
-        if separable and not (self.interconnection.bipartite and self.R is None):
+        if separable and not (own is not None and own.bipartite and self.R is None):
             raise IncompatibleError("a separable field needs J = [0 X; -X' 0] and no dissipation")
 
     def energy_fn(self) -> LayerEnergy:
         return lambda j, t, x: self.function(x, t)
-
-    def gradient_fn(self) -> Velocity:
-        return lambda j, t, x: torch.func.grad(lambda v: self.function(v, t).sum())(x)

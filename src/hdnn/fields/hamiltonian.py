@@ -1,40 +1,50 @@
-"""Hamiltonian fields and baselines: the right-hand side of the ODE that a network discretizes.
+"""Fields with weights: the right-hand side of the ODE that a network of the paper discretizes.
 
-    y' = (J - R) dH/dy,      H(y) = 1' E(K y + b),      dH/dy = K' sigma(K y + b)
+    HamiltonianField    y' = (J - R) K' sigma(K y + b),     H(y) = 1' E(K y + b)
+    ActivationField     y' = P sigma(K y + b),              Hamiltonian where P K is skew
 
-With J constant or one for every layer the field is *one hidden layer*, and schemes lower it to
+With J constant or one for every layer a field is *one hidden layer*, and schemes lower it to
 stages; with J(y, t) it is just a velocity. No step size in here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
 from hdnn.fields.field import Field, InterconnectedField, LayerEnergy
-from hdnn.fields.interconnection import GivenJ, InverseTranspose, StateDependent, inverse_transpose
-from hdnn.fields.maps import Assembly, LinearMap, Matrix, affine
+from hdnn.fields.interconnection import GivenJ, inverse_transpose
+from hdnn.fields.maps import LinearMap, Matrix, Patterned, affine
+from hdnn.fields.patterns import Codes, Pattern
 from hdnn.fields.weights import Weights
 from hdnn.program import Stage, Step, Values, Velocity
 
 
 class Part(NamedTuple):
-    """A part of the state that a stage moves: the hidden units that drive it, what they read."""
+    """What a stage moves: the hidden units that drive it, and what they read.
+
+    Args:
+        read, write: ranges of the width.
+        W, b: of the hidden units.
+        sign: +1 or -1, with which they drive it.
+    """
 
     read: tuple[int, int]
     write: tuple[int, int]
     W: LinearMap
-    b: Assembly
+    b: Pattern
+    sign: float = 1.0
 
 
 class WeightedField(Field):
-    """A field whose parameters are `Weights`: Hamiltonian or a baseline.
+    """A field whose parameters are `Weights`: what both kinds share.
 
     Attributes:
         weights: K and b of every layer.
@@ -57,10 +67,25 @@ class WeightedField(Field):
         everything = (0, self.layout.width)
         self.parts = {None: Part(everything, everything, weights.map, weights.bias)}
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.weights.map.size, self.weights.bias.size
+
+    @property
+    def K(self) -> Tensor:
+        """``([E,] L, m, n)``: K of the general form y' = J K' sigma(K y + b)."""
+        return self.weights.K
+
+    @property
+    def b(self) -> Tensor:
+        """``([E,] L, m)``: b of the general form y' = J K' sigma(K y + b)."""
+        return self.weights.b
+
     def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
         if part not in self.parts:
             return None
-        return Stage(*self.parts[part], self.activation, self.adjoint, factor, carry)
+        read, write, W, b, sign = self.parts[part]
+        return Stage(read, write, W, b, self.activation, self.adjoint, sign * factor, carry)
 
     def units_fn(self) -> Callable[[int, Tensor], Tensor]:
         """K_j x + b_j of canonical states, with the weights assembled once.
@@ -81,13 +106,33 @@ class WeightedField(Field):
         units, sigma = self.units_fn(), self.activation.function
         return lambda j, t, x: sigma(units(j, x))
 
+    def energy_fn(self) -> LayerEnergy:
+        if not self.hamiltonian:
+            return super().energy_fn()
+        units, E, axis = self.units_fn(), self.activation.energy, self.layout.axis
+        return lambda j, t, x: E(units(j, x)).flatten(axis).sum(-1)
+
+    def gradient_fn(self) -> Velocity:
+        if not self.hamiltonian:
+            return super().gradient_fn()
+        K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self.hidden_fn()
+        return lambda j, t, x: self.weights.map.adjoint(K[j], hidden(j, t, x))
+
 
 class ActivationField(WeightedField):
-    """y' = sigma(K y + b) with any K: the baselines ResNet and FCNN. Not Hamiltonian.
+    """y' = P sigma(K y + b): the baselines ResNet and FCNN, and MS1 and MS2.
+
+    Where P K is skew it is Hamiltonian: y' = J K' sigma(K y + b) with J = P (K')^-1, which needs no
+    inverse to be computed. That is so for MS2 (P = I, K skew) and for MS1 (P = J1, K = [K0' 0;
+    0 K0]); for a K without structure there is no J.
 
     Args:
         weights: K and b of every layer.
         activation: sigma, a name of `ACTIVATIONS` or an `Activation`.
+        turn: whether P is J1 = [0 I; -I 0]; else it is the identity.
+
+    Raises:
+        HdnnError: with P = J1 there are not as many units as features.
 
     >>> import torch
     >>> from hdnn import fields
@@ -96,18 +141,75 @@ class ActivationField(WeightedField):
     tensor([0.5000, 0.5000], grad_fn=...)
     """
 
-    def __init__(self, weights: Weights, *, activation: str | Activation = "tanh") -> None:
+    def __init__(
+        self, weights: Weights, *, activation: str | Activation = "tanh", turn: bool = False
+    ) -> None:
         super().__init__()
         self._set_weights(weights, activation)
+        self.turn, K, n = turn, weights.map, self.layout.width
+        if K.units != n or (turn and n % 2):
+            raise HdnnError(
+                f"y' = P sigma(K y + b) needs as many units as features{', an even number' * turn},"
+                f" but K has {K.units} for {n}; a HamiltonianField takes any number"
+            )
+        if isinstance(K, Patterned):
+            pattern = _turn(K.pattern) if turn else K.pattern
+            self.hamiltonian = pattern.is_skew
+        if turn:
+            del self.parts[None]  # its units are in another order than the features
+            if isinstance(K, Patterned) and self.activation.odd:  # P sigma(x) = sigma(P x)
+                whole = Part((0, n), (0, n), type(K)(pattern), _turn(weights.bias))
+                self.parts[None] = whole
+        if n % 2 == 0:
+            first, second = np.arange(n).reshape(2, -1)
+            units = ((second, 1.0), (first, -1.0)) if turn else ((first, 1.0), (second, 1.0))
+            self.parts.update(_halves(self, units))
+        self.separable = "y" in self.parts
 
     def extra_repr(self) -> str:
-        return self.activation.name
+        return self.activation.name + (", turned by J1" if self.turn else "")
+
+    def _turned(self, s: Tensor, axis: int) -> Tensor:
+        """P s."""
+        if not self.turn:
+            return s
+        upper, lower = s.chunk(2, axis)
+        return torch.cat([lower, -upper], axis)
+
+    @property
+    def K(self) -> Tensor:
+        """``([E,] L, n, n)``: P K, which with P b and J gives the general form, if sigma is odd."""
+        return self._turned(self.weights.K, self.layout.axis)
+
+    @property
+    def b(self) -> Tensor:
+        """``([E,] L, n)``: P b."""
+        return self._turned(self.weights.b, self.layout.axis)
+
+    @property
+    def J(self) -> Tensor:
+        """``([E,] L, n, n)``: P (K')^-1 of every layer."""
+        if not self.hamiltonian:
+            return super().J
+        if self.weights.kernel > 1:
+            raise HdnnError(
+                "J_j is the inverse of K_j', and that of a convolution is no convolution; "
+                "the layer equation needs no J: use net.K, or an architecture with J1 or J2"
+            )
+        return inverse_transpose(self.K)
 
     def values(self, h: Step) -> Values:
         return Values(h, self.weights.theta, self.weights.beta)
 
     def velocity_fn(self) -> Velocity:
-        return self.hidden_fn()
+        hidden, axis = self.hidden_fn(), self.layout.axis
+        return lambda j, t, x: self._turned(hidden(j, t, x), axis)
+
+
+def _turn(pattern: Pattern) -> Pattern:
+    """P applied to the rows of a pattern."""
+    upper, lower = np.split(pattern.code, 2)
+    return Pattern(np.concatenate([lower, -upper]), pattern.size)
 
 
 class HamiltonianField(WeightedField, InterconnectedField):
@@ -115,7 +217,7 @@ class HamiltonianField(WeightedField, InterconnectedField):
 
     Args:
         J: a name ("J1", "J2"), a skew matrix ``(n, n)``, a stack ``(L, n, n)`` for J(t), a callable
-            J(y, t), or an `Interconnection` (`Learned`, `InverseTranspose`, ...).
+            J(y, t), or an `Interconnection` (such as `Learned`).
         weights: K and b of every layer.
         activation: sigma, a name of `ACTIVATIONS` or an `Activation`; E is its energy (log cosh
             for tanh).
@@ -132,6 +234,8 @@ class HamiltonianField(WeightedField, InterconnectedField):
     0.0
     """
 
+    adjoint = True
+
     def __init__(
         self,
         J: GivenJ,
@@ -140,62 +244,26 @@ class HamiltonianField(WeightedField, InterconnectedField):
         activation: str | Activation = "tanh",
         dissipation: Tensor | npt.ArrayLike | None = None,
     ) -> None:
-        super().__init__(weights.layout, J, dissipation, weights.theta)
+        InterconnectedField.__init__(self, weights.layout, J, dissipation, weights.theta)
         self._set_weights(weights, activation)
-        self._check_interconnection()
-        self.adjoint = not isinstance(self.interconnection, InverseTranspose | StateDependent)
-        if isinstance(self.interconnection, StateDependent):
-            self.parts = {}  # no stage: a velocity only
-        self.parts.update(_halves(self))
+        own = self.interconnection
+        if own is None:
+            self.parts = {}  # J(y, t): no stage, a velocity only
+        elif own.layers not in (None, self.layers):
+            raise HdnnError(f"J(t) has {own.layers} layers, but the weights have {self.layers}")
+        # A semidefinite R that is not zero has a positive diagonal entry, so it never splits.
+        elif own.bipartite and self.R is None:
+            # J = [0 X; -X' 0]: units that read z drive y.
+            y, z = np.split(weights.map.support, 2, axis=1)
+            units = (np.flatnonzero(half.any(1)) for half in (z, y))
+            self.parts.update(_halves(self, [(numbers, 1.0) for numbers in units]))
         self.separable = "y" in self.parts
-
-    def _check_interconnection(self) -> None:
-        J = self.interconnection
-        inverse = isinstance(J, InverseTranspose)
-        if inverse and not (self.weights.pattern.is_skew and self.R is None):
-            raise HdnnError(
-                "J K' = I needs K of structure 'skew' or 'off-diagonal-skew' and no dissipation, "
-                f"but K is {self.weights.structure!r}; give J itself"
-            )
-        # MS1 writes -sigma(x) as sigma(-x): its bias pattern has minus signs.
-        if not self.activation.odd and (self.weights.bias_pattern.sign < 0).any():
-            raise HdnnError(
-                "the layer equation of MS1 is of the form sigma(K s + b) only for odd activations, "
-                f"and {self.activation.name!r} is not; use tanh, arctan, softsign, sin or erf"
-            )
-        if J.layers is not None and J.layers != self.layers:
-            raise HdnnError(f"J(t) has {J.layers} layers, but the weights have {self.layers}")
 
     def extra_repr(self) -> str:
         return self.activation.name + ("" if self.R is None else ", with dissipation")
 
-    @property
-    def J(self) -> Tensor:
-        """``(n, n)`` where constant, ``([E,] L, n, n)`` for J(t) and where J K' = I."""
-        if not isinstance(self.interconnection, InverseTranspose):
-            return super().J
-        if self.weights.kernel > 1:
-            raise HdnnError(
-                "J_j is the inverse of K_j', and that of a convolution is no convolution; "
-                "the layer equation needs no J: use net.K, or an architecture with J1 or J2"
-            )
-        return inverse_transpose(self.weights.K)
-
-    def energy_fn(self) -> LayerEnergy:
-        units, E, axis = self.units_fn(), self.activation.energy, self.layout.axis
-        return lambda j, t, x: E(units(j, x)).flatten(axis).sum(-1)
-
-    def gradient_fn(self) -> Velocity:
-        K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self.hidden_fn()
-        return lambda j, t, x: self.weights.map.adjoint(K[j], hidden(j, t, x))
-
-    def velocity_fn(self) -> Velocity:
-        if isinstance(self.interconnection, InverseTranspose):
-            return self.hidden_fn()  # J K' = I: nothing to multiply by
-        return super().velocity_fn()
-
     def values(self, h: Step) -> Values:
-        S = self.effective() if self.adjoint else None
+        S = self.J_minus_R() if self.parts else None
         return Values(h, self.weights.theta, self.weights.beta, S)
 
 
@@ -218,22 +286,20 @@ class LayerField(NamedTuple):
     b: Tensor
 
 
-def _halves(field: HamiltonianField) -> dict[str | None, Part]:
-    """The halves of a field in which y' depends on z only and z' on y only; else nothing."""
-    J, weights, K = field.interconnection, field.weights, field.weights.map.support
-    half, odd = divmod(field.layout.width, 2)
-    inverse = isinstance(J, InverseTranspose)
-    # A semidefinite R that is not zero has a positive diagonal entry, so it never splits.
-    if odd or not (inverse or (J.bipartite and field.R is None)):
-        return {}
+def _halves(field: WeightedField, units: Sequence[tuple[Codes, float]]) -> dict[str | None, Part]:
+    """The halves of a field in which y' depends on z only and z' on y only; else nothing.
+
+    Args:
+        field: of even width.
+        units: the numbers of those that drive y and of those that drive z, with their signs.
+    """
+    K, half = field.weights.map.support, field.layout.width // 2
     y, z = (0, half), (half, 2 * half)
     halves: dict[str | None, Part] = {}
-    for part, read, write in (("y", z, y), ("z", y, z)):
-        # J = [0 X; -X' 0]: units that read z drive y. J K' = I: unit i drives feature i.
-        units = np.arange(*write) if inverse else np.flatnonzero(K[:, slice(*read)].any(axis=1))
-        split = not K[units][:, slice(*write)].any()
-        block = weights.block(units, np.arange(*read)) if split else None
+    for part, read, write, (numbers, sign) in zip("yz", (z, y), (y, z), units, strict=True):
+        split = not K[numbers][:, slice(*write)].any()
+        block = field.weights.block(numbers, np.arange(*read)) if split else None
         if block is None:
             return {}
-        halves[part] = Part(read, write, *block)
+        halves[part] = Part(read, write, *block, sign)
     return halves

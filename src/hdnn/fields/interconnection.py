@@ -1,4 +1,7 @@
-"""The interconnection J: what makes y' = J dH/dy Hamiltonian. J = -J' always."""
+"""The interconnection J: what makes y' = J dH/dy Hamiltonian. J = -J' always.
+
+A J(y, t) is no module of this file but a function, which the field calls.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields.maps import Assembly
 from hdnn.fields.patterns import STRUCTURES
 
 StateFunction = Callable[[Tensor, Tensor | float], Tensor]
+"""J(y, t): ``(..., n), t -> (..., n, n)``, skew for every y and t.
+
+Whether it is skew is checked on a few states when a field is built; `hdnn.analysis.certify` checks
+it on given ones.
+"""
 
 
 def canonical(n: int, X: Tensor | None = None) -> Tensor:
@@ -211,80 +218,25 @@ class Learned(Interconnection):
         self.theta = nn.Parameter(torch.empty(*lead, pattern.size, dtype=dtype))
         with torch.no_grad():
             self.theta.copy_(start)
-        self.entries = Assembly(pattern).to(self.theta)
+        self.pattern = pattern
 
     def matrix(self) -> Tensor:
-        stack: Tensor = self.entries.assemble(self.theta)
+        stack = self.pattern.assemble(self.theta)
         return stack.squeeze(-3) if self.constant else stack
 
     def extra_repr(self) -> str:
         return f"learned, {self.structure}" + ("" if self.constant else f", layers={self.layers}")
 
 
-class StateDependent(Interconnection):
-    """J(y, t) as a callable: ``(..., n), t -> (..., n, n)``, skew for every y and t.
-
-    Whether it is skew is checked on a few states when a field is built; `hdnn.analysis.certify`
-    checks it on given ones.
-
-    Args:
-        function: J(y, t), a function of states ``(..., n)`` and a time.
-
-    >>> import torch
-    >>> from hdnn.fields import StateDependent
-    >>> J1 = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
-    >>> J = StateDependent(lambda y, t: y.square().sum(-1)[..., None, None] * J1)
-    >>> J.function(torch.tensor([1.0, 2.0]), 0.0)
-    tensor([[ 0.,  5.],
-            [-5.,  0.]])
-    """
-
-    def __init__(self, function: StateFunction) -> None:
-        super().__init__()
-        self.function = function
-
-    def check(self, y: Tensor) -> None:
-        """Raise unless J is a finite skew matrix at given states.
-
-        Args:
-            y: states ``(..., n)``.
-
-        Raises:
-            HdnnError: J has another shape, is not finite, or not skew.
-        """
-        J, n = self.function(y, 0.0), y.shape[-1]
-        shape = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
-        if shape not in ((n, n), (*y.shape, n)):
-            raise HdnnError(
-                f"J(y, t) must have shape {(*y.shape, n)} for states {tuple(y.shape)}, got {shape}"
-            )
-        check_skew("J(y, t)", J.detach(), max(1e-6, 8 * n * torch.finfo(J.dtype).eps))
-
-    def matrix(self) -> Tensor:
+def check_function(function: StateFunction, y: Tensor) -> None:
+    """Raise unless J(y, t) is a finite skew matrix at given states ``(..., n)``."""
+    J, n = function(y, 0.0), y.shape[-1]
+    shape = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
+    if shape not in ((n, n), (*y.shape, n)):
         raise HdnnError(
-            "J(y, t) depends on the state, so there is no matrix J; "
-            "evaluate it with field.J_at(y, layer, t)"
+            f"J(y, t) must have shape {(*y.shape, n)} for states {tuple(y.shape)}, got {shape}"
         )
-
-    def extra_repr(self) -> str:
-        return f"J(y, t) = {getattr(self.function, '__name__', type(self.function).__name__)}"
-
-
-class InverseTranspose(Interconnection):
-    """J_j K_j' = I, the case of MS1 and MS2: y' = sigma(K y + b) with K skew and invertible.
-
-    >>> import hdnn, torch
-    >>> net = hdnn.network("MS2", features=2, layers=3, T=1.0)
-    >>> (net.J @ net.K.mT)[0]
-    tensor([[1., 0.],
-            [0., 1.]], grad_fn=...)
-    """
-
-    def matrix(self) -> Tensor:
-        raise HdnnError("J is the inverse of K', so it needs a field with weights K: use field.J")
-
-    def extra_repr(self) -> str:
-        return "J K' = I"
+    check_skew("J(y, t)", J.detach(), max(1e-6, 8 * n * torch.finfo(J.dtype).eps))
 
 
 def inverse_transpose(K: Tensor) -> Tensor:
@@ -303,14 +255,16 @@ def inverse_transpose(K: Tensor) -> Tensor:
     return torch.linalg.inv(K.mT)
 
 
-def interconnection(J: GivenJ, width: int) -> Interconnection:
-    """The interconnection that a name, a matrix, a stack, a callable or a module stands for."""
+def interconnection(J: GivenJ, width: int) -> Interconnection | None:
+    """What a name, a matrix, a stack or a module stands for; None for a function J(y, t)."""
     if isinstance(J, str):
         if J not in MATRICES:
             raise unknown_name("interconnection", J, MATRICES)
         return Fixed(MATRICES[J](width), name=J)
     if not isinstance(J, Interconnection):
-        J = StateDependent(J) if callable(J) else Fixed(J)
+        if callable(J):
+            return None
+        J = Fixed(J)
     if J.width not in (None, width):
         raise HdnnError(f"J must be ({width}, {width}), got one of width {J.width}")
     return J

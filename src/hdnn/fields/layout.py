@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, is_count
 
 Restore = Callable[[Tensor], Tensor]
 
@@ -130,8 +130,3 @@ def layout_of(
         if size is not None and not is_count(size):
             raise HdnnError(f"{name} must be a positive integer, got {size!r:.40}")
     return Layout(features or channels or 0, features is None, ensemble, spatial)
-
-
-def is_count(value: object, least: int = 1) -> bool:
-    """Whether a value is an integer of at least `least`; a bool is not."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

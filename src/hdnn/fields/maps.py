@@ -21,8 +21,11 @@ from hdnn.errors import HdnnError
 from hdnn.fields.patterns import Codes, Pattern
 
 
-class LinearMap(nn.Module, ABC):
+class LinearMap(ABC):
     """K as a function of its parameters: <K x, s> = <x, K' s> for every x and s.
+
+    A map is a value. One with tensors of its own is a `torch.nn.Module` as well (``class Mine(
+    LinearMap, nn.Module)``), so that they move and are trained with the network.
 
     States and hidden units are canonical, ``([E,] B, width, *spatial)`` and
     ``([E,] B, units, *spatial)``.
@@ -38,6 +41,9 @@ class LinearMap(nn.Module, ABC):
     >>> K.multiply(K.assemble(torch.tensor([3.0])), torch.tensor([[1.0, 2.0]]))
     tensor([[ 6., -3.]])
     """
+
+    compiled: bool = False
+    """Whether the kernels multiply by it."""
 
     def __init__(self, width: int, units: int, size: int) -> None:
         super().__init__()
@@ -79,7 +85,7 @@ class LinearMap(nn.Module, ABC):
             ``([E,] B, width, *spatial)``.
         """
 
-    def mixed(self, S: Tensor, K: Tensor) -> Tensor | None:
+    def left_multiply(self, S: Tensor, K: Tensor) -> Tensor | None:
         """S K' of all layers as something that `multiply` takes, or None where that is no such map.
 
         A backend then applies one map instead of two.
@@ -127,42 +133,6 @@ class LinearMap(nn.Module, ABC):
         )
 
 
-class Assembly(nn.Module):
-    """An array from its parameters: entry = sign * theta[index], all layers in one gather.
-
-    Args:
-        pattern: which parameter every entry is.
-
-    >>> import torch
-    >>> from hdnn.fields import Pattern
-    >>> Assembly(Pattern.of([[0, 1], [-1, 0]])).assemble(torch.tensor([[3.0]]))
-    tensor([[[ 0.,  3.],
-             [-3.,  0.]]])
-    """
-
-    index: Tensor
-    sign: Tensor
-
-    def __init__(self, pattern: Pattern) -> None:
-        super().__init__()
-        self.pattern, self.first = pattern, pattern.first
-        # Constants that follow from the pattern: they move with the module, files do not hold them.
-        self.register_buffer("index", torch.from_numpy(pattern.index), persistent=False)
-        sign = torch.from_numpy(pattern.sign).to(torch.get_default_dtype())
-        self.register_buffer("sign", sign, persistent=False)
-
-    def assemble(self, theta: Tensor) -> Tensor:
-        """``(..., parameters)`` -> ``(..., *shape)``."""
-        count, shape = self.sign.numel(), self.pattern.shape
-        if self.first is not None:  # parameters in their own order: a view
-            return theta.narrow(-1, self.first, count).unflatten(-1, shape)
-        if not self.pattern.size:  # nothing to gather from: the sum over no parameters is 0
-            return theta.sum(-1, keepdim=True).expand(*theta.shape[:-1], count).unflatten(-1, shape)
-        # Zeros of the structure stay zeros, whatever number stands first (NaN * 0 is NaN).
-        flat = torch.where(self.sign == 0, 0.0, theta.index_select(-1, self.index) * self.sign)
-        return flat.unflatten(-1, shape)
-
-
 class Patterned(LinearMap):
     """A map whose entries are parameters by a pattern: a matrix or a convolution.
 
@@ -173,14 +143,14 @@ class Patterned(LinearMap):
     def __init__(self, pattern: Pattern) -> None:
         units, width = pattern.shape[:2]
         super().__init__(width, units, pattern.size)
-        self.pattern, self.entries = pattern, Assembly(pattern)
+        self.pattern = pattern
 
     @property
     def support(self) -> npt.NDArray[np.bool_]:
         return self.pattern.support
 
     def assemble(self, theta: Tensor) -> Tensor:
-        return self.entries.assemble(theta)
+        return self.pattern.assemble(theta)
 
     def block(self, units: Codes, columns: Codes) -> LinearMap:
         return type(self)(self.pattern.block(units, columns))
@@ -198,13 +168,15 @@ class Matrix(Patterned):
     (4, 4, 6)
     """
 
+    compiled = True
+
     def multiply(self, K: Tensor, x: Tensor) -> Tensor:
         return matrix_product(K, x)
 
     def adjoint(self, K: Tensor, s: Tensor) -> Tensor:
         return matrix_product(K.mT, s)
 
-    def mixed(self, S: Tensor, K: Tensor) -> Tensor:
+    def left_multiply(self, S: Tensor, K: Tensor) -> Tensor:
         return S @ K.mT
 
 
@@ -270,7 +242,7 @@ class Convolution(Patterned):
     def adjoint(self, K: Tensor, s: Tensor) -> Tensor:
         return self.multiply(_turned(K), s)
 
-    def mixed(self, S: Tensor, K: Tensor) -> Tensor:
+    def left_multiply(self, S: Tensor, K: Tensor) -> Tensor:
         turned = _turned(K)
         return (S @ turned.flatten(-3)).unflatten(-1, turned.shape[-3:])
 
@@ -280,7 +252,7 @@ def _turned(K: Tensor) -> Tensor:
     return K.transpose(-4, -3).flip(-2, -1)
 
 
-class BlockDiagonal(LinearMap):
+class BlockDiagonal(LinearMap, nn.Module):
     """[K1 0; 0 K2] of any two maps: K1 reads y, K2 reads z, so that splitting schemes apply.
 
     Args:
@@ -328,7 +300,7 @@ class BlockDiagonal(LinearMap):
         return None
 
 
-class _Part(LinearMap):
+class _Part(LinearMap, nn.Module):
     """A map whose parameters are some of a larger one's."""
 
     def __init__(self, inner: LinearMap, start: int) -> None:

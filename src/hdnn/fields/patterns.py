@@ -10,10 +10,13 @@ table over the same parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from hdnn.errors import HdnnError
 
@@ -37,6 +40,44 @@ class Pattern:
 
     code: Codes
     size: int
+    _gather: tuple[Tensor, Tensor, Tensor, int | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Constants of `assemble`, made once; on the CPU, whatever torch's default device is.
+        index, code = np.maximum(np.abs(self.code) - 1, 0).ravel(), self.code.ravel()
+        tensors = (torch.from_numpy(array) for array in (index, code < 0, code == 0))
+        object.__setattr__(self, "_gather", (*tensors, self.first))
+
+    def __reduce__(self) -> Any:  # constants are not stored, and a copy is the same value
+        return Pattern, (self.code, self.size)
+
+    def __deepcopy__(self, memo: object) -> Pattern:
+        return self
+
+    def assemble(self, theta: Tensor) -> Tensor:
+        """The array from its parameters, of all layers in one gather.
+
+        Args:
+            theta: ``(..., size)``.
+
+        Returns:
+            ``(..., *shape)``.
+
+        >>> import torch
+        >>> Pattern.of([[0, 1], [-1, 0]]).assemble(torch.tensor([[3.0]]))
+        tensor([[[ 0.,  3.],
+                 [-3.,  0.]]])
+        """
+        index, negative, zero, first = self._gather
+        if first is not None:  # parameters in their own order: a view
+            return theta.narrow(-1, first, len(index)).unflatten(-1, self.shape)
+        if not self.size:  # nothing to gather from: the sum over no parameters is 0
+            flat = theta.sum(-1, keepdim=True).expand(*theta.shape[:-1], len(index))
+            return flat.unflatten(-1, self.shape)
+        index, negative, zero = (t.to(theta.device) for t in (index, negative, zero))
+        flat = theta.index_select(-1, index)
+        # Zeros of the structure stay zeros, whatever number stands first (NaN * 0 is NaN).
+        return torch.where(zero, 0.0, torch.where(negative, -flat, flat)).unflatten(-1, self.shape)
 
     @classmethod
     def of(cls, code: npt.ArrayLike) -> Pattern:
@@ -66,16 +107,6 @@ class Pattern:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.code.shape
-
-    @property
-    def index(self) -> Codes:
-        """Flat positions in theta, one for every entry (0 where the entry is a zero)."""
-        return np.maximum(np.abs(self.code) - 1, 0).ravel()
-
-    @property
-    def sign(self) -> Codes:
-        """Flat signs -1, 0, +1, one for every entry."""
-        return np.sign(self.code).ravel()
 
     @property
     def support(self) -> npt.NDArray[np.bool_]:
@@ -193,6 +224,12 @@ def block_diagonal(n: int, kernel: int = 1) -> Pattern:
     return _blocks((K1, zero), (zero, K2))
 
 
+def block_adjoint(n: int, kernel: int = 1) -> Pattern:
+    """[K0' 0; 0 K0]: n^2 k^2/4 parameters (MS1, whose units read y first and then z)."""
+    K0, _, zero = _half_blocks(n, kernel)
+    return _blocks((_adjoint(K0), zero), (zero, K0))
+
+
 def masked(graph: npt.ArrayLike, kernel: int = 1) -> Pattern:
     """One parameter wherever the graph (a boolean matrix) has an edge: sparse, distributed H-DNNs.
 
@@ -215,6 +252,7 @@ STRUCTURES: dict[str, Callable[..., Pattern]] = {
     "off-diagonal-skew": off_diagonal_skew,
     "off-diagonal": off_diagonal,
     "block-diagonal": block_diagonal,
+    "block-adjoint": block_adjoint,
 }
 """The named structures of K: a function of the width that gives the pattern.
 

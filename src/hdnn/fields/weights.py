@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields.layout import is_count, layout_of
-from hdnn.fields.maps import Assembly, Convolution, LinearMap, Matrix, Patterned, matrices
+from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
+from hdnn.fields.layout import layout_of
+from hdnn.fields.maps import Convolution, LinearMap, Matrix, Patterned, matrices
 from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain, space_of
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
@@ -33,8 +32,6 @@ class Weights(nn.Module):
         layers: the number of layers L.
         time_invariant: True makes all layers share one K and b.
         ensemble: the number E of networks side by side: every array gets a leading axis E.
-        bias: the pattern of b in the general form, over the biases of the layer equations; None
-            where both are the same. Only MS1 needs one.
         generator: the source of random numbers, see `reset_parameters`.
         scale: the standard deviation of the initial parameters, see `reset_parameters`.
         dtype: of the parameters; None is torch's default dtype.
@@ -42,6 +39,7 @@ class Weights(nn.Module):
 
     Attributes:
         map: K as a linear map of its parameters.
+        bias: the pattern of b, whose entries are the parameters themselves.
         theta: ``([E,] L, .)``, the parameters of K; ``([E,] 1, .)`` where all layers share them.
         beta: ``([E,] L, .)``, the parameters of b.
 
@@ -63,7 +61,6 @@ class Weights(nn.Module):
         layers: int,
         time_invariant: bool = False,
         ensemble: int | None = None,
-        bias: Pattern | Callable[[int], Pattern] | None = None,
         generator: Generators = None,
         scale: float = 1.0,
         dtype: torch.dtype | None = None,
@@ -83,17 +80,12 @@ class Weights(nn.Module):
         self.layers, self.time_invariant, self.kernel = layers, time_invariant, kernel
         self.structure = structure if isinstance(structure, str) else "custom"
         self.map = map_of(structure, self.layout.width, kernel)
-        units = self.map.units
-        self.bias_pattern = bias(units) if callable(bias) else bias or plain(units)
-        if self.bias_pattern.shape != (units,):
-            raise HdnnError(f"bias must have shape ({units},), got {self.bias_pattern.shape}")
-        self.bias = Assembly(self.bias_pattern)
-        self._blocks = nn.ModuleList()  # parts of the map and the bias that stages use
+        self.bias = plain(self.map.units)
         lead = (*self.layout.lead, 1 if time_invariant else layers)
         empty = torch.empty(*lead, self.map.size, dtype=dtype, device=device)
         self.theta = nn.Parameter(empty)
-        self.beta = nn.Parameter(empty.new_empty(*lead, self.bias_pattern.size))
-        self.to(empty)
+        self.beta = nn.Parameter(empty.new_empty(*lead, self.bias.size))
+        self.to(empty)  # a map with tensors of its own
         self.reset_parameters(generator, scale=scale)
 
     @property
@@ -106,7 +98,7 @@ class Weights(nn.Module):
     @property
     def parameters_per_layer(self) -> int:
         """The last row of the paper's Table 1."""
-        return self.map.size + self.bias_pattern.size
+        return self.map.size + self.bias.size
 
     @torch.no_grad()
     def reset_parameters(self, generator: Generators = None, *, scale: float = 1.0) -> None:
@@ -144,7 +136,7 @@ class Weights(nn.Module):
                 fresh = torch.empty_like(parameter[index], device=device).contiguous()
                 parameter[index] = fresh.normal_(generator=source).mul_(scale)
 
-    def block(self, units: Codes, columns: Codes) -> tuple[LinearMap, Assembly] | None:
+    def block(self, units: Codes, columns: Codes) -> tuple[LinearMap, Pattern] | None:
         """Some rows of K over some features, and their biases.
 
         Args:
@@ -155,12 +147,7 @@ class Weights(nn.Module):
             The map and the biases, or None where K has no such block.
         """
         W = self.map.block(units, columns)
-        if W is None:
-            return None
-        b = Assembly(self.bias_pattern.block(units))
-        self._blocks.extend([W, b])  # so that they move with the weights
-        self._blocks.to(self.theta)
-        return W, b
+        return None if W is None else (W, self.bias.block(units))
 
     def _of_layers(self, stack: Tensor) -> Tensor:
         """A stack with an entry for every layer, also where all share one."""
@@ -179,12 +166,7 @@ class Weights(nn.Module):
 
     @property
     def b(self) -> Tensor:
-        """``([E,] L, m)``: the bias of the general form sigma(K y + b)."""
-        return self._of_layers(self.bias.assemble(self.beta))
-
-    @property
-    def layer_b(self) -> Tensor:
-        """``([E,] L, m)``: the bias as the layer equations of section 2.3 write it."""
+        """``([E,] L, m)``: the bias of every layer."""
         return self._of_layers(self.beta)
 
     def __repr__(self) -> str:  # one line: the map and the bias inside follow from it
@@ -210,12 +192,3 @@ def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:
     if pattern.shape[1:] != expected:
         raise HdnnError(f"a structure of K must have shape {('m', *expected)}, got {pattern.shape}")
     return Matrix(pattern) if kernel == 1 else Convolution(pattern)
-
-
-def finite_number(name: str, value: object, *, positive: bool = False) -> float:
-    """A finite number, as a float."""
-    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    if not math.isfinite(number) or (positive and number <= 0):
-        kind = "positive and finite" if positive else "a finite number"
-        raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
-    return number

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Sequence
 from ctypes import c_char_p, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,10 @@ import hdnn.kernels
 from hdnn.errors import IncompatibleError
 from hdnn.program import Program
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from hdnn.fields.maps import Matrix
 
-ACTIVATIONS = ("tanh", "identity", "relu", "softsign", "sigmoid")
-"""The activations that the kernels know, in the order of their codes in program.h."""
+Array = npt.NDArray[Any]
 
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
@@ -163,10 +163,13 @@ def instruction_sets() -> list[str]:
     return str(library().hdnn_instruction_sets().decode()).split()
 
 
+NO_MEMORY = "there is no memory for the kernels"
+
+
 def check(code: int) -> None:
     """Raise where a kernel found no memory."""
     if code:
-        raise MemoryError("there is no memory for the kernels")
+        raise MemoryError(NO_MEMORY)
 
 
 class Plan:
@@ -181,7 +184,8 @@ class Plan:
 
     def __init__(self, program: Program, itemsize: int, shape: Sequence[int], period: int) -> None:
         layout, stages = program.layout, program.stages
-        W, b = ([getattr(s, k).pattern for s in stages] for k in ("W", "b"))
+        W = [cast("Matrix", stage.W).pattern for stage in stages]
+        b = [stage.b for stage in stages]
         codes = [np.ascontiguousarray(p.code, dtype=np.int64) for p in (*W, *b)]
         rows = (_Stage * len(stages))()
         for k, stage in enumerate(stages):
@@ -195,7 +199,7 @@ class Plan:
         pixels = int(np.prod(shape[layout.axis + 1 :])) if layout.channels else 0
         problem = _Problem(
             itemsize,
-            ACTIVATIONS.index(stages[0].activation.name),
+            stages[0].activation.code,
             layout.ensemble or 1,
             program.layers,
             layout.width,

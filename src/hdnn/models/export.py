@@ -215,7 +215,7 @@ class ScannedNetwork(nn.Module):
             else step
             for step in net.program.steps
         ]
-        self.program = Program(1, tuple(steps), layout)
+        self.program = Program(1, tuple(steps), layout, net.program.sizes)
         h = h if h.ndim else h.expand(*layout.lead, net.layers)
         stacks = {"h": h, "theta": values.theta, "beta": values.beta, "S": values.S}
         self.scanned, self.shared = list[str](), list[str]()
@@ -272,7 +272,7 @@ def _velocity(net: HamiltonianNetwork) -> Program | None:
             "(J(y, t) or an energy), which has no ONNX form; export networks with weights K, b and "
             "a J that does not depend on the state"
         )
-    return Program(1, (stage,), net.field.layout)
+    return Program(1, (stage,), net.field.layout, net.program.sizes)
 
 
 class _Exported(nn.Module):

@@ -240,11 +240,9 @@ def _weights(weights: fields.Weights) -> Arguments:
     custom: Any = weights.map
     if isinstance(custom, fields.Matrix | fields.Convolution):
         custom = custom.pattern
-    plain = weights.bias_pattern.first == 0
     return {
         "structure": structure if structure in STRUCTURES else custom,
         "channels" if layout.channels else "features": layout.width,
-        "bias": None if plain else weights.bias_pattern,
         "ensemble": layout.ensemble,
         "scale": 0.0,  # K and b are in the state
         **_attributes("kernel layers time_invariant dtype")(weights),
@@ -275,9 +273,9 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     HamiltonianNetwork: _network,
     schemes.DirectMap: _attributes(""),
     schemes.Splitting: _attributes("coefficients first name"),
-    fields.ActivationField: _attributes("weights activation"),
+    fields.ActivationField: _attributes("weights activation turn"),
     fields.HamiltonianField: lambda field: {
-        "J": field.interconnection,
+        "J": field.interconnection or field.J_function,
         "weights": field.weights,
         "activation": field.activation,
         "dissipation": field.R,
@@ -285,7 +283,6 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     fields.Weights: _weights,
     fields.Fixed: _attributes("J name"),
     fields.Learned: _learned,
-    fields.InverseTranspose: _attributes(""),
     fields.Pattern: lambda pattern: {"code": torch.from_numpy(pattern.code)},
     fields.Matrix: _attributes("pattern"),
     fields.Convolution: _attributes("pattern"),

@@ -9,8 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields.layout import is_count
+from hdnn.errors import HdnnError, is_count, unknown_name
 from hdnn.models.model import Blocks, Label, Model
 from hdnn.models.stems import Stem
 from hdnn.zoo import architecture as named_architecture

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from hdnn.errors import HdnnError, unknown_name
-from hdnn.fields.layout import is_count
+from hdnn.errors import HdnnError, is_count, unknown_name
 
 MODES = ("append", "spread")
 

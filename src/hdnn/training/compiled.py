@@ -99,7 +99,7 @@ class CompiledTraining:
         self.adam_steps = np.zeros(E, np.int64)
         joint = config.method == "joint"
         options = native.SolverOptions(config.solver, ITERATIONS, TOLERANCE, config.learning_rate)
-        patterns = field.weights.pattern, field.weights.bias_pattern
+        patterns = field.weights.pattern, field.weights.bias
         arrays = {
             "X": X,
             "target": np.ascontiguousarray(data.target.double().numpy()),
@@ -127,7 +127,8 @@ class CompiledTraining:
             "output": options.with_penalty(config.alpha_c),
         }
         batch = self.states.new_empty((*network.field.layout.lead, self.batch, width))
-        plan = fused.plan_of(network.program, batch, field.weights.theta)
+        self.one_batch = batch
+        plan, _, _ = fused.locate(network.program, network.values(), batch)
         self.training = native.Training(plan, arrays, settings)
 
     def epoch(self, order: Tensor, number: int, observer: Observer | None = None) -> list[Epoch]:
@@ -141,7 +142,8 @@ class CompiledTraining:
         batches = -(-rows.shape[1] // self.batch)
         losses = np.full((len(self.parameters), batches, 3), np.nan)
         rates = [self.config.learning_rate_at(number + k / batches) for k in range(batches)]
-        numbers = fused.Numbers(self.network.program, self.network.values())
+        network = self.network
+        _, addresses, _keep = fused.locate(network.program, network.values(), self.one_batch)
         self._read()
         lost: dict[int, list[np.ndarray]] = {}
         at, most = 0, 1
@@ -153,7 +155,7 @@ class CompiledTraining:
                 self._write()  # the observer sees the weights before the step
             start = time.perf_counter()
             losses[:, at : at + count] = self.training.run(
-                numbers.addresses,
+                addresses,
                 rows,
                 at,
                 np.array(rates[at : at + count]),

@@ -302,7 +302,7 @@ def imaginary_spectrum(context: Context) -> Measured:
 @check(
     "no-growing-mode",
     "Re(eigenvalues of df/dy) <= 0",
-    "as Lemma 2, with R",
+    "not in the paper",
     holds="no mode of the ODE with frozen coefficients grows",
     fails="modes of the ODE itself grow exponentially, whatever the step",
 )

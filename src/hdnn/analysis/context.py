@@ -97,7 +97,7 @@ class Context:
         if not self.field.hamiltonian:
             return "a baseline has neither J nor an energy"
         if self.state_dependent:
-            return "df/dy has a term with the derivative of J(y, t), too"
+            return "df/dy has a term with the derivative of J(y, t)"
         return "" if self.R is None else "there is dissipation"
 
     @property

@@ -95,7 +95,8 @@ def watch(
         names, rows = list(states), list(states.values())
         exact = rows[-1].shape[1] <= limit
         directions = rows[-1].shape[1] if exact else 1
-        with one_thread(directions * max(state.numel() for state in rows)):
+        # A layer with a few dozen multiplications for every number.
+        with one_thread(64 * directions * max(state.numel() for state in rows)):
             if exact:
                 values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
                 return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from hdnn import threads
 from hdnn.backends import reference
 from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
@@ -34,11 +35,7 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     h, theta, beta, S, _ = values
     if not torch.is_grad_enabled():
         return restore(forward(program, values, x))
-    assert theta is not None
-    assert beta is not None
-    # Views: `.data =` gives a tensor other memory, and gradients are those of what was computed.
-    inputs = (t.view_as(t) for t in (x, theta, beta))
-    return restore(_Fused.apply(*inputs, S, h, program))
+    return restore(_Fused.apply(x, theta, beta, S, h, program))
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -47,7 +44,7 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
     where = (plan.handle, addresses, address(x), out.data_ptr())
-    if native.library().hdnn_forward(*where, torch.get_num_threads()):
+    if native.library().hdnn_forward(*where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
@@ -73,7 +70,7 @@ def backward(
     owners = zip((x, *kept[:2]), wanted, strict=True)
     grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
     where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
-    if native.library().hdnn_backward(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     return tuple(grads)
 
@@ -92,7 +89,7 @@ def jacobians(
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
     where = (address(x), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
-    if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
+    if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))
@@ -140,7 +137,7 @@ def locate(
 
 
 def address(tensor: Tensor) -> int:
-    """Where the numbers of a contiguous tensor are, all of them.
+    """Where the numbers of a contiguous tensor are.
 
     Args:
         tensor: passed by `obstacle_of_memory`.
@@ -149,15 +146,12 @@ def address(tensor: Tensor) -> int:
         The address of the first.
 
     Raises:
-        HdnnError: its storage was freed or shrunk.
+        HdnnError: its memory was freed since.
     """
-    held = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    if held < tensor.nbytes:
-        raise HdnnError(
-            f"a tensor of shape {tuple(tensor.shape)} has a storage of {held} bytes, "
-            f"{tensor.nbytes} are needed: its memory was freed or resized before it was used"
-        )
-    return tensor.data_ptr()
+    place = tensor.data_ptr()
+    if not place and tensor.numel():
+        raise HdnnError(f"the memory of a tensor of shape {tuple(tensor.shape)} was freed")
+    return place
 
 
 class _Fused(torch.autograd.Function):
@@ -176,12 +170,14 @@ class _Fused(torch.autograd.Function):
         h: Step,
         program: Program,
     ) -> Tensor:
-        # Aliases, which share the counter of changes in place with their tensors.
-        alias = None if S is None else S.detach()
+        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
+        # computed. They share the counter of changes in place with their tensors.
         steps = h.detach() if isinstance(h, Tensor) else None
-        ctx.save_for_backward(x, theta, beta, alias, steps)
+        S_alias = None if S is None else S.detach()
+        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
+        ctx.save_for_backward(*aliases)
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.h = program, h if steps is None else None
+        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
@@ -189,21 +185,44 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs = ctx.program, ctx.needs_input_grad[:3]
+        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
-        if not interception():
-            reason = obstacle_of_numbers(program, values, x)
-            if reason:
-                raise HdnnError(f"what was saved was freed or replaced before backward: {reason}")
-            same = x.shape == gout.shape and x.dtype is gout.dtype  # hooks may give back anything
-            if same and not again and not obstacle_of_memory(gout):
-                return (*backward(program, values, x, gout, needs), None, None, None)
+        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
+        # tensors than the aliases, which were judged going forward.
+        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
+            reason = interception() or obstacle_of_memory(x.dtype, gout)
+        else:
+            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
+        if not (again or reason):
+            return (*backward(program, values, x, gout, needs), None, None, None)
         with torch.inference_mode(False), torch.enable_grad():
-            # Views: theta may depend on x, and that way is not ours.
-            inputs = [t.view_as(t) for t in (x, theta, beta)]
-            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-            values = values._replace(theta=inputs[1], beta=inputs[2])
-            out = reference.run(program, values, inputs[0])
+            x, theta, beta = inputs = [
+                _with_graph(tensor, saved) if again else saved.detach()
+                for tensor, saved in zip(ctx.inputs, (x, theta, beta), strict=True)
+            ]
+            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
+            out = reference.run(program, values._replace(theta=theta, beta=beta), x)
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
+
+
+def _with_graph(tensor: Tensor, saved: Tensor) -> Tensor:
+    """Saved numbers, with the graph of the tensor whose numbers they are."""
+    if not tensor.requires_grad:  # frozen since
+        return saved.detach()
+    # A view: theta may depend on x, and that way is not ours.
+    same = tensor.data_ptr() == saved.data_ptr()
+    return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)
+
+
+class _Alias(torch.autograd.Function):
+    """Saved numbers, whose gradient goes to the tensor that they belonged to."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, saved: Tensor) -> Tensor:
+        return saved.view_as(saved)
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
+        return gout, None

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn import threads
 from hdnn.backends import choose, fused
 from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
@@ -160,7 +161,7 @@ class CompiledTraining:
                 at,
                 np.array(rates[at : at + count]),
                 self.adam_steps,
-                torch.get_num_threads(),
+                threads.count(),
             )
             seconds = (time.perf_counter() - start) / count
             self._restore_lost(lost, losses[:, at : at + count])

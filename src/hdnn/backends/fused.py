@@ -35,7 +35,11 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     h, theta, beta, S, _ = values
     if not torch.is_grad_enabled():
         return restore(forward(program, values, x))
-    return restore(_Fused.apply(x, theta, beta, S, h, program))
+    assert theta is not None
+    assert beta is not None
+    # Views: `.data =` gives a tensor other memory, and gradients are those of what was computed.
+    inputs = (t.view_as(t) for t in (x, theta, beta))
+    return restore(_Fused.apply(*inputs, S, h, program))
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -170,14 +174,12 @@ class _Fused(torch.autograd.Function):
         h: Step,
         program: Program,
     ) -> Tensor:
-        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
-        # computed. They share the counter of changes in place with their tensors.
+        # Aliases, which share the counter of changes in place with their tensors.
+        alias = None if S is None else S.detach()
         steps = h.detach() if isinstance(h, Tensor) else None
-        S_alias = None if S is None else S.detach()
-        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
-        ctx.save_for_backward(*aliases)
+        ctx.save_for_backward(x, theta, beta, alias, steps)
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
+        ctx.program, ctx.h = program, h if steps is None else None
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
@@ -185,44 +187,21 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
+        program, needs = ctx.program, ctx.needs_input_grad[:3]
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
-        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
-        # tensors than the aliases, which were judged going forward.
-        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
-            reason = interception() or obstacle_of_memory(x.dtype, gout)
-        else:
-            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
-        if not (again or reason):
-            return (*backward(program, values, x, gout, needs), None, None, None)
+        if not interception():
+            reason = obstacle_of_numbers(program, values, x)
+            if reason:
+                raise HdnnError(f"what was saved was freed or replaced before backward: {reason}")
+            # A hook may give back more samples; a gradient may have no memory, as zeros have none.
+            if not again and x.shape == gout.shape and not obstacle_of_memory(x.dtype, gout):
+                return (*backward(program, values, x, gout, needs), None, None, None)
         with torch.inference_mode(False), torch.enable_grad():
-            x, theta, beta = inputs = [
-                _with_graph(tensor, saved) if again else saved.detach()
-                for tensor, saved in zip(ctx.inputs, (x, theta, beta), strict=True)
-            ]
-            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
-            out = reference.run(program, values._replace(theta=theta, beta=beta), x)
+            # Views: theta may depend on x, and that way is not ours.
+            inputs = [t.view_as(t) for t in (x, theta, beta)]
+            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
+            values = values._replace(theta=inputs[1], beta=inputs[2])
+            out = reference.run(program, values, inputs[0])
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
-
-
-def _with_graph(tensor: Tensor, saved: Tensor) -> Tensor:
-    """Saved numbers, with the graph of the tensor whose numbers they are."""
-    if not tensor.requires_grad:  # frozen since
-        return saved.detach()
-    # A view: theta may depend on x, and that way is not ours.
-    same = tensor.data_ptr() == saved.data_ptr()
-    return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)
-
-
-class _Alias(torch.autograd.Function):
-    """Saved numbers, whose gradient goes to the tensor that they belonged to."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, saved: Tensor) -> Tensor:
-        return saved.view_as(saved)
-
-    @staticmethod
-    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
-        return gout, None

@@ -194,6 +194,8 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
             return f"it reads memory, and a tensor has none (its layout is {tensor.layout})"
         if (address == 0 and tensor.numel()) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
+        if address % tensor.itemsize:  # from torch.frombuffer
+            return f"it reads memory, and numbers of {dtype} lie at an odd address"
         if recorded and tensor.is_inference():
             return "it records gradients, and a tensor was made in inference mode"
     return None

@@ -311,6 +311,10 @@ KNOWN = (
         "out = functional_call(net, p, (y,))",
     ),
     (H1, "net.field.weights.beta.data = net.field.weights.beta.data[:1]", "out = net(y)"),
+    (H1, "net.layers += 1", "out = hdnn.analysis.sensitivities(net, y)"),
+    # Other numbers that are learned.
+    ("build('H1', learn_steps=True, backend=BACKEND)", "net(y).sum().backward()"),
+    ("learned(features=4, layers=3, backend=BACKEND)", "net(y).sum().backward()"),
     # Changes between the two passes.
     (
         H1,

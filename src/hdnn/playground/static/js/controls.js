@@ -62,9 +62,8 @@ export function showState(form, state) {
   for (const [name, setting] of Object.entries(SETTINGS)) {
     if (form.elements[name]) showValue(form.elements[name], setting, state[name]);
   }
-  const made = state.data === "drawn" || state.data === "table";
   form.querySelector("[data-name=arms]").hidden = state.data !== "spirals";
-  form.querySelector("[data-name=noise]").hidden = made;
+  form.querySelector("[data-name=noise]").hidden = state.data === "drawn";
   form.querySelector("[data-name=test]").hidden = state.data === "drawn"; // too few to keep some
 }
 

@@ -33,10 +33,7 @@ export class Network {
     this.spaces = new Map();
     const most = (size) => new Float64Array(Math.max(...this.stages.map(size)));
     this.scratch = { dW: most((s) => s.m * s.r), dA: most((s) => s.m * s.w), db: most((s) => s.m) };
-    this.grads = {
-      theta: new Float64Array(this.theta.length),
-      beta: new Float64Array(this.beta.length),
-    };
+    this.grads = { theta: new Float64Array(this.theta.length), beta: new Float64Array(this.beta.length) };
   }
 
   /** Hamiltonian networks as in the paper, K and b standard normal; baselines as Glorot does it. */
@@ -80,7 +77,8 @@ export class Network {
     const steps = this.layers * this.stages.length;
     const units = Math.max(...this.stages.map((s) => s.m));
     return {
-      B, units,
+      B,
+      units,
       X: new Float64Array((steps + 1) * this.n * B),
       Z: new Float64Array(steps * units * B),
       D: new Float64Array(steps * units * B),
@@ -124,7 +122,7 @@ export class Network {
    * @param {?function(number)} visit called with l when ws.G is d loss / d y_l.
    */
   backward(ws, visit = null, parameters = true) {
-    const { B, X, Z, D, G, E, units } = ws;
+    const { B, X, Z, G, E, units } = ws;
     const { n, stages, weights, h } = this;
     const { dW, dA, db } = this.scratch;
     if (visit) visit(this.layers);
@@ -221,10 +219,7 @@ export class Network {
     const row = this.timeInvariant ? 0 : j;
     const pick = (codes, array, size) =>
       Float64Array.from(codes, (c) => (c ? Math.sign(c) * array[row * size + Math.abs(c) - 1] : 0));
-    return {
-      K: pick(this.codes, this.theta, this.parameters),
-      b: pick(this.bias, this.beta, this.biases),
-    };
+    return { K: pick(this.codes, this.theta, this.parameters), b: pick(this.bias, this.beta, this.biases) };
   }
 }
 

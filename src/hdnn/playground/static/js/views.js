@@ -1,15 +1,18 @@
 // A network on the page: its worker, its history, its panels.
 
 import { ARCHITECTURES } from "./architectures.js";
-import { PANELS, format, isCollapsed, themes } from "./draw.js";
+import { format, PANELS } from "./draw.js";
+import { isCollapsed } from "./geometry.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
+const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
 
-export const theme = () => {
-  const name = document.documentElement.dataset.theme;
-  const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  return themes[dark ? "dark" : "light"];
-};
+/** The colors of theme.css, light or dark as the page is. */
+function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const [paper, ink, muted, grid, ...classes] = COLORS.map((name) => style.getPropertyValue(`--${name}`).trim());
+  return { paper, ink, muted, grid, classes };
+}
 
 /** The iterations and what was seen at them, thinned out so that it never grows. */
 class History {
@@ -25,7 +28,8 @@ class History {
     this.loss.push(loss ?? NaN);
     this.accuracy.push(test.accuracy);
     if (this.iterations.length > COLUMNS) {
-      for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key] = this[key].filter((_, i) => i % 2 === 0);
+      for (const key of ["iterations", "norms", "loss", "accuracy"])
+        this[key] = this[key].filter((_, i) => i % 2 === 0);
       this.every *= 2;
     }
   }
@@ -39,7 +43,7 @@ export class View {
   /** @param {number} index 0 or 1. @param {object} app asked for data, told of snapshots. */
   constructor(index, app) {
     Object.assign(this, { index, app, snapshot: null, history: new History(), depth: 1, panels: {} });
-    this.color = (colors) => colors.networks[index];
+    this.color = ({ classes }) => classes[index];
     this.element = document.getElementById("network").content.firstElementChild.cloneNode(true);
     this.element.dataset.index = index;
     this.element.setAttribute("aria-label", index ? "Second network" : "First network");
@@ -70,7 +74,15 @@ export class View {
   start({ network, config, data, bounds }) {
     Object.assign(this, { data, bounds, settings: network, snapshot: null, history: new History() });
     this.number = (this.number ?? 0) + 1;
-    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
+    this.worker.postMessage({
+      type: "start",
+      number: this.number,
+      network,
+      config,
+      train: data.train,
+      test: data.test,
+      bounds,
+    });
     this.dirty();
   }
 
@@ -80,7 +92,8 @@ export class View {
 
   receive(message) {
     if (message.type === "error") this.app.say(message.message);
-    else if (message.number === this.number) { // else of what was there before
+    else if (message.number === this.number) {
+      // else of what was there before
       if (message.flow) Object.assign(message, { turn: null, extent: null }); // derived from it
       this.snapshot = { ...this.snapshot, ...message };
       this.history.add(this.snapshot);
@@ -96,7 +109,7 @@ export class View {
 
   /** Draw what has changed, as far as the time reaches; returns whether all is drawn. */
   render(deadline) {
-    const colors = theme();
+    const colors = readTheme();
     // What waited longest comes first.
     const waiting = Object.entries(this.panels).filter(([, panel]) => panel.dirty && this.data);
     waiting.sort(([, a], [, b]) => (a.drawn ?? 0) - (b.drawn ?? 0));
@@ -136,7 +149,9 @@ export class View {
       heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at layer ${snapshot.layers}`,
       curves: `Learning curves: iteration ${snapshot.iteration}, test accuracy ${accuracy}`,
       weights: `Weights of ${snapshot.layers} layers along depth`,
-      spectrum: snapshot.J ? "Eigenvalues of the Jacobian: all on the imaginary axis" : "Eigenvalues of the Jacobian in the complex plane",
+      spectrum: snapshot.J
+        ? "Eigenvalues of the Jacobian: all on the imaginary axis"
+        : "Eigenvalues of the Jacobian in the complex plane",
       energy: snapshot.J ? "Energy of some points along depth" : "No energy: the network is not Hamiltonian",
     };
     for (const [name, { canvas }] of Object.entries(this.panels)) canvas.setAttribute("aria-label", labels[name]);
@@ -147,7 +162,11 @@ export class View {
     if (snapshot.diverged) return ["bad", "Diverged: the loss is not a number. Lower the learning rate or T."];
     const norms = Array.from(snapshot.norms);
     const [low, high] = [Math.min(...norms), Math.max(...norms)];
-    if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} at the first layers${isCollapsed(snapshot) ? ". All points end in one place" : ""}.`];
+    if (low < 1e-3)
+      return [
+        "bad",
+        `The gradient vanishes: ${format(low)} at the first layers${isCollapsed(snapshot) ? ". All points end in one place" : ""}.`,
+      ];
     if (!(high < 1e3)) return ["bad", `The gradient explodes: up to ${format(high)}.`];
     return ["good", `The gradient stays between ${format(low)} and ${format(high)}.`];
   }
@@ -158,6 +177,9 @@ export class View {
     select.replaceChildren(...values.map((v) => new Option(title(v), v, false, v === value)));
     select.dataset.tip = ARCHITECTURES[value]?.equation ?? "";
     this.element.querySelector(".about").textContent = ARCHITECTURES[value]?.about ?? "";
-    select.setAttribute("aria-label", `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`);
+    select.setAttribute(
+      "aria-label",
+      `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`,
+    );
   }
 }

@@ -11,25 +11,14 @@ const classColor = ({ classes }, label) => classes[label % classes.length];
 const mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
 
 // Blue: vanishing, pale: 1, orange: exploding. Equal steps of the decimal logarithm.
-const SCALE = [
-  [-12, rgb("#0b1d3a")],
-  [-6, rgb("#1f5f9e")],
-  [-2, rgb("#8fbfe0")],
-  [0, rgb("#f6f2e9")],
-  [1, rgb("#fae0b8")],
-  [2, rgb("#f0a650")],
-  [3, rgb("#b34a00")],
-];
+const DECADES = [-12, -6, -2, 0, 1, 2, 3];
+const HEAT_COLORS = ["#0b1d3a", "#1f5f9e", "#8fbfe0", "#f6f2e9", "#fae0b8", "#f0a650", "#b34a00"].map(rgb);
 
-/** The color of log10 of a norm. */
+/** The color of log10 of a norm, between -12 and 3. */
 function heatColor(value) {
-  const v = clamp(value, SCALE[0][0], SCALE.at(-1)[0]);
-  const k = Math.max(
-    1,
-    SCALE.findIndex(([at]) => v <= at),
-  );
-  const [[a, from], [b, to]] = [SCALE[k - 1], SCALE[k]];
-  return mix(from, to, (v - a) / (b - a));
+  const k = Math.max(1, DECADES.filter((decade) => decade < value).length);
+  const [low, high] = [DECADES[k - 1], DECADES[k]];
+  return mix(HEAT_COLORS[k - 1], HEAT_COLORS[k], (value - low) / (high - low));
 }
 
 // Images are drawn many times a second: their colors are looked up, as 32-bit pixels.
@@ -81,16 +70,14 @@ function text(
   ctx.fillText(words, x, y);
 }
 
-function polyline(ctx, xs, ys) {
+/** A line through points; those that are not finite leave gaps. */
+function polyline(ctx, points) {
   ctx.beginPath();
   let open = false;
-  for (let i = 0; i < xs.length; i++) {
-    if (!Number.isFinite(ys[i])) open = false;
-    else if (open) ctx.lineTo(xs[i], ys[i]);
-    else {
-      ctx.moveTo(xs[i], ys[i]);
-      open = true;
-    }
+  for (const [x, y] of points) {
+    if (open) ctx.lineTo(x, y);
+    else ctx.moveTo(x, y);
+    open = Number.isFinite(y);
   }
   ctx.stroke();
 }
@@ -116,6 +103,8 @@ function byClass(count, labels, place) {
   }
   return [...groups].sort((a, b) => a[0] - b[0]);
 }
+
+export const percent = (v) => `${(100 * v).toFixed(1)} %`;
 
 export const format = (v) => {
   if (!Number.isFinite(v)) return v > 0 ? "∞" : "–";
@@ -149,23 +138,22 @@ export function regions(ctx, w, h, view, theme) {
   }
   const count = Math.min(data.test.labels.length, 400);
   ctx.globalAlpha = 0.9;
-  dots(
-    ctx,
-    theme,
-    byClass(count, data.test.labels, (i) => place(data.test.points[2 * i], data.test.points[2 * i + 1])),
-    side < 200 ? 1.2 : 1.6,
-  );
+  const { points, labels } = data.test;
+  const places = byClass(count, labels, (i) => place(points[2 * i], points[2 * i + 1]));
+  dots(ctx, theme, places, side < 200 ? 1.2 : 1.6);
   ctx.globalAlpha = 1;
   if (view.cursor) {
     const [x, y] = place(...view.cursor);
     ctx.strokeStyle = theme.ink;
     ctx.lineWidth = 1.5;
-    ctx.beginPath();
-    ctx.moveTo(x - 7, y);
-    ctx.lineTo(x + 7, y);
-    ctx.moveTo(x, y - 7);
-    ctx.lineTo(x, y + 7);
-    ctx.stroke();
+    polyline(ctx, [
+      [x - 7, y],
+      [x + 7, y],
+    ]);
+    polyline(ctx, [
+      [x, y - 7],
+      [x, y + 7],
+    ]);
   }
 }
 
@@ -187,22 +175,19 @@ export function flow(ctx, w, h, view, theme) {
   if (!snapshot) return;
   const { n, shown, depths, V, outputs } = snapshot;
   const at = clamp(depth, 0, 1) * (depths.length - 1);
-  const [low, part] = [Math.min(Math.floor(at), depths.length - 2), at - Math.min(Math.floor(at), depths.length - 2)];
+  const low = Math.min(Math.floor(at), depths.length - 2);
   const smooth = depth * depth * (3 - 2 * depth);
   const turn = (snapshot.turn ??= projection(snapshot));
-  const [u, v] = turn(smooth);
-  const project = (d, s) => [coordinate(snapshot, d, s, u), coordinate(snapshot, d, s, v)];
-  const between = (s) => {
-    const [[x, y], [x1, y1]] = [project(low, s), project(low + 1, s)];
-    return [x + part * (x1 - x), y + part * (y1 - y)];
-  };
+  const plane = turn(smooth);
+  const project = (d, s) => plane.map((direction) => coordinate(snapshot, d, s, direction));
+  const between = (s) => mix(project(low, s), project(low + 1, s), at - low);
   // The scale is that of the data, or of the depth where the states have grown beyond it: one for
   // all depths would make a long flow small, one for each would hide a collapse.
   snapshot.extent ??= extent(snapshot, 0, turn(0));
-  const scale = Math.max(snapshot.extent, extent(snapshot, Math.round(at), [u, v]), 1e-6) * 1.12;
+  const scale = Math.max(snapshot.extent, extent(snapshot, Math.round(at), plane), 1e-6) * 1.12;
   const half = Math.min(w, h) / 2;
-  const place = ([x, y]) => [w / 2 + (x / scale) * half, h / 2 - (y / scale) * half];
-  if (outputs === 1 && smooth > 0.6) decision(ctx, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
+  const place = (p) => [w / 2 + (p[0] / scale) * half, h / 2 - (p[1] / scale) * half];
+  if (outputs === 1 && smooth > 0.6) decision(ctx, theme, V, n, place, plane, (smooth - 0.6) / 0.4);
   ctx.lineWidth = 0.7;
   // A network without a step jumps: its points leave no trails.
   for (let s = 0; s < (snapshot.usesStep ? Math.min(shown, 36) : 0); s++) {
@@ -211,19 +196,11 @@ export function flow(ctx, w, h, view, theme) {
     const path = [];
     for (let d = Math.max(0, low - 8); d <= low; d++) path.push(place(project(d, s)));
     path.push(place(between(s)));
-    polyline(
-      ctx,
-      path.map((p) => p[0]),
-      path.map((p) => p[1]),
-    );
+    polyline(ctx, path);
   }
   ctx.globalAlpha = 0.9;
-  dots(
-    ctx,
-    theme,
-    byClass(shown, data.test.labels, (s) => place(between(s))),
-    half < 100 ? 1.5 : 2,
-  );
+  const places = byClass(shown, data.test.labels, (s) => place(between(s)));
+  dots(ctx, theme, places, half < 100 ? 1.5 : 2);
   ctx.globalAlpha = 1;
   if (isOnePlace(snapshot, Math.round(at))) {
     const [x, y] = place(between(0));
@@ -243,9 +220,9 @@ export function flow(ctx, w, h, view, theme) {
 }
 
 /** The plane where the output layer changes its mind; in the last view it is a line across. */
-function decision(ctx, theme, V, n, place, [u, v], alpha) {
+function decision(ctx, theme, V, n, place, plane, alpha) {
   const head = Array.from(V.subarray(0, n));
-  const [a, b] = [dot(head, u), dot(head, v)];
+  const [a, b] = plane.map((direction) => dot(head, direction));
   const square = a * a + b * b;
   if (!(square > 1e-12)) return;
   const foot = [(-V[n] * a) / square, (-V[n] * b) / square];
@@ -254,11 +231,8 @@ function decision(ctx, theme, V, n, place, [u, v], alpha) {
   ctx.strokeStyle = theme.muted;
   ctx.lineWidth = 1;
   ctx.setLineDash([4, 4]);
-  const [p, q] = [place([foot[0] - b * away, foot[1] + a * away]), place([foot[0] + b * away, foot[1] - a * away])];
-  ctx.beginPath();
-  ctx.moveTo(...p);
-  ctx.lineTo(...q);
-  ctx.stroke();
+  const ends = [-away, away].map((t) => place([foot[0] + b * t, foot[1] - a * t]));
+  polyline(ctx, ends);
   ctx.setLineDash([]);
   ctx.globalAlpha = 1;
 }
@@ -268,10 +242,10 @@ export function heat(ctx, w, h, view, theme) {
   const { history } = view;
   const [left, bottom, right, top] = [38, 16, 54, 4];
   const [pw, ph] = [w - left - right, h - bottom - top];
-  const rows = history.norms[0]?.length ?? 0;
-  if (rows) {
-    const columns = history.norms;
-    const canvas = image(view, "heat", columns.length, rows, (x, y) => heatPixel(columns[x][rows - 1 - y]));
+  if (history.rows.length) {
+    const columns = history.rows.map((row) => row.norms);
+    const count = columns[0].length;
+    const canvas = image(view, "heat", columns.length, count, (x, y) => heatPixel(columns[x][count - 1 - y]));
     ctx.imageSmoothingEnabled = false;
     ctx.drawImage(canvas, left, top, pw, ph);
   }
@@ -280,7 +254,7 @@ export function heat(ctx, w, h, view, theme) {
   text(ctx, theme, "layer", left - 5, top + ph / 2 + 3, { align: "right" });
   text(ctx, theme, "0", left - 5, top + ph, { align: "right" });
   text(ctx, theme, "iteration", left, h - 4);
-  text(ctx, theme, String(history.iterations.at(-1) ?? 0), left + pw, h - 4, { align: "right" });
+  text(ctx, theme, String(history.rows.at(-1)?.iteration ?? 0), left + pw, h - 4, { align: "right" });
   const bar = image(view, "bar", 1, 90, (_, y) => heatPixel(10 ** (3 - (y / 89) * 15)));
   ctx.imageSmoothingEnabled = true;
   const bx = w - right + 8;
@@ -297,11 +271,12 @@ function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [
   const box = { left, top: 6, width: w - left - 8, height: h - bottom - 8 };
   ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
-  ctx.beginPath();
-  ctx.moveTo(box.left, box.top);
-  ctx.lineTo(box.left, box.top + box.height);
-  ctx.lineTo(box.left + box.width, box.top + box.height);
-  ctx.stroke();
+  const [right, foot] = [box.left + box.width, box.top + box.height];
+  polyline(ctx, [
+    [left, box.top],
+    [left, foot],
+    [right, foot],
+  ]);
   text(ctx, theme, labels[1], left - 4, box.top + 7, { align: "right" });
   text(ctx, theme, labels[0], left - 4, box.top + box.height, { align: "right" });
   const range = high - low || 1;
@@ -310,24 +285,22 @@ function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [
 
 /** Test accuracy (thick) and training loss (thin, logarithmic) over iterations. */
 export function curves(ctx, w, h, view, theme) {
-  const { history, other, color } = view;
-  const end = Math.max(history.iterations.at(-1) ?? 1, other?.history.iterations.at(-1) ?? 1, 1);
+  const { other, color } = view;
+  const last = (source) => source?.history.rows.at(-1)?.iteration ?? 1;
+  const end = Math.max(last(view), last(other), 1);
   const f = frame(ctx, w, h, theme, 0, 1, { labels: ["0 %", "100 %"] });
-  const logLoss = (v) => clamp((Math.log10(Math.max(v, 1e-4)) + 4) / 4.5, 0, 1);
-  const line = (source, values, width, alpha, map = (v) => v) => {
+  const line = (source, value, width, alpha) => {
     ctx.strokeStyle = source.color(theme);
     ctx.lineWidth = width;
     ctx.globalAlpha = alpha;
-    polyline(
-      ctx,
-      source.history.iterations.map((i) => f.x(i / end)),
-      values.map((v) => f.y(map(v))),
-    );
+    const points = source.history.rows.map((row) => [f.x(row.iteration / end), f.y(value(row))]);
+    polyline(ctx, points);
     ctx.globalAlpha = 1;
   };
-  line({ history, color }, history.loss, 1, 0.55, logLoss);
-  if (other) line(other, other.history.accuracy, 1.5, 0.25);
-  line({ history, color }, history.accuracy, 2, 1);
+  const accuracy = (row) => row.accuracy;
+  line(view, ({ loss }) => clamp((Math.log10(Math.max(loss, 1e-4)) + 4) / 4.5, 0, 1), 1, 0.55);
+  if (other) line(other, accuracy, 1.5, 0.25);
+  line(view, accuracy, 2, 1);
   text(ctx, theme, "accuracy", f.left + f.width, h - 4, { align: "right", color: color(theme), weight: 600 });
   text(ctx, theme, "loss (log)", f.left, h - 4, { color: theme.muted });
 }
@@ -335,7 +308,7 @@ export function curves(ctx, w, h, view, theme) {
 /** Entries of K and b of every layer. */
 export function weights(ctx, w, h, view, theme) {
   const stacks = view.snapshot?.weights;
-  if (!stacks || !stacks.depths.length) return;
+  if (!stacks?.depths.length) return;
   const all = [...stacks.lines, ...stacks.biases];
   const most = Math.max(1e-3, ...all.map((line) => line.reduce((m, v) => (Math.abs(v) > m ? Math.abs(v) : m), 0)));
   const f = frame(ctx, w, h, theme, -most, most);
@@ -345,7 +318,11 @@ export function weights(ctx, w, h, view, theme) {
   const draw = (lines, color) => {
     ctx.strokeStyle = color;
     ctx.globalAlpha = lines.length > 20 ? 0.35 : 0.6;
-    for (const line of lines) polyline(ctx, xs, Array.from(line, f.y));
+    for (const line of lines)
+      polyline(
+        ctx,
+        xs.map((x, i) => [x, f.y(line[i])]),
+      );
   };
   draw(stacks.lines, theme.classes[0]);
   draw(stacks.biases, theme.classes[1]);
@@ -364,23 +341,22 @@ export function spectrum(ctx, w, h, view, theme) {
   const [cx, cy, half] = [w / 2, (h - 6) / 2, Math.min(w, h - 10) / 2 - 4];
   ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
-  ctx.beginPath();
-  ctx.moveTo(8, cy);
-  ctx.lineTo(w - 8, cy);
-  ctx.stroke();
+  polyline(ctx, [
+    [8, cy],
+    [w - 8, cy],
+  ]);
   ctx.strokeStyle = theme.muted;
-  ctx.beginPath();
-  ctx.moveTo(cx, 4);
-  ctx.lineTo(cx, h - 12);
-  ctx.stroke();
+  polyline(ctx, [
+    [cx, 4],
+    [cx, h - 12],
+  ]);
   const layers = Math.max(1, view.snapshot.layers - 1);
   const [first, last] = theme.classes.map(rgb);
   ctx.globalAlpha = 0.75;
   for (const [a, b, j] of values) {
     const [x, y] = [cx + clamp(a / most, -1.4, 1.4) * half, cy - clamp(b / most, -1.05, 1.05) * half];
-    ctx.fillStyle = `rgb(${mix(first, last, j / layers)
-      .map(Math.round)
-      .join(" ")})`;
+    const color = mix(first, last, j / layers).map(Math.round);
+    ctx.fillStyle = `rgb(${color.join(" ")})`;
     ctx.beginPath();
     ctx.arc(x, y, 1.8, 0, 2 * Math.PI);
     ctx.fill();
@@ -414,8 +390,7 @@ export function energy(ctx, w, h, view, theme) {
     ctx.strokeStyle = classColor(theme, data.test.labels[s]);
     polyline(
       ctx,
-      xs,
-      depths.map((_, d) => f.y(values[d * few + s])),
+      xs.map((x, d) => [x, f.y(values[d * few + s])]),
     );
   }
   ctx.globalAlpha = 1;

@@ -5,7 +5,7 @@ const unit = (a) => {
   const length = Math.sqrt(dot(a, a)) || 1;
   return a.map((v) => v / length);
 };
-const orthonormal = ([u, v]) => {
+const orthonormal = (u, v) => {
   const first = unit(u);
   const along = dot(first, v);
   return [first, unit(v.map((c, i) => c - along * first[i]))];
@@ -47,10 +47,11 @@ export function projection(snapshot) {
   const start = (depths.length - 1) * n * shown;
   const head = Array.from(V.subarray(0, n));
   const first = outputs === 1 && dot(head, head) > 1e-12 ? unit(head) : principal(flow, start, n, shown, []);
-  const to = orthonormal([first, principal(flow, start, n, shown, [first])]);
+  const to = orthonormal(first, principal(flow, start, n, shown, [first]));
   // Of the two directions that a line has, the one that turns less.
   if (dot(to[1], from[1]) < 0) to[1] = to[1].map((c) => -c);
-  return (t) => orthonormal([0, 1].map((k) => from[k].map((c, i) => (1 - t) * c + t * to[k][i])));
+  const between = (k, t) => from[k].map((c, i) => (1 - t) * c + t * to[k][i]);
+  return (t) => orthonormal(between(0, t), between(1, t));
 }
 
 /** How far the points are apart at a shown depth: the largest standard deviation of a coordinate. */

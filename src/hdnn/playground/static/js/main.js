@@ -2,6 +2,7 @@
 
 import { makeControls, makeTips, showState } from "./controls.js";
 import { boundsOf, sample, split } from "./data.js";
+import { percent } from "./draw.js";
 import { makeDrawing } from "./drawing.js";
 import { makeFlowControls } from "./flow.js";
 import { pythonCode } from "./python.js";
@@ -9,13 +10,19 @@ import { fromHash, networkOf, SETTINGS, toHash, trainingOf } from "./state.js";
 import { TOUR } from "./tour.js";
 import { View } from "./views.js";
 
+/** @type {(id: string) => any} */
 const $ = (id) => document.getElementById(id);
 const DRAWING = 8; // ms of a frame for drawing; the rest waits for the next one
 const LEAD = 150; // iterations that the faster network may be ahead
 
 class App {
   constructor() {
-    Object.assign(this, { playing: false, drawn: [], tour: null, frames: 0 });
+    this.playing = false;
+    this.drawn = [];
+    /** @type {?number} */
+    this.tour = null;
+    this.frames = 0;
+    this.turn = false;
     this.views = [0, 1].map((index) => new View(index, this));
     $("main").append(...this.views.map((view) => view.element));
     this.flow = makeFlowControls(this.views);
@@ -149,13 +156,10 @@ class App {
 
   /** Tell a screen reader where things stand. */
   announce() {
-    $("status").textContent = this.shown()
-      .filter((v) => v.snapshot)
-      .map(
-        (v) =>
-          `${v.settings.architecture}: iteration ${v.snapshot.iteration}, test accuracy ${(100 * v.snapshot.test.accuracy).toFixed(1)} percent. ${v.verdict()[1]}`,
-      )
-      .join(" ");
+    const words = ({ settings, snapshot }) =>
+      `${settings.architecture}: iteration ${snapshot.iteration}, test accuracy ${percent(snapshot.test.accuracy)}.`;
+    const known = this.shown().filter((view) => view.snapshot);
+    $("status").textContent = known.map((view) => `${words(view)} ${view.verdict()[1]}`).join(" ");
   }
 
   say(text) {
@@ -227,29 +231,30 @@ class App {
     click("link", () => this.copy(location.href, "The link to these settings is copied."));
     click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
     click("theme", () => this.switchTheme());
-    $("message")
-      .querySelector("button")
-      .addEventListener("click", () => this.say(null));
-    $("speed").addEventListener("change", ({ target }) =>
-      this.views.forEach((v) => v.post("speed", { value: Number(target.value) })),
-    );
-    this.views.forEach((v) => v.post("speed", { value: Number($("speed").value) }));
-    this.views.forEach((view, i) =>
-      view.element
-        .querySelector(".architecture")
-        .addEventListener("change", ({ target }) => this.set({ [i ? "second" : "first"]: target.value })),
-    );
+    $("message").querySelector("button").onclick = () => this.say(null);
+    const setSpeed = () => {
+      for (const view of this.views) view.post("speed", { value: Number($("speed").value) });
+    };
+    $("speed").addEventListener("change", setSpeed);
+    setSpeed();
+    for (const view of this.views) {
+      const select = view.select();
+      select.addEventListener("change", () => this.set({ [view.index ? "second" : "first"]: select.value }));
+    }
     const tour = $("tour");
-    tour.querySelector(".back").addEventListener("click", () => this.showTour(this.tour - 1));
-    tour
-      .querySelector(".next")
-      .addEventListener("click", () => (this.tour === TOUR.length - 1 ? this.endTour() : this.showTour(this.tour + 1)));
-    tour.querySelector(".close").addEventListener("click", () => this.endTour());
+    tour.querySelector(".back").onclick = () => this.showTour(this.tour - 1);
+    tour.querySelector(".next").onclick = () => {
+      if (this.tour === TOUR.length - 1) this.endTour();
+      else this.showTour(this.tour + 1);
+    };
+    tour.querySelector(".close").onclick = () => this.endTour();
     addEventListener("hashchange", () => this.open(location.hash));
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.views.forEach((v) => v.dirty()));
     const narrow = matchMedia("(max-width: 760px)");
-    const fold = () => ($("settings").open = !narrow.matches);
+    const fold = () => {
+      $("settings").open = !narrow.matches;
+    };
     narrow.addEventListener("change", fold);
     fold();
   }

@@ -11,7 +11,20 @@ export class Network {
    *   themselves, (layers or 1) x parameters.
    */
   constructor(settings) {
-    Object.assign(this, describe(settings));
+    const spec = describe(settings);
+    this.n = spec.n;
+    this.layers = spec.layers;
+    this.h = spec.h;
+    this.usesStep = spec.usesStep;
+    this.activation = spec.activation;
+    this.timeInvariant = spec.timeInvariant;
+    this.row = spec.row;
+    this.J = spec.J;
+    this.codes = spec.codes;
+    this.bias = spec.bias;
+    this.stages = spec.stages;
+    this.parameters = spec.parameters;
+    this.biases = spec.biases;
     this.rows = this.timeInvariant ? 1 : this.layers;
     const [P, Q] = [this.parameters, this.biases];
     this.theta = new Float32Array(this.rows * P);
@@ -119,7 +132,7 @@ export class Network {
 
   /**
    * Carry ws.G = d loss / d y_N back to d loss / d y_0, and add to the gradients.
-   * @param {?function(number)} visit called with l when ws.G is d loss / d y_l.
+   * @param {?((layer: number) => void)} visit called with l when ws.G is d loss / d y_l.
    */
   backward(ws, visit = null, parameters = true) {
     const { B, X, Z, G, E, units } = ws;

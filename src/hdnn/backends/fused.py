@@ -197,11 +197,9 @@ class _Fused(torch.autograd.Function):
         if not (again or reason):
             return (*backward(program, values, x, gout, needs), None, None, None)
         with torch.inference_mode(False), torch.enable_grad():
-            x, theta, beta = inputs = [
-                _with_graph(tensor, saved) if again else saved.detach()
-                for tensor, saved in zip(ctx.inputs, (x, theta, beta), strict=True)
-            ]
-            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
+            pairs = zip(ctx.inputs, (x, theta, beta), strict=True)
+            x, theta, beta = inputs = [_with_graph(*pair) for pair in pairs]
+            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
             out = reference.run(program, values._replace(theta=theta, beta=beta), x)
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
@@ -209,8 +207,8 @@ class _Fused(torch.autograd.Function):
 
 def _with_graph(tensor: Tensor, saved: Tensor) -> Tensor:
     """Saved numbers, with the graph of the tensor whose numbers they are."""
-    if not tensor.requires_grad:  # frozen since
-        return saved.detach()
+    if not tensor.requires_grad:  # it never did, or was frozen since
+        return saved.detach() if interception() else saved.detach().requires_grad_()
     # A view: theta may depend on x, and that way is not ours.
     same = tensor.data_ptr() == saved.data_ptr()
     return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)

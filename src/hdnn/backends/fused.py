@@ -137,7 +137,7 @@ def locate(
 
 
 def address(tensor: Tensor) -> int:
-    """Where the numbers of a contiguous tensor are, all of them.
+    """Where the numbers of a contiguous tensor are.
 
     Args:
         tensor: passed by `obstacle_of_memory`.
@@ -146,15 +146,12 @@ def address(tensor: Tensor) -> int:
         The address of the first.
 
     Raises:
-        HdnnError: its storage was freed or shrunk.
+        HdnnError: its memory was freed since.
     """
-    held = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.itemsize
-    if held < tensor.nbytes:
-        raise HdnnError(
-            f"a tensor of shape {tuple(tensor.shape)} has a storage of {held} bytes, "
-            f"{tensor.nbytes} are needed: its memory was freed or resized before it was used"
-        )
-    return tensor.data_ptr()
+    place = tensor.data_ptr()
+    if not place and tensor.numel():
+        raise HdnnError(f"the memory of a tensor of shape {tuple(tensor.shape)} was freed")
+    return place
 
 
 class _Fused(torch.autograd.Function):
@@ -194,27 +191,37 @@ class _Fused(torch.autograd.Function):
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
         if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
-            reason = interception() or gout.dtype is not x.dtype or obstacle_of_memory(gout)
+            reason = interception() or obstacle_of_memory(x.dtype, gout)
         else:
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         if not (again or reason):
             return (*backward(program, values, x, gout, needs), None, None, None)
-        with torch.enable_grad():
-            inputs = [_Graph.apply(t, a) for t, a in zip(ctx.inputs, (x, theta, beta), strict=True)]
+        with torch.inference_mode(False), torch.enable_grad():
+            x, theta, beta = inputs = [
+                _with_graph(tensor, saved) if again else saved.detach()
+                for tensor, saved in zip(ctx.inputs, (x, theta, beta), strict=True)
+            ]
             wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
-            out = reference.run(
-                program, values._replace(theta=inputs[1], beta=inputs[2]), inputs[0]
-            )
-        found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
+            out = reference.run(program, values._replace(theta=theta, beta=beta), x)
+            found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
 
 
-class _Graph(torch.autograd.Function):
-    """The numbers of an alias with the graph of the tensor whose alias it is."""
+def _with_graph(tensor: Tensor, saved: Tensor) -> Tensor:
+    """Saved numbers, with the graph of the tensor whose numbers they are."""
+    if not tensor.requires_grad:  # frozen since
+        return saved.detach()
+    # A view: theta may depend on x, and that way is not ours.
+    same = tensor.data_ptr() == saved.data_ptr()
+    return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)
+
+
+class _Alias(torch.autograd.Function):
+    """Saved numbers, whose gradient goes to the tensor that they belonged to."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, alias: Tensor) -> Tensor:
-        return alias.view_as(alias)
+    def forward(ctx: Any, tensor: Tensor, saved: Tensor) -> Tensor:
+        return saved.view_as(saved)
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:

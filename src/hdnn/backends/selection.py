@@ -147,12 +147,7 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
         reason = interception()
         if reason is not None:
             return reason
-    for tensor in (*states, theta, beta, S, steps):
-        if tensor is not None and tensor.dtype is not dtype:
-            return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
-    if traced:  # a compiler shows no memory, and passes plain tensors later
-        return None if theta.is_cpu else "it runs on the CPU"
-    reason = obstacle_of_memory(*states, theta, beta, S, steps)
+    reason = obstacle_of_memory(dtype, *states, theta, beta, S, steps)
     return reason if reason or states[0].numel() else "there is nothing to compute"
 
 
@@ -170,24 +165,29 @@ def interception() -> str | None:
     return None
 
 
-def obstacle_of_memory(*tensors: Tensor | None) -> str | None:
-    """Why the addresses of tensors may not be read, or None.
+def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | None:
+    """Why the addresses of tensors may not be read as numbers of a dtype, or None.
 
     Args:
+        dtype: of all of them.
         tensors: any; None is passed over.
 
     Returns:
         The reason in words, or None.
     """
-    recorded = torch.is_grad_enabled()
+    recorded, traced = torch.is_grad_enabled(), torch.compiler.is_compiling()
     for tensor in tensors:
         if tensor is None:
             continue
+        if tensor.dtype is not dtype:
+            return f"all numbers must have one dtype, and here are {dtype} and {tensor.dtype}"
+        if not tensor.is_cpu:
+            return f"it runs on the CPU, and a tensor is on {tensor.device}"
+        if traced:
+            continue  # a compiler shows no memory, and passes plain tensors later
         kind = type(tensor)
         if kind is not Tensor and kind is not nn.Parameter:
             return f"it reads memory, and a tensor is a {kind.__name__}"
-        if not tensor.is_cpu:
-            return f"it runs on the CPU, and a tensor is on {tensor.device}"
         try:
             address = tensor.data_ptr()
         except RuntimeError:  # sparse, or a wrapper that outlived its transform

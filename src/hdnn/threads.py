@@ -8,9 +8,11 @@ threads of hdnn's kernels are not OpenMP's: they keep their number.
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -23,8 +25,7 @@ _outside = threading.local()
 def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[None]:
     """Let torch's operations run on the calling thread only, unless they are large.
 
-    It concerns the calling thread only; another that uses torch for the first time in the meantime
-    begins with one thread, too.
+    It concerns this thread only, and does nothing where torch computes without OpenMP.
 
     Args:
         multiplications: of the largest single operation, about; 0 for a sequence of many small
@@ -43,12 +44,15 @@ def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[Non
     if threads == 1 or multiplications >= large:
         yield
         return
+    set_openmp, set_mkl = _setters()
     _outside.count = threads
-    torch.set_num_threads(1)
+    set_openmp(1)
+    mkl = set_mkl(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        set_mkl(mkl)
+        set_openmp(threads)
         _outside.count = None
 
 
@@ -65,3 +69,16 @@ def count() -> int:
     True
     """
     return getattr(_outside, "count", None) or torch.get_num_threads()
+
+
+@cache
+def _setters() -> tuple[Callable[[int], int], Callable[[int], int]]:
+    """What sets the threads that OpenMP and MKL use for the calling thread.
+
+    Not `torch.set_num_threads`: it also forbids MKL to use fewer than that, after which MKL's LU
+    decomposition of some hundred rows is wrong on several threads (torch 2.13).
+    """
+    library = ctypes.CDLL(torch._C.__file__)  # symbols of the libraries that it loads count, too
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    openmp, mkl = (getattr(library, name, lambda number: 0) for name in names)
+    return openmp, mkl

@@ -220,7 +220,11 @@ again, from all of its inputs, and plain torch may not need that one."""
 BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')", "grown")
 """Hooks that do not give back what they were given, which torch's documentation rules out: the
 gradient of that is as good as an error, but no crash is."""
-LIMITS = ("don't yet support saved tensor hooks", "fake_mode.in_kernel_invocation")
+LIMITS = (
+    "don't yet support saved tensor hooks",
+    "fake_mode.in_kernel_invocation",
+    "is the output of a function that returns multiple views",
+)
 """Errors of torch about itself, on the reference's way, and not about what it was given."""
 INFINITE = "torch.inf"
 """Where zeros of J times infinity make NaN in a matrix product; the kernels do not multiply by

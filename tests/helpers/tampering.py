@@ -335,7 +335,19 @@ KNOWN = (
     (H1, "x = y * 1; out = net(x).sum()", "x.untyped_storage().resize_(0)", "out.backward()"),
     (H1, f"{HALVES}    out = net(y)", "out.sum().backward()"),
     (H1, f"{MANY}    out = net(y)", "out.sum().backward()"),
+    (
+        H1,
+        "J = net.field.interconnection; J.J = J.J.mT; out = net(y)",
+        "J.J.untyped_storage().resize_(0)",
+        "out.sum().backward()",
+    ),
+    (H1, "out = net(y)", "net.float()", "grads(out.sum(), create_graph=True)"),
     # Transforms and modes.
+    (
+        H1,
+        "out = net(y)",
+        "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.ones(2, 5, 4))",
+    ),
     (NO_J, "with FAKE:\n    out = net(y)"),
     (H1, "out = net(y)", "with FAKE:\n    out.sum().backward()"),
     (H1, "out = make_fx(net)(y.detach())(y + 1)"),

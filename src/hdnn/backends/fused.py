@@ -182,8 +182,9 @@ class _Fused(torch.autograd.Function):
         # tensors than the aliases, which were judged going forward.
         if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
             held = x.data_ptr() and beta.data_ptr() and (theta.data_ptr() or not theta.numel())
-            if not held:
-                raise HdnnError("the memory of a state or of parameters was freed before backward")
+            constants = (S is None or S.data_ptr()) and (steps is None or steps.data_ptr())
+            if not (held and constants):
+                raise HdnnError("the memory of a state, of parameters or of J was freed before use")
             reason = obstacle_of_memory(x.dtype, gout)
         else:
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)

@@ -27,8 +27,10 @@ Box = tuple[float, float, float, float]
 
 
 def box_around(points: Tensor) -> Box:
-    """Left, right, bottom, top around points ``(samples, 2)``, with a margin."""
-    low, high = points.min(0).values, points.max(0).values
+    """Left, right, bottom, top around the finite points of ``(samples, 2)``, with a margin."""
+    known = points[points.isfinite().all(1)]
+    known = known if len(known) else points.new_zeros(1, 2)
+    low, high = known.min(0).values, known.max(0).values
     margin = 0.12 * (high - low).clamp_min(1e-6)
     low, high = low - margin, high + margin
     return float(low[0]), float(high[0]), float(low[1]), float(high[1])

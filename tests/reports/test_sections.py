@@ -250,14 +250,14 @@ def test_only_compare_trains_a_resnet(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("source", "architecture", "message"),
-    [("digits", "H2", "on images"), ("iris", "ResNet", "on a ResNet"), ("iris", "H1", "finished")],
+    [("digits", "H2", "tables"), ("iris", "ResNet", "Hamiltonian"), ("iris", "H1", "not finished")],
 )
 def test_compare_says_why_it_cannot(
     source: str, architecture: str, message: str, tmp_path: Path
 ) -> None:
     model = ModelConfig(architecture=architecture)
     run = Run.create(tmp_path / "run", Config(DataConfig(source), model, TrainingConfig(epochs=1)))
-    if message != "finished":
+    if "finished" not in message:
         run.train()
     with pytest.raises(HdnnError, match=message):
         report_of_run(run.folder, compare=True)

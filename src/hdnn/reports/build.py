@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hdnn.config import Config
 from hdnn.data import Dataset, load
+from hdnn.data.labels import encode
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
@@ -107,7 +108,10 @@ def report(
     inputs = torch.as_tensor(X)
     if not (model.stem.takes_images and inputs.dtype == torch.uint8):
         inputs = inputs.to(model.head.weight.dtype)
-    target = _targets(model, y)
+    if model.task == "regression":
+        target = torch.as_tensor(y).to(model.head.weight.dtype)
+    else:
+        target = torch.from_numpy(encode(np.asarray(y), model.labels))
     if len(target) != len(inputs) or not len(inputs):
         raise HdnnError(f"X has {len(inputs)} samples and y has {len(target)}: give as many")
     return render(ReportInputs(name, model, inputs, target, beside=beside, lead=lead))
@@ -132,18 +136,6 @@ def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Repo
     hdnn.errors.HdnnError: no-such-folder is not a run: there is no config.toml in it
     """
     return render(inputs_of_run(Path(folder), compare))
-
-
-def _targets(model: Model, y: Any) -> Tensor:
-    """Class numbers, also of labels by name; values for a regression."""
-    if model.task == "regression":
-        return torch.as_tensor(y).to(model.head.weight.dtype)
-    values = y.tolist() if hasattr(y, "tolist") else list(y)
-    numbers = {label: number for number, label in enumerate(model.labels)}
-    unknown = next((value for value in values if value not in numbers), None)
-    if unknown is not None:
-        raise HdnnError(f"y has the label {unknown!r:.60}, which the model does not know")
-    return torch.tensor([numbers[value] for value in values])
 
 
 # --- what a report is made of ---------------------------------------------------------------------
@@ -247,7 +239,8 @@ def _of_checkpoint(run: Run, config: Config, known: ReportInputs) -> ReportInput
     if model is None or not all(p.isfinite().all() for p in model.parameters()):
         return known
     notice = "Everything below describes the model at its last checkpoint."
-    known = replace(known, notices=(*known.notices, notice), weights="of the last checkpoint")
+    weights = "of the last step, not averaged" if config.training.averaging else ""
+    known = replace(known, notices=(*known.notices, notice), weights=weights)
     return _with_data(known, model, prepared.data)
 
 
@@ -265,8 +258,7 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
     """A ResNet of the same size, trained as the model of a run was."""
     network = config.model
     if data.kind == "images" or network.architecture == "ResNet":
-        kind = "images" if data.kind == "images" else "a ResNet"
-        raise HdnnError(f"there is no ResNet to compare a run on {kind} with: omit --compare")
+        raise HdnnError("--compare is for Hamiltonian and plain networks on tables or in the plane")
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
     resnet = build(replace(network, architecture="ResNet", T=network.T if timed else 1.2), data)
@@ -290,11 +282,9 @@ def render(inputs: ReportInputs) -> Report:
         environment.filters[name] = getattr(words, name)
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
         content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
-    title = words.title(inputs.model, inputs.name)
     page = environment.get_template("report.html.j2").render(
-        title=title if inputs.lead is None else inputs.lead[0],
-        subtitle=title,
-        lead=None if inputs.lead is None else inputs.lead[1],
+        title=words.title(inputs.model, inputs.name),
+        lead=inputs.lead,
         notices=inputs.notices,
         facts=_facts(inputs),
         order=[name for name in (LEADING if inputs.lead else SECTIONS) if content[name]],

@@ -170,13 +170,10 @@ def _importance(
         Name, mean fall of accuracy (or R2), and the same as a fraction of the largest.
     """
     X, y = evenly(X, PERMUTED), evenly(y, PERMUTED)
-    groups: dict[str, list[int]] = {}
-    for k, name in enumerate(_source_columns(data)):
-        groups.setdefault(name, []).append(k)
-    unshuffled = score(model, X, y)
+    names, unshuffled = _source_columns(data), score(model, X, y)
     generator, falls = torch.Generator().manual_seed(0), {}
-    for name, features in groups.items():
-        scores = []
+    for name in dict.fromkeys(names):
+        features, scores = [k for k, each in enumerate(names) if each == name], []
         for _ in range(REPEATS):
             shuffled = X.clone()
             shuffled[:, features] = X[torch.randperm(len(X), generator=generator)][:, features]
@@ -220,7 +217,7 @@ def flow(inputs: ReportInputs) -> Section:
     if model is None or not any(net.layers for net in model.networks):
         return None
     shown = slider(list(models.values()), X, y)
-    titles = map(words.wrapped, models)
+    titles = (title.replace(" (", "\n(") for title in models)  # in narrow panels
     figure = strip_figure(dict(zip(titles, shown.flows, strict=True)), shown.numbers)
     scores = [""] * len(models)
     if model.task == "classification":
@@ -261,17 +258,17 @@ def gradients(inputs: ReportInputs) -> Section:
         axis.locator_params(axis="x", integer=True)
         plots.clean(axis)
 
-    section: dict[str, Any] = {"sentence": "", "norms": None, "energy": None, "record": None}
-    if lines:
-        first = next(iter(lines.values()))
-        section["sentence"] = words.gradients(lines)
-        section["norms"] = chart("reaction of the output to a change at each layer", draw)
-        if first.energy is not None:
-            section["energy"] = chart("mean energy by layer", draw_energy)
-    if records:
-        record = partial(plots.record_by_depth, records=records)
-        section["record"] = chart("the same during training, by iteration", record)
-    return section
+    record = partial(plots.record_by_depth, records=records)
+    recorded = chart("the same during training, by iteration", record) if records else None
+    if not lines:
+        return {"sentence": "", "norms": None, "energy": None, "record": recorded}
+    first = next(iter(lines.values()))
+    return {
+        "sentence": words.gradients(lines),
+        "norms": chart("reaction of the output to a change at each layer", draw),
+        "energy": None if first.energy is None else chart("mean energy by layer", draw_energy),
+        "record": recorded,
+    }
 
 
 def depth_norms(model: Model, X: Tensor) -> Norms | None:

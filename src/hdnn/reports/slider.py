@@ -96,7 +96,7 @@ def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[
         return target.cpu().numpy().astype(int), labels, None
     values = target.reshape(len(target), -1)[:, 0].double().numpy()
     edges = np.quantile(values, np.linspace(0, 1, BINS + 1))
-    numbers = np.clip(np.searchsorted(edges[1:-1], values, side="right"), 0, BINS - 1)
+    numbers = np.searchsorted(edges[1:-1], values, side="right")
     return numbers, [number(edges[0]), number(edges[-1])], color_ramp(BINS)
 
 

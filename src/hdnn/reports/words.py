@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from hdnn.analysis import Certificate, ModelCertificate, Norms
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
 from hdnn.plots.planar import collapsed
-from hdnn.training.evaluation import Array, compare_scores, sample_scores
+from hdnn.training.evaluation import METRICS, Array, compare_scores, sample_scores
 
 if TYPE_CHECKING:
     from hdnn.config import TrainingConfig
@@ -99,11 +100,6 @@ def network_name(model: Model) -> str:
     return f"Hamiltonian network ({name})"
 
 
-def wrapped(name: str) -> str:
-    """A name on two lines, for narrow places."""
-    return name.replace(" (", "\n(")
-
-
 def class_name(label: str) -> str:
     """What a class is called; a number alone says nothing.
 
@@ -128,11 +124,10 @@ def headline(metrics: dict[str, Any], count: int, part: str) -> tuple[str, str]:
     samples = counted(count, f"{part} sample".strip())
     if "accuracy" in metrics:
         return percent(metrics["accuracy"]), f"of {samples} are classified correctly"
-    if metrics["r2"] < 0:
-        return f"R² = {metrics['r2']:.2f}", f"on {samples}: worse than predicting their mean"
-    if metrics["r2"] >= 0:
-        return f"R² = {metrics['r2']:.3f}", f"on {samples}"
-    return number(metrics["rmse"]), f"is the RMSE on {samples}"
+    if np.isnan(metrics["r2"]):  # the observed values are all the same
+        return number(metrics["rmse"]), f"is the RMSE on {samples}"
+    worse = ": worse than predicting their mean" if metrics["r2"] < 0 else ""
+    return f"R² = {metrics['r2']:.3f}", f"on {samples}{worse}"
 
 
 def column(name: str, model: Model) -> str:
@@ -160,20 +155,15 @@ def verdict(
     beaten = compare_scores(ours, scores["baseline"]) > 0
     against = "linear" if beaten and "linear" in scores else "baseline"
     sign, name = compare_scores(ours, scores[against]), f"the {column(against, model)}"
-    if model.task == "classification":
-        key, (one, two) = "accuracy", (metrics[each]["accuracy"] for each in ("network", against))
-        by, numbers = (
-            f" by {100 * abs(one - two):.1f} points",
-            f"{percent(one)} against {percent(two)}",
-        )
-    else:
-        key, (one, two) = "r2", (metrics[each]["rmse"] for each in ("network", against))
-        by, numbers = "", f"RMSE {number(one)} against {number(two)}"
+    key, shown = ("accuracy", percent) if model.task == "classification" else ("r2", number)
+    one, two = (metrics[each][key] for each in ("network", against))
+    by = f" by {100 * abs(one - two):.1f} points" if key == "accuracy" else ""
+    numbers = f"{METRICS[key]} {shown(one)} against {shown(two)}"
     if sign > 0:
         return f"Better than {name}{by}: {numbers}."
     text = f"Worse than {name}{by}: {numbers}."
     if sign == 0:
-        text = f"No better than {name}, on {count}: {numbers}."
+        text = f"No better than {name} on {count}: {numbers}."
     if against == "baseline":
         return f"{text} Check the target and the columns, or train longer (--epochs)."
     text += " Take the linear model, which is simpler, or try"

@@ -246,14 +246,11 @@ def references(
     Returns:
         Metrics as in `predictions_metrics`, by the names of `REFERENCES`.
     """
-    metrics = {
-        name: predictions_metrics(model, predictions, y_test.numpy())
-        for name, predictions in reference_predictions(model, X, y, X_test).items()
-    }
-    return {
-        name: {k: v for k, v in values.items() if isinstance(v, float)}
-        for name, values in metrics.items()
-    }
+    metrics = {}
+    for name, predictions in reference_predictions(model, X, y, X_test).items():
+        values = predictions_metrics(model, predictions, y_test.numpy())
+        metrics[name] = {k: v for k, v in values.items() if isinstance(v, float)}
+    return metrics
 
 
 def reference_predictions(model: Model, X: Tensor, y: Tensor, X_test: Tensor) -> dict[str, Array]:

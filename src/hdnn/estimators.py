@@ -72,7 +72,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         time_invariant: bool = False,
         init_scale: float | None = None,
         method: str | None = None,
-        solver: str = "newton",
+        solver: str | None = None,
         max_iter: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -272,7 +272,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             standard normal.
         method: "joint" trains all weights with Adam; "coordinate" solves for the output layer in
             every iteration, then takes a step on the hidden layers. None: joint.
-        solver: How coordinate descent solves for the output layer: "newton" or "adam".
+        solver: How coordinate descent solves for the output layer: "newton" (None)
+            or "adam".
         max_iter: Number of epochs, passes over the data. None: 50, and 35 for fewer than 25 rows
             per feature.
         batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
@@ -453,7 +454,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width).
         method: "joint" trains all weights with Adam; "coordinate" solves for the output layer in
             every iteration, then takes a step on the hidden layers. None: joint.
-        solver: How coordinate descent solves for the output layer: "newton" or "adam".
+        solver: How coordinate descent solves for the output layer: "newton" (None)
+            or "adam".
         max_iter: Number of epochs, passes over the data. None: 50.
         batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: Learning rate of Adam. None: 0.4 / width, and two thirds of it where the

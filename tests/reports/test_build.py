@@ -132,6 +132,12 @@ def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
     shown = page.all("ul[@class='mistakes']/li/img")
     assert len(shown) == min(12, wrong) > 0
     assert "gradients" in page.sections
+    blocks = len(model.networks)
+    assert ("theory" in page.sections) is bool(blocks)
+    if blocks:  # the certificate, also of a convolution
+        assert "theorems about gradients apply to this network" in page.words
+        assert "Nothing is proved about the rest of the model: stem (ImageStem)" in page.words
+        assert "det of every layer ≥ 1" in page.texts["td"]
 
 
 def test_an_unfinished_run_says_so(tmp_path: Path) -> None:

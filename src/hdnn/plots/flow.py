@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hdnn.analysis.norms import spaced_depths
 from hdnn.models import Model
+from hdnn.threads import one_thread
 
 FRAMES = 65
 """Depths that are shown at most: evenly spaced, with both ends."""
@@ -93,7 +94,8 @@ def _leading(centered: np.ndarray, count: int) -> np.ndarray:
     """Directions of largest variance, ``(count, n)``; zeros where there are no more."""
     # A few thousand states determine the directions; the time of an SVD grows with all of them.
     rows = centered[:: max(1, len(centered) // 4000)]
-    _, _, directions = np.linalg.svd(rows, full_matrices=False)
+    with one_thread(rows.size * rows.shape[1]):
+        directions = torch.linalg.svd(torch.from_numpy(rows), full_matrices=False)[2].numpy()
     leading = np.zeros((count, centered.shape[1]))
     leading[: min(count, len(directions))] = directions[:count]
     # The sign of a direction is arbitrary: fix it, so that a figure is the same every time.

@@ -75,7 +75,7 @@ class Report:
 
 
 def report(
-    model: Model,
+    model: Any,
     X: Any,
     y: Any,
     *,
@@ -86,8 +86,9 @@ def report(
     """A report of a model on data, for a notebook or a file.
 
     Args:
-        model: the trained model.
-        X, y: data to show it on, arrays or tensors; ``y`` holds labels, or values.
+        model: the trained model, or a fitted estimator.
+        X, y: data to show it on, as the model or the estimator takes them; ``y`` holds labels, or
+            values.
         beside: another trained model to show next to it.
         name: of the data, for the title.
         lead: a title and a sentence of your own; the page then begins with the slider.
@@ -105,6 +106,8 @@ def report(
     >>> page.html.startswith("<!doctype html>")
     True
     """
+    if hasattr(model, "model_"):
+        X, model = model.inputs(X), model.model_
     inputs = torch.as_tensor(X)
     if not (model.stem.takes_images and inputs.dtype == torch.uint8):
         inputs = inputs.to(model.head.weight.dtype)

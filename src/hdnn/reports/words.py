@@ -64,12 +64,13 @@ def percent(share: float) -> str:
 
 
 def math(text: str) -> Markup:
-    """A sentence with the indices of y set as such.
+    """A sentence with the indices of y, and options of commands, set as such.
 
-    >>> math("|∂y_N/∂y_ℓ| < 1")
-    Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1')
+    >>> math("|∂y_N/∂y_ℓ| < 1"), math("try --lr")
+    (Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1'), Markup('try <code>--lr</code>'))
     """
-    return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text))))
+    text = re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text)))
+    return Markup(re.sub(r"--\w[\w-]*", r"<code>\g<0></code>", text))
 
 
 def typeset(text: str) -> str:
@@ -155,7 +156,9 @@ def verdict(
     beaten = compare_scores(ours, scores["baseline"]) > 0
     against = "linear" if beaten and "linear" in scores else "baseline"
     sign, name = compare_scores(ours, scores[against]), f"the {column(against, model)}"
-    key, shown = ("accuracy", percent) if model.task == "classification" else ("r2", number)
+    key, shown = (
+        ("accuracy", percent) if model.task == "classification" else ("r2", "{:.3f}".format)
+    )
     one, two = (metrics[each][key] for each in ("network", against))
     by = f" by {100 * abs(one - two):.1f} points" if key == "accuracy" else ""
     numbers = f"{METRICS[key]} {shown(one)} against {shown(two)}"
@@ -165,7 +168,7 @@ def verdict(
     if sign == 0:
         text = f"No better than {name} on {count}: {numbers}."
     if against == "baseline":
-        return f"{text} Check the target and the columns, or train longer (--epochs)."
+        return f"{text} Train longer (--epochs), or check the data."
     text += " Take the linear model, which is simpler, or try"
     if not (train.get(key) or 0) - metrics["network"][key] > OVERFIT:
         return f"{text} more epochs (--epochs) or a wider network (--width)."

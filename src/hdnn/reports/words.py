@@ -164,9 +164,8 @@ def verdict(
     numbers = f"{METRICS[key]} {shown(one)} against {shown(two)}"
     if sign > 0:
         return f"Better than {name}{by}: {numbers}."
-    text = f"Worse than {name}{by}: {numbers}."
-    if sign == 0:
-        text = f"No better than {name} on {count}: {numbers}."
+    start = f"No better than {name} on {count}" if sign == 0 else f"Worse than {name}{by}"
+    text = f"{start}: {numbers}."
     if against == "baseline":
         return f"{text} Train longer (--epochs), or check the data."
     text += " Take the linear model, which is simpler, or try"
@@ -230,10 +229,9 @@ def gradients(lines: Mapping[str, Norms]) -> str:
     sentences = []
     for name, norms in lines.items():
         low, high = (number(float(value)) for value in (norms.mean.min(), norms.mean.max()))
-        text = f"{name}: {low} to {high}"
-        text += "" if norms.exact else " (estimated)"
-        text += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
-        sentences.append(text)
+        how = "" if norms.exact else " (estimated)"
+        how += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
+        sentences.append(f"{name}: {low} to {high}{how}")
     return (
         "How much a small change at a layer changes the output of the last one, on average over "
         f"samples (the norm of ∂y_N/∂y_ℓ). {'; '.join(sentences)}. Where it is near 0, layers "

@@ -7,7 +7,6 @@ from being replaced, moved, resized or wrapped between two calls.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -92,17 +91,15 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         return _REQUESTED["fused"]
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    return _by_width(program.widest)
-
-
-_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
-
-
-@functools.cache
-def _by_width(width: int) -> BackendChoice:
+    width = program.widest
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
-    return BackendChoice("fused", f"width {width} is at most {WIDEST}")
+    return _FUSED[width]
+
+
+# Made once, as every call returns one.
+_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
+_FUSED = [BackendChoice("fused", f"width {n} is at most {WIDEST}") for n in range(WIDEST + 1)]
 
 
 def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:

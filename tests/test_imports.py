@@ -14,7 +14,7 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "files", "program", "fields", "ode", "schemes", "kernels", "backends"),
+    *("errors", "files", "threads", "program", "fields", "ode", "schemes", "kernels", "backends"),
     *("networks", "zoo", "models", "refinement", "analysis"),
 )
 APPLICATION = (

@@ -38,6 +38,9 @@ def without_autocast(function: FunctionT) -> FunctionT:
     Returns:
         The same function, with autocast off and the state in the network's dtype.
 
+    Raises:
+        HdnnError: in the call, the state is no tensor.
+
     >>> import hdnn
     >>> net, y = hdnn.network("H1", features=2, layers=3, T=1.0), torch.zeros(2)
     >>> with torch.autocast("cpu", torch.bfloat16):

@@ -21,12 +21,20 @@ from catalog import PAIRS, build
 from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.program import Flow
 from hdnn.schemes import ForwardEuler, ImplicitMidpoint, Scheme
 
 SIZES = st.integers(2, 6)
 SEEDS = st.integers(0, 2**32 - 1)
 ROOT = Path(hdnn.__file__).parents[2]
 J1 = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+
+
+@dataclass(frozen=True)
+class Boastful(ForwardEuler):
+    """It claims what it does not keep."""
+
+    structure_preserving: ClassVar[bool] = True
 
 
 def failing(net: hdnn.HamiltonianNetwork, y: Tensor) -> set[str]:
@@ -98,12 +106,35 @@ def test_lemma_2_the_spectrum_is_imaginary_whatever_the_rank(
     assert certify(general(scale * J, K, b, T=0.1 / scale), y)["imaginary-spectrum"].holds
 
 
-@given(n=SIZES, seed=SEEDS, share=st.floats(0.01, 1.0))
-def test_lemma_2_fails_where_J_is_not_skew(n: int, seed: int, share: float) -> None:
-    """(J - s I) P has eigenvalues with negative real parts where P is positive definite."""
+@given(n=SIZES, rank=st.integers(1, 6), seed=SEEDS, share=st.floats(0.01, 10.0))
+def test_with_dissipation_no_mode_grows(n: int, rank: int, seed: int, share: float) -> None:
+    """(J - R) P has eigenvalues with real parts of at most 0 for any R >= 0, of any rank."""
     J, K, b, y = drawn(seed, n, n)
-    net = general(J, K, b, T=0.01, dissipation=share * torch.eye(n))
-    assert {"interconnection", "imaginary-spectrum"} <= failing(net, y)
+    L = torch.randn(n, min(rank, n), generator=torch.Generator().manual_seed(seed))
+    certificate = certify(general(J, K, b, T=0.01, dissipation=share * L @ L.mT), y)
+    assert certificate.ok
+    theorems = ["interconnection", "dissipation", "energy", "no-growing-mode"]
+    assert [check.name for check in certificate.theorems] == theorems
+    assert certificate["energy"].value <= 0  # it falls
+    # Premises and consequences of Lemma 3, and the bounds of a flow that keeps volume, do not.
+    others = ("imaginary-spectrum", "unsaturated", "diagonalizable", "volume", "norm-at-least-one")
+    assert {certificate[name].holds for name in others} == {None}
+    assert certificate["imaginary-spectrum"].consequence == "there is dissipation"
+
+
+def test_what_dissipation_must_not_be() -> None:
+    """R with a negative eigenvalue: the energy grows, and so do modes."""
+    J, K, b, y = drawn(0, 2, 2)
+    net = general(J, K, b, T=0.01, dissipation=torch.eye(2))
+    net.field.R.copy_(torch.diag(torch.tensor([1.0, -2.0])))
+    certificate = certify(net, y)
+    assert {"dissipation", "energy", "no-growing-mode"} <= {c.name for c in certificate.failed}
+    assert certificate["dissipation"].value == 1.0
+    assert not certificate.ok
+    net.field.R.copy_(torch.tensor([[1.0, 1.0], [0.0, 1.0]]))
+    assert not certify(net, y)["dissipation"].holds  # not symmetric
+    net.field.R.copy_(torch.zeros(2, 2))
+    assert certify(net, y).ok
 
 
 @settings(max_examples=60)
@@ -156,8 +187,8 @@ def test_structure_is_preserved_at_any_step(
     assert certificate["structure"].holds
     symplectic = pair[0] in ("MS3", "HS", "H1")
     assert certificate["reciprocal-pairs"].holds is (True if symplectic else None)
-    bounded = net.structure_preserving or not net.program.has_flows  # MS1 has determinant 1
-    assert certificate["norm-at-least-one"].holds is (True if bounded else None)
+    assert certificate["volume"].value == pytest.approx(1.0)
+    assert certificate["norm-at-least-one"].holds
 
 
 # --- premises that fail ---------------------------------------------------------------------------
@@ -189,10 +220,28 @@ def test_a_J_that_is_not_skew_everywhere() -> None:
         return J1.to(y) + far * torch.eye(2)
 
     field = HamiltonianField(J, Weights("dense", features=2, layers=3))
-    certificate = certify(hdnn.HamiltonianNetwork(field, step=0.05), 5 + torch.rand(4, 2))
+    net = hdnn.HamiltonianNetwork(field, step=0.05)
+    certificate = certify(net, 5 + torch.rand(4, 2))
     assert certificate["interconnection"].value == pytest.approx(0.6 / (1.09) ** 0.5)
-    assert {"interconnection", "imaginary-spectrum"} <= {c.name for c in certificate.failed}
-    assert certificate["diagonalizable"].holds is certificate["structure"].holds is None
+    assert {"interconnection", "energy"} <= {c.name for c in certificate.failed}
+    near = certify(net, torch.rand(4, 2) / 10)  # skew there
+    assert near["interconnection"].holds
+    assert near["energy"].holds
+
+
+def test_a_J_that_depends_on_the_state_has_no_spectrum_to_prove() -> None:
+    """The energy is constant, but the derivative of J(y) is a part of df/dy."""
+    field = HamiltonianField(
+        lambda y, t: y.square().sum(-1)[..., None, None] * J1.to(y),
+        Weights("dense", features=2, layers=3),
+    )
+    net, y = hdnn.HamiltonianNetwork(field, step=0.05), torch.randn(4, 2)
+    assert float(torch.linalg.eigvals(velocity_jacobians(net, y)).real.abs().max()) > 0.01
+    certificate = certify(net, y)
+    assert certificate.ok
+    assert [check.name for check in certificate.theorems] == ["interconnection", "energy"]
+    for name in ("imaginary-spectrum", "diagonalizable", "structure", "volume"):
+        assert certificate[name].consequence == "df/dy has a term with the derivative of J(y, t)"
 
 
 def test_an_energy_that_is_not_convex() -> None:
@@ -201,7 +250,9 @@ def test_an_energy_that_is_not_convex() -> None:
     net = hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), layers=3, step=0.1)
     up = certify(net, torch.tensor([[3.1, 0.0]]))
     assert {"full-rank", "imaginary-spectrum", "diagonalizable"} <= {c.name for c in up.failed}
+    assert up["imaginary-spectrum"].verdict == "not met"  # no theorem, where H is not convex
     assert up["structure"].holds  # symplectic in any case
+    assert up.ok
     hanging = certify(net, torch.tensor([[0.1, 0.0]]))
     assert all(hanging[name].holds for name in ("full-rank", "imaginary-spectrum"))
     assert hanging["diagonalizable"].value == pytest.approx(1.0, abs=0.01)  # P = diag(cos q, 1)
@@ -235,12 +286,77 @@ def test_deviation_from_the_ODE_falls_with_the_order(name: str, scheme: str, ord
 
 
 def test_a_scheme_that_breaks_its_promise_is_detected() -> None:
-    @dataclass(frozen=True)
-    class Boastful(ForwardEuler):
-        structure_preserving: ClassVar[bool] = True
-
     boast = hdnn.network("H1", features=4, layers=4, T=1.0, scheme=Boastful())
     assert "structure" in failing(boast, torch.randn(5, 4))
+
+
+def test_a_scheme_that_shrinks_volumes_is_detected() -> None:
+    @dataclass(frozen=True)
+    class Shrinking(ForwardEuler):
+        """It claims to keep the structure, and scales every state."""
+
+        structure_preserving: ClassVar[bool] = True
+
+        def lower(self, field: Any) -> Any:
+            return (Flow(lambda f, x, h, layout: 0.9 * (x + h * f(x))),)
+
+    y = torch.randn(5, 4)
+    net = hdnn.network("H1", features=4, layers=4, step=1e-3, scheme=Shrinking())
+    certificate = certify(net, y)
+    assert certificate["volume"].verdict == certificate["norm-at-least-one"].verdict == "FAILS"
+    assert certificate["volume"].value == pytest.approx(0.9**4, rel=1e-3)
+    assert not certificate.ok
+    images = hdnn.network("H1", channels=4, kernel=3, layers=4, step=1e-3, scheme=Shrinking())
+    estimated = certify(images, torch.randn(1, 4, 17, 17))["norm-at-least-one"]
+    assert (estimated.verdict, estimated.detail["estimated"]) == ("FAILS", True)
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["H1", "H2", "MS1", "MS2", "MS3", "HS"])
+def test_images_too_large_for_Jacobians_have_the_same_theorems(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Estimates against the exact numbers, on images that are just small enough for both."""
+    options = {"channels": 2, "kernel": 3, "layers": 3, "T": 0.7}
+    net, y = build(name, **options), torch.randn(3, 2, 4, 4)
+    exact = certify(net, y)
+    monkeypatch.setattr("hdnn.analysis.jacobians.LARGEST", 31)
+    large = certify(net, y)
+    assert large.ok
+    assert [c.name for c in large.theorems] == [c.name for c in exact.theorems]
+    for check in large.checks:
+        assert check.holds in (exact[check.name].holds, None)
+    norm, estimate = (c["norm-at-least-one"] for c in (exact, large))
+    if estimate.comparison != "by structure":
+        assert 1 <= norm.value * 0.98 <= estimate.value <= norm.value * (1 + 1e-12)
+        assert "(estimated)" in estimate.comparison
+    assert large["volume"].comparison == "by structure"
+    if net.scheme.structure_preserving:
+        assert large["structure"].value < 1e-13
+    else:
+        assert large["structure"].holds is None
+    assert "too large" in large["full-rank"].consequence
+
+
+@pytest.mark.parametrize("name", ["H1", "MS2"])
+def test_broken_promises_are_detected_without_Jacobians(name: str) -> None:
+    """M J M' u and, where J is the inverse of K', M' K M u, for a random u."""
+    y = torch.randn(2, 2, 24, 24)
+    for scheme, holds in ((Boastful(), False), (ImplicitMidpoint("fixed-point"), True)):
+        net = hdnn.network(name, channels=2, kernel=3, layers=2, T=0.4, scheme=scheme)
+        assert certify(net, y)["structure"].holds is holds
+        assert certify(net, y)["structure"].detail["within"] == (
+            "layer" if name == "MS2" else "network"
+        )
+
+
+def test_few_large_images_are_examined() -> None:
+    net = build("H1", channels=2, kernel=3, layers=1, T=0.1)
+    assert certify(net, torch.randn(30, 2, 24, 24)).samples == 4
+    assert certify(net, torch.randn(30, 2, 4, 4)).samples == 16
+    assert certify(net, torch.randn(30, 2, 20, 20)).samples == 1  # 800 numbers each
 
 
 def test_slow_states_with_growing_gradients() -> None:

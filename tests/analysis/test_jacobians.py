@@ -11,7 +11,8 @@ from torch.func import jacrev, vmap
 
 import hdnn
 from catalog import build, each
-from hdnn.analysis import layer_factors, sensitivities, velocity_jacobians
+from hdnn import fields
+from hdnn.analysis import layer_factors, profile, sensitivities, velocity_jacobians
 from hdnn.errors import HdnnError
 from skips import needs_kernels
 from twins import error, twin
@@ -52,6 +53,45 @@ def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) ->
     for function in (sensitivities, layer_factors):
         close(function(together, own)[:, 1], function(net, own[1]))
         close(function(together, own[:1])[:, 1], function(net, own[0]))  # one batch for all
+
+
+def convolutions() -> list[hdnn.HamiltonianNetwork]:
+    """By their kernel, as a map (a dense one, two of half the channels), and a custom energy."""
+    dense = fields.STRUCTURES["dense"]
+    halves = fields.BlockDiagonal(fields.Convolution(dense(1, 3)), fields.Convolution(dense(1, 3)))
+    nets = [build("H1", channels=2, kernel=3), build("MS1", channels=2, kernel=3)]
+    for K in (fields.Convolution(dense(2, 3)), halves):
+        weights = fields.Weights(K, channels=2, layers=3, scale=0.5)
+        field = fields.HamiltonianField("J1", weights)
+        nets.append(hdnn.HamiltonianNetwork(field, step=0.3))
+
+    def energy(x: Tensor, t: Any) -> Tensor:  # neighbors are coupled
+        return (x.square().sum((1, 2, 3)) + x.diff(dim=3).cos().sum((1, 2, 3))) / 2
+
+    coupled = fields.EnergyField("J1", energy, channels=2)
+    return [*nets, hdnn.HamiltonianNetwork(coupled, layers=3, step=0.3)]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_convolutions_couple_all_pixels(number: int) -> None:
+    """Whatever says that K is a convolution: the Jacobians are those of whole images."""
+    net, y = convolutions()[number], torch.randn(2, 2, 3, 3)
+    factors, M, A = (f(net, y) for f in (layer_factors, sensitivities, velocity_jacobians))
+    states = net.trajectory(y).detach()
+
+    def plain(function: Any, x: Tensor) -> Tensor:
+        return vmap(jacrev(lambda v: function(v[None])[0].flatten()))(x).flatten(2).detach()
+
+    close(M[0], plain(net, y))
+    close(A[1], plain(lambda v: net.field.velocity(v, 1, net.h), states[1]))
+    for l in range(3):
+        close(M[l + 1] @ factors[l], M[l])
+    assert torch.equal(M[3], torch.eye(18).expand(2, 18, 18))
+    largest = torch.linalg.matrix_norm(M, 2)
+    norms = profile(net, y)
+    close(norms.maximum, largest.amax(1), 1e-9)
+    close(norms.minimum, largest.amin(1), 1e-9)
+    assert norms.samples == 2
 
 
 @needs_kernels
@@ -106,7 +146,9 @@ def test_states_and_networks_that_do_not_fit_raise() -> None:
     for y in (torch.randn(3, 5), torch.randn(3, 4, dtype=torch.float32)):
         with pytest.raises(HdnnError):
             sensitivities(build("H1"), y)
-    with pytest.raises(HdnnError, match="watch"):
-        sensitivities(build("H1", channels=4, kernel=3), torch.randn(2, 4, 5, 5))
+    large = build("H1", channels=4, kernel=3), torch.randn(2, 4, 17, 17)
+    for function in (sensitivities, layer_factors, velocity_jacobians):
+        with pytest.raises(HdnnError, match=r"couples all 1156 numbers .*profile estimates"):
+            function(*large)
     with pytest.raises(HdnnError, match="no step size"):
         velocity_jacobians(build("FCNN"), torch.randn(3, 4))

@@ -142,6 +142,11 @@ def reversed_memory(t: Tensor) -> Tensor:
     return t.movedim(0, -1).contiguous().movedim(-1, 0) if t.ndim else t
 
 
+def grown(t: Tensor) -> Tensor:
+    """A state with more samples than it had; no parameter has an axis of 5."""
+    return torch.cat([t] * 9999) if t.ndim and len(t) == 5 else t
+
+
 def _half(t: Tensor) -> tuple[Tensor, torch.dtype]:
     return (t.half() if t.is_floating_point() else t), t.dtype
 
@@ -166,7 +171,7 @@ def dissipative(backend: str, **options: Any) -> Net:
 
 TORCH = (torch, nn, copy, pickle, hdnn, forward_ad, functional_call, checkpoint, make_fx)
 OURS = (Plain, Strict, Wrapped, Watching, Nothing, deterministic, default_dtype, misaligned)
-OURS += (inferred, reversed_memory, build, learned, dissipative)
+OURS += (inferred, reversed_memory, grown, build, learned, dissipative)
 NAMES = {thing.__name__.rsplit(".", 1)[-1]: thing for thing in TORCH + OURS} | {"halves": halves}
 
 # --- one case -------------------------------------------------------------------------------------
@@ -209,12 +214,21 @@ def play(text: str, backend: str) -> Outcome:
     return Outcome(error, line, tensors | {f"{name}.grad": p.grad for name, p in named})
 
 
-GONE = ("modified by an inplace operation", "out of bounds for storage", "not allocated")
+GONE = ("modified by an inplace operation", "out of bounds", "not allocated", "was freed")
 """Errors of a backward pass whose input was changed or freed: the kernels compute the forward pass
 again, from all of its inputs, and plain torch may not need that one."""
-BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')")
+BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')", "grown")
 """Hooks that do not give back what they were given, which torch's documentation rules out: the
 gradient of that is as good as an error, but no crash is."""
+LIMITS = (
+    "don't yet support saved tensor hooks",
+    "fake_mode.in_kernel_invocation",
+    "is the output of a function that returns multiple views",
+)
+"""Errors of torch about itself, on the reference's way, and not about what it was given."""
+INFINITE = "torch.inf"
+"""Where zeros of J times infinity make NaN in a matrix product; the kernels do not multiply by
+zeros that they know of."""
 COARSE = ("autocast", "halves")
 """Where the reference computes gradients from rounded numbers: 16 bits, by the user's wish."""
 USUAL = (HdnnError, RuntimeError, TypeError, ValueError, IndexError)
@@ -225,7 +239,7 @@ def compare(text: str, actual: Outcome, expected: Outcome) -> None:
     error, exact = actual.error, expected.error
     if exact is None and any(word in str(error) for word in GONE):
         return
-    if any(word in text for word in BROKEN):
+    if any(word in text for word in BROKEN) or any(word in str(exact) for word in LIMITS):
         return
     if (error is None) != (exact is None) or actual.line != expected.line:
         raise DisagreementError(f"{_what(actual)}, where the reference {_what(expected)}")
@@ -233,9 +247,8 @@ def compare(text: str, actual: Outcome, expected: Outcome) -> None:
         if not isinstance(error, (*USUAL, type(exact))):
             raise DisagreementError(f"raises {error!r}, and the reference {exact!r}")
         return
-    coarse = any(word in text for word in COARSE)
     for name, value in expected.tensors.items():
-        _same(name, actual.tensors.get(name), value, coarse)
+        _same(name, actual.tensors.get(name), value, text)
 
 
 def _what(outcome: Outcome) -> str:
@@ -243,17 +256,17 @@ def _what(outcome: Outcome) -> str:
     return "computes" if error is None else f"raises {error!r:.300} at line {outcome.line}"
 
 
-def _same(name: str, a: Any, b: Any, coarse: bool) -> None:
+def _same(name: str, a: Any, b: Any, text: str) -> None:
     (leaves, form), (exact, exact_form) = pytree.tree_flatten(a), pytree.tree_flatten(b)
     kinds, exact_kinds = [type(x) for x in leaves], [type(x) for x in exact]
     if form != exact_form or kinds != exact_kinds:
         raise DisagreementError(f"{name} is {kinds}, and the reference gives {exact_kinds}")
     for x, y in zip(leaves, exact, strict=True):
         if isinstance(y, Tensor):
-            _same_tensor(name, x, y, coarse)
+            _same_tensor(name, x, y, text)
 
 
-def _same_tensor(name: str, x: Tensor, exact: Tensor, coarse: bool) -> None:
+def _same_tensor(name: str, x: Tensor, exact: Tensor, text: str) -> None:
     for what in ("dtype", "device", "layout", "requires_grad"):
         if getattr(x, what) != getattr(exact, what):
             raise DisagreementError(
@@ -267,10 +280,10 @@ def _same_tensor(name: str, x: Tensor, exact: Tensor, coarse: bool) -> None:
         x, exact = x.within, exact.within
     if exact.is_meta or isinstance(exact, FakeTensor):
         return
-    tolerance = _tolerance(exact.dtype, coarse)
+    tolerance = _tolerance(exact.dtype, any(word in text for word in COARSE))
     x, exact = (t.detach().as_subclass(Tensor).to(torch.complex128) for t in (x, exact))
     finite = torch.isfinite(exact)
-    if bool(torch.isfinite(x)[~finite].any()):
+    if INFINITE not in text and bool(torch.isfinite(x)[~finite].any()):
         raise DisagreementError(f"{name} is finite where the reference is not")
     scale = max(1.0, float(exact[finite].abs().max())) if finite.any() else 1.0
     difference = (x - exact)[finite].abs()
@@ -296,7 +309,7 @@ def fits(net: Net) -> bool:
     if values.S is not None:
         shapes.append(values.S.shape in ((n, n), (L, n, n), (*lead, L, n, n), (*lead, 1, n, n)))
     if isinstance(values.h, Tensor):
-        shapes.append(values.h.shape == (*lead, L))
+        shapes.append(values.h.shape in ((L,), (*lead, L)))
     return all(shapes)
 
 

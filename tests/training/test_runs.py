@@ -18,7 +18,7 @@ import hdnn
 from commands import command, done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.reports.build import material_of_run
+from hdnn.reports.build import inputs_of_run
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
 from processes import ended, forked
@@ -353,7 +353,7 @@ def test_divergence_is_in_the_history_and_the_last_good_state_stays(tmp_path: Pa
     last = json.loads(run.history.read_text().splitlines()[-1])
     assert last == {"epoch": len(good) + 1, "error": str(caught.value)}
     assert run.failure == str(caught.value)
-    assert material_of_run(run.folder).notices[0] == f"This run diverged: {caught.value}."
+    assert inputs_of_run(run.folder).notices[0] == f"This run diverged: {caught.value}."
     fails(2, ("evaluate", run.folder), "diverged (the loss", "--overwrite")
     assert state(run)["epoch"] == len(good)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in state(run)["model"].values())

@@ -218,16 +218,20 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     MS3, features=4, layers=8, h=0.0625, T=0.5, Verlet(first='y'), time-invariant;
       20 samples, float64
     holds   finite                                   every state is finite
+    theorems:
     holds   interconnection    0 <= 1.78e-15         J = -J'
+    holds   energy             ... <= 7.11e-15       dH/dt <= 0, and 0 without R
+    holds   imaginary-spectrum ... <= ...            eigenvalues of df/dy imaginary
+    holds   structure          ... <= 2.27e-13       M J M' = J
+    holds   reciprocal-pairs   ... <= 2.27e-13       singular values of M: s, 1/s
+    holds   volume             1 >= 1                det of every layer >= 1
+    holds   norm-at-least-one  1.03 >= 1             ||M|| >= 1 at every depth
+    not proved, but measured:
     holds   full-rank          0.0315 >= 8.88e-16    K has full column rank
     holds   unsaturated        0.000104 >= 8.88e-16  D = sigma'(K y + b) > 0
-    holds   imaginary-spectrum ... <= ...            eigenvalues of df/dy imaginary
     holds   diagonalizable     841 <= 3.36e+07       df/dy diagonalizable: kappa
     holds   smooth-weights     0 <= 1                K, b change slowly: rate
     holds   marginal-growth    0.0711 <= 1           ||M|| within [1/kappa, kappa]
-    holds   structure          ... <= 2.27e-13       M J M' = J
-    holds   reciprocal-pairs   ... <= 2.27e-13       singular values of M: s, 1/s
-    holds   norm-at-least-one  1.03 >= 1             ||M|| >= 1 at every depth
     holds   bounded-states     0.99 <= 1             ||K y_l + b||_1 <= H + m log 2
     holds   scheme-drift       1.04 <= 2             scheme changes ||M|| by factor
     everything that applies holds
@@ -258,7 +262,7 @@ def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
             checks += [check(context) for check in others]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
-    return Certificate(title, context.states.shape[1], dtype, tuple(checks))
+    return Certificate(title, context.samples, dtype, tuple(checks))
 
 
 @torch.no_grad()

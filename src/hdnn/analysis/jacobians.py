@@ -79,7 +79,7 @@ def jacobians_at(
 
 def unless_large(net: HamiltonianNetwork, y: Tensor) -> AbstractContextManager[None]:
     """One thread for Jacobians of a network at states y, unless these are many."""
-    return one_thread(y.numel() * net.field.layout.width)
+    return one_thread(y.numel() * sample_size(net, y) * net.field.layout.width)
 
 
 def products(factors: Tensor) -> Tensor:
@@ -224,9 +224,10 @@ def factors_of(net: HamiltonianNetwork, y: Tensor, program: Program | None = Non
     if program.has_flows:
         values = values._replace(velocity=net.field.velocity_fn())
     advance, factors = reference.layer_map(program, values, x.ndim), []
-    for layer in range(net.layers):
-        x, factor = jacobian_at(partial(advance, layer), x, net.field)
-        factors.append(factor)
+    with unless_large(net, y):
+        for layer in range(net.layers):
+            x, factor = jacobian_at(partial(advance, layer), x, net.field)
+            factors.append(factor)
     if factors:
         return torch.stack(factors)
     n = sample_size(net, y)

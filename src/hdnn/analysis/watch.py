@@ -95,12 +95,13 @@ def watch(
         names, rows = list(states), list(states.values())
         exact = rows[-1].shape[1] <= limit
         directions = rows[-1].shape[1] if exact else 1
-        with one_thread(directions * max(state.numel() for state in rows)):
+        # A layer with a few dozen multiplications for every number.
+        with one_thread(64 * directions * max(state.numel() for state in rows)):
             if exact:
                 values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
                 return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
             largest, of_mean = (
-                torch.stack([power(h, rows[-1], shared, iterations, tolerance) for h in rows])
+                torch.stack([_power(h, rows[-1], shared, iterations, tolerance) for h in rows])
                 for shared in (False, True)
             )
         unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
@@ -251,7 +252,7 @@ def linear_maps(last: Tensor, state: Tensor) -> tuple[Function, Function]:
     return vjp, jvp
 
 
-def power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
+def _power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
     u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm.

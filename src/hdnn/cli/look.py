@@ -23,6 +23,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: report.html in the run).")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train a ResNet of the same size to show beside it.")
+    ] = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
@@ -36,7 +39,7 @@ def report(
     path = run / "report.html" if out is None else out
     check_path(path, PAGES, "page")
     with working("making the report"):
-        report_of_run(run).save(path)
+        report_of_run(run, compare).save(path)
     say(f"report: {path}  (open it in a browser)")
 
 
@@ -52,13 +55,11 @@ def gradients(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how strongly the output reacts to a change at each layer."""
-    import torch
-
+    """Show how strongly the output reacts to a change at each layer of the last block."""
     from hdnn import plots
     from hdnn.analysis import profile
     from hdnn.plots.style import check_path
-    from hdnn.training.evaluation import evenly
+    from hdnn.training.evaluation import block_states
     from hdnn.training.runs import Run
 
     folder = Run.open(run)
@@ -69,11 +70,11 @@ def gradients(
     if folder.finished or not records:
         opened = open_run(run)  # raises for an unfinished run, with the command that continues it
         model, data = opened.model, opened.data()
-        if model.stem.takes_images:
-            raise HdnnError(f"{run} is a run on images; look at it with hdnn.analysis.watch")
-        X = evenly(data.X_test if len(data.X_test) else data.X, samples)
-        with torch.no_grad():
-            norms = profile(model.network, model.preprocess(X), DEPTHS)
+        X = data.X_test if len(data.X_test) else data.X
+        states = block_states(model, X, samples)
+        if not states:
+            raise HdnnError(f"{run} has no Hamiltonian block; use hdnn.analysis.watch in Python")
+        norms = profile(*states[-1], DEPTHS)
     if out is not None:
         figure = plots.new_figure(6.4, 3.2)
         if records:

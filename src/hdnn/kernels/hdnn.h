@@ -32,10 +32,10 @@ struct hdnn_stage {
 // What is computed, on states of one shape.
 struct hdnn_problem {
   int64_t itemsize;                         // 4: float, 8: double
-  int64_t activation;                       // place in `ACTIVATIONS` of native.py
+  int64_t activation;                       // `code` of fields/activations.py
   int64_t networks, layers, width, stages;  // E, L, n
   int64_t theta, beta;                      // parameters of a layer
-  int64_t period;           // layer j has the parameters of layer j % period: L own ones, 1 shared
+  int64_t period;           // 1 to L: layer j has the parameters of layer j % period
   int64_t samples, pixels;  // B; pixels is 0 for features
   const hdnn_stage *stage;
 };

@@ -5,12 +5,10 @@
 //   assemble           the rows of all layers of a network, where theta is not K itself
 //   read_block         samples of the caller's array to a block       (E, B, n) -> (n, width)
 //   advance            through layers first .. last - 1, with activations kept or not
-//   backpropagate            a covector back through the same layers, along kept activations;
+//   backpropagate      a covector back through the same layers, along kept activations;
 //                      gradients are added to rows of W and b, or not computed at all
 //   write_block        a block to the caller's array
-//   add_gradients      rows of gradients of a piece to those of its network, and at the end to
-//   theta
-//                      and beta
+//   add_gradients      gradients of a piece to those of its network, at the end as theta and beta
 //
 // Memory of a block is sample-minor (products.h); one block of one thread has, in this order, a
 // state x (n), a covector g (n), d (hidden) and u (n) for what a stage computes, the states at the
@@ -167,8 +165,8 @@ INLINE Block block_at(const Program &p, i64 index, i64 points) {
   return {first, own, whole_vectors(p, own)};
 }
 
-// visit(at, count, x) for the parts of a block that lie evenly in the caller's array: those of an
-// image, or all samples. Point at + k of the block has its feature f at states[x + k sample +
+// visit(at, count, from) for the parts of a block that lie evenly in the caller's array: those of
+// an image, or all samples. Point at + k of the block has its feature f at states[from + k sample +
 // f feature].
 struct Strides {
   i64 feature, sample;

@@ -12,7 +12,7 @@
 namespace hdnn {
 typedef int64_t i64;
 
-// In the order of ACTIVATIONS in native.py.
+// Numbered as `code` in fields/activations.py.
 enum Activation { TANH, IDENTITY, RELU, SOFTSIGN, SIGMOID };
 
 struct Stage : hdnn_stage {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hdnn.analysis.norms import spaced_depths
 from hdnn.models import Model
+from hdnn.threads import one_thread
 
 FRAMES = 65
 """Depths that are shown at most: evenly spaced, with both ends."""
@@ -47,14 +48,17 @@ class Flow:
         Returns:
             Four numbers, in the plane's units.
         """
-        flat = self.points.reshape(-1, 2)
-        flat = flat[np.isfinite(flat).all(1)]
-        if not len(flat):
-            return -1.0, 1.0, -1.0, 1.0
-        low, high = flat.min(0), flat.max(0)
+        low, high = extent(self.points.reshape(-1, 2))
         half = max(float((high - low).max()) * 0.55, 1e-6)
         (x, y) = (low + high) / 2
         return float(x - half), float(x + half), float(y - half), float(y + half)
+
+
+def extent(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest coordinates of the finite points ``(samples, 2)``."""
+    known = points[np.isfinite(points).all(1)]
+    known = known if len(known) else np.zeros((1, 2))
+    return known.min(0), known.max(0)
 
 
 def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float, float], bool]:
@@ -90,7 +94,8 @@ def _leading(centered: np.ndarray, count: int) -> np.ndarray:
     """Directions of largest variance, ``(count, n)``; zeros where there are no more."""
     # A few thousand states determine the directions; the time of an SVD grows with all of them.
     rows = centered[:: max(1, len(centered) // 4000)]
-    _, _, directions = np.linalg.svd(rows, full_matrices=False)
+    with one_thread(rows.size * rows.shape[1]):
+        directions = torch.linalg.svd(torch.from_numpy(rows), full_matrices=False)[2].numpy()
     leading = np.zeros((count, centered.shape[1]))
     leading[: min(count, len(directions))] = directions[:count]
     # The sign of a direction is arbitrary: fix it, so that a figure is the same every time.

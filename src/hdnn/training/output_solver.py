@@ -20,6 +20,7 @@ from hdnn.config import TrainingConfig
 from hdnn.kernels import native
 from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
+from hdnn.threads import one_thread
 from hdnn.training.objective import loss_name
 
 Array = np.ndarray
@@ -53,9 +54,10 @@ class OutputProblem(NamedTuple):
 
     def evaluate(self, V: Array) -> tuple[float, Array, Array]:
         """The value, its gradient, and what the Hessian is made of (see `DATA_LOSSES`)."""
-        value, R, curvature = DATA_LOSSES[self.loss](self.Z @ V.T, self.target, self.weight)
+        logits = product(self.Z, V.T)
+        value, R, curvature = DATA_LOSSES[self.loss](logits, self.target, self.weight)
         value += self.alpha_c * float((V * V).sum())
-        return value, R.T @ self.Z + 2 * self.alpha_c * V, curvature
+        return value, product(R.T, self.Z) + 2 * self.alpha_c * V, curvature
 
 
 def solve_output(
@@ -95,9 +97,11 @@ def solve(problem: OutputProblem, V: Array, options: SolverOptions) -> int:
     if native.obstacle() is None and (V.size <= MOST_UNKNOWNS or options.solver == "adam"):
         Z, target, weight, loss, alpha_c = problem
         return native.output_layer(Z, target, weight, V, loss, alpha_c, options)
-    if options.solver == "adam":
-        return adam(problem, V, options)
-    return newton(problem, V, options.iterations, options.tolerance)
+    samples, width = problem.Z.shape
+    with one_thread(samples * width * (len(V) if problem.loss == "softmax" else width)):
+        if options.solver == "adam":
+            return adam(problem, V, options)
+        return newton(problem, V, options.iterations, options.tolerance)
 
 
 @np.errstate(all="ignore")  # a training that diverges comes here too, and says so itself
@@ -179,40 +183,45 @@ def _squared(values: Array, target: Array, weight: Array) -> tuple[float, Array,
 DATA_LOSSES = {"logistic": _logistic, "softmax": _softmax, "squared": _squared}
 
 
+def product(A: Array, B: Array) -> Array:
+    """A B by torch: `one_thread` does not reach the threads of numpy's own library."""
+    return torch.mm(torch.from_numpy(A), torch.from_numpy(B)).numpy()
+
+
 def _step(problem: OutputProblem, curvature: Array, G: Array) -> Array:
     """The Newton step S of H S = G."""
     Z, ridge = problem.Z, 2 * problem.alpha_c
     if problem.loss != "softmax":
-        return _factorized(Z.T @ (Z * curvature[:, None]), ridge, G)
+        return _factorized(product(Z.T, Z * curvature[:, None]), ridge, G)
     P, weighted = curvature, curvature * problem.weight[:, None]
 
-    def product(D: Array) -> Array:
-        U = Z @ D.T
+    def hessian(D: Array) -> Array:
+        U = product(Z, D.T)
         U -= (P * U).sum(1, keepdims=True)
         U *= weighted
-        return U.T @ Z + ridge * D
+        return product(U.T, Z) + ridge * D
 
-    return _conjugate_gradients(product, G)
+    return _conjugate_gradients(hessian, G)
 
 
 def _factorized(H: Array, ridge: float, G: Array) -> Array:
     """S of S (H + ridge I) = G; a larger ridge where that is singular."""
-    from scipy.linalg.lapack import dposv  # numpy's own solvers check for longer than they solve
-
     own = H.diagonal().copy()
-    while True:
+    while math.isfinite(ridge):
         np.fill_diagonal(H, own + ridge)
-        _, step, failed = dposv(H, G.T, lower=True)
+        factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(H))
         if not failed:
-            return np.ascontiguousarray(step.T)
+            step = torch.cholesky_solve(torch.from_numpy(G.T), factor)
+            return np.ascontiguousarray(step.numpy().T)
         ridge = max(10 * ridge, 1e-10)  # far out, curvatures underflow
+    return G  # features whose squares overflow
 
 
-def _conjugate_gradients(product: Callable[[Array], Array], G: Array) -> Array:
+def _conjugate_gradients(hessian: Callable[[Array], Array], G: Array) -> Array:
     """S of H S = G, the more exact the nearer the minimum: Newton stays faster than linear."""
     from scipy.sparse.linalg import LinearOperator, cg
 
-    H = LinearOperator((G.size, G.size), lambda d: product(d.reshape(G.shape)).ravel(), dtype=float)
+    H = LinearOperator((G.size, G.size), lambda d: hessian(d.reshape(G.shape)).ravel(), dtype=float)
     accuracy = min(0.1, math.sqrt(np.linalg.norm(G)))
     S = cg(H, G.ravel(), rtol=accuracy, maxiter=INNER)[0].reshape(G.shape)
     return S if S.any() else G

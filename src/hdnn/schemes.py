@@ -457,7 +457,7 @@ def named_scheme(name: str | Scheme) -> Scheme:
         HdnnError: no scheme has that name.
 
     >>> named_scheme("leapfrog")
-    Leapfrog()
+    Leapfrog(first='y')
     """
     if isinstance(name, Scheme):
         return name

@@ -43,14 +43,6 @@ def test_holding_out_leaves_some_of_every_class(
         assert out == (0 if count < 2 else min(max(round(fraction * count), 1), count - 1))
 
 
-def test_images_are_uint8() -> None:
-    images = np.zeros((4, 1, 5, 5))
-    with pytest.raises(HdnnError, match=r"uint8, from 0 to 255, got torch\.float64"):
-        Dataset.from_arrays(images, [0, 1, 0, 1], task="classification")
-    data = Dataset.from_arrays(images.astype(np.uint8), [0, 1, 0, 1], task="classification")
-    assert data.kind == "images"
-
-
 def test_parts_held_out_of_a_data_set() -> None:
     data = split("peaks", size=200)
     parts = data.hold_out(0.25)

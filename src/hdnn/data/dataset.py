@@ -84,16 +84,10 @@ class Dataset:
             The data set, in float64 (images in uint8).
 
         Raises:
-            HdnnError: X, y and weight differ in length, a label is no class, or images are not
-                uint8.
+            HdnnError: X, y and weight differ in length, or a label is no class.
         """
         images = getattr(X, "ndim", 2) == 4
         inputs = torch.as_tensor(X, dtype=None if images else torch.float64)
-        if images and inputs.dtype != torch.uint8:
-            raise HdnnError(
-                f"images to train on are uint8, from 0 to 255, got {inputs.dtype}: scale and round "
-                "them"
-            )
         labels = np.asarray(y)
         task = task or guess_task(labels)
         if task == "classification":

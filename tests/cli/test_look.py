@@ -22,7 +22,7 @@ def test_gradients_of_a_run_and_its_recordings(roll: Path) -> None:
 def test_errors(digits: Path, roll: Path) -> None:
     text = done("gradients", digits).stdout
     assert "of the output to a change at each layer" in text
-    fails(2, ("gradients", "nothing"), "nothing is not a run")
+    fails(2, ("gradients", "nothing"), "nothing is neither a run nor a file of hdnn.save")
     fails(2, ("gradients", roll, "--out", "norms.xyz"), "xyz")
     fails(2, ("report", roll, "--out", "r.pdf"), "html")
     fails(2, ("report", "nothing"), "nothing is not a run")

@@ -147,27 +147,6 @@ def select(table: str, hint: str, cells: Iterable[C], **filters: Sequence[Any]) 
     return selected
 
 
-class Protocol(NamedTuple):
-    """How the cells of a table are trained.
-
-    Args:
-        summary: what differs from the paper.
-        training: settings of `TrainingConfig` that all cells share.
-        restarts: initializations of a seed, of which the one with the lowest training loss is
-            kept.
-    """
-
-    summary: str
-    training: dict[str, Any]
-    restarts: int = 1
-
-
-@functools.cache
-def protocols(table: str) -> dict[str, Protocol]:
-    """The protocols of a table by name, from protocols.toml."""
-    return {name: Protocol(**entry) for name, entry in resource("protocols.toml")[table].items()}
-
-
 @functools.cache
 def resource(name: str) -> dict[str, Any]:
     """A TOML file of the package."""

@@ -16,10 +16,11 @@ from hdnn.config import Config, TrainingConfig, complete
 from hdnn.errors import unknown_name
 from hdnn.files import read_json
 from hdnn.paper import experiment
-from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
+from hdnn.paper.experiment import KEY, Cell, Experiment, frame, resource
 from hdnn.paper.records import Record, Records
 from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.progress import note
+from hdnn.training.protocols import protocols
 from hdnn.training.runs import Run, prepare, read_history
 
 SPLIT = "standard"

@@ -33,5 +33,7 @@ def test_a_protocol_like_another_differs_in_what_it_says_only() -> None:
 def test_the_nearest_cell_is_the_nearest_in_layers_doubled() -> None:
     tuned = protocols("table1")["tuned"]
     for layers, nearest in ((1, 4), (4, 4), (11, 8), (12, 16), (1000, 64)):
-        assert tuned.nearest("swiss-roll", "MS2", layers) is tuned.cells[f"swiss-roll/MS2/{nearest}"]
+        assert (
+            tuned.nearest("swiss-roll", "MS2", layers) is tuned.cells[f"swiss-roll/MS2/{nearest}"]
+        )
     assert tuned.nearest("peaks", "H1", 7) == tuned.nearest("swiss-roll", "HS", 7) == {}

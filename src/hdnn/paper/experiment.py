@@ -19,7 +19,7 @@ from hdnn.progress import Meter
 
 C = TypeVar("C", bound=tuple[Any, ...])
 KEY = ("data", "architecture", "layers", "protocol", "split")
-"""With the seed, what identifies a record of Table 1 or Table 2."""
+"""With the seed, what identifies a record of Table 1; those of Table 2 have epochs besides."""
 
 
 class Cell(NamedTuple):
@@ -32,6 +32,7 @@ class Cell(NamedTuple):
     split: str
     published: float | None
     published_train: float | None = None
+    epochs: int | None = None  # of Table 2, where they are part of the key
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,8 @@ def tables(records: pd.DataFrame) -> str:
     for kind, part in records.groupby("perturbation", sort=False):
         wide = 100 * part.pivot_table("accuracy", "network", "level", sort=False)
         texts = wide.sort_index(axis=1).map("{:.1f}".format).rename(columns="{:g}".format)
-        parts.append(markdown(texts.rename_axis(f"{kind}").reset_index()))
-    return "\n".join(parts)
+        parts.append(markdown([f"{kind}", *texts], texts.itertuples(name=None)))
+    return "\n\n".join(parts)
 
 
 def main() -> None:

@@ -220,7 +220,7 @@ def page(records: Iterable[Record]) -> str:
 
 def _section(name: str, rows: pd.DataFrame) -> str:
     """The table of a protocol."""
-    judged = rows.reached.dropna()
+    judged, table = rows.reached.dropna(), texts(rows, FORMATS)
     command = (
         f"hdnn reproduce table2 --protocol {name} --seeds {rows.seeds.max()} --out results/table2"
     )
@@ -229,6 +229,6 @@ def _section(name: str, rows: pd.DataFrame) -> str:
         *("```", command, *extra, "```\n"),
         f"The mean reaches the published test accuracy in {(judged == 'yes').sum()} of "
         f"{len(judged)} cells.\n",
-        markdown(texts(rows, FORMATS)),
+        f"{markdown(table, table.to_numpy())}\n",
     ]
     return "\n".join(lines)

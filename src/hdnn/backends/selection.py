@@ -79,8 +79,11 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     """
     if requested == "reference":
         return _REQUESTED["reference"]
-    library = _obstacle_of_library if torch.compiler.is_compiling() else native.obstacle
-    reason = program.obstacle or library() or obstacle_of_numbers(program, values, x)
+    if torch.compiler.is_compiling():
+        from hdnn.backends.operator import obstacle_of_library  # it imports torch's compiler
+    else:
+        obstacle_of_library = native.obstacle
+    reason = program.obstacle or obstacle_of_library() or obstacle_of_numbers(program, values, x)
     if requested == "fused" and reason is not TRANSFORMS:
         if reason is not None:
             raise IncompatibleError(
@@ -100,12 +103,6 @@ def _by_width(width: int) -> BackendChoice:
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
     return BackendChoice("fused", f"width {width} is at most {WIDEST}")
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _obstacle_of_library() -> str | None:
-    """`native.obstacle` for a compiler, which would look into it."""
-    return native.obstacle()
 
 
 def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:
@@ -186,6 +183,8 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
             return f"it reads memory, and a tensor has none (its layout is {tensor.layout})"
         if (address == 0 and tensor.numel()) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
+        if address % tensor.itemsize:  # from torch.frombuffer
+            return f"it reads memory, and numbers of {dtype} lie at an odd address"
         if recorded and tensor.is_inference():
             return "it records gradients, and a tensor was made in inference mode"
     return None

@@ -34,7 +34,11 @@ def test_a_report_is_written_to_the_run_and_goes_with_it() -> None:
     assert "during training" not in done("gradients", "run", "--out", "layers.svg").stdout
     assert record("gradients", "run")["recordings"] == []
     assert "run/report.html" in done("report", "run").stdout
-    assert Path("run/report.html").read_text().startswith("<!doctype html>")
+    alone = Path("run/report.html").read_text()
+    assert alone.startswith("<!doctype html>")
+    assert "ResNet" not in alone
+    done("report", "run", "--compare")
+    assert "ResNet" in Path("run/report.html").read_text()
     done(*words, "--overwrite")
     assert sorted(path.name for path in Path("run").glob("[!.]*")) == [
         *("checkpoint", "config.toml", "history.jsonl", "metrics.json", "model.safetensors")

@@ -40,7 +40,7 @@ def evaluate(
 
     A linear model and the majority class (or the mean) are measured beside it.
     """
-    from hdnn.training.evaluation import doubts, evaluate_fully, references
+    from hdnn.training.evaluation import evaluate_fully, references, result_warnings
 
     opened = open_run(run)
     trained_on = _training_data(opened, needed=data is None)
@@ -54,7 +54,7 @@ def evaluate(
     others = {}
     if trained_on is not None:
         others = references(opened.model, trained_on.X, trained_on.y, X, y)
-    figures |= {**others, "warnings": doubts(figures, others)}
+    figures |= {**others, "warnings": result_warnings(figures, others)}
     if as_json:
         emit(figures)
     else:

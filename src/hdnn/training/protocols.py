@@ -16,16 +16,16 @@ class Protocol(NamedTuple):
         summary: what it is for, or what differs from the paper.
         model, training: settings of `ModelConfig` and `TrainingConfig` that differ from their
             defaults.
+        cells: T, learning rate and augmentation by data/architecture/layers.
         restarts: initializations of a seed, of which the one with the lowest training loss is
             kept.
-        cells: T, learning rate and augmentation by data/architecture/layers.
     """
 
     summary: str
     model: dict[str, Any]
     training: dict[str, Any]
+    cells: dict[str, dict[str, Any]]
     restarts: int = 1
-    cells: dict[str, dict[str, Any]] = {}  # noqa: RUF012
 
     def nearest(self, data: str, architecture: str, layers: int) -> dict[str, Any]:
         """The cell of these data and this architecture that is nearest in depth, or no settings.
@@ -57,13 +57,13 @@ def protocols(table: str) -> dict[str, Protocol]:
     entries = tomllib.loads(Path(__file__).with_name("protocols.toml").read_text("utf-8"))
 
     def protocol(entry: dict[str, Any]) -> Protocol:
-        parts: dict[str, Any] = {"summary": "", "model": {}, "training": {}}
+        parts: dict[str, Any] = {"summary": "", "model": {}, "training": {}, "cells": {}}
         if "like" in entry:
             other, name = entry["like"].split(".")
             parts = protocol(entries[other][name])._asdict()
-        for name, value in entry.items():
-            if name != "like":
-                parts[name] = {**parts[name], **value} if name in ("model", "training") else value
+        for name in entry.keys() - {"like"}:
+            value = entry[name]
+            parts[name] = {**parts[name], **value} if isinstance(value, dict) else value
         return Protocol(**parts)
 
     return {name: protocol(entry) for name, entry in entries[table].items()}

@@ -3,28 +3,27 @@
 OpenMP's threads wait for each other at the end of every operation. While other processes use the
 cores, that takes until each of them has had its turn, some milliseconds or tens of them; and a
 decomposition of a small matrix is hundreds of operations, so that 0.1 s become a minute. The
-threads of hdnn's kernels are not OpenMP's: they keep their number.
+threads of hdnn's kernels sleep while they wait.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
 LARGE = 2**26
 """Multiplications of an operation that takes some milliseconds on one thread."""
-_outside = threading.local()
 
 
 @contextmanager
 def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[None]:
     """Let torch's operations run on the calling thread only, unless they are large.
 
-    It concerns the calling thread only; another that uses torch for the first time in the meantime
-    begins with one thread, too.
+    It concerns this thread only, and does nothing where torch computes without OpenMP.
 
     Args:
         multiplications: of the largest single operation, about; 0 for a sequence of many small
@@ -43,25 +42,24 @@ def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[Non
     if threads == 1 or multiplications >= large:
         yield
         return
-    _outside.count = threads
-    torch.set_num_threads(1)
+    set_openmp, set_mkl = _setters()
+    set_openmp(1)
+    mkl = set_mkl(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
-        _outside.count = None
+        set_mkl(mkl)
+        set_openmp(threads)
 
 
-def count() -> int:
-    """How many threads a kernel may use: as many as torch outside of `one_thread`.
+@cache
+def _setters() -> tuple[Callable[[int], int], Callable[[int], int]]:
+    """What sets the threads that OpenMP and MKL use for the calling thread.
 
-    Returns:
-        The number of threads.
-
-    >>> import torch
-    >>> with one_thread():
-    ...     inside = count()
-    >>> inside == torch.get_num_threads()
-    True
+    Not `torch.set_num_threads`: it also forbids MKL to use fewer than that, after which MKL's LU
+    decomposition of some hundred rows is wrong on several threads (torch 2.13).
     """
-    return getattr(_outside, "count", None) or torch.get_num_threads()
+    library = ctypes.CDLL(torch._C.__file__)  # symbols of the libraries that it loads count, too
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    openmp, mkl = (getattr(library, name, lambda number: 0) for name in names)
+    return openmp, mkl

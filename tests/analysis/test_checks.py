@@ -333,8 +333,6 @@ def test_images_too_large_for_Jacobians_have_the_same_theorems(
         assert 1 <= norm.value * 0.98 <= estimate.value <= norm.value * (1 + 1e-12)
         assert "(estimated)" in estimate.comparison
     assert large["volume"].comparison == "by structure"
-    ratio = large["smooth-weights"].value / exact["smooth-weights"].value
-    assert 1 - 1e-9 <= ratio <= 1.1  # norms from below are in its denominator
     if net.scheme.structure_preserving:
         assert large["structure"].value < 1e-13
     else:

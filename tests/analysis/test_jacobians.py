@@ -56,7 +56,7 @@ def test_images_and_ensembles_are_rows_on_other_axes(name: str, backend: str) ->
 
 
 def convolutions() -> list[hdnn.HamiltonianNetwork]:
-    """Convolutions by their kernel, and as a map: a dense one, and two of half the channels."""
+    """By their kernel, as a map (a dense one, two of half the channels), and a custom energy."""
     dense = fields.STRUCTURES["dense"]
     halves = fields.BlockDiagonal(fields.Convolution(dense(1, 3)), fields.Convolution(dense(1, 3)))
     nets = [build("H1", channels=2, kernel=3), build("MS1", channels=2, kernel=3)]
@@ -64,10 +64,15 @@ def convolutions() -> list[hdnn.HamiltonianNetwork]:
         weights = fields.Weights(K, channels=2, layers=3, scale=0.5)
         field = fields.HamiltonianField("J1", weights)
         nets.append(hdnn.HamiltonianNetwork(field, step=0.3))
-    return nets
+
+    def energy(x: Tensor, t: Any) -> Tensor:  # neighbors are coupled
+        return (x.square().sum((1, 2, 3)) + x.diff(dim=3).cos().sum((1, 2, 3))) / 2
+
+    coupled = fields.EnergyField("J1", energy, channels=2)
+    return [*nets, hdnn.HamiltonianNetwork(coupled, layers=3, step=0.3)]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_convolutions_couple_all_pixels(number: int) -> None:
     """Whatever says that K is a convolution: the Jacobians are those of whole images."""
     net, y = convolutions()[number], torch.randn(2, 2, 3, 3)

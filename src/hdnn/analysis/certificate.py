@@ -262,7 +262,7 @@ def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
             checks += [check(context) for check in others]
     title = " ".join(net.extra_repr().split())
     dtype = str(context.dtype).removeprefix("torch.")
-    return Certificate(title, context.states.shape[1], dtype, tuple(checks))
+    return Certificate(title, context.samples, dtype, tuple(checks))
 
 
 @torch.no_grad()

@@ -368,7 +368,9 @@ def smooth_weights(context: Context) -> Measured:
     change, size = both.diff(dim=0).norm(dim=1), both.norm(dim=1)
     if not bool(change.any()):
         return Measured(0.0, 1.0)
-    turn = context.h * context.velocity_norms.amax(1)
+    if context.large:
+        return not_applicable(LARGE)
+    turn = context.h * context.spectrum[1].amax(1)
     scale = torch.maximum(size[1:], size[:-1]) * torch.maximum(turn[1:], turn[:-1])
     rate = torch.where(change > 0, change / scale, 0.0)
     return Measured(float(rate.max()), 1.0, {"layer": int(rate.argmax()) + 1})

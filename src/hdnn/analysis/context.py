@@ -23,7 +23,6 @@ from hdnn.analysis.jacobians import (
 )
 from hdnn.analysis.norms import Norms, spectral_norm, unit_eigenvalues
 from hdnn.analysis.profile import profile
-from hdnn.analysis.watch import power
 from hdnn.fields import ActivationField, canonical
 from hdnn.fields.field import of_layer
 from hdnn.fields.hamiltonian import WeightedField
@@ -143,10 +142,10 @@ class Context:
         """``(layers, samples, n)`` of ``(layers, B, width, *spatial)``; of hidden units as well."""
         return path.flatten(2) if self.field.couples_pixels else path.movedim(2, -1).flatten(1, -2)
 
-    @cached_property
-    def states(self) -> Tensor:
-        """``(layers + 1, samples, n)``."""
-        return self.samples_of(self.path)
+    @property
+    def samples(self) -> int:
+        """How many are examined."""
+        return self.y.numel() // self.n
 
     @cached_property
     def M(self) -> Tensor:
@@ -172,20 +171,6 @@ class Context:
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues ``(layers, samples, n)`` of A / ||A||, A = df/dy, and the norms of A."""
         return unit_eigenvalues(velocity_jacobians_at(self.net, self.path[:-1].unbind()))
-
-    @cached_property
-    def velocity_norms(self) -> Tensor:
-        """``(layers, samples)``: spectral norms of df/dy, estimated where it is large."""
-        if not self.large:
-            return self.spectrum[1]
-        velocity, t = self.field.velocity_fn(), times(self.net.h, self.layers)
-        sizes = []
-        for j, x in enumerate(self.path[:-1]):
-            rows = x.flatten(1).requires_grad_()
-            with torch.enable_grad():
-                out = velocity(j, t[j], rows.unflatten(1, x.shape[1:])).flatten(1)
-                sizes.append(power(rows, out, False, 12, 0.02))
-        return torch.stack(sizes)
 
     @cached_property
     def gradients_and_velocities(self) -> tuple[Tensor, Tensor]:
@@ -319,7 +304,7 @@ class Context:
 
         By RK4, with substeps that resolve the fastest mode, extrapolated from two such refinements.
         """
-        phase = float(self.h.max() * self.velocity_norms.max())
+        phase = float(self.h.max() * self.spectrum[1].max())
         if not phase < PHASE * MOST_SUBSTEPS:
             return None
         m = int(phase / PHASE) + 1

@@ -101,7 +101,7 @@ def watch(
                 values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
                 return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))
             largest, of_mean = (
-                torch.stack([power(h, rows[-1], shared, iterations, tolerance) for h in rows])
+                torch.stack([_power(h, rows[-1], shared, iterations, tolerance) for h in rows])
                 for shared in (False, True)
             )
         unknown = torch.full_like(largest, torch.nan)  # power iteration does not see the smallest
@@ -252,7 +252,7 @@ def linear_maps(last: Tensor, state: Tensor) -> tuple[Function, Function]:
     return vjp, jvp
 
 
-def power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
+def _power(state: Tensor, last: Tensor, shared: bool, iterations: int, tolerance: float) -> Tensor:
     """The norm of M of every sample (or of the mean of M), by power iteration on M M'.
 
     u -> v = M' u / ||M' u|| -> u = M v, and ||M v|| grows to the norm.

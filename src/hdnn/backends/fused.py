@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hdnn import threads
 from hdnn.backends import reference
-from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
+from hdnn.backends.selection import obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
+from hdnn.fields.layout import unchanged
 from hdnn.kernels import native
 from hdnn.program import Program, Step, Values
 
@@ -33,13 +33,11 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, of numbers that `choose` has left to the kernels."""
     x, restore = program.layout.flatten(x)
     h, theta, beta, S, _ = values
-    if not torch.is_grad_enabled():
-        return restore(forward(program, values, x))
-    assert theta is not None
-    assert beta is not None
-    # Views: `.data =` gives a tensor other memory, and gradients are those of what was computed.
-    inputs = (t.view_as(t) for t in (x, theta, beta))
-    return restore(_Fused.apply(*inputs, S, h, program))
+    if torch.is_grad_enabled():
+        out: Tensor = _Fused.apply(x, theta, beta, S, h, program)
+    else:
+        out = forward(program, values, x)
+    return out if restore is unchanged else restore(out)
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -47,8 +45,8 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
-    where = (plan.handle, addresses, address(x), out.data_ptr())
-    if native.library().hdnn_forward(*where, threads.count()):
+    where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
+    if native.library().hdnn_forward(*where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
@@ -71,12 +69,18 @@ def backward(
     """
     x, gout = x.contiguous(), gout.contiguous()
     plan, addresses, kept = locate(program, values, x)
-    owners = zip((x, *kept[:2]), wanted, strict=True)
-    grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
-    where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
-    if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
+    gx = torch.empty_like(x) if wanted[0] else None
+    gtheta = torch.empty_like(kept[0]) if wanted[1] else None
+    gbeta = torch.empty_like(kept[1]) if wanted[2] else None
+    where = (
+        None if gx is None else gx.data_ptr(),
+        None if gtheta is None else gtheta.data_ptr(),
+        None if gbeta is None else gbeta.data_ptr(),
+    )
+    states, threads = (x.data_ptr(), gout.data_ptr()), torch.get_num_threads()
+    if native.library().hdnn_backward(plan.handle, addresses, *states, *where, threads):
         raise MemoryError(native.NO_MEMORY)
-    return tuple(grads)
+    return gx, gtheta, gbeta
 
 
 def jacobians(
@@ -91,9 +95,9 @@ def jacobians(
     samples = x.numel() // (E * n)  # of an image, every pixel is one
     matrices, states = x.new_empty(E, samples, D, n, n), x.new_empty(E, D, samples, n)
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
-    where = (address(x), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
+    where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
-    if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
+    if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))
@@ -131,31 +135,13 @@ def locate(
         lead = program.layout.lead
         steps = h.detach().double().expand(*lead, program.layers).contiguous()
     addresses = native.Addresses(
-        address(theta),
-        address(beta),
-        None if S is None else address(S),
+        theta.data_ptr(),
+        beta.data_ptr(),
+        None if S is None else S.data_ptr(),
         0.0 if isinstance(h, Tensor) else h,
         None if steps is None else steps.data_ptr(),
     )
     return plan, addresses, (theta, beta, S, steps)
-
-
-def address(tensor: Tensor) -> int:
-    """Where the numbers of a contiguous tensor are.
-
-    Args:
-        tensor: passed by `obstacle_of_memory`.
-
-    Returns:
-        The address of the first.
-
-    Raises:
-        HdnnError: its memory was freed since.
-    """
-    place = tensor.data_ptr()
-    if not place and tensor.numel():
-        raise HdnnError(f"the memory of a tensor of shape {tuple(tensor.shape)} was freed")
-    return place
 
 
 class _Fused(torch.autograd.Function):
@@ -174,12 +160,14 @@ class _Fused(torch.autograd.Function):
         h: Step,
         program: Program,
     ) -> Tensor:
-        # Aliases, which share the counter of changes in place with their tensors.
-        alias = None if S is None else S.detach()
+        # Aliases: `.data =` gives a tensor other memory, and the gradient is one of what was
+        # computed. They share the counter of changes in place with their tensors.
         steps = h.detach() if isinstance(h, Tensor) else None
-        ctx.save_for_backward(x, theta, beta, alias, steps)
+        S_alias = None if S is None else S.detach()
+        aliases = x.detach(), theta.detach(), beta.detach(), S_alias, steps
+        ctx.save_for_backward(*aliases)
         ctx.set_materialize_grads(False)
-        ctx.program, ctx.h = program, h if steps is None else None
+        ctx.program, ctx.h, ctx.inputs, ctx.aliases = program, h, (x, theta, beta), aliases
         return forward(program, Values(h, theta, beta, S), x)
 
     @staticmethod
@@ -187,21 +175,46 @@ class _Fused(torch.autograd.Function):
         x, theta, beta, S, steps = ctx.saved_tensors  # raises if changed in place
         if gout is None:
             return (None,) * 6
-        program, needs = ctx.program, ctx.needs_input_grad[:3]
+        program, needs, aliases = ctx.program, ctx.needs_input_grad[:3], ctx.aliases
         values = Values(ctx.h if steps is None else steps, theta, beta, S)
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
-        if not interception():
-            reason = obstacle_of_numbers(program, values, x)
-            if reason:
-                raise HdnnError(f"what was saved was freed or replaced before backward: {reason}")
-            # A hook may give back more samples; a gradient may have no memory, as zeros have none.
-            if not again and x.shape == gout.shape and not obstacle_of_memory(x.dtype, gout):
-                return (*backward(program, values, x, gout, needs), None, None, None)
+        # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
+        # tensors than the aliases, which were judged going forward.
+        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
+            held = x.data_ptr() and beta.data_ptr() and (theta.data_ptr() or not theta.numel())
+            constants = (S is None or S.data_ptr()) and (steps is None or steps.data_ptr())
+            if not (held and constants):
+                raise HdnnError("the memory of a state, of parameters or of J was freed before use")
+            reason = obstacle_of_memory(x.dtype, gout)
+        else:
+            reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
+        if not (again or reason):
+            return (*backward(program, values, x, gout, needs), None, None, None)
         with torch.inference_mode(False), torch.enable_grad():
-            # Views: theta may depend on x, and that way is not ours.
-            inputs = [t.view_as(t) for t in (x, theta, beta)]
+            saved = zip(ctx.inputs, (x, theta, beta), needs, strict=True)
+            x, theta, beta = inputs = [_with_graph(*each) for each in saved]
             wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-            values = values._replace(theta=inputs[1], beta=inputs[2])
-            out = reference.run(program, values, inputs[0])
+            out = reference.run(program, values._replace(theta=theta, beta=beta), x)
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
+
+
+def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
+    """Saved numbers, with the graph of the tensor whose numbers they are."""
+    if not tensor.requires_grad:  # it never did, or was frozen since
+        return saved.detach().requires_grad_() if need else saved.detach()
+    # A view: theta may depend on x, and that way is not ours.
+    same = tensor.data_ptr() == saved.data_ptr()
+    return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)
+
+
+class _Alias(torch.autograd.Function):
+    """Saved numbers, whose gradient goes to the tensor that they belonged to."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, saved: Tensor) -> Tensor:
+        return saved.view_as(saved)
+
+    @staticmethod
+    def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
+        return gout, None

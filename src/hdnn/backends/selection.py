@@ -7,7 +7,6 @@ from being replaced, moved, resized or wrapped between two calls.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -79,8 +78,11 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     """
     if requested == "reference":
         return _REQUESTED["reference"]
-    library = _obstacle_of_library if torch.compiler.is_compiling() else native.obstacle
-    reason = program.obstacle or library() or obstacle_of_numbers(program, values, x)
+    if torch.compiler.is_compiling():
+        from hdnn.backends.operator import obstacle_of_library  # it imports torch's compiler
+    else:
+        obstacle_of_library = native.obstacle
+    reason = program.obstacle or obstacle_of_library() or obstacle_of_numbers(program, values, x)
     if requested == "fused" and reason is not TRANSFORMS:
         if reason is not None:
             raise IncompatibleError(
@@ -89,23 +91,15 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         return _REQUESTED["fused"]
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    return _by_width(program.widest)
-
-
-_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
-
-
-@functools.cache
-def _by_width(width: int) -> BackendChoice:
+    width = program.widest
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
-    return BackendChoice("fused", f"width {width} is at most {WIDEST}")
+    return _FUSED[width]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _obstacle_of_library() -> str | None:
-    """`native.obstacle` for a compiler, which would look into it."""
-    return native.obstacle()
+# Made once, as every call returns one.
+_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
+_FUSED = [BackendChoice("fused", f"width {n} is at most {WIDEST}") for n in range(WIDEST + 1)]
 
 
 def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:
@@ -143,26 +137,8 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     traced = torch.compiler.is_compiling()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
-    if not traced:
-        reason = interception()
-        if reason is not None:
-            return reason
     reason = obstacle_of_memory(dtype, *states, theta, beta, S, steps)
     return reason if reason or states[0].numel() else "there is nothing to compute"
-
-
-def interception() -> str | None:
-    """What torch does with an operation beyond computing it and recording its gradient, or None.
-
-    Tensors are wrapped or made up there, or derivatives are asked for that only torch's own
-    operations have.
-    """
-    # torch has no public names for these questions; its own autograd.Function asks the first.
-    if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return TRANSFORMS
-    if _C._len_torch_dispatch_stack() or _C._is_tracing():
-        return "a dispatch mode (fake tensors, a tracer, a counter) takes torch's operations only"
-    return None
 
 
 def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | None:
@@ -176,6 +152,16 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
         The reason in words, or None.
     """
     recorded, traced = torch.is_grad_enabled(), torch.compiler.is_compiling()
+    # Tensors may be wrapped, recorded or made up in these, or derivatives asked for that only
+    # torch's operations have. torch has no public names for the questions; its own Function asks
+    # the first one.
+    if not traced:
+        if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return TRANSFORMS
+        if _C._len_torch_dispatch_stack() or _C._is_tracing():
+            return (
+                "a dispatch mode or a tracer (fake tensors, make_fx) takes torch's operations only"
+            )
     for tensor in tensors:
         if tensor is None:
             continue

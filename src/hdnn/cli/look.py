@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
-from hdnn.cli.runs import open_run
+from hdnn.cli.runs import Data, open_run
 from hdnn.errors import HdnnError, printable
 
 DEPTHS = 9
@@ -23,6 +23,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: report.html in the run).")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train a ResNet of the same size to show beside it.")
+    ] = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
@@ -36,13 +39,17 @@ def report(
     path = run / "report.html" if out is None else out
     check_path(path, PAGES, "page")
     with working("making the report"):
-        report_of_run(run).save(path)
+        report_of_run(run, compare).save(path)
     say(f"report: {path}  (open it in a browser)")
 
 
 @app.command(rich_help_panel=LOOK)
 def gradients(
-    run: Annotated[Path, typer.Argument(help="A run, finished or recorded with --record.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="A run, finished or recorded with --record, or a file of hdnn.save."),
+    ],
+    data: Data = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Number of held-out samples to measure.")
     ] = 500,
@@ -59,16 +66,14 @@ def gradients(
     from hdnn.training.evaluation import block_states
     from hdnn.training.runs import Run
 
-    folder = Run.open(run)
-    records = folder.read_gradients()
+    folder = Run(run)
+    records = folder.read_gradients() if folder.config_file.is_file() else []
     if out is not None:
         check_path(out)
     norms = None
     if folder.finished or not records:
         opened = open_run(run)  # raises for an unfinished run, with the command that continues it
-        model, data = opened.model, opened.data()
-        X = data.X_test if len(data.X_test) else data.X
-        states = block_states(model, X, samples)
+        states = block_states(opened.model, opened.features(data, held_out=True), samples)
         if not states:
             raise HdnnError(f"{run} has no Hamiltonian block; use hdnn.analysis.watch in Python")
         norms = profile(*states[-1], DEPTHS)

@@ -350,6 +350,7 @@ class EnergyField(InterconnectedField):
         own = self.interconnection
         self.layers = None if own is None else own.layers
         self.function, self.separable = energy, separable
+        self.couples_pixels = layout.channels  # what H does with pixels is its own
         if separable and not (own is not None and own.bipartite and self.R is None):
             raise IncompatibleError("a separable field needs J = [0 X; -X' 0] and no dissipation")
 

@@ -6,23 +6,24 @@ import functools
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import hdnn
-from hdnn.config import Config, TrainingConfig
+from hdnn.config import Config, TrainingConfig, complete
 from hdnn.errors import unknown_name
 from hdnn.files import read_json
 from hdnn.paper import experiment
-from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
+from hdnn.paper.experiment import Cell, Experiment, frame, resource
 from hdnn.paper.records import Record, Records
 from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.progress import note
+from hdnn.training.protocols import protocols
 from hdnn.training.runs import Run, prepare, read_history
 
+KEY = (*experiment.KEY, "epochs")
 SPLIT = "standard"
 CONVOLUTION = "convolution"
 """In place of a Hamiltonian network: the same number of plain 3x3 convolutions with relu."""
@@ -36,6 +37,7 @@ def cells(
     architecture: Sequence[str] = (),
     layers: Sequence[int] = (),
     data: str = "mnist",
+    epochs: int | None = None,
 ) -> list[Cell]:
     """The cells of the table, column by column.
 
@@ -44,6 +46,7 @@ def cells(
         architecture, layers: filters; an empty one keeps the paper's. There is "convolution" as
             well, for which the paper has no numbers.
         data: the data set, where it is not MNIST.
+        epochs: where they are not the protocol's.
 
     Raises:
         HdnnError: an unknown name, or no cell is left.
@@ -54,12 +57,14 @@ def cells(
     if protocol not in protocols("table2"):
         raise unknown_name("protocol", protocol, protocols("table2"))
     table = resource("published.toml")["table2"]
+    epochs = epochs or protocols("table2")[protocol].training["epochs"]
     every = [
-        Cell(data, name, int(depth), protocol, SPLIT, test, train)
+        Cell(data, name, int(depth), protocol, SPLIT, test, train, epochs)
         for name in table["steps"]
         for depth, (train, test) in table[name].items()
     ]
-    every += [Cell(data, CONVOLUTION, depth, protocol, SPLIT, None) for depth in (2, 4, 8, 16)]
+    for depth in (2, 4, 8, 16):
+        every.append(Cell(data, CONVOLUTION, depth, protocol, SPLIT, None, None, epochs))
     filters = {"architecture": architecture or [*table["steps"]], "layers": layers}
     return experiment.select("Table 2", "there are 0 2 4 8 16", every, **filters)
 
@@ -67,43 +72,41 @@ def cells(
 # --- training -------------------------------------------------------------------------------------
 
 
-def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
+def run_config(cell: Cell, seed: int) -> Config:
     """What a cell trains.
 
     Args:
         cell: which network, by which protocol.
         seed: of weights and batches.
-        epochs: to train shorter than the protocol.
     """
     steps = resource("published.toml")["table2"]["steps"]
-    model: dict[str, Any] = {"layers": (cell.layers,), "scale": 1.0}
+    model: dict[str, Any] = {"layers": (cell.layers,)}
     if cell.architecture == CONVOLUTION:
         model |= {"block": "convolution", "kernel": 3}
     else:
         model |= {"architecture": cell.architecture, "step": steps[cell.architecture]}
     column = [*steps, CONVOLUTION].index(cell.architecture)
-    training = {**protocols("table2")[cell.protocol].training, "seed": seed}
-    if epochs is not None:
-        training["epochs"] = epochs
+    protocol = protocols("table2")[cell.protocol].training
+    training = {**protocol, "epochs": cell.epochs, "seed": seed}
     return Config(
         data={"source": cell.data},
         model={**model, "seed": seed + SEED_STRIDE * column},
-        # `replace` sets every field: what a protocol of the table leaves out is the default.
-        training=replace(TrainingConfig(**training)),
+        # What a protocol of the table leaves out is the default.
+        training=complete(TrainingConfig(**training), "images"),
     )
 
 
-def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -> Record:
+def train_cell(cell: Cell, seed: int, folder: Path) -> Record:
     """Train a cell in a run folder, from its checkpoint if there is one.
 
     Args:
-        cell, seed, epochs: as of `run_config`.
+        cell, seed: as of `run_config`.
         folder: of the run, which stays.
 
     Returns:
         Its record.
     """
-    prepared, run = prepare(run_config(cell, seed, epochs)), Run(folder)
+    prepared, run = prepare(run_config(cell, seed)), Run(folder)
     stale = run.config_file.is_file() and run.config != prepared.config
     if not run.finished or stale:
         run = Run.create(folder, prepared.config, overwrite=stale)
@@ -118,7 +121,6 @@ def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -
         "test_accuracy": metrics["test"]["accuracy"],
         "seconds": round(seconds, 1),
         "version": hdnn.__version__,
-        "epochs": len(history),
         "epoch_seconds": round(seconds / max(len(history), 1), 3),
         "parameters": sum(p.numel() for p in run.load_model().parameters()),
     }
@@ -130,19 +132,19 @@ def _tell(name: str, trainer: Any, epoch: Any) -> None:
         note(f"{name}: epoch {epoch.epoch}, loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}")
 
 
-def _run(place: Path, epochs: int | None, cell: Cell, seeds: Sequence[int]) -> list[Record]:
-    return [train_cell(cell, seed, _folder(place, cell, seed), epochs) for seed in seeds]
+def _run(place: Path, cell: Cell, seeds: Sequence[int]) -> list[Record]:
+    return [train_cell(cell, seed, _folder(place, cell, seed)) for seed in seeds]
 
 
 def _folder(place: Path, cell: Cell, seed: int) -> Path:
-    return place / f"{cell.protocol}-{cell.data}-{cell.architecture}-{cell.layers}-{seed}"
+    fields = [cell.protocol, cell.data, cell.architecture, cell.layers, cell.epochs, seed]
+    return place / "-".join(map(str, fields))
 
 
 def sweep(
     wanted: Sequence[Cell],
     seeds: Sequence[int],
     folder: Path,
-    epochs: int | None = None,
     jobs: int | None = None,
 ) -> list[Record]:
     """Train the cells that have no record yet.
@@ -154,14 +156,13 @@ def sweep(
         wanted: some `cells`.
         seeds: of the trainings.
         folder: of the records.
-        epochs: to train shorter than the protocol.
         jobs: as of `Experiment.sweep`.
 
     Returns:
         All records of the folder.
     """
     place = folder.resolve().with_name(f"{folder.resolve().name}.unfinished")
-    table2 = Experiment(wanted, KEY, functools.partial(_run, place, epochs))
+    table2 = Experiment(wanted, KEY, functools.partial(_run, place))
     records = table2.sweep(seeds, Records(folder, KEY), jobs)
     for cell in wanted:
         for seed in seeds:
@@ -219,7 +220,7 @@ def page(records: Iterable[Record]) -> str:
 
 def _section(name: str, rows: pd.DataFrame) -> str:
     """The table of a protocol."""
-    judged = rows.reached.dropna()
+    judged, table = rows.reached.dropna(), texts(rows, FORMATS)
     command = (
         f"hdnn reproduce table2 --protocol {name} --seeds {rows.seeds.max()} --out results/table2"
     )
@@ -228,6 +229,6 @@ def _section(name: str, rows: pd.DataFrame) -> str:
         *("```", command, *extra, "```\n"),
         f"The mean reaches the published test accuracy in {(judged == 'yes').sum()} of "
         f"{len(judged)} cells.\n",
-        markdown(texts(rows, FORMATS)),
+        f"{markdown(table, table.to_numpy())}\n",
     ]
     return "\n".join(lines)

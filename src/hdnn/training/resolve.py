@@ -1,19 +1,30 @@
 """Defaults that depend on the data: for a planar problem, a table, a set of images.
 
-This is the only place that has them, for the command line and the estimators alike. docs/tables.md
-explains how the rules for tables were measured.
+With protocols.toml, the only place that has them, for the command line and the estimators alike.
+docs/tables.md explains how the rules for tables were measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hdnn import zoo
-from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig, shown
+from hdnn.config import (
+    KINDS,
+    PROTOCOLS,
+    Config,
+    ModelConfig,
+    Settings,
+    TrainingConfig,
+    check_applies,
+    complete,
+    shown,
+)
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
+from hdnn.schemes import named_scheme
+from hdnn.training.protocols import protocols
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]
@@ -34,16 +45,16 @@ def resolve(config: Config, data: Dataset) -> Config:
         data: what is trained on.
 
     Returns:
-        A config with all settings, and with place and digest of the data. Resolving it once more
-        changes nothing.
+        A config with all settings that apply, and with place and digest of the data. Resolving it
+        once more changes nothing.
 
     Raises:
-        HdnnError: the settings do not suit these data.
+        HdnnError: a setting that was set does not apply to these data.
     """
-    protocols = PROTOCOLS[data.kind]
-    protocol = config.protocol or protocols[0]
-    if protocol not in protocols:
-        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, protocols)
+    names = PROTOCOLS[data.kind]
+    protocol = config.protocol or names[0]
+    if protocol not in names:
+        raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, names)
     model, training = _explicit(config.model), _explicit(config.training)
     if data.kind == "images":
         if config.record is not None:
@@ -57,16 +68,17 @@ def resolve(config: Config, data: Dataset) -> Config:
         rules = _planar if data.kind == "planar" else _table
         model, training = rules(model, training, protocol, data)
         model = {**_column_defaults(model, data), **model}
+    chosen_model, chosen_training = ModelConfig(**model), TrainingConfig(**training)
+    check_applies(config.data, data.kind)
+    check_applies(chosen_model, data.kind, config.model.fields_set)
+    check_applies(chosen_training, data.kind, config.training.fields_set)
+    place = config.data.replace(source=data.source, digest=data.digest)
     return Config(
-        data=replace(config.data, source=data.source, digest=data.digest),
-        # `replace` sets every field, so that all of them are written to config.toml.
-        model=replace(ModelConfig(**model)),
-        training=replace(TrainingConfig(**training)),
-        record=None if config.record is None else replace(config.record),
+        data=complete(place, data.kind),
+        model=complete(chosen_model, data.kind),
+        training=complete(chosen_training, data.kind),
+        record=None if config.record is None else complete(config.record, data.kind),
     )
-
-
-_KINDS = {"planar": "a planar problem", "table": "a table", "images": "images"}
 
 
 def _explicit(settings: Settings) -> Values:
@@ -75,7 +87,9 @@ def _explicit(settings: Settings) -> Values:
 
 def _timed(model: Values) -> bool:
     """Whether T or step are set, or the architecture has no time."""
-    scheme = zoo.architecture(model.get("architecture", "H1")).scheme
+    scheme = named_scheme(
+        model.get("scheme") or zoo.architecture(model.get("architecture", "H1")).scheme
+    )
     return "T" in model or "step" in model or not scheme.uses_step
 
 
@@ -103,18 +117,16 @@ def _column_defaults(model: Values, data: Dataset) -> Values:
 
 
 def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pair:
-    """As `hdnn.paper` trains Table 1, whose protocols are of coordinate descent."""
-    from hdnn.paper.table1 import run_settings  # not for tables, which need none of it
-
+    """As Table 1, whose protocols are of coordinate descent."""
     if training.get("method", "coordinate") != "coordinate":
         return model, training
-    row = zoo.architecture(model.get("architecture", "H1"))
-    defaults = run_settings(
-        protocol, data.source, row.name, model.get("layers", ModelConfig().layers)
-    )
-    if _timed(model):
-        defaults["model"].pop("T", None)
-    return {**defaults["model"], **model}, {**defaults["training"], **training}
+    row, chosen = zoo.architecture(model.get("architecture", "H1")), protocols("table1")[protocol]
+    # A network that Table 1 does not have takes the settings of the one nearest to it in depth.
+    own = chosen.nearest(data.source, row.name, model.get("layers", ModelConfig().layers))
+    rate = {"learning_rate": own["learning_rate"]} if own else {}
+    names = {"augmentation"} if _timed(model) else {"augmentation", "T"}
+    defaults = {name: own[name] for name in names & own.keys()}
+    return {**defaults, **model}, {**chosen.training, **rate, **training}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -201,61 +213,16 @@ def _table_dtype(data: Dataset) -> str:
 
 # --- images ---------------------------------------------------------------------------------------
 
-_CONVOLUTIONAL = {
-    "architecture": "MS1",
-    "width": (16, 32, 64),
-    "layers": (0, 2, 2),
-    "step": 0.5,
-    "kernel": 3,
-    "norm": "batch",
-}
-_ONE_CYCLE = {
-    "method": "joint",
-    "epochs": 10,
-    "batch_size": 100,
-    "learning_rate": 0.005,
-    "schedule": "one-cycle",
-    "warmup": 1.0,
-    "optimizer": "AdamW",
-    "weight_decay": 0.01,
-    "alpha": 0.0,
-    "alpha_c": 0.0,
-    "averaging": 0.999,
-}
-IMAGE_PROTOCOLS: dict[str, Pair] = {
-    # Section 4.2 and appendix B.2; the weight decay is the output layer's, see docs/reproducing.md.
-    "paper": (
-        {"architecture": "H2", "width": (8,), "layers": (4,)},
-        {
-            "method": "joint",
-            "epochs": 40,
-            "batch_size": 100,
-            "learning_rate": 0.04,
-            "schedule": "exponential",
-            "decay": 0.8,
-            "alpha": 1e-3,
-            "alpha_c": 2e-4,
-        },
-    ),
-    # For images in which left and right mean something, as digits ...
-    "convolutional": (_CONVOLUTIONAL, {**_ONE_CYCLE, "shift": 2, "rotate": 10.0, "zoom": 0.1}),
-    # ... and for those that may be mirrored, as clothes.
-    "convolutional-flipped": (
-        {**_CONVOLUTIONAL, "layers": (0, 3, 3)},
-        {**_ONE_CYCLE, "epochs": 8, "shift": 1, "flip": True},
-    ),
-}
-
 
 def _images(model: Values, training: Values, protocol: str) -> Pair:
-    defaults = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
+    chosen = protocols("images")[protocol]
+    defaults = {"standardize": True, **chosen.model}
     for name in {"layers", "width"} & model.keys():
         if isinstance(model[name], int):
             model = {**model, name: (model[name],)}
-    plain = model.get("block") == "convolution"  # has no step
-    if plain or {"step", "T"} & model.keys():
+    if {"step", "T"} & model.keys():
         defaults.pop("step", None)
     model = {**defaults, **model}
-    if not plain and not _timed(model):
+    if not _timed(model):
         model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
-    return model, {**IMAGE_PROTOCOLS[protocol][1], **training}
+    return model, {**chosen.training, **training}

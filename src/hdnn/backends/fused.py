@@ -211,9 +211,15 @@ def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
 class _Alias(torch.autograd.Function):
     """Saved numbers, whose gradient goes to the tensor that they belonged to."""
 
+    generate_vmap_rule = True  # of a vmap over gradients
+
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, saved: Tensor) -> Tensor:
+    def forward(tensor: Tensor, saved: Tensor) -> Tensor:
         return saved.view_as(saved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Nothing is saved: the gradient is passed on as it is."""
 
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:

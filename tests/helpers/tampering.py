@@ -506,7 +506,8 @@ def _tampering(rng: Random, tensors: list[str]) -> str:
         return rng.choice(PARAMETRIZATIONS).format(n=last, e=expression.format(t="t"))
     value = expression.format(t=f"{place}.detach()")
     lines = [
-        f"{place}.data = {expression.format(t=f'{place}.data')}",
+        # Torch itself hardly knows a leaf of its own class with the numbers of a jagged one.
+        f"{place}.data = {expression.replace('jagged', 'strided').format(t=f'{place}.data')}",
         f"swap['{name}'] = {value}",
         f"swap['{name}'] = {expression.format(t=place)}",
         f"value = {value}; del {place}; {place} = value",

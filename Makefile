@@ -9,6 +9,7 @@ PY      := $(VENV)/bin/python
 PIP     := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 KERNELS := $(wildcard src/hdnn/kernels/*.h src/hdnn/kernels/*.cpp src/hdnn/kernels/*/*.h)
 CPP     := $(KERNELS) $(wildcard tests/kernels/*.cpp)
+NODE    := node_modules/.package-lock.json
 PYTHON  ?=                # an interpreter to use instead of the first suitable one on the PATH
 WORKERS ?= 2              # test processes; 0 runs the tests in one process, as a debugger needs
 PYTEST  ?=                # further arguments for pytest: make test PYTEST='-k skew'
@@ -33,18 +34,21 @@ test-all: $(VENV)/.dev  ## run all tests, also those marked slow: processes, com
 sanitize: $(VENV)/.dev  ## run the tests of the kernels under the address, undefined and thread sanitizers
 	.ci/sanitize $(PY)
 
-lint: $(VENV)/.dev  ## check style and formatting
+lint: $(VENV)/.dev $(NODE)  ## check style and formatting
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/clang-format --dry-run -Werror $(CPP)
+	$(call javascript,biome ci --error-on-warnings)
 
-format: $(VENV)/.dev  ## repair formatting and what the linter can repair
+format: $(VENV)/.dev $(NODE)  ## repair formatting and what the linter can repair
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(VENV)/bin/clang-format -i $(CPP)
+	$(call javascript,biome check --write)
 
-types: $(VENV)/.dev  ## check the types
+types: $(VENV)/.dev $(NODE)  ## check the types
 	$(PY) -m mypy
+	$(call javascript,tsc -p jsconfig.json)
 
 bench: $(VENV)/.bench  ## compare speed (ratios on one machine) with the bench extra
 	$(PY) benchmarks/bench.py
@@ -92,6 +96,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt CMakeLists.txt $(KERNELS) $(VENV)/.
 $(VENV)/.modules: FORCE | $(VENV)/bin/python
 	@find src/hdnn -name '*.py' | LC_ALL=C sort > $@.new
 	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+# The tools that check JavaScript; without npm, that alone is left out.
+$(NODE): package.json package-lock.json
+	@if command -v npm > /dev/null; then npm ci --ignore-scripts --no-audit --no-fund --silent; \
+	else echo "npm is not installed: the playground's JavaScript is not checked"; fi
+
+javascript = @if [ -f $(NODE) ]; then echo $(1); node_modules/.bin/$(1); fi
 
 $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.dev
 	$(PIP) --no-build-isolation --editable '.[dev,$*]'

@@ -265,3 +265,55 @@ def test_a_frame_with_texts_needs_a_frame_to_predict() -> None:
     assert clf.model_.feature_names == [*"abcd", "e=x", "e=y"]
     with pytest.raises(HdnnError, match=r"data frame with its columns \(a, b, c, d, e"):
         clf.predict(frame.to_numpy())
+    numbered = quick().fit(frame.set_axis(range(5), axis=1), y)  # scikit-learn keeps no such names
+    with pytest.raises(HdnnError, match=r"data frame with its columns \(0, 1, 2, 3, 4"):
+        numbered.predict(frame.to_numpy())
+
+
+def test_columns_that_are_left_out_are_told() -> None:
+    X, y = IRIS
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    ids = frame.assign(customer_id=np.arange(150))
+    with pytest.warns(UserWarning, match="left out, like an id .*: customer_id; an array"):
+        clf = quick().fit(ids, y)
+    assert clf.model_.feature_names == [*"abcd"]
+    with pytest.warns(UserWarning, match="left out, constant: e"):
+        clf = quick().fit(frame.assign(e=1.0), y)
+    # All are numbers, so that an array has all that is needed.
+    expected = clf.predict_proba(frame.assign(e=2.0))
+    with pytest.warns(UserWarning, match="valid feature names"):  # scikit-learn's
+        np.testing.assert_array_equal(clf.predict_proba(np.c_[X, np.zeros(150)]), expected)
+
+
+@BOTH
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(kind: Any) -> None:
+    X, y = IRIS
+    est = quick(kind).fit(X, y)
+    expected = est.predict(X)
+    frame = pd.DataFrame({"e": ["x", "y"] * 50, "f": np.arange(100) % 7})
+    for labels, parameters in ((np.zeros(99), {}), (y[:100], {"T": 1e200, "activation": "relu"})):
+        with pytest.raises(ValueError):  # noqa: PT011 (scikit-learn's, or an HdnnError)
+            est.set_params(method="joint", **parameters).fit(frame, labels)
+        np.testing.assert_array_equal(est.predict(X), expected)
+        assert est.n_features_in_ == 4
+
+
+def test_scheme_by_name() -> None:
+    clf = quick(architecture="MS3", scheme="leapfrog").fit(*IRIS)
+    assert clf.model_.network.scheme == hdnn.schemes.Leapfrog()
+    assert clf.predict(IRIS[0]).shape == (150,)
+    with pytest.raises(HdnnError, match=r"unknown scheme 'leepfrog'.*Leapfrog"):
+        quick(scheme="leepfrog").fit(*IRIS)
+
+
+def test_an_estimator_is_saved_and_reported_as_its_model(tmp_path: Path) -> None:
+    X, y = IRIS
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"]).assign(e=np.where(X[:, 0] > 5, "x", "y"))
+    clf = quick().fit(frame, y)
+    hdnn.save(clf, tmp_path / "model.safetensors")
+    again = hdnn.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(clf.inputs(frame)), clf.predict(frame))
+    text = hdnn.report(clf, frame, y).html
+    assert f"{clf.score(frame, y):.1%}".replace("%", "") in text
+    with pytest.raises(HdnnError, match="a fitted estimator, got HDNNClassifier"):
+        hdnn.save(HDNNClassifier(), tmp_path / "none")

@@ -7,11 +7,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import jacrev, vmap
 from torch.nn.utils import parametrize
 
@@ -29,7 +31,7 @@ from catalog import (
     skew,
 )
 from hdnn.errors import HdnnError
-from hdnn.fields import EnergyField, HamiltonianField, Weights
+from hdnn.fields import EnergyField, HamiltonianField, Learned, Weights
 from twins import agree, derivatives, error
 
 Net = hdnn.HamiltonianNetwork
@@ -297,3 +299,36 @@ def test_transforms_and_tracers_follow_J_of_the_state() -> None:
     compiled = torch.compile(net, backend="eager", fullgraph=True)
     assert torch.equal(compiled(y), vmap(net)(y))
     assert net.to("meta")(y.to("meta")).shape == y.shape
+
+
+@every_name
+def test_a_network_made_without_memory_is_the_one_whose_state_it_loads(name: str) -> None:
+    net, y = build(name), torch.randn(5, 4)
+    empty = build(name, device="meta").to_empty(device="cpu")
+    empty.load_state_dict(net.state_dict())
+    close(empty(y), net(y), 0.0)
+
+
+def test_members_of_an_ensemble_that_shares_a_learned_J() -> None:
+    """One J for all networks has no axis for them; numbers may be numpy's."""
+    weights = Weights(features=4, layers=4, ensemble=4)
+    net, y = Net(HamiltonianField(Learned(4), weights), step=0.2), torch.randn(5, 4)
+    together = net(y[None])
+    for index in (2, np.int64(2)):
+        close(net.member(index)(y), together[2])
+    close(net.member([3, 1])(y[None]), together[[3, 1]])
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in jvp
+def test_a_loss_on_a_tangent_trains_all_of_the_network() -> None:
+    """Forward mode, then backward: what is lost of the tangent's graph is a wrong gradient."""
+    y, v = torch.randn(2, 5, 4)
+    grads = []
+    for backend in BACKENDS:
+        torch.manual_seed(0)
+        net = build("H1", backend=backend)
+        with forward_ad.dual_level():
+            out, tangent = forward_ad.unpack_dual(net(forward_ad.make_dual(y, v)))
+            (tangent.square().sum() + out.sum()).backward()
+        grads.append(net.field.weights.theta.grad)
+    close(*grads)

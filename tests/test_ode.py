@@ -77,3 +77,9 @@ def test_networks_without_an_ode_raise() -> None:
             net.ode()
     with pytest.raises(HdnnError, match="out of range"):
         build("H1").ode().layer(3)
+
+
+def test_arrays_have_the_dtype_of_an_energy_without_parameters() -> None:
+    field = EnergyField("J1", lambda x, t: x.square().sum(-1) / 2, features=2, dtype=torch.float32)
+    f = hdnn.HamiltonianNetwork(field, layers=3, T=1.0).ode()
+    np.testing.assert_allclose(f(0.0, np.array([1.0, 2.0])), [2.0, -1.0])

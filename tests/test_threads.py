@@ -1,7 +1,10 @@
-"""Small operations of torch run on one thread; kernels, and large operations, keep theirs."""
+"""Small operations of torch run on one thread; large operations keep theirs."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,7 +21,7 @@ from hdnn import analysis
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
 from hdnn.models import image_model
-from hdnn.threads import LARGE, _setters, count, one_thread
+from hdnn.threads import LARGE, _setters, one_thread
 from hdnn.training import Trainer, loops, objective
 from hdnn.training.output_solver import OutputProblem, SolverOptions, newton, solve
 
@@ -43,35 +46,46 @@ def test_large_operations_keep_their_threads() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_sections_nest_and_kernels_keep_their_threads() -> None:
+def test_sections_nest() -> None:
     with one_thread():
         with one_thread(), one_thread(LARGE):
-            assert (torch.get_num_threads(), count()) == (1, 2)
-        assert (torch.get_num_threads(), count()) == (1, 2)
-    assert (torch.get_num_threads(), count()) == (2, 2)
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
 
 
 def test_other_threads_are_left_alone() -> None:
     counts = []
 
     def work() -> None:
-        counts.append((torch.get_num_threads(), count()))
+        counts.append(torch.get_num_threads())
 
     for section in (nullcontext(), one_thread()):
         with section:
             other = threading.Thread(target=work)
             other.start()
             other.join()
-    assert counts[0] == counts[1]
-    assert counts[0][1] >= 1
+    assert counts[0] == counts[1] >= 1
+
+
+FRESH = """
+import torch
+from hdnn.threads import one_thread
+
+with one_thread():
+    torch.linalg.svdvals(torch.randn(8, 8))
+A, b = torch.randn(2, 300, 300, dtype=torch.float64), torch.randn(2, 300, 1, dtype=torch.float64)
+torch.testing.assert_close(A @ torch.linalg.solve(A, b), b, rtol=0, atol=1e-7)
+"""
 
 
 def test_a_section_leaves_the_decompositions_of_MKL_right() -> None:
-    """After `torch.set_num_threads(2)` those of 300 rows are wrong, in torch 2.13."""
-    with one_thread():
-        torch.linalg.svdvals(torch.randn(8, 8))
-    A, b = torch.randn(2, 300, 300), torch.randn(2, 300, 1)
-    torch.testing.assert_close(A @ torch.linalg.solve(A, b), b, rtol=0, atol=1e-8)
+    """After `torch.set_num_threads(1)` and (2) those of 300 rows are wrong, in torch 2.13.
+
+    In a process of its own: another test may have called that.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", FRESH], check=True, env=environment)
 
 
 def used(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[int]:

@@ -16,10 +16,10 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, dataclass_transform
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -47,6 +47,10 @@ OPTIMIZERS = (
     *("Adam", "AdamW", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adamax", "RAdam", "RMSprop"),
 )
 """Those of torch for batches, without a closure, that resume from their state to the same bits."""
+KINDS = {"planar": "planar problems", "table": "tables", "images": "images"}
+"""The kinds of data, as `hdnn.data.Dataset` has them, and what people call them."""
+COLUMNS = ("planar", "table")
+"""Those whose samples are rows of numbers."""
 PROTOCOLS = {
     "planar": ("tuned", "paper"),
     "table": ("tuned", "paper"),
@@ -90,15 +94,24 @@ Channels = Annotated[tuple[Positive, ...], MinLen(1)]
 ClassWeight = Annotated[str, one_of("balanced")] | tuple[Weight, ...]
 
 
-def setting(default: Any, flag: str = "", depends: str = "") -> Any:
-    """Define a setting; the docstring below it is its help.
+def setting(
+    default: Any,
+    flag: str = "",
+    depends: str = "",
+    data: Collection[str] = tuple(KINDS),
+    when: tuple[str, str] | None = None,
+) -> Any:
+    """Define a setting; the docstring below it is its help, after what it is for.
 
     Args:
         default: its value where it is not set and the data do not decide.
         flag: of ``hdnn train``; without one, ``--set`` reaches it.
         depends: for a setting that depends on the data: the rule.
+        data: the kinds of data it is for.
+        when: another setting of its table, and the value with which this one is used.
     """
-    return Field(default, json_schema_extra={"flag": flag, "depends": depends})
+    extra: Any = {"flag": flag, "depends": depends, "data": tuple(data), "when": when}
+    return Field(default, json_schema_extra=extra)
 
 
 class Settings:
@@ -106,6 +119,17 @@ class Settings:
 
     fields_set: frozenset[str]
     """The settings that were set; None counts as not set. `dataclasses.replace` sets all."""
+
+    def replace(self, **values: Any) -> Self:
+        """Set some settings, and no others: the rest stays set or not set.
+
+        Args:
+            values: by name.
+
+        Returns:
+            New settings.
+        """
+        return type(self)(**{**self.to_dict(), **values})
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that were set, as plain values by name."""
@@ -170,26 +194,30 @@ class DataConfig(Settings):
 
     source: str = setting("swiss-roll")
     """A data set (swiss-roll, mnist, ...), a table, or a folder of images."""
-    split: Annotated[str, one_of("paper", "independent")] = setting("paper", "--split")
-    """Planar problems: one sample halved (paper), or two (independent)."""
-    size: Positive = setting(10_000, "--size")
-    """Planar problems: number of points, train and test together."""
-    target: Target | None = setting(None, "--target")
-    """Tables: the column to predict. Repeat it to predict several numbers."""
-    drop: Names = setting((), "--drop")
-    """Tables: a column to ignore; repeatable."""
-    categorical: Names = setting((), "--categorical")
-    """Tables: a column to treat as categories; repeatable."""
-    numeric: Names = setting((), "--numeric")
-    """Tables: a column to treat as numbers; repeatable."""
-    task: Annotated[str, one_of("classification", "regression")] | None = setting(None, "--task")
-    """Tables: override the detected task: classification or regression."""
-    test: Share = setting(0.2, "--test")
-    """Tables: fraction of rows held out for testing."""
-    pixels: Positive | None = setting(None, "--pixels")
-    """Folders of images: resize to this many pixels a side."""
-    digest: str | None = setting(None)
-    """Tables and folders: SHA-256 of the data of a run."""
+    split: Annotated[str, one_of("paper", "independent")] = setting(
+        "paper", "--split", data=("planar",)
+    )
+    """one sample halved (paper), or two (independent)."""
+    size: Positive = setting(10_000, "--size", data=("planar",))
+    """number of points, train and test together."""
+    target: Target | None = setting(None, "--target", data=("table",))
+    """the column to predict. Repeat it to predict several numbers."""
+    drop: Names = setting((), "--drop", data=("table",))
+    """a column to ignore; repeatable."""
+    categorical: Names = setting((), "--categorical", data=("table",))
+    """a column to treat as categories; repeatable."""
+    numeric: Names = setting((), "--numeric", data=("table",))
+    """a column to treat as numbers; repeatable."""
+    task: Annotated[str, one_of("classification", "regression")] | None = setting(
+        None, "--task", data=("table",)
+    )
+    """override the detected task: classification or regression."""
+    test: Share = setting(0.2, "--test", data=("table",))
+    """fraction of rows held out for testing."""
+    pixels: Positive | None = setting(None, "--pixels", data=("images",))
+    """resize those of a folder to this many pixels a side."""
+    digest: str | None = setting(None, data=("table", "images"))
+    """SHA-256 of the file or folder of a run."""
     seed: Count = setting(0, "--seed")
     """Random seed of data, weights and batches."""
 
@@ -201,7 +229,9 @@ class ModelConfig(Settings):
     For images, ``layers`` and ``width`` have an entry for every stage.
     """
 
-    architecture: Any = setting("H1", "--architecture", depends="H1; images: H2")
+    architecture: Any = setting(
+        "H1", "--architecture", depends="H1; images: H2", when=("block", "hamiltonian")
+    )
     """MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN."""
     layers: Annotated[Positive | Stages, LISTED] = setting(
         16, "--layers", depends="planar problems: 16; tables: 8; images: 4"
@@ -217,19 +247,24 @@ class ModelConfig(Settings):
         None,
         "--T",
         depends="planar problems: as tuned for Table 1; tables: 3 (H1, classification), else 1.2",
+        when=("block", "hamiltonian"),
     )
     """Final time; a layer has the step T / layers."""
-    step: Above | None = setting(None, "--step", depends="images: 0.4 (MS1), else 0.05")
-    """Step of a layer, instead of T."""
-    projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto")
-    """Learned linear map to the width: auto (where there are more features), on, off."""
-    augmentation: str = setting(
-        "append", depends="planar problems: as tuned for Table 1; else append"
+    step: Above | None = setting(
+        None, "--step", depends="images: 0.4 (MS1), else 0.05", when=("block", "hamiltonian")
     )
-    """Where zeros are added to the features: append or spread."""
-    activation: str = setting("tanh", "--activation")
+    """Step of a layer, instead of T."""
+    projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto", data=COLUMNS)
+    """learned linear map to the width: auto (where there are more features), on, off."""
+    augmentation: str = setting(
+        "append", depends="planar problems: as tuned for Table 1; else append", data=COLUMNS
+    )
+    """where zeros are added to the features: append or spread."""
+    scheme: Any = setting(None, "--scheme", when=("block", "hamiltonian"))
+    """Time-stepping scheme in place of the architecture's: a name in hdnn.schemes.SCHEMES."""
+    activation: str = setting("tanh", "--activation", when=("block", "hamiltonian"))
     """A name in hdnn.fields.ACTIVATIONS."""
-    time_invariant: bool = setting(False)
+    time_invariant: bool = setting(False, when=("block", "hamiltonian"))
     """All layers share their weights."""
     standardize: bool | None = setting(None, depends="planar problems: no; tables and images: yes")
     """Scale columns, or channels of images, to mean 0 and variance 1."""
@@ -238,23 +273,30 @@ class ModelConfig(Settings):
         depends="tables: float64 up to 1000 rows, or where a mean is over 1000 times the spread",
     )
     """float32 or float64."""
-    scale: float = setting(1.0, depends="tables: 1 / sqrt(width); else 1")
+    scale: float = setting(
+        1.0, depends="tables: 1 / sqrt(width); else 1", when=("block", "hamiltonian")
+    )
     """Standard deviation of the initial K."""
     seed: Count = setting(0, "--seed")
     """Random seed of the initial weights."""
-    kernel: Positive = setting(1)
-    """Images: size of the convolution K; 1 mixes channels only."""
-    block: Annotated[str, one_of("hamiltonian", "convolution")] = setting("hamiltonian")
-    """Images: hamiltonian, or convolution: plain layers relu(conv(y))."""
-    norm: Annotated[str, one_of("none", "batch")] = setting("none")
-    """Images: normalization between stages: none or batch."""
+    kernel: Positive = setting(1, data=("images",))
+    """size of the convolution K; 1 mixes channels only."""
+    block: Annotated[str, one_of("hamiltonian", "convolution")] = setting(
+        "hamiltonian", data=("images",)
+    )
+    """hamiltonian, or convolution: plain layers relu(conv(y))."""
+    norm: Annotated[str, one_of("none", "batch")] = setting("none", data=("images",))
+    """normalization between stages: none or batch."""
 
     def __post_init__(self) -> None:
+        from hdnn.schemes import named_scheme
         from hdnn.zoo import ARCHITECTURES, architecture
 
         row = architecture(self.architecture)
         if ARCHITECTURES.get(row.name) is row:  # an architecture of one's own stays as it is
             object.__setattr__(self, "architecture", row.name)
+        if self.scheme is not None:
+            named_scheme(self.scheme)
 
 
 @table
@@ -264,10 +306,9 @@ class TrainingConfig(Settings):
     Raises:
         HdnnError: a setting is unknown or out of range.
 
-    >>> from dataclasses import replace
     >>> config = TrainingConfig(method="joint", epochs=20)
-    >>> replace(config, learning_rate=0.01).learning_rate
-    0.01
+    >>> config.replace(learning_rate=0.01).to_dict()
+    {'method': 'joint', 'epochs': 20, 'learning_rate': 0.01}
     """
 
     method: Annotated[str, one_of("coordinate", "joint")] = setting(
@@ -302,8 +343,8 @@ class TrainingConfig(Settings):
     )
     """Learning rate over epochs: constant, exponential (times decay after each), cosine (to 0),
     one-cycle (by iteration: up for warmup epochs, then on a cosine to 0)."""
-    decay: Above = setting(1.0)
-    """Factor of the exponential schedule."""
+    decay: Above = setting(1.0, when=("schedule", "exponential"))
+    """factor after each epoch."""
     alpha: Weight = setting(
         5e-3, "--alpha", depends="planar problems: as tuned for Table 1; tables and images: 0.001"
     )
@@ -314,24 +355,26 @@ class TrainingConfig(Settings):
         "classify fewer than 25 rows a feature; images: 0.0002",
     )
     """Weight of the penalty on the output layer."""
-    solver: Annotated[str, one_of("newton", "adam")] = setting("newton")
-    """coordinate: how the output layer is solved: by ten iterations of newton or adam."""
+    solver: Annotated[str, one_of("newton", "adam")] = setting(
+        "newton", when=("method", "coordinate")
+    )
+    """how the output layer is solved: by ten iterations of newton or adam."""
     optimizer: Annotated[str, one_of(*OPTIMIZERS)] = setting("Adam")
     """A name in torch.optim."""
-    weight_decay: Weight = setting(0.0)
-    """joint: weight decay of the optimizer, on all weights."""
-    warmup: Weight = setting(0.0)
-    """Epochs over which the learning rate rises linearly from 0."""
-    averaging: Share = setting(0.0)
-    """joint: decay of a running average of the weights, which is returned; 0 for none."""
-    shift: Count = setting(0)
-    """Images: random shifts of up to this many pixels."""
-    rotate: Weight = setting(0.0)
-    """Images: random rotations of up to this many degrees."""
-    zoom: Share = setting(0.0)
-    """Images: random scaling by 1 plus or minus this."""
-    flip: bool = setting(False)
-    """Images: mirror half of the images."""
+    weight_decay: Weight = setting(0.0, when=("method", "joint"))
+    """weight decay of the optimizer, on all weights."""
+    warmup: Weight = setting(0.0, when=("method", "joint"))
+    """epochs over which the learning rate rises linearly from 0."""
+    averaging: Share = setting(0.0, when=("method", "joint"))
+    """decay of a running average of the weights, which is returned; 0 for none."""
+    shift: Count = setting(0, data=("images",))
+    """random shifts of up to this many pixels."""
+    rotate: Weight = setting(0.0, data=("images",))
+    """random rotations of up to this many degrees."""
+    zoom: Share = setting(0.0, data=("images",))
+    """random scaling by 1 plus or minus this."""
+    flip: bool = setting(False, data=("images",))
+    """mirror half of the images."""
     clip: Above | None = setting(None)
     """Largest norm of the hidden layers' gradient."""
     class_weight: Annotated[ClassWeight, LISTED] | None = setting(None, "--balanced")
@@ -526,6 +569,17 @@ class Setting:
     range: str
     flag: str
     depends: str
+    data: tuple[str, ...]
+    when: tuple[str, str] | None
+
+    def obstacle(self, settings: Settings, data: str) -> str | None:
+        """Why it is not used with the others of its table on a kind of data; None if it is."""
+        if data not in self.data:
+            return f"is for {_joined(self.data)}, not for {KINDS[data]}"
+        if self.when is not None and getattr(settings, self.when[0]) != self.when[1]:
+            name, value = self.when
+            return f"is for {name}={value!r}, not for {getattr(settings, name)!r}"
+        return None
 
 
 @functools.cache
@@ -536,10 +590,63 @@ def all_settings() -> tuple[Setting, ...]:
         schemas = TypeAdapter(kind).json_schema()["properties"]
         for name, info in kind.__pydantic_fields__.items():
             if table or name == "protocol":
-                help = " ".join((info.description or "").split())
+                extra = info.json_schema_extra
+                help = " ".join([*_scope(**extra), *(info.description or "").split()])
                 row = table, name, info.default, help, info.annotation, _range(schemas[name])
-                settings.append(Setting(*row, **info.json_schema_extra))
+                settings.append(Setting(*row, **extra))
     return tuple(settings)
+
+
+def _scope(data: Collection[str], when: tuple[str, str] | None, **others: Any) -> list[str]:
+    """What a setting is for, as its help begins; nothing for all data."""
+    if len(data) < len(KINDS):
+        return [f"{_joined(data).capitalize()}:"]
+    # The block is a setting of images: it would tell the others nothing.
+    return [] if when is None or when[0] == "block" else ["{}={}:".format(*when)]
+
+
+def _joined(data: Collection[str]) -> str:
+    return " and ".join(KINDS[kind] for kind in data)
+
+
+def check_applies(settings: Settings, data: str, names: Collection[str] | None = None) -> None:
+    """Raise for a setting that was set and would not be used.
+
+    Args:
+        settings: one table of them.
+        data: the kind of data, of `KINDS`.
+        names: the settings that were set; None: `Settings.fields_set`.
+
+    Raises:
+        HdnnError: there is one.
+    """
+    for each in _definitions(type(settings)):
+        if each.name in (settings.fields_set if names is None else names):
+            reason = each.obstacle(settings, data)
+            if reason is not None:
+                flag = f" ({each.flag})" if each.flag else ""
+                raise HdnnError(f"{each.name}{flag} {reason}: leave it out")
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def complete(settings: S, data: str) -> S:
+    """Set everything that applies to a kind of data, and nothing else.
+
+    Args:
+        settings: one table of them.
+        data: the kind of data, of `KINDS`.
+
+    Returns:
+        The same values where they apply, else the defaults, which do not count as set.
+    """
+    used = [d.name for d in _definitions(type(settings)) if d.obstacle(settings, data) is None]
+    return type(settings)(**{name: getattr(settings, name) for name in used})
+
+
+def _definitions(kind: type[Settings]) -> list[Setting]:
+    return [each for each in all_settings() if TABLES.get(each.table) is kind]
 
 
 def _range(schema: dict[str, Any]) -> str:

@@ -8,9 +8,9 @@ import hdnn.application  # noqa: F401 (first: it names the packages that are mis
 import copy
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from inspect import Signature, signature
 from typing import Any, Self
 
 import numpy as np
@@ -40,8 +40,9 @@ __all__ = ["HDNNClassifier", "HDNNRegressor"]
 Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 MODEL = {
-    **{name: name for name in ("architecture", "layers", "width", "T", "step", "augmentation")},
-    **{name: name for name in ("activation", "time_invariant", "standardize", "dtype")},
+    **{name: name for name in ("architecture", "layers", "width", "T", "step", "scheme")},
+    **{name: name for name in ("augmentation", "activation", "time_invariant", "standardize")},
+    "dtype": "dtype",
     "init_scale": "scale",
 }
 """Parameters that describe the network, and what settings of `hdnn.config` they are."""
@@ -67,12 +68,13 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         width: int | None = None,
         T: float | None = None,
         step: float | None = None,
+        scheme: Any = None,
         augmentation: str = "append",
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
         method: str | None = None,
-        solver: str = "newton",
+        solver: str | None = None,
         max_iter: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -90,7 +92,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
-        self.T, self.step, self.augmentation = T, step, augmentation
+        self.T, self.step, self.scheme, self.augmentation = T, step, scheme, augmentation
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
         self.max_iter, self.batch_size = max_iter, batch_size
@@ -119,6 +121,12 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         checks = {"dtype": np.float64, "ensure_all_finite": self._finite(), **options}
         if reset:
             self._encoder = fit_encoder(X)
+            self._columns = list(map(str, getattr(X, "columns", ())))
+            if self._encoder is not None and self._encoder.notes:
+                warnings.warn(
+                    f"{'; '.join(self._encoder.notes)}; an array of numbers is used as it is",
+                    stacklevel=3,
+                )
         if self._encoder is None:
             X, y = validate_data(self, X, y, reset=reset, **checks)
         else:
@@ -130,16 +138,22 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         return X[positive], y[positive], weight[positive]
 
     def _encode(self, X: Any, reset: bool = False) -> Array:
-        """The numbers of a data frame with texts or dates."""
+        """The numbers of a data frame, or of an array where all its columns were numbers."""
         assert self._encoder is not None
-        if not hasattr(X, "iloc"):
-            names = ", ".join(map(str, self.feature_names_in_[:5]))
+        if hasattr(X, "iloc"):
+            X = validate_data(self, X, skip_check_array=True, reset=reset)
+        elif all(column.kind == "number" for column in self._encoder.columns):
+            X = validate_data(
+                self, X, dtype=np.float64, ensure_all_finite=self._finite(), reset=False
+            )
+            X = dict(zip(self._columns, X.T, strict=True))
+        else:
+            names = ", ".join(self._columns[:5])
             raise HdnnError(
                 "this estimator was fitted on a data frame with texts or dates: give a data frame "
                 f"with its columns ({names}, ...), not {type(X).__name__}"
             )
-        frame = validate_data(self, X, skip_check_array=True, reset=reset)
-        return self._encoder.transform(self._encoder.read_frame(frame))
+        return self._encoder.transform(self._encoder.read_frame(X))
 
     def _finite(self) -> bool | str:
         return "allow-nan" if self.standardize else True
@@ -213,15 +227,37 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
     @torch.no_grad()
     def _values(self, X: Any) -> Array:
         """``(rows, outputs)``: the values of the output layer."""
+        parts = [self.model_(part) for part in self.inputs(X).split(CHUNK)]
+        return torch.cat(parts).double().numpy()
+
+    def inputs(self, X: Any) -> torch.Tensor:
+        """What `model_` takes of the rows of a table.
+
+        Args:
+            X: ``(rows, features)``, with the columns of `fit`.
+
+        Returns:
+            ``(rows, encoded features)``, in the precision of the network.
+        """
         check_is_fitted(self, "model_")
         finite = "allow-nan" if self.model_.scaler is not None else True
         if self._encoder is None:
             X = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
         else:
             X = self._encode(X)
-        data = torch.tensor(X, dtype=self.model_.head.weight.dtype)
-        parts = [self.model_(part) for part in data.split(CHUNK)]
-        return torch.cat(parts).double().numpy()
+        return torch.tensor(X, dtype=self.model_.head.weight.dtype)
+
+
+@contextmanager
+def _all_or_nothing(estimator: HDNNEstimator) -> Iterator[None]:
+    """Leave an estimator as it was where the block raises."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__.clear()
+        estimator.__dict__.update(before)
+        raise
 
 
 def fit_encoder(X: Any) -> ColumnEncoder | None:
@@ -264,6 +300,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         T: Final time; a layer has the step T / layers. FCNN has none. None: 3 for H1, else 1.2.
             H2 needs a T that shrinks with the width, as the norm of its J grows.
         step: Step size of a layer, instead of T.
+        scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
+            architecture's own.
         augmentation: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
@@ -272,7 +310,8 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             standard normal.
         method: "joint" trains all weights with Adam; "coordinate" solves for the output layer in
             every iteration, then takes a step on the hidden layers. None: joint.
-        solver: How coordinate descent solves for the output layer: "newton" or "adam".
+        solver: How coordinate descent solves for the output layer: "newton" (None)
+            or "adam".
         max_iter: Number of epochs, passes over the data. None: 50, and 35 for fewer than 25 rows
             per feature.
         batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
@@ -325,17 +364,64 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         self,
         architecture: Any = "H1",
         *,
+        layers: int | None = None,
+        width: int | None = None,
+        T: float | None = None,
+        step: float | None = None,
+        scheme: Any = None,
+        augmentation: str = "append",
+        activation: str = "tanh",
+        time_invariant: bool = False,
+        init_scale: float | None = None,
+        method: str | None = None,
+        solver: str | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        schedule: str | None = None,
+        alpha: float | None = None,
+        alpha_c: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        standardize: bool = True,
         class_weight: Mapping[Any, float] | str | None = None,
-        **parameters: Any,
+        warm_start: bool = False,
+        dtype: str | None = None,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(architecture, **parameters)
+        super().__init__(
+            architecture,
+            layers=layers,
+            width=width,
+            T=T,
+            step=step,
+            scheme=scheme,
+            augmentation=augmentation,
+            activation=activation,
+            time_invariant=time_invariant,
+            init_scale=init_scale,
+            method=method,
+            solver=solver,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            alpha=alpha,
+            alpha_c=alpha_c,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            standardize=standardize,
+            warm_start=warm_start,
+            dtype=dtype,
+            device=device,
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.class_weight = class_weight
-
-    # scikit-learn reads the parameters here: those of every estimator, and class_weight.
-    _own, _all = (dict(signature(f).parameters) for f in (__init__, HDNNEstimator.__init__))
-    _all["class_weight"] = _own["class_weight"]
-    __init__.__signature__ = Signature(list(_all.values()))  # type: ignore[attr-defined]
-    del _own, _all
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on ``(rows, features)`` and a class for every row; a row of weight 0 is left out.
@@ -352,16 +438,19 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         Raises:
             HdnnError: the data or a parameter cannot be used, or the loss is no longer finite.
         """
-        X, y, weight = self._check(X, y, sample_weight)
-        check_classification_targets(y)
-        classes = self.classes_ if self._continues else np.unique(y)
-        if unknown := np.setdiff1d(y, classes).tolist():
-            raise HdnnError(f"the classes {unknown} are not among {classes.tolist()}: fit anew")
-        if len(classes) < 2:
-            raise HdnnError(f"a classifier needs at least two classes, got one class: {classes}")
-        self.classes_ = classes
-        data = self._dataset(X, y, weight, "classification", classes.tolist())
-        return self._train(data, class_weight=self._class_weight())
+        with _all_or_nothing(self):
+            X, y, weight = self._check(X, y, sample_weight)
+            check_classification_targets(y)
+            classes = self.classes_ if self._continues else np.unique(y)
+            if unknown := np.setdiff1d(y, classes).tolist():
+                raise HdnnError(f"the classes {unknown} are not among {classes.tolist()}: fit anew")
+            if len(classes) < 2:
+                raise HdnnError(
+                    f"a classifier needs at least two classes, got one class: {classes}"
+                )
+            self.classes_ = classes
+            data = self._dataset(X, y, weight, "classification", classes.tolist())
+            return self._train(data, class_weight=self._class_weight())
 
     def _class_weight(self) -> str | tuple[float, ...] | None:
         weight = self.class_weight
@@ -446,6 +535,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
             features are projected to 64.
         T: Final time; a layer has the step T / layers. FCNN has none. None: 1.2.
         step: Step size of a layer, instead of T.
+        scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
+            architecture's own.
         augmentation: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
@@ -453,7 +544,8 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         init_scale: Standard deviation of the initial K. None: 1 / sqrt(width).
         method: "joint" trains all weights with Adam; "coordinate" solves for the output layer in
             every iteration, then takes a step on the hidden layers. None: joint.
-        solver: How coordinate descent solves for the output layer: "newton" or "adam".
+        solver: How coordinate descent solves for the output layer: "newton" (None)
+            or "adam".
         max_iter: Number of epochs, passes over the data. None: 50.
         batch_size: Rows in an iteration. None: all of up to 200 (coordinate: 500), else 200.
         learning_rate: Learning rate of Adam. None: 0.4 / width, and two thirds of it where the
@@ -512,16 +604,17 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         Raises:
             HdnnError: the data or a parameter cannot be used, or the loss is no longer finite.
         """
-        X, y, weight = self._check(X, y, sample_weight, multi_output=True, y_numeric=True)
-        target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        if not self._continues:
-            self._flat = y.ndim == 1
-        elif target.shape[1] != self.model_.head.out_features:
-            raise HdnnError(
-                f"y has {target.shape[1]} outputs, but the fitted network has "
-                f"{self.model_.head.out_features}: fit anew"
-            )
-        return self._train(self._dataset(X, target, weight, "regression"))
+        with _all_or_nothing(self):
+            X, y, weight = self._check(X, y, sample_weight, multi_output=True, y_numeric=True)
+            target = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+            if not self._continues:
+                self._flat = y.ndim == 1
+            elif target.shape[1] != self.model_.head.out_features:
+                raise HdnnError(
+                    f"y has {target.shape[1]} outputs, but the fitted network has "
+                    f"{self.model_.head.out_features}: fit anew"
+                )
+            return self._train(self._dataset(X, target, weight, "regression"))
 
     def predict(self, X: Any) -> Array:
         """The targets: ``(rows,)``, or ``(rows, outputs)`` where y had columns.

@@ -195,7 +195,7 @@ class Program:
             HdnnError: which have another shape, and the one that they should have.
         """
         h, theta, beta, S, _ = values
-        lead, layers, n = self.layout.lead, self.layers, self.layout.width
+        layers, n = self.layers, self.layout.width
         for name, tensor, size in (("K", theta, self.sizes[0]), ("b", beta, self.sizes[1])):
             if tensor is None and not size:
                 continue
@@ -203,17 +203,18 @@ class Program:
                 raise HdnnError(f"the parameters of {name} must be a tensor, got {tensor!r:.40}")
             # One entry for all layers, or one for each.
             if tensor.shape not in self._shapes[name]:
+                own, shared = self._shapes[name]
                 raise HdnnError(
-                    f"the parameters of {name} must have shape {(*lead, layers, size)}, or "
-                    f"{(*lead, 1, size)} if all layers share them, got {tuple(tensor.shape)}; "
-                    "build a network of that size instead"
+                    f"the parameters of {name} must have shape {own}, or {shared} if all layers "
+                    f"share them, got {tuple(tensor.shape)}; build a network of that size instead"
                 )
-        if isinstance(h, Tensor) and h.shape != (layers,) and h.shape != (*lead, layers):
-            raise HdnnError(f"steps must have shape {(*lead, layers)}, got {tuple(h.shape)}")
+        if isinstance(h, Tensor) and h.shape not in ((layers,), (*self.layout.lead, layers)):
+            raise HdnnError(f"steps must have shape {(layers,)}, got {tuple(h.shape)}")
         if S is not None and not isinstance(S, Tensor):
             raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
+        lead = self.layout.lead
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
             raise HdnnError(
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError
+from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError, unknown_name
 from hdnn.fields import Field, Layout
 from hdnn.program import Flow, Function, Stage, Step
 
@@ -442,3 +442,26 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "ImplicitMidpoint": ImplicitMidpoint,
 }
 """The named schemes; every test of a declared property walks this catalog."""
+
+
+def named_scheme(name: str | Scheme) -> Scheme:
+    """The scheme of a name, whatever its case.
+
+    Args:
+        name: of `SCHEMES`, or a scheme, which is returned as it is.
+
+    Returns:
+        The scheme.
+
+    Raises:
+        HdnnError: no scheme has that name.
+
+    >>> named_scheme("leapfrog")
+    Leapfrog()
+    """
+    if isinstance(name, Scheme):
+        return name
+    by_name = {known.lower(): make for known, make in SCHEMES.items()}
+    if not isinstance(name, str) or name.lower() not in by_name:
+        raise unknown_name("scheme", name, SCHEMES)
+    return by_name[name.lower()]()

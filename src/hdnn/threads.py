@@ -3,13 +3,12 @@
 OpenMP's threads wait for each other at the end of every operation. While other processes use the
 cores, that takes until each of them has had its turn, some milliseconds or tens of them; and a
 decomposition of a small matrix is hundreds of operations, so that 0.1 s become a minute. The
-threads of hdnn's kernels are not OpenMP's: they keep their number.
+threads of hdnn's kernels sleep while they wait.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,7 +17,6 @@ import torch
 
 LARGE = 2**26
 """Multiplications of an operation that takes some milliseconds on one thread."""
-_outside = threading.local()
 
 
 @contextmanager
@@ -45,7 +43,6 @@ def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[Non
         yield
         return
     set_openmp, set_mkl = _setters()
-    _outside.count = threads
     set_openmp(1)
     mkl = set_mkl(1)
     try:
@@ -53,22 +50,6 @@ def one_thread(multiplications: float = 0, large: float = LARGE) -> Iterator[Non
     finally:
         set_mkl(mkl)
         set_openmp(threads)
-        _outside.count = None
-
-
-def count() -> int:
-    """How many threads a kernel may use: as many as torch outside of `one_thread`.
-
-    Returns:
-        The number of threads.
-
-    >>> import torch
-    >>> with one_thread():
-    ...     inside = count()
-    >>> inside == torch.get_num_threads()
-    True
-    """
-    return getattr(_outside, "count", None) or torch.get_num_threads()
 
 
 @cache

@@ -24,7 +24,7 @@ from hdnn.fields import (
 )
 from hdnn.fields.weights import Generators
 from hdnn.networks import HamiltonianNetwork, StepSize
-from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Verlet
+from hdnn.schemes import DirectMap, ForwardEuler, Scheme, SemiImplicitEuler, Verlet, named_scheme
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def network(
     T: float | None = None,
     step: StepSize | None = None,
     learn_steps: bool = False,
-    scheme: Scheme | None = None,
+    scheme: str | Scheme | None = None,
     activation: str | Activation = "tanh",
     X: Tensor | str | None = None,
     time_invariant: bool = False,
@@ -182,7 +182,8 @@ def network(
         step: the step h, instead of T: a number, or a sequence with one for every layer. FCNN has
             neither T nor step.
         learn_steps: make the steps parameters, which stay positive.
-        scheme: a time-stepping scheme of `hdnn.schemes` in place of the architecture's own.
+        scheme: a time-stepping scheme of `hdnn.schemes`, or its name such as "leapfrog", in place
+            of the architecture's own.
         activation: sigma: a name of `hdnn.fields.ACTIVATIONS`, or an activation of your own.
         X: for HS, whose J is [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
         time_invariant: all layers share one K and b, so that the flow conserves the energy.
@@ -236,7 +237,7 @@ def network(
         dynamics = HamiltonianField(J, weights, activation=activation)
     return HamiltonianNetwork(
         dynamics,
-        row.scheme if scheme is None else scheme,
+        row.scheme if scheme is None else named_scheme(scheme),
         layers=layers,
         T=T,
         step=step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -144,3 +145,15 @@ def test_a_choice_holds_for_its_kind_of_state_only() -> None:
     assert choice(y) == "reference"
     J.requires_grad_(False)
     assert choice(y) == "fused"
+
+
+@needs_kernels
+def test_a_pickled_network_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is loaded there may be no kernels."""
+    net, y = build("H1"), torch.randn(5, 4)
+    assert net.explain_backend(y).backend == "fused"
+    expected, stored = net(y), pickle.dumps(net)
+    monkeypatch.setattr(native, "obstacle", lambda: "there are none")
+    loaded = pickle.loads(stored)
+    assert "there are none" in loaded.explain_backend(y).reason
+    torch.testing.assert_close(loaded(y), expected)

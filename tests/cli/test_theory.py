@@ -89,3 +89,5 @@ def test_advise_takes_the_network_that_train_builds(houses: Trained) -> None:
     spec = repr(hdnn.load("run/model.safetensors").network).splitlines()[1].strip()
     assert record("advise", *table)["network"] == spec
     assert record("advise", "run")["network"] == spec
+    for flag in (("--architecture", "MS1"), ("--layers", 99), ("--T", 7), ("--seed", 1)):
+        fails(2, ("advise", "run", *flag), "run is a run, which has a network and data")

@@ -94,6 +94,18 @@ def test_declared_types(write: Write) -> None:
     assert table.columns["d"].tolist() == ["2021-01-01T00:00:00", None, "2021-01-02T00:00:00"]
 
 
+def test_integers_in_a_column_of_categories_are_its_levels() -> None:
+    """Also codes that are rare or new: each row is read as it would be among the others."""
+    codes = [k for k in range(40) for _ in range(80 - k)]
+    table = read_table({"code": codes}, categorical=["code"])
+    encoder = ColumnEncoder.fit(table.columns, table.types)
+    (column,) = encoder.columns
+    assert (column.levels[:2], column.rare) == (("0", "1"), True)
+    for code, feature in ((0, 0), (31, 31), (35, 32), (99, 32)):
+        new = encoder.transform(encoder.read_frame(pd.DataFrame({"code": [code]})))
+        assert np.flatnonzero(new[0]).tolist() == [feature]
+
+
 def test_numbers_in_a_column_of_categories_raise() -> None:
     """pandas reads 08001 as 8001, which no row of the training data had."""
     frame = pd.DataFrame({"zip": ["08001", "12345"] * 3, "size": ["S", "L"] * 3})

@@ -78,6 +78,35 @@ def test_several_targets_are_a_regression(write: Write) -> None:
     assert table.targets.tolist() == [[2, 3], [5, 6]]
 
 
+@pytest.mark.parametrize(
+    ("cells", "part"),
+    [
+        (["TRUE", "FALSE", "UNKNOWN"], ["FALSE", "TRUE", "FALSE"]),
+        (["1.10", "1.2", "2.0b"], ["1.2", "1.10", "1.10"]),
+        (["1", "2", "2.5"], ["1", "2", "1"]),
+        (["true", "False", "true"], ["TRUE", "FALSE", "true"]),
+        (["007", "08", "9"], ["08", "007", "08"]),
+    ],
+    ids=str,
+)
+def test_labels_of_new_data_are_read_as_those_of_the_model(
+    write: Write, cells: list[str], part: list[str]
+) -> None:
+    """What else is in a file does not decide what its labels are."""
+    rows = "".join(f"{k},{cell}\n" for k, cell in enumerate(cells))
+    known = read_table(write(f"a,y\n{rows}"), "y", task="classification").classes
+    assert known is not None
+    rows = "".join(f"{k},{cell}\n" for k, cell in enumerate(part))
+    new = read_table(write(f"a,y\n{rows}"), "y", classes=known)
+    # The class of a cell, by the texts of the first file in the order of the classes.
+    order = read_table(write("a,y\n" + "".join(f"0,{c}\n" for c in cells)), "y", classes=known)
+    number = {cell.lower(): code for cell, code in zip(cells, order.targets.tolist(), strict=True)}
+    assert new.targets.tolist() == [number[cell.lower()] for cell in part]
+    assert new.classes == known
+    with pytest.raises(HdnnError, match="unknown label 'other' in row 1"):
+        read_table(write("a,y\n0,other\n"), "y", classes=known)
+
+
 def test_labels_to_numbers_and_back() -> None:
     for classes in (["a", "b", "c"], [3, 1, 2], [0.5, 1.5, -1.0], [False, True]):
         labels = [*classes, *reversed(classes)]
@@ -85,6 +114,8 @@ def test_labels_to_numbers_and_back() -> None:
         assert back == labels
         assert [type(label) for label in back] == [type(label) for label in labels]
     assert encode(["1", 2, "3.5"], [1, "2", 3.5]).tolist() == [0, 1, 2]
+    assert encode([1.0, "2.0", " 3"], ["1", 2, 3]).tolist() == [0, 1, 2]
+    assert encode(["1", 1], [1, "1"]).tolist() == [1, 0]  # first by value
     with pytest.raises(HdnnError, match="unknown label 'z' in row 2: known are 'a', 'b'"):
         encode(["a", "z"], ["a", "b"])
     with pytest.raises(HdnnError, match="must differ"):

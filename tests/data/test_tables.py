@@ -62,7 +62,7 @@ def test_data_for_a_model_keep_its_classes_and_types(write: Write) -> None:
     table = read_table(path, "label", types=types, classes=["0", "1", "x"])
     assert [values.tolist() for values in table.columns.values()] == [[2.0], ["1"]]
     assert (table.classes, table.targets.tolist()) == (("0", "1", "x"), [1])
-    with pytest.raises(HdnnError, match="unknown label 1 in row 1: known are 'a', 'b'"):
+    with pytest.raises(HdnnError, match="unknown label '1' in row 1: known are 'a', 'b'"):
         read_table(path, "label", types=types, classes=["a", "b"])
 
 

@@ -145,6 +145,7 @@ CONTEXTS = (
     "torch.autograd.graph.saved_tensors_hooks(halves[0], lambda t: t[0])",
     "torch.autograd.graph.saved_tensors_hooks(*halves)",
     "torch.autograd.graph.saved_tensors_hooks(lambda t: t.to('meta'), lambda t: t)",
+    "torch.autograd.graph.saved_tensors_hooks(lambda t: t, grown)",
     "torch.autograd.graph.saved_tensors_hooks(lambda t: t, reversed_memory)",
     "torch.autograd.graph.disable_saved_tensors_hooks('no')",
     "torch.autograd.set_multithreading_enabled(False)",
@@ -256,6 +257,7 @@ OTHERS = (
 H1, STEPPED = "build('H1', backend=BACKEND)", "build('H1', step=[0.1, 0.3, 0.2], backend=BACKEND)"
 NO_J, SEVERAL = "build('MS2', backend=BACKEND)", "build('H1', ensemble=3, backend=BACKEND)"
 HALVES = "with torch.autograd.graph.saved_tensors_hooks(halves[0], lambda t: t[0]):\n"
+MANY = "with torch.autograd.graph.saved_tensors_hooks(lambda t: t, grown):\n"
 KNOWN = (
     # Tensors that are not numbers of the state's dtype in the memory of the CPU.
     (H1, "out = net.to('meta')(y)"),
@@ -332,7 +334,20 @@ KNOWN = (
     (H1, "out = net(y)", "net.share_memory()", "out.sum().backward()"),
     (H1, "x = y * 1; out = net(x).sum()", "x.untyped_storage().resize_(0)", "out.backward()"),
     (H1, f"{HALVES}    out = net(y)", "out.sum().backward()"),
+    (H1, f"{MANY}    out = net(y)", "out.sum().backward()"),
+    (
+        H1,
+        "J = net.field.interconnection; J.J = J.J.mT; out = net(y)",
+        "J.J.untyped_storage().resize_(0)",
+        "out.sum().backward()",
+    ),
+    (H1, "out = net(y)", "net.float()", "grads(out.sum(), create_graph=True)"),
     # Transforms and modes.
+    (
+        H1,
+        "out = net(y)",
+        "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.ones(2, 5, 4))",
+    ),
     (NO_J, "with FAKE:\n    out = net(y)"),
     (H1, "out = net(y)", "with FAKE:\n    out.sum().backward()"),
     (H1, "out = make_fx(net)(y.detach())(y + 1)"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections import defaultdict
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,11 @@ from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import report_of_run
-from hdnn.reports.build import material_of_run
+from hdnn.reports.build import inputs_of_run
 from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord, Trainer
+from page import Page
 
 SECTIONS = ["results", "learning", "flow", "gradients", "theory", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
@@ -37,48 +36,13 @@ ROLL = Config(
 )
 
 
-class Page(HTMLParser):
-    """Tags with their attributes, and texts by tag."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = defaultdict(list)
-        self.open: list[str] = []
-        self.feed(text)
-        scripts = [t for tag in ("script", "style") for t in self.texts[tag]]
-        texts = (t for tag in self.texts.values() for t in tag if t not in scripts)
-        self.words = " ".join(" ".join(texts).split())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self.open and self.open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        self.texts[self.open[-1] if self.open else ""].append(data.strip())
-
-    @property
-    def sections(self) -> list[str]:
-        return [str(attributes["id"]) for tag, attributes in self.tags if tag == "section"]
-
-    @property
-    def scene(self) -> dict[str, Any]:
-        """The numbers of the slider."""
-        scene: dict[str, Any] = json.loads(next(t for t in self.texts["script"] if t[:1] == "{"))
-        return scene
-
-
 def trained(folder: Path, config: Config) -> Path:
     Run.create(folder, config).train()
     return folder
 
 
-def page_of(run: Path) -> Page:
-    text = report_of_run(run).html
+def page_of(run: Path, **options: bool) -> Page:
+    text = report_of_run(run, **options).html
     assert len(text.encode()) < 6e6
     assert not re.search(r"(?:src|href)=[\"'](?!data:|#)|url\((?!#)|@import", text)
     return Page(text)
@@ -95,21 +59,20 @@ def roll(tmp_path: Path) -> Path:
 
 
 def test_a_planar_run_has_every_section_in_order(roll: Path) -> None:
-    page = page_of(roll)
+    page = page_of(roll, compare=True)
     assert page.sections == SECTIONS
     accuracy = json.loads(Run.open(roll).metrics.read_text())["test"]["accuracy"]
-    assert f"{100 * accuracy:.1f} %" in page.texts["strong"]
+    assert f"{100 * accuracy:.1f} %" in page.texts("strong")
     assert "of 100 held-out samples are classified correctly" in page.words
     assert "During training" in page.words
     assert "Both networks have the same size and were trained on the same data" in page.words
-    for tag, attributes in page.tags:
-        assert tag != "img" or attributes.get("alt")
-        assert tag not in ("canvas", "svg") or attributes.get("aria-label")
+    assert all(element.get("alt") for element in page.all("img"))
+    assert all(element.get("aria-label") for element in [*page.all("canvas"), *page.all("svg")])
 
 
 def test_the_slider_has_the_trajectory_and_the_decision_regions(roll: Path) -> None:
-    scene, model = page_of(roll).scene, Run.open(roll).load_model()
-    moving = flow(model, material_of_run(roll).X)
+    scene, model = page_of(roll, compare=True).scene, Run.open(roll).load_model()
+    moving = flow(model, inputs_of_run(roll).X)
     points = np.frombuffer(base64.b64decode(scene["flows"][0]["points"]), "<f4").reshape(7, 100, 2)
     np.testing.assert_allclose(points, moving.points, rtol=1e-6, atol=1e-6)
     assert scene["flows"][0]["depths"] == list(range(7))
@@ -134,7 +97,7 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     config = Config(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
     page = page_of(trained(tmp_path / "run", config))
     assert "alert('1')" in page.words
-    assert not any("alert" in text for text in page.texts["script"])
+    assert not any("alert" in text for text in page.texts("script"))
     assert LONG[:300] not in page.words
     assert "principal components of the states of all layers together" in page.words
 
@@ -149,8 +112,9 @@ def test_the_page_of_a_table_is_about_the_table(task: str, tmp_path: Path) -> No
     path = write_rows(tmp_path / "t.csv", **columns)
     data = DataConfig(str(path), target="y", task=task)
     page = page_of(trained(tmp_path / "run", Config(data, ModelConfig("H1", 3, T=1.0))))
-    cells = page.texts["th"]
-    assert {"this network", "linear model", "most frequent class, or mean"} <= set(cells)
+    cells = page.texts("th")
+    baseline = "most frequent class" if task == "classification" else "mean of the targets"
+    assert {"this network", "on training data", "linear model", baseline} <= set(cells)
     assert ("go" in cells, "R²" in cells) == (task == "classification", task == "regression")
     # A category is one column, whatever its encoding: its levels are shuffled together.
     assert cells.index("color") < cells.index("noise")
@@ -165,7 +129,7 @@ def test_images_show_those_that_are_most_wrong(options: dict[str, Any]) -> None:
     y = torch.arange(30) % 3
     page = Page(hdnn.report(model, X, y).html)
     wrong = int((model.predict(X) != y).sum())
-    shown = [a for tag, a in page.tags if tag == "img" and "classified as" in str(a["alt"])]
+    shown = page.all("ul[@class='mistakes']/li/img")
     assert len(shown) == min(12, wrong) > 0
     assert "gradients" in page.sections
     blocks = len(model.networks)
@@ -208,10 +172,10 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
 
     with pytest.raises(KeyboardInterrupt):
         run.train([predict_and_stop])
-    material, target = material_of_run(run.folder), load(run.config.data).y
-    assert material.model is not None
+    inputs, target = inputs_of_run(run.folder), load(run.config.data).y
+    assert inputs.model is not None
     expected = outputs[0] * target.std(correction=0) + target.mean()
-    torch.testing.assert_close(material.model(X).detach(), expected)
+    torch.testing.assert_close(inputs.model(X).detach(), expected)
 
 
 def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> None:
@@ -222,9 +186,9 @@ def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> No
     page = Page(report.html)
     assert len(report.html) < 6e6
     assert page.sections[:3] == ["flow", "gradients", "about"]
-    assert {"A claim", "So <b> it is."} <= {*page.texts["h1"], *page.texts["p"]}
+    assert {"A claim", "So <b> it is."} <= {*page.texts("h1"), *page.texts("p")}
     assert "800 of 30,000 samples are shown" in page.words
-    assert "first 20,000 of 30,000 samples" in page.words
+    assert "of 30,000 samples are classified correctly" in page.words
     depths = page.scene["flows"][0]["depths"]
     assert (len(depths), depths[0], depths[-1]) == (65, 0, 200)
 
@@ -246,6 +210,6 @@ def test_the_command_of_a_page_repeats_the_run(
     roll: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (line,) = [text for text in page_of(roll).texts["code"] if text.startswith("hdnn train")]
+    (line,) = [text for text in page_of(roll).texts("code") if text.startswith("hdnn train")]
     done(*line.split()[1:])
     assert Run.open("again").model_file.read_bytes() == Run.open(roll).model_file.read_bytes()

@@ -117,6 +117,27 @@ def test_settings_of_other_trainings_raise(options: dict[str, Any]) -> None:
         train_ensemble(networks([0, 1]), *states(2), [0, 1], replace(CONFIG, **options))
 
 
+@needs_kernels
+@pytest.mark.parametrize("loop", ["autograd", "compiled"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"averaging": 0.9}, "averaging is for method='joint'"),
+        ({"warmup": 1.0}, "warmup is for method='joint'"),
+        ({"weight_decay": 0.1}, "weight_decay is for method='joint'"),
+        ({"schedule": "one-cycle"}, "one-cycle"),
+        ({"shift": 2}, "shift is for images"),
+    ],
+    ids=str,
+)
+def test_settings_that_do_nothing_raise_with_kernels_and_without(
+    options: dict[str, Any], words: str, loop: str
+) -> None:
+    config = replace(CONFIG, loop=loop, **options)
+    with pytest.raises(HdnnError, match=words):
+        train_ensemble(networks([0, 1]), *states(2), [0, 1], config)
+
+
 def test_shapes_that_do_not_fit_raise() -> None:
     data = moons()
     with pytest.raises(HdnnError, match=r"2 seeds, \(50, 2\) and \(50,\)"):

@@ -17,6 +17,7 @@ from hdnn.training.evaluation import (
     evaluate_fully,
     references,
     regression_metrics,
+    score,
 )
 
 
@@ -149,3 +150,14 @@ def test_doubts() -> None:
     assert len(doubts(blind, baseline)) == 2
     assert doubts(blind, {}) == ["class 'b' (1 samples) is never predicted"]
     assert "the mean" in doubts({"rmse": float("nan")}, {"baseline": {"rmse": 1.0}})[0]
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("classification", 1), ("regression", 2)])
+def test_the_score_is_that_of_all_metrics(task: str, outputs: int) -> None:
+    model, X = model_of(3, outputs, task), torch.randn(40, 3)
+    target = torch.randn(40, 2) * torch.tensor([1.0, 9.0]) if outputs == 2 else torch.arange(40) % 2
+    metrics = evaluate_fully(model, X, target)
+    expected = metrics["accuracy" if task == "classification" else "r2"]
+    assert score(model, X, target) == pytest.approx(expected, rel=1e-6)
+    if outputs == 2:
+        assert np.isnan(score(model, X, target * 0))

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import hdnn
-from hdnn.config import Config
+from commands import write_rows
+from hdnn.config import KINDS, Config, Setting, all_settings
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.schemes import ForwardEuler
 from hdnn.training.build import build, statistics
 from hdnn.training.resolve import resolve, table_width
+from hdnn.training.runs import prepare
+from hdnn.training.trainer import Trainer
 from hdnn.zoo import Architecture
 
 MODEL = {"layers", "width", "T", "step", "architecture", "dtype", "projection"}
@@ -114,7 +118,7 @@ def test_planar_problems_have_the_settings_of_table_1(
 
 
 def test_settings_for_other_data_raise() -> None:
-    with pytest.raises(HdnnError, match=r"unknown protocol for a table 'convolutional'.*tuned"):
+    with pytest.raises(HdnnError, match=r"unknown protocol for tables 'convolutional'.*tuned"):
         settings(table(), "convolutional")
     with pytest.raises(HdnnError, match="layers is one number here"):
         settings(table(), layers=[2, 2])
@@ -127,7 +131,133 @@ def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
     assert resolve(once, data) == once
     assert {"alpha", "schedule", "loop", "epochs"} <= once.training.fields_set
-    assert {"layers", "width", "dtype", "kernel"} <= once.model.fields_set
+    assert {"layers", "width", "dtype"} <= once.model.fields_set
+    assert ("kernel" in once.model.fields_set) == (data is IMAGES)  # else it would do nothing
+
+
+# --- a setting applies, or it is an error ---------------------------------------------------------
+
+OTHER: dict[str, Any] = {
+    **{"split": "independent", "size": 50, "target": "a", "drop": ["b"], "categorical": ["a"]},
+    **{"numeric": ["code"], "task": "regression", "test": 0.5, "pixels": 4, "digest": "0"},
+    **{"architecture": "ResNet", "layers": 3, "width": 6, "T": 0.7, "step": 0.3, "scheme": "RK4"},
+    **{"projection": "on", "augmentation": "spread", "activation": "sigmoid", "scale": 0.3},
+    **{"time_invariant": True, "kernel": 3, "block": "convolution", "norm": "batch"},
+    **{"method": "joint", "epochs": 3, "batch_size": 7, "learning_rate": 0.02, "decay": 0.5},
+    **{"schedule": "one-cycle", "alpha": 0.3, "alpha_c": 0.3, "solver": "adam", "clip": 1e-3},
+    **{"optimizer": "SGD", "weight_decay": 0.1, "warmup": 1.0, "averaging": 0.9, "shift": 1},
+    **{"rotate": 9.0, "zoom": 0.2, "flip": True, "class_weight": [1.0, 9.0], "validation": 0.3},
+    **{"early_stopping": 1, "seed": 7, "standardize": False, "dtype": "float64"},
+}
+"""A value of every setting that is not its default."""
+ELSEWHERE = {"source", "loop", "device"}
+"""Which data, which is given here, and how a training is computed, which changes rounding."""
+USUAL = {"model": {"layers": 2, "width": 8}, "training": {"epochs": 2, "learning_rate": 0.1}}
+DIFFERENT: dict[tuple[str, str], Any] = {
+    ("table", "method"): "coordinate",
+    ("table", "dtype"): "float32",
+    ("table", "schedule"): "constant",
+    ("planar", "schedule"): "constant",
+    ("planar", "augmentation"): "append",
+    ("images", "method"): "coordinate",
+    ("planar", "standardize"): True,
+}
+"""Where that value is the default of a kind of data."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "decay": {"schedule": "exponential"},
+    "early_stopping": {"validation": 0.3, "epochs": 9, "learning_rate": 0.9},
+}
+"""What a setting needs, whatever the data."""
+
+RAISES = {
+    **dict.fromkeys([("table", "digest"), ("images", "digest")], "has changed"),
+    **dict.fromkeys([("images", "method"), ("images", "solver")], "trained with method='joint'"),
+}
+"""Values that no data of a kind have."""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Small data of every kind: a problem, a table with codes, a folder of images."""
+    folder = tmp_path_factory.mktemp("sources")
+    draw = np.random.default_rng(0)
+    a, b = draw.normal(size=(2, 40))
+    label, code = (a + b > 0).astype(int), [f"0{k % 3}" for k in range(40)]
+    write_rows(folder / "table.csv", a=a, b=b, code=code, label=label)
+    for k in range(30):
+        path = folder / "images" / f"class{k % 2}" / f"{k}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (6, 6), dtype=np.uint8)).save(path)
+    return {
+        "planar": "swiss-roll",
+        "table": str(folder / "table.csv"),
+        "images": str(folder / "images"),
+    }
+
+
+def trained(kind: str, source: str, *changes: dict[str, dict[str, Any]]) -> list[torch.Tensor]:
+    """The test data and the weights of a short training."""
+    data: dict[str, Any] = {"source": source}
+    data |= {"planar": {"size": 40}, "table": {"target": "label"}, "images": {}}[kind]
+    tables = {"data": data, **USUAL}
+    for change in changes:
+        tables = {name: {**tables[name], **change.get(name, {})} for name in tables}
+    prepared = prepare(Config(**tables))
+    Trainer(prepared.model, prepared.config.training).fit(prepared.data)
+    return [prepared.data.X_test, *prepared.model.state_dict().values()]
+
+
+WALK = [each for each in all_settings() if each.table in USUAL or each.table == "data"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("each", WALK, ids=lambda each: f"{each.table}.{each.name}")
+def test_every_setting_changes_the_training_or_raises(
+    each: Setting, kind: str, sources: dict[str, str]
+) -> None:
+    if each.name in ELSEWHERE:
+        return
+    needs = BESIDE.get(each.name, {}) | (
+        {each.when[0]: each.when[1]} if each.when and each.table == "training" else {}
+    )
+    change = {each.table: {each.name: DIFFERENT.get((kind, each.name), OTHER[each.name])}}
+    begin = {"training": needs}
+    words = RAISES.get((kind, each.name))
+    if kind not in each.data:
+        words = f"^{each.name}.* is for .*, not for {KINDS[kind]}"
+    if words is not None:
+        with pytest.raises(HdnnError, match=words):
+            trained(kind, sources[kind], begin, change)
+        return
+    usual, changed = (
+        trained(kind, sources[kind], begin),
+        trained(kind, sources[kind], begin, change),
+    )
+    pairs = zip(usual, changed, strict=False)
+    same = len(usual) == len(changed) and all(torch.equal(*pair) for pair in pairs)
+    assert not same, "it changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ({"model": {"block": "convolution", "activation": "relu"}}, "activation.*block='hamilton"),
+        ({"model": {"block": "convolution", "step": 0.1}}, "step .*block='hamilton"),
+        ({"model": {"activation": "nonsense"}}, "unknown activation"),
+        ({"training": {"solver": "adam"}}, "solver .*method='coordinate', not for 'joint'"),
+        ({"training": {"decay": 0.5, "schedule": "cosine"}}, "decay .*schedule='exponential'"),
+    ],
+)
+def test_settings_that_another_one_rules_out_raise(tables: Any, words: str) -> None:
+    with pytest.raises(HdnnError, match=words):
+        build(resolve(Config(**tables), IMAGES).model, IMAGES)
+
+
+def test_an_image_model_has_the_activation_asked_for() -> None:
+    model = build(resolve(Config(model={"activation": "sigmoid"}), IMAGES).model, IMAGES)
+    assert [
+        block.field.activation.name for block in model.modules() if hasattr(block, "field")
+    ] == ["sigmoid"]
 
 
 # --- building -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import hdnn
 from commands import command, done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.reports.build import material_of_run
+from hdnn.reports.build import inputs_of_run
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
 from processes import ended, forked
@@ -40,7 +39,7 @@ FLAGS = (
 
 
 def changed(**training: Any) -> Config:
-    return replace(CONFIG, training=replace(CONFIG.training, **training))
+    return CONFIG.replace(training=CONFIG.training.replace(**training))
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +222,7 @@ def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
 def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> None:
     """`test_trainer.py` resumes every loop after every epoch; this is about the files."""
     training = changed(validation=0.2, early_stopping=3, schedule="cosine")
-    config = replace(training, record=RecordConfig(every=2))
+    config = training.replace(record=RecordConfig(every=2))
     whole = Run.create(tmp_path / "whole", config)
     whole.train()
     for epoch in (1, 3):
@@ -354,14 +353,14 @@ def test_divergence_is_in_the_history_and_the_last_good_state_stays(tmp_path: Pa
     last = json.loads(run.history.read_text().splitlines()[-1])
     assert last == {"epoch": len(good) + 1, "error": str(caught.value)}
     assert run.failure == str(caught.value)
-    assert material_of_run(run.folder).notices[0] == f"This run diverged: {caught.value}."
+    assert inputs_of_run(run.folder).notices[0] == f"This run diverged: {caught.value}."
     fails(2, ("evaluate", run.folder), "diverged (the loss", "--overwrite")
     assert state(run)["epoch"] == len(good)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in state(run)["model"].values())
     fails(1, ("train", "--resume", run.folder), str(caught.value))
     assert epochs(run) == good
 
-    gentle = replace(diverging, training=replace(diverging.training, decay=1.0))
+    gentle = diverging.replace(training=diverging.training.replace(decay=1.0))
     run.config_file.write_text(gentle.to_toml())
     run.train()
     assert epochs(run) == [1, 2, 3, 4, 5, 6]

@@ -114,7 +114,7 @@ def test_the_final_output_layer_minimizes_over_all_training_data() -> None:
 def test_history_has_a_record_for_every_epoch(loop: str) -> None:
     calls: list[tuple[int, int]] = []
     callback = [lambda trainer, record: calls.append((record.epoch, len(trainer.history)))]
-    trainer = Trainer(make(), config(loop, schedule="cosine"), callback)
+    trainer = Trainer(make(), config(loop, schedule="cosine", decay=1.0), callback)
     history = trainer.fit(moons())
     assert isinstance(trainer.loop, CompiledLoop) == (LOOPS[loop]["loop"] == "compiled")
     assert history is trainer.history
@@ -245,8 +245,8 @@ def test_balanced_classes_are_explicit_weights_are_sample_weights(loop: str) -> 
         ({"class_weight": "balanced"}, lambda X, y: (X, X[:, 0]), "is for classification"),
         ({"class_weight": (1.0, 2.0, 3.0)}, lambda X, y: (X, y), "3 entries for 2 classes"),
         ({"validation": 0.9}, lambda X, y: (X[:1], y[:1]), "too few rows"),
-        ({"shift": 2}, lambda X, y: (X, y), "shift, rotate, zoom and flip are for images"),
-        ({"averaging": 0.9}, lambda X, y: (X, y), "are for method='joint'"),
+        ({"shift": 2}, lambda X, y: (X, y), "shift is for images, not for"),
+        ({"averaging": 0.9}, lambda X, y: (X, y), "averaging is for method='joint'"),
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
@@ -320,7 +320,11 @@ def check_resumed(settings: TrainingConfig, data: Dataset, **options: Any) -> No
 @every_loop
 @pytest.mark.parametrize(
     "options",
-    [{}, {"clip": 0.1, "class_weight": "balanced"}, {"validation": 0.2, "schedule": "cosine"}],
+    [
+        {},
+        {"clip": 0.1, "class_weight": "balanced"},
+        {"validation": 0.2, "schedule": "cosine", "decay": 1.0},
+    ],
     ids=["plain", "clip", "validation"],
 )
 def test_resumed_at_every_epoch(loop: str, options: dict[str, Any]) -> None:

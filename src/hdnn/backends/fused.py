@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hdnn import threads
 from hdnn.backends import reference
-from hdnn.backends.selection import interception, obstacle_of_memory, obstacle_of_numbers
+from hdnn.backends.selection import obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
+from hdnn.fields.layout import unchanged
 from hdnn.kernels import native
 from hdnn.program import Program, Step, Values
 
@@ -33,9 +33,11 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     """The state after the last layer, of numbers that `choose` has left to the kernels."""
     x, restore = program.layout.flatten(x)
     h, theta, beta, S, _ = values
-    if not torch.is_grad_enabled():
-        return restore(forward(program, values, x))
-    return restore(_Fused.apply(x, theta, beta, S, h, program))
+    if torch.is_grad_enabled():
+        out: Tensor = _Fused.apply(x, theta, beta, S, h, program)
+    else:
+        out = forward(program, values, x)
+    return out if restore is unchanged else restore(out)
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -43,8 +45,8 @@ def forward(program: Program, values: Values, x: Tensor) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     plan, addresses, _keep = locate(program, values, x)
-    where = (plan.handle, addresses, address(x), out.data_ptr())
-    if native.library().hdnn_forward(*where, threads.count()):
+    where = (plan.handle, addresses, x.data_ptr(), out.data_ptr())
+    if native.library().hdnn_forward(*where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
     return out
 
@@ -67,12 +69,18 @@ def backward(
     """
     x, gout = x.contiguous(), gout.contiguous()
     plan, addresses, kept = locate(program, values, x)
-    owners = zip((x, *kept[:2]), wanted, strict=True)
-    grads = [torch.empty_like(tensor) if need else None for tensor, need in owners]
-    where = [address(x), address(gout), *(None if g is None else g.data_ptr() for g in grads)]
-    if native.library().hdnn_backward(plan.handle, addresses, *where, threads.count()):
+    gx = torch.empty_like(x) if wanted[0] else None
+    gtheta = torch.empty_like(kept[0]) if wanted[1] else None
+    gbeta = torch.empty_like(kept[1]) if wanted[2] else None
+    where = (
+        None if gx is None else gx.data_ptr(),
+        None if gtheta is None else gtheta.data_ptr(),
+        None if gbeta is None else gbeta.data_ptr(),
+    )
+    states, threads = (x.data_ptr(), gout.data_ptr()), torch.get_num_threads()
+    if native.library().hdnn_backward(plan.handle, addresses, *states, *where, threads):
         raise MemoryError(native.NO_MEMORY)
-    return tuple(grads)
+    return gx, gtheta, gbeta
 
 
 def jacobians(
@@ -87,9 +95,9 @@ def jacobians(
     samples = x.numel() // (E * n)  # of an image, every pixel is one
     matrices, states = x.new_empty(E, samples, D, n, n), x.new_empty(E, D, samples, n)
     places = torch.tensor(depths, dtype=torch.int64, device="cpu")
-    where = (address(x), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
+    where = (x.data_ptr(), places.data_ptr(), D, states.data_ptr(), matrices.data_ptr())
     plan, addresses, _keep = locate(program, values, x)
-    if native.library().hdnn_jacobians(plan.handle, addresses, *where, threads.count()):
+    if native.library().hdnn_jacobians(plan.handle, addresses, *where, torch.get_num_threads()):
         raise MemoryError(native.NO_MEMORY)
     matrices, states = matrices.movedim(2, 0), states.movedim(1, 0)
     return (matrices, states) if layout.lead else (matrices.squeeze(1), states.squeeze(1))
@@ -127,31 +135,13 @@ def locate(
         lead = program.layout.lead
         steps = h.detach().double().expand(*lead, program.layers).contiguous()
     addresses = native.Addresses(
-        address(theta),
-        address(beta),
-        None if S is None else address(S),
+        theta.data_ptr(),
+        beta.data_ptr(),
+        None if S is None else S.data_ptr(),
         0.0 if isinstance(h, Tensor) else h,
         None if steps is None else steps.data_ptr(),
     )
     return plan, addresses, (theta, beta, S, steps)
-
-
-def address(tensor: Tensor) -> int:
-    """Where the numbers of a contiguous tensor are.
-
-    Args:
-        tensor: passed by `obstacle_of_memory`.
-
-    Returns:
-        The address of the first.
-
-    Raises:
-        HdnnError: its memory was freed since.
-    """
-    place = tensor.data_ptr()
-    if not place and tensor.numel():
-        raise HdnnError(f"the memory of a tensor of shape {tuple(tensor.shape)} was freed")
-    return place
 
 
 class _Fused(torch.autograd.Function):
@@ -191,26 +181,28 @@ class _Fused(torch.autograd.Function):
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
         if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
-            reason = interception() or obstacle_of_memory(x.dtype, gout)
+            held = x.data_ptr() and beta.data_ptr() and (theta.data_ptr() or not theta.numel())
+            constants = (S is None or S.data_ptr()) and (steps is None or steps.data_ptr())
+            if not (held and constants):
+                raise HdnnError("the memory of a state, of parameters or of J was freed before use")
+            reason = obstacle_of_memory(x.dtype, gout)
         else:
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         if not (again or reason):
             return (*backward(program, values, x, gout, needs), None, None, None)
         with torch.inference_mode(False), torch.enable_grad():
-            x, theta, beta = inputs = [
-                _with_graph(tensor, saved) if again else saved.detach()
-                for tensor, saved in zip(ctx.inputs, (x, theta, beta), strict=True)
-            ]
-            wanted = [t.requires_grad_() for t, need in zip(inputs, needs, strict=True) if need]
+            saved = zip(ctx.inputs, (x, theta, beta), needs, strict=True)
+            x, theta, beta = inputs = [_with_graph(*each) for each in saved]
+            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
             out = reference.run(program, values._replace(theta=theta, beta=beta), x)
             found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
         return (*(next(found) if need else None for need in needs), None, None, None)
 
 
-def _with_graph(tensor: Tensor, saved: Tensor) -> Tensor:
+def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
     """Saved numbers, with the graph of the tensor whose numbers they are."""
-    if not tensor.requires_grad:  # frozen since
-        return saved.detach()
+    if not tensor.requires_grad:  # it never did, or was frozen since
+        return saved.detach().requires_grad_() if need else saved.detach()
     # A view: theta may depend on x, and that way is not ours.
     same = tensor.data_ptr() == saved.data_ptr()
     return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)

@@ -143,26 +143,8 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     traced = torch.compiler.is_compiling()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
-    if not traced:
-        reason = interception()
-        if reason is not None:
-            return reason
     reason = obstacle_of_memory(dtype, *states, theta, beta, S, steps)
     return reason if reason or states[0].numel() else "there is nothing to compute"
-
-
-def interception() -> str | None:
-    """What torch does with an operation beyond computing it and recording its gradient, or None.
-
-    Tensors are wrapped or made up there, or derivatives are asked for that only torch's own
-    operations have.
-    """
-    # torch has no public names for these questions; its own autograd.Function asks the first.
-    if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return TRANSFORMS
-    if _C._len_torch_dispatch_stack() or _C._is_tracing():
-        return "a dispatch mode (fake tensors, a tracer, a counter) takes torch's operations only"
-    return None
 
 
 def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | None:
@@ -176,6 +158,16 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
         The reason in words, or None.
     """
     recorded, traced = torch.is_grad_enabled(), torch.compiler.is_compiling()
+    # Tensors may be wrapped, recorded or made up in these, or derivatives asked for that only
+    # torch's operations have. torch has no public names for the questions; its own Function asks
+    # the first one.
+    if not traced:
+        if _C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return TRANSFORMS
+        if _C._len_torch_dispatch_stack() or _C._is_tracing():
+            return (
+                "a dispatch mode or a tracer (fake tensors, make_fx) takes torch's operations only"
+            )
     for tensor in tensors:
         if tensor is None:
             continue

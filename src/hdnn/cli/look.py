@@ -23,6 +23,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Page to write (default: report.html in the run).")
     ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Train a ResNet of the same size to show beside it.")
+    ] = False,
 ) -> None:
     """Write a page about a run, to open in a browser.
 
@@ -36,7 +39,7 @@ def report(
     path = run / "report.html" if out is None else out
     check_path(path, PAGES, "page")
     with working("making the report"):
-        report_of_run(run).save(path)
+        report_of_run(run, compare).save(path)
     say(f"report: {path}  (open it in a browser)")
 
 

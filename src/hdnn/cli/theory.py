@@ -78,8 +78,9 @@ def advise(
         str, typer.Argument(help="Finished run, data set (swiss-roll, ...) or table.")
     ],
     architecture: Annotated[
-        str, typer.Option(help="MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN.")
-    ] = "H1",
+        str | None,
+        typer.Option(help="MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN (default: H1)."),
+    ] = None,
     layers: Annotated[
         int | None, typer.Option(help="Number of layers (default: as hdnn train).")
     ] = None,
@@ -87,11 +88,13 @@ def advise(
         float | None, typer.Option("--T", help="Final time T; the step is h = T / layers.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict, for a table.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the data and the initial weights.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the data and the initial weights (default: 0).")
+    ] = None,
     samples: Samples = 100,
     as_json: Json = False,
 ) -> None:
-    """Suggest T, step and depth for a network on your data."""
+    """Suggest T, step and depth for the network of a run, or for one on your data."""
     import torch
 
     from hdnn import analysis
@@ -99,11 +102,16 @@ def advise(
     from hdnn.training.evaluation import evenly
     from hdnn.training.runs import prepare
 
+    network = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}
     if (Path(source) / "config.toml").is_file():
+        if any(value is not None for value in (*network.values(), target)):
+            raise HdnnError(
+                f"{source} is a run, which has a network and data: leave out --architecture, "
+                "--layers, --T, --target and --seed, or name its data instead"
+            )
         opened = open_run(Path(source))
         model, X = opened.model, opened.data().X
     else:  # the network that `hdnn train` would build
-        network = {"architecture": architecture, "layers": layers, "T": T, "seed": seed}
         table = {"source": source, "target": target, "seed": seed}
         _, data, model = prepare(Config(data=table, model=network))
         X = data.X

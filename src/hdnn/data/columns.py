@@ -252,6 +252,14 @@ def _has_codes(distinct: Iterable[Any]) -> bool:
     return any(isinstance(text, str) and _CODE.fullmatch(text) for text in distinct)
 
 
+def _are_numbers(levels: Sequence[str]) -> bool:
+    """Whether numbers may be such texts: pandas reads 08001 as 8001, which no training row had."""
+    texts = np.array(levels, object)
+    numbers = to_numbers(texts)
+    known = ~np.isnan(numbers)
+    return bool(known.any() and (as_texts(numbers[known]) == texts[known]).all())
+
+
 def _date_format(distinct: Sequence[str]) -> str | None:
     """The format that fits most of these texts, the first of several; None if it is too few."""
     likely = np.array([text for text in distinct if _DATE.fullmatch(text)], object)
@@ -282,8 +290,7 @@ def read_column(
     if isinstance(declared, ColumnType):
         levels = getattr(declared, "levels", ())
         numbers = values.dtype.kind == "f" and not np.isnan(values).all()
-        # pandas reads 08001 as 8001, which no row of the training data had.
-        if levels and numbers and (_has_codes(levels) or not {*levels} & {*as_texts(values)}):
+        if levels and numbers and not _are_numbers(levels):
             raise HdnnError(
                 f"column {shown(name)} holds numbers, but texts such as {shown(levels[0])} in the "
                 "training data; read it as text, as by pandas.read_csv(dtype=str)"

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hdnn.config import shown
-from hdnn.data.columns import WORDS, ColumnType, as_values, infer, to_numbers
+from hdnn.data.columns import WORDS, ColumnType, as_texts, as_values, infer, to_numbers
 from hdnn.data.files import RawTable, listed
 from hdnn.errors import HdnnError
 
@@ -44,17 +44,18 @@ def read_target(
     Raises:
         HdnnError: the cells are of several types, or of one that is no target.
     """
-    task = "classification" if classes is not None else task
+    if classes is not None:  # cells of new data are read as the labels that the model knows
+        return encode(raw.frame[name].astype(object), classes), "classification", tuple(classes)
     values = _values(raw, name, task)
     if (task or guess_task(values)) == "regression":
         return values.astype(np.float64), "regression", None
-    labels = tuple(np.unique(values).tolist() if classes is None else classes)
+    labels = tuple(np.unique(values).tolist())
     if len(labels) < 2:
         raise HdnnError(
             f"every row has the label {shown(labels[0])} in {shown(name)}, and a classifier needs "
             "two classes or more; choose another target or add rows of other classes"
         )
-    if classes is None and len(labels) == len(values) > MOST_CLASSES:
+    if len(labels) == len(values) > MOST_CLASSES:
         raise HdnnError(
             f"every row has a label of its own in {shown(name)}, such as {shown(labels[0])}: "
             "nothing can be learned from one row of a class; choose another target"
@@ -134,8 +135,8 @@ def guess_task(y: NDArray[Any]) -> str:
 def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     """Labels to class numbers: positions in ``classes``.
 
-    A label that is written like a class but of another type counts as that class ("1" for 1):
-    types read from a text file depend on what else is in the file.
+    A label that is written like a class, or is the same number, counts as that class ("1" for 1,
+    "TRUE" for True): types read from a file depend on what else is in the file.
 
     Args:
         labels: ``(rows,)``.
@@ -152,16 +153,24 @@ def encode(labels: Any, classes: Sequence[Label]) -> NDArray[np.int64]:
     """
     if len(set(classes)) < len(classes):
         raise HdnnError(f"classes must differ from each other, got {shown(list(classes))}")
-    # First by text, then by value, which wins where two classes are written alike: 1 and "1".
-    numbers: dict[Any, int] = {str(label): k for k, label in enumerate(classes)}
-    numbers |= {label: k for k, label in enumerate(classes)}
-    values = labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
-    codes = np.array([numbers.get(v, numbers.get(str(v), -1)) for v in values], np.int64)
+    by_value: dict[Any, int] = {label: k for k, label in enumerate(classes)}
+    by_text = {str(label).strip(): k for k, label in enumerate(classes)}
+    by_number = {float(label): k for k, label in enumerate(classes) if not isinstance(label, str)}
+
+    def number(label: Any) -> int:
+        # By value first, which wins where two classes are written alike: 1 and "1".
+        cell = np.array([label], object)
+        text, value = as_texts(cell)[0], float(to_numbers(cell)[0])
+        return by_value.get(label, by_text.get(text, by_number.get(value, -1)))
+
+    values = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    known = {label: number(label) for label in {*values}}
+    codes = np.array([known[label] for label in values], np.int64)
     if len(unknown := np.flatnonzero(codes < 0)):
         row = int(unknown[0])
-        known = listed([shown(label) for label in classes], MOST_CLASSES)
+        names = listed([shown(label) for label in classes], MOST_CLASSES)
         raise HdnnError(
-            f"unknown label {shown(values[row])} in row {row + 1}: known are {known}; correct it, "
+            f"unknown label {shown(values[row])} in row {row + 1}: known are {names}; correct it, "
             "or leave out the row"
         )
     return codes

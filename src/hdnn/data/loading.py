@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from hdnn.config import DataConfig
+from hdnn.config import DataConfig, check_applies
 from hdnn.data import images
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
@@ -28,11 +30,14 @@ BUNDLED: dict[str, str] = {
 """The tables that come with scikit-learn, and its functions."""
 
 
-def bundled(name: str) -> Table:
+def bundled(name: str, target: Any = None, task: str | None = None, **options: Any) -> Table:
     """A table of scikit-learn, with its names of features and classes; needs no network.
 
     Args:
         name: one of `BUNDLED`.
+        target: the column to predict; None: the one that scikit-learn calls target.
+        task: as of `read_table`.
+        options: others of `read_table`.
 
     Returns:
         Features, target and class names.
@@ -45,10 +50,13 @@ def bundled(name: str) -> Table:
     from sklearn import datasets  # slow to import, and needed here only
 
     data = getattr(datasets, BUNDLED[name])(as_frame=True)
-    if "target_names" not in data:
-        return read_table(data.frame, "target", task="regression")
-    labels = np.asarray(data.target_names)[data.target]
-    return read_table(data.frame.assign(target=labels), "target", task="classification")
+    frame, usual = data.frame, "regression"
+    if "target_names" in data:
+        labels = np.asarray(data.target_names)[data.target]
+        frame, usual = frame.assign(target=labels), "classification"
+    if target is None:
+        target, task = "target", task or usual
+    return read_table(frame, target, task=task, **options)
 
 
 def load(config: DataConfig) -> Dataset:
@@ -62,38 +70,33 @@ def load(config: DataConfig) -> Dataset:
         The data.
 
     Raises:
-        HdnnError: they cannot be read, or are not those of the digest.
+        HdnnError: they cannot be read, are not those of the digest, or a setting is for other data.
 
-    >>> from hdnn.config import DataConfig
+    >>> from hdnn.config import DataConfig, check_applies
     >>> load(DataConfig("swiss-roll"))
     Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
     """
     name = config.source.lower().replace("_", "-")  # wins over a file that is called like it
     if name in PROBLEMS:
+        check_applies(config, "planar")
         return split(name, config.split, config.size, config.seed)
-    if name in images.IMAGE_SETS:
-        return images.load(name, size=config.pixels)
-    if name in BUNDLED:
-        return _encoded(config, bundled(name), name)
-    path = _existing(config)
-    digest = data_digest(path)
+    named = name in images.IMAGE_SETS or name in BUNDLED
+    path = Path(name) if named else _existing(config)
+    are_images = name in images.IMAGE_SETS or (not named and path.is_dir())
+    check_applies(config, "images" if are_images else "table")
+    digest = None if named else data_digest(path)
     if config.digest not in (None, digest):
         raise HdnnError(
             f"{config.source} has changed since the run began; train anew in another --out"
         )
-    if path.is_dir():
-        return replace(images.load(path, size=config.pixels, seed=config.seed), digest=digest)
-    if config.target is None:
+    if are_images:
+        data = images.load(name if named else path, size=config.pixels, seed=config.seed)
+        return replace(data, digest=digest)
+    if config.target is None and not named:
         raise HdnnError(f"{config.source} is a table: say which column to predict with --target")
-    table = read_table(
-        path,
-        config.target,
-        task=config.task,
-        drop=config.drop,
-        categorical=config.categorical,
-        numeric=config.numeric,
-    )
-    return replace(_encoded(config, table, str(path)), digest=digest)
+    options = {name: getattr(config, name) for name in ("task", "drop", "categorical", "numeric")}
+    read = functools.partial(bundled, name) if named else functools.partial(read_table, path)
+    return replace(_encoded(config, read(config.target, **options), str(path)), digest=digest)
 
 
 def _existing(config: DataConfig) -> Path:

@@ -82,13 +82,13 @@ class Layout:
             HdnnError: the shape of y is not this layout's.
         """
         if y.ndim == 2 and self.ensemble is None and not self.channels and y.shape[1] == self.width:
-            return y, _same  # the most frequent case first: this runs at every call
+            return y, unchanged  # the most frequent case first: this runs at every call
         self.check(y)
         if self.ensemble is not None and y.shape[0] != self.ensemble:
             y = y.expand(self.ensemble, *y.shape[1:])  # one batch for all
         shape = y.shape
         if self.channels or y.ndim == len(self.lead) + 2:
-            return y, _same
+            return y, unchanged
         return y.reshape(*self.lead, -1, self.width), lambda x: x.reshape(shape)
 
     def of_samples(self, values: Tensor, y: Tensor) -> Tensor:
@@ -109,7 +109,8 @@ class Layout:
         return text if self.ensemble is None else f"{text}, ensemble={self.ensemble}"
 
 
-def _same(x: Tensor) -> Tensor:
+def unchanged(x: Tensor) -> Tensor:
+    """The identity: what undoes `Layout.flatten` where a state was canonical."""
     return x
 
 

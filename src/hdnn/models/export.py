@@ -69,9 +69,7 @@ class Export:
 
 
 @torch.no_grad()
-def export_onnx(
-    thing: HamiltonianNetwork | Model, path: str | os.PathLike[str], *, check: bool = True
-) -> Export:
+def export_onnx(thing: Any, path: str | os.PathLike[str], *, check: bool = True) -> Export:
     """Write a network or a model as an ONNX file, which runs without hdnn and without torch.
 
     The layers are the iterations of one `Scan`, so the graph does not grow with depth.
@@ -85,7 +83,8 @@ def export_onnx(
     file's metadata, as JSON.
 
     Args:
-        thing: the network or model, in float32 or float64; exported as in evaluation mode.
+        thing: the network, model or fitted estimator, in float32 or float64; exported as in
+            evaluation mode.
         path: the file; an existing one is replaced.
         check: compare the file with hdnn on a batch, if onnxruntime is installed.
 
@@ -103,10 +102,11 @@ def export_onnx(
     >>> export.inputs, export.outputs
     ({'state': ('batch', 4)}, {'final_state': ('batch', 4)})
     """
+    thing = getattr(thing, "model_", thing)
     if not isinstance(thing, HamiltonianNetwork | Model):
         raise HdnnError(
-            f"export_onnx takes a network or a model, got {type(thing).__name__}; "
-            "of an estimator, its model_"
+            "export_onnx takes a network, a model or a fitted estimator, got "
+            f"{type(thing).__name__}"
         )
     for package in ("onnx", "onnxscript"):
         optional(package, "onnx")

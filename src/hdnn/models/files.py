@@ -46,14 +46,14 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
-def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> None:
+def save(thing: Any, path: str | os.PathLike[str]) -> None:
     """Write a network or a model to one safetensors file, atomically.
 
     The file holds the weights and a description in JSON, from which `load` builds the same object.
     What cannot be loaded again is not written.
 
     Args:
-        thing: the network or model; it must not contain Python functions of your own.
+        thing: the network, model or fitted estimator; without Python functions of your own.
         path: the file; an existing one is replaced.
 
     Raises:
@@ -67,8 +67,11 @@ def save(thing: HamiltonianNetwork | Model, path: str | os.PathLike[str]) -> Non
     >>> (hdnn.load(path).K - net.K).abs().max().item()
     0.0
     """
+    thing = getattr(thing, "model_", thing)
     if not isinstance(thing, HamiltonianNetwork | Model):
-        raise HdnnError(f"save takes a network or a model, got {type(thing).__name__}")
+        raise HdnnError(
+            f"save takes a network, a model or a fitted estimator, got {type(thing).__name__}"
+        )
     description, tensors = _describe(thing)
     about = json.dumps({"format": FORMAT, "thing": description})
     # Copies: safetensors takes no two tensors of the same memory.

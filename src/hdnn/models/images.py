@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, is_count, unknown_name
+from hdnn.fields import Activation
 from hdnn.models.model import Blocks, Label, Model
 from hdnn.models.stems import Stem
+from hdnn.schemes import Scheme, named_scheme
 from hdnn.zoo import architecture as named_architecture
 from hdnn.zoo import network
 
@@ -109,6 +111,8 @@ def image_model(
     layers: int | Sequence[int] = 4,
     step: float | None = None,
     T: float | None = None,
+    scheme: str | Scheme | None = None,
+    activation: str | Activation = "tanh",
     kernel: int = 1,
     block: str = "hamiltonian",
     norm: str = "none",
@@ -138,6 +142,8 @@ def image_model(
         layers: depth of every stage; 0 is a stage without a block.
         step: step h of the blocks; with neither step nor T, 0.4 for MS1 and 0.05 for the others.
         T: final time of every block (h = T / layers), instead of step.
+        scheme: a time-stepping scheme, or its name, in place of the architecture's own.
+        activation: of the Hamiltonian blocks: a name, or an activation of your own.
         kernel: of K: 1 mixes the channels at every pixel, 3 (5, ...) is a convolution.
         block: "hamiltonian", or "convolution": plain layers y = relu(conv(y)) in its place.
         norm: after the opening convolution and those between stages: "none" (the opening is linear,
@@ -177,7 +183,8 @@ def image_model(
     row = named_architecture(architecture)
     if block == "convolution" and (step is not None or T is not None):
         raise HdnnError("plain convolutions have no step size: leave out step and T")
-    if step is None and T is None and row.scheme.uses_step:
+    uses_step = (row.scheme if scheme is None else named_scheme(scheme)).uses_step
+    if step is None and T is None and uses_step:
         step = 0.4 if row.name == "MS1" else 0.05  # the paper's; the others are as sensitive as H2
     dtype = torch.get_default_dtype() if dtype is None else dtype
 
@@ -196,6 +203,8 @@ def image_model(
             layers=depth,
             step=step,
             T=T,
+            scheme=scheme,
+            activation=activation,
             time_invariant=time_invariant,
             backend=backend,
             generator=generator,

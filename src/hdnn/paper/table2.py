@@ -6,14 +6,13 @@ import functools
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 import hdnn
-from hdnn.config import Config, TrainingConfig
+from hdnn.config import Config, TrainingConfig, complete
 from hdnn.errors import unknown_name
 from hdnn.files import read_json
 from hdnn.paper import experiment
@@ -76,7 +75,7 @@ def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
         epochs: to train shorter than the protocol.
     """
     steps = resource("published.toml")["table2"]["steps"]
-    model: dict[str, Any] = {"layers": (cell.layers,), "scale": 1.0}
+    model: dict[str, Any] = {"layers": (cell.layers,)}
     if cell.architecture == CONVOLUTION:
         model |= {"block": "convolution", "kernel": 3}
     else:
@@ -88,8 +87,8 @@ def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
     return Config(
         data={"source": cell.data},
         model={**model, "seed": seed + SEED_STRIDE * column},
-        # `replace` sets every field: what a protocol of the table leaves out is the default.
-        training=replace(TrainingConfig(**training)),
+        # What a protocol of the table leaves out is the default.
+        training=complete(TrainingConfig(**training), "images"),
     )
 
 

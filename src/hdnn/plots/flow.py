@@ -48,14 +48,17 @@ class Flow:
         Returns:
             Four numbers, in the plane's units.
         """
-        flat = self.points.reshape(-1, 2)
-        flat = flat[np.isfinite(flat).all(1)]
-        if not len(flat):
-            return -1.0, 1.0, -1.0, 1.0
-        low, high = flat.min(0), flat.max(0)
+        low, high = extent(self.points.reshape(-1, 2))
         half = max(float((high - low).max()) * 0.55, 1e-6)
         (x, y) = (low + high) / 2
         return float(x - half), float(x + half), float(y - half), float(y + half)
+
+
+def extent(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest coordinates of the finite points ``(samples, 2)``."""
+    known = points[np.isfinite(points).all(1)]
+    known = known if len(known) else np.zeros((1, 2))
+    return known.min(0), known.max(0)
 
 
 def _project(model: Model, states: np.ndarray) -> tuple[np.ndarray, tuple[float, float], bool]:

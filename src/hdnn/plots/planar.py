@@ -14,7 +14,7 @@ from hdnn.analysis.norms import spaced_depths
 from hdnn.errors import HdnnError
 from hdnn.models import Model
 from hdnn.plots.curves import norms_by_depth
-from hdnn.plots.flow import Flow, flow
+from hdnn.plots.flow import Flow, extent, flow
 from hdnn.plots.style import LARGE, LIGHT, NORMAL, SMALL, Theme, bare, new_figure, theme_of
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ Box = tuple[float, float, float, float]
 
 
 def box_around(points: Tensor) -> Box:
-    """Left, right, bottom, top around points ``(samples, 2)``, with a margin."""
-    low, high = points.min(0).values, points.max(0).values
-    margin = 0.12 * (high - low).clamp_min(1e-6)
-    low, high = low - margin, high + margin
-    return float(low[0]), float(high[0]), float(low[1]), float(high[1])
+    """Left, right, bottom, top around the finite points of ``(samples, 2)``, with a margin."""
+    low, high = extent(points.double().cpu().numpy())
+    margin = 0.12 * np.maximum(high - low, 1e-6)
+    (left, bottom), (right, top) = (low - margin).tolist(), (high + margin).tolist()
+    return left, right, bottom, top
 
 
 def grid(box: Box, resolution: int, dtype: torch.dtype) -> Tensor:

@@ -308,9 +308,13 @@ def log_axis(axis: Axes) -> Axes:
     """
     from matplotlib.ticker import LogFormatter
 
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
+    axis.yaxis.set_minor_formatter(Plain(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
     return axis
 
 

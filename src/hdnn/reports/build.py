@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import shlex
 from dataclasses import dataclass, field, replace
@@ -17,14 +18,13 @@ from torch import Tensor
 
 from hdnn.config import Config
 from hdnn.data import Dataset, load
+from hdnn.data.labels import encode
 from hdnn.errors import FileFormatError, HdnnError
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
 from hdnn.reports import sections, words
-from hdnn.reports.sections import EVALUATED
 from hdnn.training.build import build
-from hdnn.training.evaluation import evaluate
 from hdnn.training.runs import Run, prepare, read_history
 from hdnn.training.trainer import Trainer
 
@@ -33,8 +33,6 @@ LEADING = ("flow", "gradients", "results", "learning", "theory", "repeat")
 """The order of a page with a lead."""
 PAGES = ("html", "htm")
 """Endings of the file of a page."""
-BUDGET = 3e9
-"""Multiplications up to which a ResNet is trained for comparison: a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Report:
 
 
 def report(
-    model: Model,
+    model: Any,
     X: Any,
     y: Any,
     *,
@@ -88,8 +86,9 @@ def report(
     """A report of a model on data, for a notebook or a file.
 
     Args:
-        model: the trained model.
-        X, y: data to show it on, arrays or tensors; ``y`` holds labels, or values.
+        model: the trained model, or a fitted estimator.
+        X, y: data to show it on, as the model or the estimator takes them; ``y`` holds labels, or
+            values.
         beside: another trained model to show next to it.
         name: of the data, for the title.
         lead: a title and a sentence of your own; the page then begins with the slider.
@@ -107,178 +106,173 @@ def report(
     >>> page.html.startswith("<!doctype html>")
     True
     """
+    if hasattr(model, "model_"):
+        X, model = model.inputs(X), model.model_
     inputs = torch.as_tensor(X)
     if not (model.stem.takes_images and inputs.dtype == torch.uint8):
         inputs = inputs.to(model.head.weight.dtype)
-    target = _targets(model, y)
+    if model.task == "regression":
+        target = torch.as_tensor(y).to(model.head.weight.dtype)
+    else:
+        target = torch.from_numpy(encode(np.asarray(y), model.labels))
     if len(target) != len(inputs) or not len(inputs):
         raise HdnnError(f"X has {len(inputs)} samples and y has {len(target)}: give as many")
-    metrics = {"data": evaluate(model, inputs, target)}
-    return render(Material(name, model, inputs, target, metrics, beside, lead=lead))
+    return render(ReportInputs(name, model, inputs, target, beside=beside, lead=lead))
 
 
-def report_of_run(folder: str | os.PathLike[str]) -> Report:
+def report_of_run(folder: str | os.PathLike[str], compare: bool = False) -> Report:
     """A report of a run folder, finished or not.
 
     Args:
         folder: with a run of `hdnn train`.
+        compare: train a ResNet of the same size, in the same way, and show it beside the model.
 
     Returns:
         The report; `Report.save` writes it.
 
     Raises:
-        HdnnError: the folder is not a run, or its data are missing.
+        HdnnError: the folder is not a run, its data are missing, or there is nothing to compare.
 
     >>> from hdnn.reports import report_of_run
     >>> report_of_run("no-such-folder")
     Traceback (most recent call last):
     hdnn.errors.HdnnError: no-such-folder is not a run: there is no config.toml in it
     """
-    return render(material_of_run(Path(folder)))
-
-
-def _targets(model: Model, y: Any) -> Tensor:
-    """Class numbers, also of labels by name; values for a regression."""
-    if model.task == "regression":
-        return torch.as_tensor(y).to(model.head.weight.dtype)
-    values = y.tolist() if hasattr(y, "tolist") else list(y)
-    numbers = {label: number for number, label in enumerate(model.labels)}
-    unknown = next((value for value in values if value not in numbers), None)
-    if unknown is not None:
-        raise HdnnError(f"y has the label {unknown!r:.60}, which the model does not know")
-    return torch.tensor([numbers[value] for value in values])
+    return render(inputs_of_run(Path(folder), compare))
 
 
 # --- what a report is made of ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportInputs:
     """A trained model, its data and what is known of its training.
 
     Args:
         name: of the data, for the title.
         model: None where a run has none yet.
-        X, y: data that the model has not been trained on, if there are such.
-        metrics: by part of the data ("train", "test").
+        X, y: what the model is measured on: held-out data, if there are such.
+        part: what X is called: "held-out", "training", or nothing.
+        data: all data of a run: for the models that any result should beat.
+        train_metrics: of the model on the training data, if X is held out.
         beside: another model, trained on the same data.
         history: records by epoch.
         records: recordings of gradients during training.
         config, command: the run config as TOML, and the command that repeats the run.
-        run: its folder.
+        run: the name of its folder.
+        weights: which ones the model has, if not just those of the last step.
         notices: what a reader must know first.
         lead: title and sentence of a page that begins with the slider.
-        data: of a table, all of it: for the models that any result should beat.
     """
 
     name: str
     model: Model | None = None
     X: Tensor = field(default_factory=lambda: torch.empty(0))
     y: Tensor = field(default_factory=lambda: torch.empty(0))
-    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    part: str = ""
+    data: Dataset | None = None
+    train_metrics: dict[str, Any] = field(default_factory=dict)
     beside: Model | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
     config: str | None = None
     command: str | None = None
     run: str | None = None
+    weights: str = ""
     notices: tuple[str, ...] = ()
     lead: tuple[str, str] | None = None
-    data: Dataset | None = None
 
     @property
     def models(self) -> dict[str, Model]:
-        """The networks to show side by side, by title."""
+        """The networks to show side by side, by title; two of one kind are numbered."""
         both = [model for model in (self.model, self.beside) if model is not None]
-        return {words.network_name(model): model for model in both}
+        titles = [words.network_name(model) for model in both]
+        if len({*titles}) < len(both):
+            titles = [f"{title}, {number}" for number, title in enumerate(titles, 1)]
+        return dict(zip(titles, both, strict=True))
 
 
-def material_of_run(folder: str | Path) -> Material:
-    """What a run folder tells, finished or not."""
+def inputs_of_run(folder: str | Path, compare: bool = False) -> ReportInputs:
+    """What a run folder tells, finished or not; nothing in it says where the folder is."""
     run = Run.open(folder)
-    config, history = run.config, read_history(run.history)
-    source, place = (shlex.quote(str(p)) for p in (config.data.source, run.config_file))
-    known = Material(
-        Path(config.data.source).stem,
+    config, history, name = run.config, read_history(run.history), run.folder.resolve().name
+    source = Path(config.data.source)
+    # The config knows where a table is, which is nobody's business but the user's.
+    start = "hdnn train" if source.is_absolute() else f"hdnn train {shlex.quote(str(source))}"
+    path, short = (json.dumps(text, ensure_ascii=False) for text in (str(source), source.name))
+    known = ReportInputs(
+        source.stem,
         history=history,
         records=run.read_gradients(),
-        config=config.to_toml(),
-        command=f"hdnn train {source} --config {place} --out again",
-        run=str(run.folder),
-        notices=() if run.finished else _unfinished(run, len(history), config.training.epochs),
+        config=config.to_toml().replace(path, short),
+        command=f"{start} --config {shlex.quote(name)}/config.toml --out again",
+        run=name,
     )
     if run.finished:
-        return _of_finished(run, config, known)
+        model, data = run.load_model(), load(config.data)
+        metrics = read_json(run.metrics) if run.metrics.exists() else {}
+        known = replace(
+            known,
+            beside=_train_resnet(config, data) if compare else None,
+            train_metrics=metrics["train"] if "test" in metrics else {},
+            weights=words.weights(config.training),
+        )
+        return _with_data(known, model, data.to(model.head.weight.dtype))
+    if compare:
+        raise HdnnError(f"{folder} is not finished: there is no model to compare with a ResNet")
+    known = replace(known, notices=_unfinished(run, name, len(history), config.training.epochs))
     return _of_checkpoint(run, config, known) if run.checkpoint.exists() else known
 
 
-def _unfinished(run: Run, done: int, total: int) -> tuple[str, ...]:
+def _unfinished(run: Run, name: str, done: int, total: int) -> tuple[str, ...]:
     if run.failure is not None:  # resuming it would only diverge again
         return (f"This run diverged: {run.failure}.",)
-    resume = f"hdnn train --resume {shlex.quote(str(run.folder))}"
+    resume = f"hdnn train --resume {shlex.quote(name)}"
     return (f"This run is not finished: {done} of {total} epochs. Continue it with: {resume}",)
 
 
-def _of_finished(run: Run, config: Config, known: Material) -> Material:
-    model, exact = run.load_model(), load(config.data)
-    data = exact.to(model.head.weight.dtype)
-    metrics = read_json(run.metrics) if run.metrics.exists() else {}
-    return replace(
-        _with_data(known, model, data),
-        metrics=metrics,
-        beside=_train_resnet(config, exact, model),
-        data=data if data.kind == "table" else None,
-    )
-
-
-def _of_checkpoint(run: Run, config: Config, known: Material) -> Material:
+def _of_checkpoint(run: Run, config: Config, known: ReportInputs) -> ReportInputs:
     """What an unfinished run shows: its model as of the last checkpoint."""
     try:
         prepared = prepare(config)
         model = run.load_checkpoint(prepared)
     except FileFormatError as error:
-        return replace(known, notices=(*known.notices, str(error)))
+        message = str(error).replace(str(run.folder), str(known.run))
+        return replace(known, notices=(*known.notices, message))
     if model is None or not all(p.isfinite().all() for p in model.parameters()):
         return known
-    material = _with_data(known, model, prepared.data)
-    part = "test" if len(prepared.data.X_test) else "train"
-    metrics = {part: evaluate(model, material.X[:EVALUATED], material.y[:EVALUATED])}
     notice = "Everything below describes the model at its last checkpoint."
-    return replace(material, metrics=metrics, notices=(*material.notices, notice))
+    weights = "of the last step, not averaged" if config.training.averaging else ""
+    known = replace(known, notices=(*known.notices, notice), weights=weights)
+    return _with_data(known, model, prepared.data)
 
 
-def _with_data(known: Material, model: Model, data: Dataset) -> Material:
+def _with_data(known: ReportInputs, model: Model, data: Dataset) -> ReportInputs:
     """With a model and what was held out, or else what it was trained on."""
+    known = replace(known, model=model, data=data)
     if len(data.X_test):
-        return replace(known, model=model, X=data.X_test, y=data.y_test)
+        return replace(known, X=data.X_test, y=data.y_test, part="held-out")
     notice = "No data were held out: everything here was measured on the training data."
     notices = (*known.notices, notice)
-    return replace(known, model=model, X=data.X, y=data.y, notices=notices)
+    return replace(known, X=data.X, y=data.y, part="training", notices=notices)
 
 
-def _train_resnet(config: Config, data: Dataset, model: Model) -> Model | None:
-    """A ResNet of the same size, trained as the model was, where that takes seconds."""
-    network, layers = config.model, config.model.layers
-    if data.kind == "images" or network.architecture == "ResNet" or not isinstance(layers, int):
-        return None
-    work = config.training.epochs * len(data.X) * layers * (model.network.features or 1) ** 2
-    if work > BUDGET:
-        return None
+def _train_resnet(config: Config, data: Dataset) -> Model:
+    """A ResNet of the same size, trained as the model of a run was."""
+    network = config.model
+    if data.kind == "images" or network.architecture == "ResNet":
+        raise HdnnError("--compare is for Hamiltonian and plain networks on tables or in the plane")
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
-    other = replace(network, architecture="ResNet", T=network.T if timed else 1.2)
-    try:
-        resnet = build(other, data)
-        Trainer(resnet, config.training).fit(data)
-    except HdnnError:  # it diverges
-        return None
+    resnet = build(replace(network, architecture="ResNet", T=network.T if timed else 1.2), data)
+    Trainer(resnet, config.training).fit(data)
     return resnet
 
 
 # --- the page -------------------------------------------------------------------------------------
 
 
-def render(material: Material) -> Report:
+def render(inputs: ReportInputs) -> Report:
     """The page of what was collected; a new section is a function of `sections` and a macro."""
     environment = Environment(
         loader=PackageLoader("hdnn.reports"),
@@ -287,23 +281,16 @@ def render(material: Material) -> Report:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "short": words.shortened,
-        "math": words.math,
-        "typeset": words.typeset,
-        "number": words.number,
-    }
+    for name in ("shortened", "math", "typeset", "number", "certificate"):
+        environment.filters[name] = getattr(words, name)
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
-        content = {name: getattr(sections, name)(material) for name in SECTIONS}
-    title = words.title(material.model, material.name)
+        content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
     page = environment.get_template("report.html.j2").render(
-        title=title if material.lead is None else material.lead[0],
-        subtitle=None if material.lead is None else title,
-        lead=None if material.lead is None else material.lead[1],
-        headline=words.headline(material.metrics),
-        notices=material.notices,
-        facts=_facts(material),
-        order=[name for name in (LEADING if material.lead else SECTIONS) if content[name]],
+        title=words.title(inputs.model, inputs.name),
+        lead=inputs.lead,
+        notices=inputs.notices,
+        facts=_facts(inputs),
+        order=[name for name in (LEADING if inputs.lead else SECTIONS) if content[name]],
         themes={"light": LIGHT, "dark": DARK},
         version=version("hdnn"),
         **content,
@@ -311,19 +298,19 @@ def render(material: Material) -> Report:
     return Report(page)
 
 
-def _facts(material: Material) -> list[tuple[str, str]]:
-    facts = [] if material.run is None else [("run", material.run)]
-    if material.model is not None:
-        shape = material.model.stem.shape
+def _facts(inputs: ReportInputs) -> list[tuple[str, str]]:
+    facts = [] if inputs.run is None else [("run", inputs.run)]
+    if inputs.model is not None:
+        shape = inputs.model.stem.shape
         kind = "image" if len(shape) > 1 else "features"
         facts.append(("input", f"{'×'.join(map(str, shape))} {kind}"))
-        facts += [("network", net.extra_repr()) for net in material.model.networks[:4]]
-        count = sum(p.numel() for p in material.model.parameters())
+        facts += [("network", net.extra_repr()) for net in inputs.model.networks[:4]]
+        count = sum(p.numel() for p in inputs.model.parameters())
         facts.append(("parameters", f"{count:,}"))
-    if material.history:
-        last = material.history[-1]
-        done = "1 epoch" if last["epoch"] == 1 else f"{last['epoch']} epochs"
-        if "seconds" in last:
-            done += f", {words.number(last['seconds'])} s"
-        facts.append(("training", done))
+    if inputs.history:
+        last = inputs.history[-1]
+        seconds = f", {words.number(last['seconds'])} s" if "seconds" in last else ""
+        facts.append(("training", words.counted(last["epoch"], "epoch") + seconds))
+    if inputs.weights:
+        facts.append(("weights", inputs.weights))
     return facts

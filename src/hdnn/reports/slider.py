@@ -15,7 +15,7 @@ from hdnn.models import Model
 from hdnn.plots.flow import Flow, flow
 from hdnn.plots.planar import Box, box_around, grid
 from hdnn.plots.style import color_ramp
-from hdnn.reports.words import shortened
+from hdnn.reports.words import number, shortened
 from hdnn.training.evaluation import evenly
 
 RESOLUTION = 120
@@ -96,8 +96,8 @@ def _numbers(model: Model, target: Tensor) -> tuple[np.ndarray, list[str], list[
         return target.cpu().numpy().astype(int), labels, None
     values = target.reshape(len(target), -1)[:, 0].double().numpy()
     edges = np.quantile(values, np.linspace(0, 1, BINS + 1))
-    numbers = np.clip(np.searchsorted(edges[1:-1], values, side="right"), 0, BINS - 1)
-    return numbers, [f"{edges[0]:.3g}", f"{edges[-1]:.3g}"], color_ramp(BINS)
+    numbers = np.searchsorted(edges[1:-1], values, side="right")
+    return numbers, [number(edges[0]), number(edges[-1])], color_ramp(BINS)
 
 
 @torch.no_grad()
@@ -122,13 +122,11 @@ def _run_lengths(area: np.ndarray) -> np.ndarray:
     flat = area.ravel()
     starts = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
     lengths = np.diff(np.r_[starts, len(flat)])
-    pairs: list[tuple[int, int]] = []
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        whole, rest = divmod(length, 255)
-        pairs += [(int(flat[start]), 255)] * whole
-        if rest:
-            pairs.append((int(flat[start]), rest))
-    return np.array(pairs, dtype=np.uint8)
+    counts = -(-lengths // 255)
+    pairs = np.full((counts.sum(), 2), 255, dtype=np.uint8)
+    pairs[:, 0] = np.repeat(flat[starts], counts)
+    pairs[counts.cumsum() - 1, 1] = lengths - 255 * (counts - 1)
+    return pairs
 
 
 def _base64(array: np.ndarray) -> str:

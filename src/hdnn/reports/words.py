@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from hdnn.analysis import Certificate, ModelCertificate, Norms
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
 from hdnn.plots.planar import collapsed
+from hdnn.training.evaluation import METRICS, Array, compare_scores, sample_scores
+
+if TYPE_CHECKING:
+    from hdnn.config import TrainingConfig
+    from hdnn.reports.build import ReportInputs
 
 LONGEST = 48
 """Characters of a name that are shown."""
-PARTS = {"train": "training", "test": "held-out", "data": "data"}
-"""What the parts of the data are called."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
+OVERFIT = 0.05
+"""Of accuracy or R², from the training data to held-out data: more is overfitting."""
 SIGNS = (
     *(("<=", "≤"), (">=", "≥"), ("||", "‖"), ("^2", "²"), ("d y_N / d y_l", "∂y_N/∂y_ℓ")),
     *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),
@@ -79,6 +85,11 @@ def typeset(text: str) -> str:
     return text
 
 
+def counted(count: int, noun: str) -> str:
+    """Such as "1 layer" and "2,000 layers"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def network_name(model: Model) -> str:
     """What a network is, for those who do not know the names of the zoo."""
     name = model.networks[0].name if model.networks else ""
@@ -87,11 +98,6 @@ def network_name(model: Model) -> str:
     if not name or name == "ResNet":
         return name or "the network"
     return f"Hamiltonian network ({name})"
-
-
-def wrapped(name: str) -> str:
-    """A name on two lines, for narrow places."""
-    return name.replace(" (", "\n(")
 
 
 def class_name(label: str) -> str:
@@ -110,24 +116,69 @@ def title(model: Model | None, name: str) -> str:
     layers = sum(net.layers for net in model.networks)
     architecture = model.networks[0].name or "A network"
     place = f", on {shortened(name)}" if name else ""
-    return f"{architecture}, {_layers(layers)}{place}"
+    return f"{architecture}, {counted(layers, 'layer')}{place}"
 
 
-def headline(metrics: dict[str, dict[str, Any]]) -> tuple[str, str] | None:
+def headline(metrics: dict[str, Any], count: int, part: str) -> tuple[str, str]:
     """The number that counts, and what it is."""
-    part = next((p for p in ("test", "data", "train") if p in metrics), None)
-    if part is None:
-        return None
-    figures = metrics[part]
-    kind = "samples" if part == "data" else f"{PARTS[part]} samples"
-    samples = f"{figures['samples']:,} {kind}"
-    if figures.get("accuracy") is not None:
-        return percent(figures["accuracy"]), f"of {samples} are classified correctly"
-    if figures.get("r2") is not None:
-        if figures["r2"] < 0:
-            return f"R² = {figures['r2']:.2f}", f"on {samples}: worse than predicting their mean"
-        return f"R² = {figures['r2']:.3f}", f"on {samples}"
-    return (number(figures["loss"]), f"is the loss on {samples}") if figures.get("loss") else None
+    samples = counted(count, f"{part} sample".strip())
+    if "accuracy" in metrics:
+        return percent(metrics["accuracy"]), f"of {samples} are classified correctly"
+    if np.isnan(metrics["r2"]):  # the observed values are all the same
+        return number(metrics["rmse"]), f"is the RMSE on {samples}"
+    worse = ": worse than predicting their mean" if metrics["r2"] < 0 else ""
+    return f"R² = {metrics['r2']:.3f}", f"on {samples}{worse}"
+
+
+def column(name: str, model: Model) -> str:
+    """What the predictions are called that a column of metrics is about."""
+    baseline = "most frequent class" if model.task == "classification" else "mean of the targets"
+    titles = {"network": "this network", "train": "on training data", "linear": "linear model"}
+    return titles.get(name, baseline)
+
+
+def verdict(
+    inputs: ReportInputs, predictions: Mapping[str, Array], metrics: Mapping[str, dict[str, Any]]
+) -> str:
+    """Whether held-out predictions are better than those of simpler models, and what to try.
+
+    Args:
+        inputs: of the report, with a model.
+        predictions: of the "network" and of the models of `reference_predictions`.
+        metrics: of these predictions.
+    """
+    model, train = inputs.model, inputs.train_metrics
+    assert model is not None
+    scores = {name: sample_scores(model, each, inputs.y) for name, each in predictions.items()}
+    ours, count = scores["network"], counted(len(inputs.y), "held-out sample")
+    # A network that does not even beat the baseline has no use for a comparison with more.
+    beaten = compare_scores(ours, scores["baseline"]) > 0
+    against = "linear" if beaten and "linear" in scores else "baseline"
+    sign, name = compare_scores(ours, scores[against]), f"the {column(against, model)}"
+    key, shown = ("accuracy", percent) if model.task == "classification" else ("r2", number)
+    one, two = (metrics[each][key] for each in ("network", against))
+    by = f" by {100 * abs(one - two):.1f} points" if key == "accuracy" else ""
+    numbers = f"{METRICS[key]} {shown(one)} against {shown(two)}"
+    if sign > 0:
+        return f"Better than {name}{by}: {numbers}."
+    text = f"Worse than {name}{by}: {numbers}."
+    if sign == 0:
+        text = f"No better than {name} on {count}: {numbers}."
+    if against == "baseline":
+        return f"{text} Check the target and the columns, or train longer (--epochs)."
+    text += " Take the linear model, which is simpler, or try"
+    if not (train.get(key) or 0) - metrics["network"][key] > OVERFIT:
+        return f"{text} more epochs (--epochs) or a wider network (--width)."
+    if any("validation_loss" in record for record in inputs.history):
+        return f"{text} a smaller network (--width, --layers): this one overfits."
+    return f"{text} early stopping (--validation 0.1 --early-stopping 10): the network overfits."
+
+
+def weights(training: TrainingConfig) -> str:
+    """Which weights a trained model has, if not just those of the last step."""
+    parts = ["averaged over training"] if training.averaging else []
+    parts += ["of the epoch with the lowest validation loss"] if training.early_stopping else []
+    return ", ".join(parts)
 
 
 def learning(history: Sequence[dict[str, Any]]) -> str:
@@ -135,27 +186,40 @@ def learning(history: Sequence[dict[str, Any]]) -> str:
     first, last = history[0], history[-1]
     if len(history) == 1:
         return f"The training loss is {number(last['loss'])} after the first epoch."
-    text = f"The training loss fell from {number(first['loss'])} to {number(last['loss'])}"
-    if not last["loss"] <= first["loss"]:
-        text = f"The training loss rose from {number(first['loss'])} to {number(last['loss'])}"
+    change = "fell" if last["loss"] <= first["loss"] else "rose"
+    text = f"The training loss {change} from {number(first['loss'])} to {number(last['loss'])}"
     text += f" in {last['epoch']} epochs"
-    best = min(history, key=lambda entry: entry["loss"])
+    best = min(history, key=lambda record: record["loss"])
     if best["loss"] < 0.5 * last["loss"]:
         text += f"; it was lowest in epoch {best['epoch']} ({number(best['loss'])})"
-    return text + "."
+    measured = [record for record in history if record.get("validation_loss") is not None]
+    if measured:
+        best = min(measured, key=lambda record: record["validation_loss"])
+        lowest = number(best["validation_loss"])
+        text += f". The validation loss was lowest in epoch {best['epoch']} ({lowest})"
+    return (
+        f"{text}. The training curves are means over the batches of an epoch, each before its "
+        "step; the results above are those of the trained model."
+    )
 
 
-def flow(flows: Sequence[Flow]) -> str:
-    """What the slider shows."""
+def flow(flows: Sequence[Flow], compared: bool) -> str:
+    """What the slider shows.
+
+    Args:
+        flows: of the networks.
+        compared: whether the second one was trained for comparison with the first.
+    """
     text = "Drag the slider, or use the arrow keys, to follow the data through the layers."
     if len(flows) == 1:
         return text
-    text += " Both networks have the same size and were trained on the same data"
+    if compared:
+        text += " Both networks have the same size and were trained on the same data."
     beside = flows[1]
     left, right, *_ = beside.box()
     if collapsed(beside.points[-1], right - left):
-        return text + "; the second one sends all samples to one place and cannot separate them."
-    return text + "."
+        text += " The second one sends all samples to one place and cannot separate them."
+    return text
 
 
 def gradients(lines: Mapping[str, Norms]) -> str:
@@ -167,16 +231,11 @@ def gradients(lines: Mapping[str, Norms]) -> str:
         text += "" if norms.exact else " (estimated)"
         text += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
         sentences.append(text)
-    first = next(iter(lines.values()))
     return (
-        f"How much a small change at one of the {first.layers[-1]} layers changes the output, on "
-        f"average over samples (the norm of ∂y_N/∂y_ℓ). {'; '.join(sentences)}. Where it is near "
-        "0, layers before it learn nothing; where it is huge, training is unstable."
+        "How much a small change at a layer changes the output of the last one, on average over "
+        f"samples (the norm of ∂y_N/∂y_ℓ). {'; '.join(sentences)}. Where it is near 0, layers "
+        "before it learn nothing; where it is huge, training is unstable."
     )
-
-
-def _layers(count: int) -> str:
-    return f"{count:,} layer{'s' if count != 1 else ''}"
 
 
 def certificate(result: Certificate) -> str:
@@ -186,10 +245,10 @@ def certificate(result: Certificate) -> str:
         for proved in (True, False)
     )
     count = len(result.theorems)
-    text = f"{count} theorem{'s' if count != 1 else ''} about gradients apply to this network"
-    text = text if count else "No theorem about gradients applies to this network"
-    how = f"checked on {result.samples:,} sample{'s' if result.samples > 1 else ''} in float64"
-    text += f" ({how})." if count else "."
+    text = "No theorem about gradients applies to this network."
+    if count:
+        how = f"checked on {counted(result.samples, 'sample')} in float64"
+        text = f"{counted(count, 'theorem')} about gradients apply to this network ({how})."
     text += f" Violated: {broken}." if broken else ""
     return text + (f" Not met, and not guaranteed by a theorem: {unmet}." if unmet else "")
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hdnn import threads
 from hdnn.backends import choose, fused
 from hdnn.config import TrainingConfig
 from hdnn.fields.hamiltonian import WeightedField
@@ -161,7 +160,7 @@ class CompiledTraining:
                 at,
                 np.array(rates[at : at + count]),
                 self.adam_steps,
-                threads.count(),
+                torch.get_num_threads(),
             )
             seconds = (time.perf_counter() - start) / count
             self._restore_lost(lost, losses[:, at : at + count])

@@ -20,7 +20,7 @@ from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledTraining
-from hdnn.training.loops import Observer
+from hdnn.training.loops import Observer, check_settings
 from hdnn.training.output_solver import TOLERANCE, OutputProblem, solve, with_ones
 from hdnn.training.trainer import Trainer
 
@@ -101,6 +101,7 @@ def _check(
             "an ensemble is trained with method='coordinate' and optimizer='Adam' on the CPU, "
             "without class weights and validation; train its networks one by one with Trainer"
         )
+    check_settings(config, "planar")
 
 
 def _weights(network: HamiltonianNetwork) -> list[nn.Parameter]:

@@ -29,18 +29,18 @@ PIXELS = 2000
 """States of images, one for every pixel, that are analyzed at most: each has its own Jacobian."""
 BINS = 15
 """Of equal width, into which `calibration_error` sorts the samples by confidence."""
-CLASS_FIGURES = ("precision", "recall", "f1", "roc_auc", "average_precision")
-"""The figures of every class, beside its label and its number of samples."""
+CLASS_METRICS = ("precision", "recall", "f1", "roc_auc", "average_precision")
+"""The metrics of every class, beside its label and its number of samples."""
 METRICS = {
     **{"accuracy": "accuracy", "log_loss": "log loss", "roc_auc": "ROC AUC"},
     **{"average_precision": "average precision", "calibration_error": "calibration error"},
     **{"r2": "R²", "rmse": "RMSE", "mae": "MAE"},
 }
-"""Display names of the overall figures."""
-REFERENCES = {"linear": "linear model", "baseline": "most frequent class, or mean"}
-"""Models that any result should beat, and what people call them; see `references`."""
+"""Display names of the overall metrics."""
+REFERENCES = ("linear", "baseline")
+"""Models that any result should beat; see `references`."""
 SUMMARY = ("samples", "loss", "accuracy", "rmse", "mae", "r2")
-"""The figures that a run keeps."""
+"""The metrics that a run keeps."""
 
 
 def evenly(X: Tensor, most: int) -> Tensor:
@@ -80,33 +80,46 @@ def logits_of(model: Model, states: Tensor) -> Tensor:
         model.train(before)
 
 
+def outputs_of(model: Model, logits: Tensor) -> Array:
+    """Probabilities ``(samples, classes)``, or the values of a regression, in float64."""
+    outputs, loss = logits.double(), loss_name(model.task, logits.shape[1])
+    if loss == "logistic":  # the one output is of the second of two classes
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    array: Array = (outputs if loss == "squared" else outputs.softmax(1)).numpy()
+    return array
+
+
 def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
-    """The figures of a finished run: those of `evaluate_fully` that are named in `SUMMARY`.
+    """The metrics of a finished run: those of `evaluate_fully` that are named in `SUMMARY`.
 
     Args:
         model: the trained model.
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
     """
-    figures = evaluate_fully(model, X, target)
-    return {name: figures[name] for name in SUMMARY if name in figures}
+    metrics = evaluate_fully(model, X, target)
+    return {name: metrics[name] for name in SUMMARY if name in metrics}
 
 
 def evaluate_fully(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
-    """The loss, and all figures of `predictions_metrics`; arguments as of `evaluate`."""
+    """The loss, and all metrics of `predictions_metrics`; arguments as of `evaluate`."""
     logits = logits_of(model, model.prepare(X))
     loss, weight = loss_name(model.task, logits.shape[1]), torch.ones(len(X), dtype=logits.dtype)
-    outputs = logits.double()
-    if loss == "logistic":  # the one output is of the second of two classes
-        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
-    if loss != "squared":
-        outputs = outputs.softmax(1)
-    figures = predictions_metrics(model, outputs.numpy(), target.numpy())
-    return {"samples": len(X), "loss": float(data_loss(logits, target, weight, loss)), **figures}
+    metrics = predictions_metrics(model, outputs_of(model, logits), target.numpy())
+    return {"samples": len(X), "loss": float(data_loss(logits, target, weight, loss)), **metrics}
+
+
+def score(model: Model, X: Tensor, target: Tensor) -> float:
+    """The accuracy, or R2, alone; arguments as of `evaluate`."""
+    scores = sample_scores(model, outputs_of(model, logits_of(model, model.prepare(X))), target)
+    if model.task == "classification":
+        return float(scores.mean())
+    spread = float((target.double() - target.double().mean(0)).square().sum())
+    return 1 + float(scores.sum()) / spread if spread else float("nan")
 
 
 def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict[str, Any]:
-    """Figures of predictions for a model's task, whoever made them.
+    """Metrics of predictions for a model's task, whoever made them.
 
     Args:
         model: it knows the task and the labels.
@@ -119,13 +132,13 @@ def predictions_metrics(model: Model, predictions: Array, target: Array) -> dict
     return regression_metrics(target.reshape(predictions.shape), predictions, names)
 
 
-# --- figures of predictions, by scikit-learn ------------------------------------------------------
+# --- metrics of predictions, by scikit-learn ------------------------------------------------------
 
 
 def classification_metrics(
     target: Array, probabilities: Array, labels: Sequence[Any]
 ) -> dict[str, Any]:
-    """Figures of a classifier, overall and by class.
+    """Metrics of a classifier, overall and by class.
 
     ROC AUC and average precision are the mean over classes (one against the rest); of two classes,
     those of the rarer one, which is the one that is looked for. What the samples do not define is
@@ -152,31 +165,31 @@ def classification_metrics(
     for k in numbers:
         is_class, scores = target == k, probabilities[:, k]
         varies = bool(is_class.any()) and not bool(is_class.all())
-        areas[k, 0] = _figure(metrics.roc_auc_score, is_class, scores, varies)
-        areas[k, 1] = _figure(metrics.average_precision_score, is_class, scores, varies)
+        areas[k, 0] = _metric(metrics.roc_auc_score, is_class, scores, varies)
+        areas[k, 1] = _metric(metrics.average_precision_score, is_class, scores, varies)
     if len(labels) == 2:
         overall = areas[int(2 * np.count_nonzero(target == 0) >= len(target))]
     else:
         # Over the classes that occur; unlike nanmean, without a warning where none does.
         overall = np.ma.masked_invalid(areas).mean(0).filled(np.nan)
-    figures = np.column_stack([*by_class, areas]).tolist()
+    rows = np.column_stack([*by_class, areas]).tolist()
     classes = [
-        {"label": label, "samples": int(count), **dict(zip(CLASS_FIGURES, row, strict=True))}
-        for label, count, row in zip(labels, counts, figures, strict=True)
+        {"label": label, "samples": int(count), **dict(zip(CLASS_METRICS, row, strict=True))}
+        for label, count, row in zip(labels, counts, rows, strict=True)
     ]
     log_loss = partial(metrics.log_loss, labels=numbers)
     return {
         "accuracy": float((predicted == target).mean()),
-        "log_loss": _figure(log_loss, target, probabilities),
+        "log_loss": _metric(log_loss, target, probabilities),
         "roc_auc": float(overall[0]),
         "average_precision": float(overall[1]),
-        "calibration_error": _figure(calibration_error, target, probabilities),
+        "calibration_error": _metric(calibration_error, target, probabilities),
         "classes": classes,
         "confusion": metrics.confusion_matrix(target, predicted, labels=numbers).tolist(),
     }
 
 
-def _figure(
+def _metric(
     metric: Callable[[Array, Array], Any], target: Array, predicted: Array, defined: bool = True
 ) -> float:
     """A metric; NaN if the samples do not define it or a prediction is not finite."""
@@ -216,9 +229,9 @@ def _errors(target: Array, predicted: Array) -> dict[str, float]:
 
     r2 = partial(metrics.r2_score, multioutput="variance_weighted")
     return {
-        "r2": _figure(r2, target, predicted, defined=bool((target != target[0]).any())),
-        "rmse": _figure(metrics.mean_squared_error, target, predicted) ** 0.5,
-        "mae": _figure(metrics.mean_absolute_error, target, predicted),
+        "r2": _metric(r2, target, predicted, defined=bool((target != target[0]).any())),
+        "rmse": _metric(metrics.mean_squared_error, target, predicted) ** 0.5,
+        "mae": _metric(metrics.mean_absolute_error, target, predicted),
     }
 
 
@@ -228,16 +241,30 @@ def _errors(target: Array, predicted: Array) -> dict[str, float]:
 def references(
     model: Model, X: Tensor, y: Tensor, X_test: Tensor, y_test: Tensor
 ) -> dict[str, dict[str, Any]]:
-    """Figures of two models that any result should beat, fitted to the same training data.
+    """Overall metrics of `reference_predictions`; arguments as there, and what they are to predict.
+
+    Returns:
+        Metrics as in `predictions_metrics`, by the names of `REFERENCES`.
+    """
+    metrics = {}
+    for name, predictions in reference_predictions(model, X, y, X_test).items():
+        values = predictions_metrics(model, predictions, y_test.numpy())
+        metrics[name] = {k: v for k, v in values.items() if isinstance(v, float)}
+    return metrics
+
+
+def reference_predictions(model: Model, X: Tensor, y: Tensor, X_test: Tensor) -> dict[str, Array]:
+    """What two models predict that any result should beat, fitted to the same training data.
 
     Args:
         model: whose columns they take: encoded and scaled as they enter its network.
         X, y: the training data.
-        X_test, y_test: what they are measured on.
+        X_test: what they predict.
 
     Returns:
-        Overall figures, as in `predictions_metrics`, of the "baseline" (the majority class, or the
-        mean) and of the "linear" model (logistic regression, or ridge regression).
+        Probabilities or values, as in `predictions_metrics`, of the "linear" model (logistic
+        regression, or ridge regression; none if there is one class) and of the "baseline" (the
+        majority class, or the mean).
     """
     from sklearn.dummy import DummyClassifier, DummyRegressor
     from sklearn.exceptions import ConvergenceWarning
@@ -256,16 +283,15 @@ def references(
         with warnings.catch_warnings():  # nearly converged is good enough to compare with
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted["linear"] = LogisticRegression(max_iter=200).fit(columns, labels)
-    columns, figures = _columns(model, X_test), {}
-    for name, estimator in fitted.items():
+    columns, predictions = _columns(model, X_test), {}
+    for name in (name for name in REFERENCES if name in fitted):
+        estimator = fitted[name]
         if classifies:  # the training data may lack classes that the model has
-            predictions = np.zeros((len(columns), len(model.labels)))
-            predictions[:, estimator.classes_] = estimator.predict_proba(columns)
+            predictions[name] = np.zeros((len(columns), len(model.labels)))
+            predictions[name][:, estimator.classes_] = estimator.predict_proba(columns)
         else:
-            predictions = estimator.predict(columns).reshape(len(columns), -1)
-        all_figures = predictions_metrics(model, predictions, y_test.numpy())
-        figures[name] = {k: v for k, v in all_figures.items() if isinstance(v, float)}
-    return figures
+            predictions[name] = estimator.predict(columns).reshape(len(columns), -1)
+    return predictions
 
 
 @torch.no_grad()
@@ -274,24 +300,49 @@ def _columns(model: Model, X: Tensor) -> Array:
     return np.clip(np.nan_to_num(columns), -LARGEST, LARGEST)
 
 
-def doubts(figures: dict[str, Any], references: dict[str, dict[str, Any]]) -> list[str]:
+def sample_scores(model: Model, predictions: Array, target: Tensor) -> Array:
+    """What every prediction scores: 1 for the right class, else 0; or minus the squared error."""
+    if model.task == "classification":
+        right: Array = (predictions.argmax(1) == target.numpy()).astype(float)
+        return right
+    errors: Array = (predictions - target.double().numpy().reshape(predictions.shape)) ** 2
+    return -errors.sum(1)
+
+
+def compare_scores(ours: Array, theirs: Array) -> int:
+    """1 if we are better, -1 if worse, 0 if level: within two standard errors of the difference.
+
+    The standard error is that of paired samples, ``(samples,)``, if both models are equally good:
+    the root of the sum of squares of the differences.
+
+    >>> compare_scores(np.ones(30), np.r_[np.zeros(4), np.ones(26)])  # 4 of 30 may be chance
+    0
+    >>> compare_scores(np.ones(30), np.r_[np.zeros(5), np.ones(25)])
+    1
+    """
+    difference = ours - theirs
+    total, error = float(difference.sum()), float(np.square(difference).sum()) ** 0.5
+    return 0 if abs(total) <= 2 * error else 1 if total > 0 else -1
+
+
+def doubts(metrics: dict[str, Any], references: dict[str, dict[str, Any]]) -> list[str]:
     """Why a result should not be trusted: it is no better than the baseline, or misses a class.
 
     Args:
-        figures: of the result, as `evaluate_fully` gives them.
+        metrics: of the result, as `evaluate_fully` gives them.
         references: as `references` gives them.
     """
     messages, name, what = [], "rmse", "the mean"
-    if "accuracy" in figures:
+    if "accuracy" in metrics:
         name, what = "accuracy", "the most frequent class"
     if references:
-        value, baseline = figures[name], references["baseline"][name]
+        value, baseline = metrics[name], references["baseline"][name]
         if not (value > baseline if name == "accuracy" else value < baseline):
             messages.append(
                 f"{name} {value:.4g} is no better than always predicting {what} ({baseline:.4g})"
             )
-    for k, row in enumerate(figures.get("classes", ())):
-        if row["samples"] and not any(counts[k] for counts in figures["confusion"]):
+    for k, row in enumerate(metrics.get("classes", ())):
+        if row["samples"] and not any(counts[k] for counts in metrics["confusion"]):
             label = str(row["label"])[:40]
             messages.append(f"class {label!r} ({row['samples']} samples) is never predicted")
     return messages

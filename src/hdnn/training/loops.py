@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hdnn.config import TrainingConfig
+from hdnn.config import TrainingConfig, check_applies
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.models import Model
@@ -245,7 +246,7 @@ def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     # It builds on this module.
     from hdnn.training.compiled import CompiledLoop, obstacle
 
-    _check_settings(model, config)
+    check_settings(config, "images" if model.stem.takes_images else "table")
     if config.loop == "autograd":
         return AutogradLoop(model, data, config)
     reason = obstacle(model, data, config)
@@ -256,15 +257,19 @@ def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
     return AutogradLoop(model, data, config)
 
 
-def _check_settings(model: Model, config: TrainingConfig) -> None:
-    """Raise for settings that would not be used."""
-    images = model.stem.takes_images
-    if images and config.method != "joint":
+def check_settings(config: TrainingConfig, data: str) -> None:
+    """Raise for settings that would not be used: those that differ from their defaults.
+
+    Args:
+        config: made by hand, perhaps; `hdnn.training.resolve` knows what was set.
+        data: the kind of data.
+    """
+    default = TrainingConfig()
+    names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)]
+    if data == "images" and config.method != "joint":
         raise HdnnError(
             f"an image classifier is trained with method='joint', not {config.method!r}"
         )
-    if config.distorts and not images:
-        raise HdnnError("shift, rotate, zoom and flip are for images")
-    for_joint = config.averaging or config.warmup or config.schedule == "one-cycle"
-    if config.method != "joint" and for_joint:
-        raise HdnnError("averaging, warmup and the one-cycle schedule are for method='joint'")
+    check_applies(config, data, names)
+    if config.method != "joint" and config.schedule == "one-cycle":
+        raise HdnnError("the one-cycle schedule is for method='joint'")

@@ -6,14 +6,24 @@ explains how the rules for tables were measured.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hdnn import zoo
-from hdnn.config import PROTOCOLS, Config, ModelConfig, Settings, TrainingConfig, shown
+from hdnn.config import (
+    KINDS,
+    PROTOCOLS,
+    Config,
+    ModelConfig,
+    Settings,
+    TrainingConfig,
+    check_applies,
+    complete,
+    shown,
+)
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
+from hdnn.schemes import named_scheme
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]
@@ -34,16 +44,16 @@ def resolve(config: Config, data: Dataset) -> Config:
         data: what is trained on.
 
     Returns:
-        A config with all settings, and with place and digest of the data. Resolving it once more
-        changes nothing.
+        A config with all settings that apply, and with place and digest of the data. Resolving it
+        once more changes nothing.
 
     Raises:
-        HdnnError: the settings do not suit these data.
+        HdnnError: a setting that was set does not apply to these data.
     """
     protocols = PROTOCOLS[data.kind]
     protocol = config.protocol or protocols[0]
     if protocol not in protocols:
-        raise unknown_name(f"protocol for {_KINDS[data.kind]}", protocol, protocols)
+        raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, protocols)
     model, training = _explicit(config.model), _explicit(config.training)
     if data.kind == "images":
         if config.record is not None:
@@ -57,16 +67,17 @@ def resolve(config: Config, data: Dataset) -> Config:
         rules = _planar if data.kind == "planar" else _table
         model, training = rules(model, training, protocol, data)
         model = {**_column_defaults(model, data), **model}
+    chosen_model, chosen_training = ModelConfig(**model), TrainingConfig(**training)
+    check_applies(config.data, data.kind)
+    check_applies(chosen_model, data.kind, config.model.fields_set)
+    check_applies(chosen_training, data.kind, config.training.fields_set)
+    place = config.data.replace(source=data.source, digest=data.digest)
     return Config(
-        data=replace(config.data, source=data.source, digest=data.digest),
-        # `replace` sets every field, so that all of them are written to config.toml.
-        model=replace(ModelConfig(**model)),
-        training=replace(TrainingConfig(**training)),
-        record=None if config.record is None else replace(config.record),
+        data=complete(place, data.kind),
+        model=complete(chosen_model, data.kind),
+        training=complete(chosen_training, data.kind),
+        record=None if config.record is None else complete(config.record, data.kind),
     )
-
-
-_KINDS = {"planar": "a planar problem", "table": "a table", "images": "images"}
 
 
 def _explicit(settings: Settings) -> Values:
@@ -75,7 +86,9 @@ def _explicit(settings: Settings) -> Values:
 
 def _timed(model: Values) -> bool:
     """Whether T or step are set, or the architecture has no time."""
-    scheme = zoo.architecture(model.get("architecture", "H1")).scheme
+    scheme = named_scheme(
+        model.get("scheme") or zoo.architecture(model.get("architecture", "H1")).scheme
+    )
     return "T" in model or "step" in model or not scheme.uses_step
 
 
@@ -252,10 +265,9 @@ def _images(model: Values, training: Values, protocol: str) -> Pair:
     for name in {"layers", "width"} & model.keys():
         if isinstance(model[name], int):
             model = {**model, name: (model[name],)}
-    plain = model.get("block") == "convolution"  # has no step
-    if plain or {"step", "T"} & model.keys():
+    if {"step", "T"} & model.keys():
         defaults.pop("step", None)
     model = {**defaults, **model}
-    if not plain and not _timed(model):
+    if not _timed(model):
         model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
     return model, {**IMAGE_PROTOCOLS[protocol][1], **training}

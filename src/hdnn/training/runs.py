@@ -21,7 +21,6 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,7 +168,7 @@ class Run:
         together = project.name and Path(source).is_relative_to(project)  # and not just on a disk
         if config.data.digest is not None and together:
             source = os.path.relpath(source, folder)
-            config = replace(config, data=replace(config.data, source=source))
+            config = config.replace(data=config.data.replace(source=source))
         with atomic(self.config_file) as temporary:
             temporary.write_text(config.to_toml(), encoding="utf-8")
 
@@ -193,15 +192,15 @@ class Run:
                     f"{self.folder} is a run of {training.epochs} epochs; to extend it, pass more: "
                     f"--epochs {2 * training.epochs}"
                 )
-            training = replace(training, epochs=epochs)
+            training = training.replace(epochs=epochs)
         if device is not None:
-            training = replace(training, device=device)
+            training = training.replace(device=device)
         if training == config.training:
             return
         with _storage(self.folder, StorageError), self.locked():
             if training.epochs > config.training.epochs:
                 self.model_file.unlink(missing_ok=True)
-            self._write_config(replace(config, training=training))
+            self._write_config(config.replace(training=training))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -96,19 +96,6 @@ def message(page: Any) -> str:
     return str(page.inner_text("#message span"))
 
 
-def drop(page: Any, name: str, content: str) -> None:
-    page.evaluate(
-        """([name, content]) => {
-            const transfer = new DataTransfer();
-            transfer.items.add(new File([content], name));
-            const options = { dataTransfer: transfer, bubbles: true, cancelable: true };
-            document.body.dispatchEvent(new DragEvent("dragover", options));
-            document.body.dispatchEvent(new DragEvent("drop", options));
-        }""",
-        [name, content],
-    )
-
-
 def test_train_pause_reset_step(page: Any) -> None:
     page.click("#play")
     reach(page, 20)
@@ -165,34 +152,6 @@ def test_points_are_drawn_by_pointer_and_keyboard_and_shared(page: Any) -> None:
     assert {point[2] for point in drawn} == {0, 1, 2}
     until(page, "/&p=.*2$/.test(location.hash)")  # the last point, of the third class
     assert visit(page.context, page.url).evaluate("playground.app.drawn.length") == len(drawn)
-
-
-HOSTILE = '<img src=x onerror="window.hacked=1">,b,"=cmd|\' /C calc\'!A0"\n' + "\n".join(
-    f"{i},{i % 5},__proto__" if i % 2 else f"{i},{i % 5},</script>" for i in range(20)
-)
-
-
-def test_bad_files_are_explained(page: Any) -> None:
-    for content, expected in {
-        "a,b,c\n1,2,x\n3,4\n5,6,y\n7,8,x\n9,1,y": "line 3 has 2 fields",
-        'a,b,c\n1,2,"x\n': "never closed",
-        "a,b\nx,y\nz,w\nx,w\nz,y\n": "two numeric columns",
-        "\0\0\0": "not a text file",
-        "": "is empty",
-    }.items():
-        drop(page, "bad.csv", content)
-        until(page, f"document.getElementById('message').textContent.includes({expected!r})")
-        assert state(page)["data"] == "swiss-roll"
-
-
-def test_a_dropped_table_is_trained_on_and_hostile_cells_are_text(page: Any) -> None:
-    drop(page, "<b>x</b>.csv", HOSTILE)
-    until(page, "playground.app.state.data === 'table' && playground.app.views[0].snapshot")
-    assert page.evaluate("playground.app.data.names") == ["</script>", "__proto__"]
-    assert page.evaluate("window.hacked") is None
-    assert page.locator("img, b.x").count() == 0
-    step(page)
-    compile(page.evaluate("playground.app.python()"), "playground", "exec")
 
 
 def test_links_carry_the_settings(context: Any, url: str) -> None:

@@ -10,7 +10,7 @@
   const output = document.getElementById("depth");
   const play = document.getElementById("play");
   const canvases = [...document.querySelectorAll("canvas[data-flow]")];
-  const frames = flows[0].depths.length;
+  const frames = Math.max(...flows.map((flow) => flow.depths.length));
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   let look = {};
@@ -20,10 +20,14 @@
   };
   const color = (k) => look.classes[k % look.classes.length];
 
+  // Where a network of fewer layers is, when the deepest one is at this moment.
+  const own = (flow, moment) => (moment / Math.max(frames - 1, 1)) * (flow.depths.length - 1);
+  const layer = (flow) => flow.depths[Math.round(own(flow, moment))];
+
   // Points between two depths, at a moment that need not be a whole frame.
   const at = (flow, moment) => {
-    const first = Math.min(Math.floor(moment), frames - 1);
-    const second = Math.min(first + 1, frames - 1);
+    const first = Math.floor(moment);
+    const second = Math.min(first + 1, flow.depths.length - 1);
     const share = moment - first, size = 2 * scene.samples, found = new Float32Array(size);
     for (let k = 0; k < size; k += 1) {
       const a = flow.points[first * size + k], b = flow.points[second * size + k];
@@ -87,7 +91,8 @@
   };
 
   const draw = (canvas, moment) => {
-    const flow = flows[Number(canvas.dataset.flow)], frame = Math.round(moment);
+    const flow = flows[Number(canvas.dataset.flow)], place = own(flow, moment);
+    const frame = Math.round(place);
     const side = Math.max(1, Math.round(canvas.clientWidth * Math.min(devicePixelRatio || 1, 2)));
     if (canvas.width !== side) canvas.width = canvas.height = side;
     const context = canvas.getContext("2d");
@@ -101,22 +106,23 @@
     }
     if (flow.boundary) {
       const [left, right] = flow.box, x = (-left / (right - left)) * side;
-      context.strokeStyle = frame === frames - 1 ? look.ink : look.grid;
+      context.strokeStyle = frame === flow.depths.length - 1 ? look.ink : look.grid;
       context.lineWidth = side / 300;
       context.beginPath();
       context.moveTo(x, 0);
       context.lineTo(x, side);
       context.stroke();
     }
-    flow.drawn = at(flow, moment);
+    flow.drawn = at(flow, place);
     ring(context, side, scatter(context, side, flow.drawn, flow.box));
   };
 
   let moment = frames - 1;
   const show = (value) => {
     moment = value;
-    const frame = Math.round(value), text = `layer ${flows[0].depths[frame]} of ${flows[0].last}`;
-    slider.value = String(frame);
+    const texts = flows.map((flow) => `layer ${layer(flow)} of ${flow.last}`);
+    const text = [...new Set(texts)].join(", ");
+    slider.value = String(Math.round(value));
     slider.setAttribute("aria-valuetext", text);
     output.textContent = text;
     canvases.forEach((canvas) => draw(canvas, value));
@@ -151,5 +157,5 @@
   if ("autoplay" in play.dataset && !matchMedia("(prefers-reduced-motion: reduce)").matches) start();
 
   // What is drawn now, for whoever wants the numbers.
-  window.hdnnReport = { drawn: (k) => Array.from(flows[k].drawn), depth: () => flows[0].depths[Math.round(moment)] };
+  window.hdnnReport = { drawn: (k) => Array.from(flows[k].drawn), depth: () => layer(flows[0]) };
 })();

@@ -43,17 +43,12 @@ const softplus = (x) => Math.max(x, 0) + Math.log1p(Math.exp(-Math.abs(x)));
 export const ACTIVATIONS = {
   tanh: {
     f: tanh,
-    d: (x, s) => 1 - s * s,
+    d: (_, s) => 1 - s * s,
     energy: (x) => Math.abs(x) + Math.log1p(Math.exp(-2 * Math.abs(x))) - Math.LN2,
     odd: true,
   },
-  sigmoid: { f: logistic, d: (x, s) => s * (1 - s), energy: softplus, odd: false },
-  relu: {
-    f: (x) => (x > 0 ? x : 0),
-    d: (x) => (x > 0 ? 1 : 0),
-    energy: (x) => (x > 0 ? (x * x) / 2 : 0),
-    odd: false,
-  },
+  sigmoid: { f: logistic, d: (_, s) => s * (1 - s), energy: softplus, odd: false },
+  relu: { f: (x) => (x > 0 ? x : 0), d: (x) => (x > 0 ? 1 : 0), energy: (x) => (x > 0 ? (x * x) / 2 : 0), odd: false },
   identity: { f: (x) => x, d: () => 1, energy: (x) => (x * x) / 2, odd: true },
   arctan: {
     f: Math.atan,
@@ -63,7 +58,7 @@ export const ACTIVATIONS = {
   },
   softsign: {
     f: (x) => x / (1 + Math.abs(x)),
-    d: (x, s) => (1 - Math.abs(s)) ** 2,
+    d: (_, s) => (1 - Math.abs(s)) ** 2,
     energy: (x) => Math.abs(x) - Math.log1p(Math.abs(x)),
     odd: true,
   },

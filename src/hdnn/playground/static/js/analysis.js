@@ -42,21 +42,33 @@ export function sensitivities(network, points) {
   return out;
 }
 
-/** The largest singular value of the n x n matrix that stands at `start`. */
+/** The largest singular value of the n x n matrix at `start`: Jacobi's rotations of its columns. */
 export function norm2(M, start, n) {
   let most = 0;
   for (let p = start; p < start + n * n; p++) most = Math.max(most, Math.abs(M[p]));
   if (!(most > 0) || !Number.isFinite(most)) return most;
-  // Eigenvalues of M'M, scaled so that squares neither vanish nor overflow.
-  const S = new Float64Array(n * n);
-  for (let i = 0; i < n; i++) {
-    for (let k = 0; k < n; k++) {
-      let sum = 0;
-      for (let t = 0; t < n; t++) sum += (M[start + t * n + i] / most) * (M[start + t * n + k] / most);
-      S[i * n + k] = sum;
+  // Scaled so that squares neither vanish nor overflow.
+  const A = Float64Array.from({ length: n * n }, (_, p) => M[start + p] / most);
+  const inner = (i, k) => {
+    let sum = 0;
+    for (let p = 0; p < n * n; p += n) sum += A[p + i] * A[p + k];
+    return sum;
+  };
+  for (let sweep = 0, off = 1; sweep < 30 && off > 1e-28; sweep++) {
+    off = 0;
+    for (let i = 0; i < n; i++) {
+      for (let k = i + 1; k < n; k++) {
+        const b = inner(i, k);
+        off += b * b;
+        const angle = Math.atan2(2 * b, inner(i, i) - inner(k, k)) / 2;
+        const [c, s] = [Math.cos(angle), Math.sin(angle)];
+        for (let p = 0; p < n * n; p += n) {
+          [A[p + i], A[p + k]] = [c * A[p + i] + s * A[p + k], c * A[p + k] - s * A[p + i]];
+        }
+      }
     }
   }
-  return most * Math.sqrt(Math.max(...eigenvalues(S, n).map(([real]) => real)));
+  return most * Math.sqrt(Math.max(...Array.from({ length: n }, (_, k) => inner(k, k))));
 }
 
 /**

@@ -13,8 +13,7 @@ export class PlaygroundError extends Error {}
 /** An entry of a catalog, and not what every object has. */
 const own = (catalog, name) => (Object.hasOwn(catalog, name) ? catalog[name] : undefined);
 
-const table = (n, entry) =>
-  Int32Array.from({ length: n * n }, (_, p) => entry(Math.floor(p / n), p % n));
+const table = (n, entry) => Int32Array.from({ length: n * n }, (_, p) => entry(Math.floor(p / n), p % n));
 
 /** Parameters of one half of K that is a full block, numbered row by row from `start`. */
 const block = (half, i, k, start) => start + i * half + k + 1;
@@ -49,15 +48,12 @@ export const STRUCTURES = {
 };
 
 export const INTERCONNECTIONS = {
-  J1: (n) =>
-    Float64Array.from(table(n, (i, k) => (k === i + n / 2 ? 1 : i === k + n / 2 ? -1 : 0))),
+  J1: (n) => Float64Array.from(table(n, (i, k) => (k === i + n / 2 ? 1 : i === k + n / 2 ? -1 : 0))),
   J2: (n) => Float64Array.from(table(n, (i, k) => Math.sign(k - i))),
 };
 
 const OUTER = 1 / (2 - 2 ** (1 / 3));
-const YOSHIDA = [
-  OUTER / 2, OUTER, (1 - OUTER) / 2, 1 - 2 * OUTER, (1 - OUTER) / 2, OUTER, OUTER / 2,
-];
+const YOSHIDA = [OUTER / 2, OUTER, (1 - OUTER) / 2, 1 - 2 * OUTER, (1 - OUTER) / 2, OUTER, OUTER / 2];
 
 /** name -> the coefficients of a splitting; null: not a splitting. */
 export const SCHEMES = {
@@ -79,39 +75,72 @@ const GUARANTEE = "Hamiltonian: its gradient cannot fall below 1, whatever the w
  */
 export const ARCHITECTURES = {
   H1: {
-    title: "H1 (Hamiltonian)", about: GUARANTEE, structure: "dense", J: "J1", scheme: "ForwardEuler",
+    title: "H1 (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "dense",
+    J: "J1",
+    scheme: "ForwardEuler",
     equation: "y ← y + h J₁ Kᵀ σ(K y + b)",
   },
   H2: {
-    title: "H2 (Hamiltonian)", about: GUARANTEE, structure: "dense", J: "J2", scheme: "ForwardEuler",
+    title: "H2 (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "dense",
+    J: "J2",
+    scheme: "ForwardEuler",
     equation: "y ← y + h J₂ Kᵀ σ(K y + b)",
   },
   MS1: {
-    title: "MS1 (Hamiltonian)", about: GUARANTEE,
-    structure: "off-diagonal-skew", J: "inverse", scheme: "Verlet", first: "z", bias: "ms1",
+    title: "MS1 (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "off-diagonal-skew",
+    J: "inverse",
+    scheme: "Verlet",
+    first: "z",
+    bias: "ms1",
     equation: "z ← z − h σ(K₀ᵀ y + b₁);  y ← y + h σ(K₀ z + b₂)",
   },
   MS2: {
-    title: "MS2 (Hamiltonian)", about: GUARANTEE, structure: "skew", J: "inverse", scheme: "ForwardEuler",
+    title: "MS2 (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "skew",
+    J: "inverse",
+    scheme: "ForwardEuler",
     equation: "y ← y + h σ(K y + b),  K = −Kᵀ",
   },
   MS3: {
-    title: "MS3 (Hamiltonian)", about: GUARANTEE,
-    structure: "off-diagonal", J: "J1", scheme: "Verlet", first: "y",
+    title: "MS3 (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "off-diagonal",
+    J: "J1",
+    scheme: "Verlet",
+    first: "y",
     equation: "y ← y + h K₁ᵀ σ(K₁ z + b₁);  z ← z − h K₂ᵀ σ(K₂ y + b₂)",
   },
   HS: {
-    title: "HS (Hamiltonian)", about: GUARANTEE,
-    structure: "block-diagonal", J: "J1", scheme: "SemiImplicitEuler", first: "y",
+    title: "HS (Hamiltonian)",
+    about: GUARANTEE,
+    structure: "block-diagonal",
+    J: "J1",
+    scheme: "SemiImplicitEuler",
+    first: "y",
     equation: "y ← y + h K₂ᵀ σ(K₂ z + b₂);  z ← z − h K₁ᵀ σ(K₁ y + b₁)",
   },
   ResNet: {
-    title: "ResNet (skip connections)", about: "No Hamiltonian structure: often learns as well, without a guarantee.",
-    structure: "dense", J: null, scheme: "ForwardEuler", equation: "y ← y + h σ(K y + b)",
+    title: "ResNet (skip connections)",
+    about: "No Hamiltonian structure: often learns as well, without a guarantee.",
+    structure: "dense",
+    J: null,
+    scheme: "ForwardEuler",
+    equation: "y ← y + h σ(K y + b)",
   },
   FCNN: {
-    title: "Plain network (no skip connections)", about: "Layers in sequence, nothing else: its gradient vanishes with depth.",
-    structure: "dense", J: null, scheme: "DirectMap", equation: "y ← σ(K y + b)",
+    title: "Plain network (no skip connections)",
+    about: "Layers in sequence, nothing else: its gradient vanishes with depth.",
+    structure: "dense",
+    J: null,
+    scheme: "DirectMap",
+    equation: "y ← σ(K y + b)",
   },
 };
 
@@ -143,7 +172,9 @@ export function describe(settings) {
   if (!own(ACTIVATIONS, activation)) throw new PlaygroundError(`unknown activation ${String(activation).slice(0, 40)}`);
   if (n % 2) throw new PlaygroundError(`the width must be even, got ${n}`);
   if (row.bias === "ms1" && !ACTIVATIONS[activation].odd) {
-    throw new PlaygroundError(`MS1 needs an odd activation (tanh, arctan, softsign, sin, erf), and ${activation} is not`);
+    throw new PlaygroundError(
+      `MS1 needs an odd activation (tanh, arctan, softsign, sin, erf), and ${activation} is not`,
+    );
   }
   const scheme = settings.scheme ?? row.scheme;
   if (own(SCHEMES, scheme) === undefined) {
@@ -156,10 +187,22 @@ export function describe(settings) {
   const h = usesStep ? (settings.step ?? settings.T / layers) : 1;
   const first = settings.first ?? row.first ?? "y";
   const spec = {
-    architecture: settings.architecture, n, layers, h, usesStep, scheme, first, activation,
-    timeInvariant: Boolean(settings.timeInvariant), row, codes, bias, J,
+    architecture: settings.architecture,
+    n,
+    layers,
+    h,
+    usesStep,
+    scheme,
+    first,
+    activation,
+    timeInvariant: Boolean(settings.timeInvariant),
+    row,
+    codes,
+    bias,
+    J,
     coefficients: SCHEMES[scheme],
-    parameters: largest(codes), biases: n,
+    parameters: largest(codes),
+    biases: n,
   };
   return { ...spec, stages: lower(spec) };
 }

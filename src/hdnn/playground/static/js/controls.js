@@ -1,14 +1,11 @@
 // The form of settings, made from their one definition; tooltips.
 
-import { SETTINGS } from "./state.js";
+import { GROUPS, HELP, SETTINGS } from "./state.js";
 
 /** Fill the form; `changed(name, value)` is called with what the user chooses. */
 export function makeControls(form, changed) {
-  const groups = new Map();
-  for (const [name, setting] of Object.entries(SETTINGS)) {
-    if (setting.group === "hidden") continue;
-    if (!groups.has(setting.group)) groups.set(setting.group, makeGroup(form, setting.group));
-    groups.get(setting.group).append(control(name, setting, changed));
+  for (const [title, names] of Object.entries(GROUPS)) {
+    makeGroup(form, title).append(...names.map((name) => control(name, SETTINGS[name], changed)));
   }
 }
 
@@ -25,7 +22,7 @@ function makeGroup(form, title) {
 
 function control(name, setting, changed) {
   const label = document.createElement("label");
-  label.dataset.tip = setting.help;
+  label.dataset.tip = HELP[name];
   label.dataset.name = name;
   const words = document.createElement("span");
   words.textContent = setting.label;
@@ -62,11 +59,13 @@ export function showState(form, state) {
   for (const [name, setting] of Object.entries(SETTINGS)) {
     if (form.elements[name]) showValue(form.elements[name], setting, state[name]);
   }
-  const made = state.data === "drawn" || state.data === "table";
   form.querySelector("[data-name=arms]").hidden = state.data !== "spirals";
-  form.querySelector("[data-name=noise]").hidden = made;
+  form.querySelector("[data-name=noise]").hidden = state.data === "drawn";
   form.querySelector("[data-name=test]").hidden = state.data === "drawn"; // too few to keep some
 }
+
+/** @returns {?HTMLElement} what the event is on or in */
+const closest = ({ target }, selector) => (target instanceof Element ? target.closest(selector) : null);
 
 /** Show what data-tip says beside whatever has it, on hover and on focus. */
 export function makeTips() {
@@ -82,13 +81,18 @@ export function makeTips() {
   };
   const hide = () => (tip.hidden = true);
   let timer = 0;
-  document.addEventListener("pointerover", ({ target }) => {
+  document.addEventListener("pointerover", (event) => {
     clearTimeout(timer);
-    const holder = target.closest?.("[data-tip]");
+    const holder = closest(event, "[data-tip]");
     if (!holder) hide();
     else timer = setTimeout(show, holder.classList.contains("why") ? 60 : 450, holder);
   });
-  document.addEventListener("focusin", ({ target }) => (target.matches(".why") ? show(target) : hide()));
-  document.addEventListener("click", ({ target }) => (target.matches(".why") ? show(target) : hide()));
+  for (const name of ["focusin", "click"]) {
+    document.addEventListener(name, (event) => {
+      const holder = closest(event, ".why");
+      if (holder) show(holder);
+      else hide();
+    });
+  }
   document.addEventListener("keydown", ({ key }) => key === "Escape" && hide());
 }

@@ -1,49 +1,44 @@
 // The panels. Each draws itself on a canvas of given size, from what a network's
 // view holds: the last snapshot, the history, the data, and where the flow stands.
 
-export const CLASS_COLORS = ["#0072b2", "#e07b00", "#009e73", "#b5589c", "#56b4e9", "#8c6d1f"];
+import { coordinate, dot, extent, isOnePlace, projection } from "./geometry.js";
+
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-const CLASS_RGB = CLASS_COLORS.map(rgb);
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-export const themes = {
-  light: {
-    ink: "#1d2733", soft: "#66727f", line: "#d9dee4", paper: "#ffffff", classes: CLASS_COLORS, networks: ["#0072b2", "#c96a00"],
-  },
-  dark: {
-    ink: "#e8edf2", soft: "#96a3b0", line: "#36414d", paper: "#1b222a", networks: ["#56b4e9", "#f09a3a"],
-    classes: ["#56b4e9", "#f5a742", "#3fc79a", "#d98cc6", "#c3e6fb", "#cdb35c"],
-  },
-};
-
 const clamp = (v, a, b) => Math.max(a, Math.min(b, v));
+const classColor = ({ classes }, label) => classes[label % classes.length];
 const mix = (a, b, t) => a.map((v, i) => v + (b[i] - v) * t);
 
 // Blue: vanishing, pale: 1, orange: exploding. Equal steps of the decimal logarithm.
-const SCALE = [[-12, rgb("#0b1d3a")], [-6, rgb("#1f5f9e")], [-2, rgb("#8fbfe0")], [0, rgb("#f6f2e9")], [1, rgb("#fae0b8")], [2, rgb("#f0a650")], [3, rgb("#b34a00")]];
+const DECADES = [-12, -6, -2, 0, 1, 2, 3];
+const HEAT_COLORS = ["#0b1d3a", "#1f5f9e", "#8fbfe0", "#f6f2e9", "#fae0b8", "#f0a650", "#b34a00"].map(rgb);
 
-/** The color of log10 of a norm. */
+/** The color of log10 of a norm, between -12 and 3. */
 function heatColor(value) {
-  const v = clamp(value, SCALE[0][0], SCALE.at(-1)[0]);
-  const k = Math.max(1, SCALE.findIndex(([at]) => v <= at));
-  const [[a, from], [b, to]] = [SCALE[k - 1], SCALE[k]];
-  return mix(from, to, (v - a) / (b - a));
+  const k = Math.max(1, DECADES.filter((decade) => decade < value).length);
+  const [low, high] = [DECADES[k - 1], DECADES[k]];
+  return mix(HEAT_COLORS[k - 1], HEAT_COLORS[k], (value - low) / (high - low));
 }
 
 // Images are drawn many times a second: their colors are looked up, as 32-bit pixels.
 const pack = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
 const SHADES = 300;
 const HEAT = Uint32Array.from({ length: SHADES + 1 }, (_, i) => pack(heatColor(-12 + (15 * i) / SHADES)));
-const heatPixel = (norm) => (Number.isNaN(norm) ? pack([128, 128, 128]) : HEAT[Math.round(clamp((Math.log10(norm) + 12) / 15, 0, 1) * SHADES)]);
+const heatPixel = (norm) =>
+  Number.isNaN(norm) ? pack([128, 128, 128]) : HEAT[Math.round(clamp((Math.log10(norm) + 12) / 15, 0, 1) * SHADES)];
 
 const LEVELS = 64;
 const shades = new Map();
-/** Pixels of a class by how sure the network is, on a paper. */
-function classPixels(label, paper) {
-  const key = `${label} ${paper}`;
+/** Pixels of a color by how sure the network is, on a paper. */
+function shadesOf(color, paper) {
+  const key = `${color} ${paper}`;
   if (!shades.has(key)) {
-    const [back, color] = [rgb(paper), CLASS_RGB[label % CLASS_RGB.length]];
-    shades.set(key, Uint32Array.from({ length: LEVELS + 1 }, (_, i) => pack(mix(back, color, 0.1 + (0.42 * i) / LEVELS))));
+    const at = (i) => pack(mix(rgb(paper), rgb(color), 0.1 + (0.42 * i) / LEVELS));
+    shades.set(
+      key,
+      Uint32Array.from({ length: LEVELS + 1 }, (_, i) => at(i)),
+    );
   }
   return shades.get(key);
 }
@@ -60,7 +55,14 @@ function image(view, name, width, height, pixel) {
   return canvas;
 }
 
-function text(ctx, theme, words, x, y, { align = "left", base = "alphabetic", color = theme.soft, size = 10, weight = 400 } = {}) {
+function text(
+  ctx,
+  theme,
+  words,
+  x,
+  y,
+  { align = "left", base = "alphabetic", color = theme.muted, size = 10, weight = 400 } = {},
+) {
   ctx.font = `${weight} ${size}px ${FONT}`;
   ctx.fillStyle = color;
   ctx.textAlign = align;
@@ -68,16 +70,14 @@ function text(ctx, theme, words, x, y, { align = "left", base = "alphabetic", co
   ctx.fillText(words, x, y);
 }
 
-function polyline(ctx, xs, ys) {
+/** A line through points; those that are not finite leave gaps. */
+function polyline(ctx, points) {
   ctx.beginPath();
   let open = false;
-  for (let i = 0; i < xs.length; i++) {
-    if (!Number.isFinite(ys[i])) open = false;
-    else if (open) ctx.lineTo(xs[i], ys[i]);
-    else {
-      ctx.moveTo(xs[i], ys[i]);
-      open = true;
-    }
+  for (const [x, y] of points) {
+    if (open) ctx.lineTo(x, y);
+    else ctx.moveTo(x, y);
+    open = Number.isFinite(y);
   }
   ctx.stroke();
 }
@@ -89,7 +89,7 @@ function dots(ctx, theme, list, radius) {
       ctx.moveTo(x + radius, y);
       ctx.arc(x, y, radius, 0, 2 * Math.PI);
     }
-    ctx.fillStyle = theme.classes[label % theme.classes.length];
+    ctx.fillStyle = classColor(theme, label);
     ctx.fill();
   }
 }
@@ -103,6 +103,8 @@ function byClass(count, labels, place) {
   }
   return [...groups].sort((a, b) => a[0] - b[0]);
 }
+
+export const percent = (v) => `${(100 * v).toFixed(1)} %`;
 
 export const format = (v) => {
   if (!Number.isFinite(v)) return v > 0 ? "∞" : "–";
@@ -124,7 +126,9 @@ export function regions(ctx, w, h, view, theme) {
   const place = (x, y) => [x0 + ((x - bounds.x) / bounds.side) * side, side - ((y - bounds.y) / bounds.side) * side];
   if (snapshot) {
     const { gridSize: size, outputs, grid } = snapshot;
-    const tables = Array.from({ length: Math.max(2, outputs) }, (_, label) => classPixels(label, theme.paper));
+    const tables = Array.from({ length: Math.max(2, outputs) }, (_, label) =>
+      shadesOf(classColor(theme, label), theme.paper),
+    );
     const canvas = image(view, "regions", size, size, (x, y) => {
       const [label, p] = predicted(grid, ((size - 1 - y) * size + x) * outputs, outputs);
       return tables[label][Math.round(clamp(p, 0, 1) * LEVELS)];
@@ -134,18 +138,22 @@ export function regions(ctx, w, h, view, theme) {
   }
   const count = Math.min(data.test.labels.length, 400);
   ctx.globalAlpha = 0.9;
-  dots(ctx, theme, byClass(count, data.test.labels, (i) => place(data.test.points[2 * i], data.test.points[2 * i + 1])), side < 200 ? 1.2 : 1.6);
+  const { points, labels } = data.test;
+  const places = byClass(count, labels, (i) => place(points[2 * i], points[2 * i + 1]));
+  dots(ctx, theme, places, side < 200 ? 1.2 : 1.6);
   ctx.globalAlpha = 1;
   if (view.cursor) {
     const [x, y] = place(...view.cursor);
     ctx.strokeStyle = theme.ink;
     ctx.lineWidth = 1.5;
-    ctx.beginPath();
-    ctx.moveTo(x - 7, y);
-    ctx.lineTo(x + 7, y);
-    ctx.moveTo(x, y - 7);
-    ctx.lineTo(x, y + 7);
-    ctx.stroke();
+    polyline(ctx, [
+      [x - 7, y],
+      [x + 7, y],
+    ]);
+    polyline(ctx, [
+      [x, y - 7],
+      [x, y + 7],
+    ]);
   }
 }
 
@@ -161,147 +169,70 @@ function predicted(grid, at, outputs) {
   return [best, (1 / sum - 1 / outputs) / (1 - 1 / outputs)];
 }
 
-const dot = (a, b) => a.reduce((sum, v, i) => sum + v * b[i], 0);
-const unit = (a) => {
-  const length = Math.sqrt(dot(a, a)) || 1;
-  return a.map((v) => v / length);
-};
-const orthonormal = ([u, v]) => {
-  const first = unit(u);
-  const along = dot(first, v);
-  return [first, unit(v.map((c, i) => c - along * first[i]))];
-};
-
-/** The direction in which states differ most, apart from those already taken. */
-function principal(states, start, n, count, others) {
-  const mean = Array.from({ length: n }, (_, k) => {
-    let sum = 0;
-    for (let s = 0; s < count; s++) sum += states[start + k * count + s];
-    return sum / count;
-  });
-  let v = Array.from({ length: n }, (_, k) => 1 + 0.1 * k);
-  for (let turn = 0; turn < 12; turn++) {
-    for (const t of others) {
-      const along = dot(v, t);
-      v = v.map((c, i) => c - along * t[i]);
-    }
-    const next = new Array(n).fill(0);
-    for (let s = 0; s < count; s++) {
-      let along = 0;
-      for (let k = 0; k < n; k++) along += v[k] * (states[start + k * count + s] - mean[k]);
-      for (let k = 0; k < n; k++) next[k] += along * (states[start + k * count + s] - mean[k]);
-    }
-    if (!(dot(next, next) > 1e-30)) break;
-    v = unit(next);
-  }
-  return v;
-}
-
-/**
- * What the flow is looked at from: at first the plane of the data, in the end one with the direction
- * in which the output layer decides, so that what was learned can be seen; between them a turn.
- */
-function projection(snapshot) {
-  const { n, V, outputs, flow, depths, shown } = snapshot;
-  const axis = (i) => Array.from({ length: n }, (_, k) => (k === i ? 1 : 0));
-  const from = [axis(0), axis(1)];
-  const start = (depths.length - 1) * n * shown;
-  const head = Array.from(V.subarray(0, n));
-  const first = outputs === 1 && dot(head, head) > 1e-12 ? unit(head) : principal(flow, start, n, shown, []);
-  const to = orthonormal([first, principal(flow, start, n, shown, [first])]);
-  // Of the two directions that a line has, the one that turns less.
-  if (dot(to[1], from[1]) < 0) to[1] = to[1].map((c) => -c);
-  return (t) => orthonormal([0, 1].map((k) => from[k].map((c, i) => (1 - t) * c + t * to[k][i])));
-}
-
-/** How far the points are apart at a shown depth: the largest standard deviation of a coordinate. */
-function spreadAt({ n, shown, flow: states }, d) {
-  let most = 0;
-  for (let k = 0, at = d * n * shown; k < n; k++, at += shown) {
-    let [sum, squares] = [0, 0];
-    for (let s = at; s < at + shown; s++) sum += states[s] / shown;
-    for (let s = at; s < at + shown; s++) squares += (states[s] - sum) ** 2 / shown;
-    most = Math.max(most, Math.sqrt(squares));
-  }
-  return most;
-}
-
-/** Whether all points are in one place, as far as an eye can tell. */
-const isOnePlace = (snapshot, d) => spreadAt(snapshot, d) < 0.01 * spreadAt(snapshot, 0);
-export const isCollapsed = (snapshot) => isOnePlace(snapshot, snapshot.depths.length - 1);
-
 /** The data carried through the layers, at the depth where the slider stands. */
 export function flow(ctx, w, h, view, theme) {
   const { snapshot, data, depth } = view;
   if (!snapshot) return;
-  const { n, shown, depths, flow: states, V, outputs } = snapshot;
+  const { n, shown, depths, V, outputs } = snapshot;
   const at = clamp(depth, 0, 1) * (depths.length - 1);
-  const [low, part] = [Math.min(Math.floor(at), depths.length - 2), at - Math.min(Math.floor(at), depths.length - 2)];
+  const low = Math.min(Math.floor(at), depths.length - 2);
   const smooth = depth * depth * (3 - 2 * depth);
   const turn = (snapshot.turn ??= projection(snapshot));
-  const [u, v] = turn(smooth);
-  const size = n * shown;
-  const along = (d, s, b) => {
-    let sum = 0;
-    for (let k = 0; k < n; k++) sum += b[k] * states[d * size + k * shown + s];
-    return sum;
-  };
-  const project = (d, s) => [along(d, s, u), along(d, s, v)];
-  const between = (s) => {
-    const [[x, y], [x1, y1]] = [project(low, s), project(low + 1, s)];
-    return [x + part * (x1 - x), y + part * (y1 - y)];
-  };
+  const plane = turn(smooth);
+  const project = (d, s) => plane.map((direction) => coordinate(snapshot, d, s, direction));
+  const between = (s) => mix(project(low, s), project(low + 1, s), at - low);
   // The scale is that of the data, or of the depth where the states have grown beyond it: one for
   // all depths would make a long flow small, one for each would hide a collapse.
-  const extent = (d, [a, b]) => {
-    const lengths = Float64Array.from({ length: shown }, (_, s) => Math.max(Math.abs(along(d, s, a)), Math.abs(along(d, s, b)))).sort();
-    return lengths[Math.floor(0.99 * (shown - 1))];
-  };
-  snapshot.extent ??= extent(0, turn(0));
-  const scale = Math.max(snapshot.extent, extent(Math.round(at), [u, v]), 1e-6) * 1.12;
+  snapshot.extent ??= extent(snapshot, 0, turn(0));
+  const scale = Math.max(snapshot.extent, extent(snapshot, Math.round(at), plane), 1e-6) * 1.12;
   const half = Math.min(w, h) / 2;
-  const place = ([x, y]) => [w / 2 + (x / scale) * half, h / 2 - (y / scale) * half];
-  if (outputs === 1 && smooth > 0.6) decision(ctx, theme, V, n, place, [u, v], (smooth - 0.6) / 0.4);
+  const place = (p) => [w / 2 + (p[0] / scale) * half, h / 2 - (p[1] / scale) * half];
+  if (outputs === 1 && smooth > 0.6) decision(ctx, theme, V, n, place, plane, (smooth - 0.6) / 0.4);
   ctx.lineWidth = 0.7;
   // A network without a step jumps: its points leave no trails.
   for (let s = 0; s < (snapshot.usesStep ? Math.min(shown, 36) : 0); s++) {
     ctx.globalAlpha = 0.3;
-    ctx.strokeStyle = theme.classes[data.test.labels[s] % theme.classes.length];
+    ctx.strokeStyle = classColor(theme, data.test.labels[s]);
     const path = [];
     for (let d = Math.max(0, low - 8); d <= low; d++) path.push(place(project(d, s)));
     path.push(place(between(s)));
-    polyline(ctx, path.map((p) => p[0]), path.map((p) => p[1]));
+    polyline(ctx, path);
   }
   ctx.globalAlpha = 0.9;
-  dots(ctx, theme, byClass(shown, data.test.labels, (s) => place(between(s))), half < 100 ? 1.5 : 2);
+  const places = byClass(shown, data.test.labels, (s) => place(between(s)));
+  dots(ctx, theme, places, half < 100 ? 1.5 : 2);
   ctx.globalAlpha = 1;
   if (isOnePlace(snapshot, Math.round(at))) {
     const [x, y] = place(between(0));
     const words = depth === 1 ? "all points end in one place" : "all points are in one place";
     ctx.font = `600 11px ${FONT}`;
     const room = ctx.measureText(words).width / 2 + 4; // the dot may be near an edge
-    text(ctx, theme, words, clamp(x, room, w - room), y + (y > h / 2 ? -12 : 20), { align: "center", size: 11, weight: 600, color: theme.ink });
+    text(ctx, theme, words, clamp(x, room, w - room), y + (y > h / 2 ? -12 : 20), {
+      align: "center",
+      size: 11,
+      weight: 600,
+      color: theme.ink,
+    });
   }
-  text(ctx, theme, `layer ${Math.round(depth * snapshot.layers)} of ${snapshot.layers}`, w - 6, h - 7, { align: "right" });
+  text(ctx, theme, `layer ${Math.round(depth * snapshot.layers)} of ${snapshot.layers}`, w - 6, h - 7, {
+    align: "right",
+  });
 }
 
 /** The plane where the output layer changes its mind; in the last view it is a line across. */
-function decision(ctx, theme, V, n, place, [u, v], alpha) {
+function decision(ctx, theme, V, n, place, plane, alpha) {
   const head = Array.from(V.subarray(0, n));
-  const [a, b] = [dot(head, u), dot(head, v)];
+  const [a, b] = plane.map((direction) => dot(head, direction));
   const square = a * a + b * b;
   if (!(square > 1e-12)) return;
   const foot = [(-V[n] * a) / square, (-V[n] * b) / square];
   const away = 1e3 / Math.sqrt(square);
   ctx.globalAlpha = alpha * 0.7;
-  ctx.strokeStyle = theme.soft;
+  ctx.strokeStyle = theme.muted;
   ctx.lineWidth = 1;
   ctx.setLineDash([4, 4]);
-  const [p, q] = [place([foot[0] - b * away, foot[1] + a * away]), place([foot[0] + b * away, foot[1] - a * away])];
-  ctx.beginPath();
-  ctx.moveTo(...p);
-  ctx.lineTo(...q);
-  ctx.stroke();
+  const ends = [-away, away].map((t) => place([foot[0] + b * t, foot[1] - a * t]));
+  polyline(ctx, ends);
   ctx.setLineDash([]);
   ctx.globalAlpha = 1;
 }
@@ -311,10 +242,10 @@ export function heat(ctx, w, h, view, theme) {
   const { history } = view;
   const [left, bottom, right, top] = [38, 16, 54, 4];
   const [pw, ph] = [w - left - right, h - bottom - top];
-  const rows = history.norms[0]?.length ?? 0;
-  if (rows) {
-    const columns = history.norms;
-    const canvas = image(view, "heat", columns.length, rows, (x, y) => heatPixel(columns[x][rows - 1 - y]));
+  if (history.rows.length) {
+    const columns = history.rows.map((row) => row.norms);
+    const count = columns[0].length;
+    const canvas = image(view, "heat", columns.length, count, (x, y) => heatPixel(columns[x][count - 1 - y]));
     ctx.imageSmoothingEnabled = false;
     ctx.drawImage(canvas, left, top, pw, ph);
   }
@@ -323,26 +254,29 @@ export function heat(ctx, w, h, view, theme) {
   text(ctx, theme, "layer", left - 5, top + ph / 2 + 3, { align: "right" });
   text(ctx, theme, "0", left - 5, top + ph, { align: "right" });
   text(ctx, theme, "iteration", left, h - 4);
-  text(ctx, theme, String(history.iterations.at(-1) ?? 0), left + pw, h - 4, { align: "right" });
-  const bar = image(view, "bar", 1, 90, (x, y) => heatPixel(10 ** (3 - (y / 89) * 15)));
+  text(ctx, theme, String(history.rows.at(-1)?.iteration ?? 0), left + pw, h - 4, { align: "right" });
+  const bar = image(view, "bar", 1, 90, (_, y) => heatPixel(10 ** (3 - (y / 89) * 15)));
   ctx.imageSmoothingEnabled = true;
   const bx = w - right + 8;
   ctx.drawImage(bar, bx, top, 8, ph);
   for (const e of [3, 0, -6, -12]) {
-    text(ctx, theme, e ? format(10 ** e * 1.0001) : "1", bx + 12, top + 1 + ((3 - e) / 15) * (ph - 2), { base: e === 3 ? "top" : e === -12 ? "alphabetic" : "middle" });
+    text(ctx, theme, e ? format(10 ** e * 1.0001) : "1", bx + 12, top + 1 + ((3 - e) / 15) * (ph - 2), {
+      base: e === 3 ? "top" : e === -12 ? "alphabetic" : "middle",
+    });
   }
 }
 
 /** A frame with the range of y on its left. */
 function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [format(low), format(high)] } = {}) {
   const box = { left, top: 6, width: w - left - 8, height: h - bottom - 8 };
-  ctx.strokeStyle = theme.line;
+  ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
-  ctx.beginPath();
-  ctx.moveTo(box.left, box.top);
-  ctx.lineTo(box.left, box.top + box.height);
-  ctx.lineTo(box.left + box.width, box.top + box.height);
-  ctx.stroke();
+  const [right, foot] = [box.left + box.width, box.top + box.height];
+  polyline(ctx, [
+    [left, box.top],
+    [left, foot],
+    [right, foot],
+  ]);
   text(ctx, theme, labels[1], left - 4, box.top + 7, { align: "right" });
   text(ctx, theme, labels[0], left - 4, box.top + box.height, { align: "right" });
   const range = high - low || 1;
@@ -351,28 +285,30 @@ function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [
 
 /** Test accuracy (thick) and training loss (thin, logarithmic) over iterations. */
 export function curves(ctx, w, h, view, theme) {
-  const { history, other, color } = view;
-  const end = Math.max(history.iterations.at(-1) ?? 1, other?.history.iterations.at(-1) ?? 1, 1);
+  const { other, color } = view;
+  const last = (source) => source?.history.rows.at(-1)?.iteration ?? 1;
+  const end = Math.max(last(view), last(other), 1);
   const f = frame(ctx, w, h, theme, 0, 1, { labels: ["0 %", "100 %"] });
-  const logLoss = (v) => clamp((Math.log10(Math.max(v, 1e-4)) + 4) / 4.5, 0, 1);
-  const line = (source, values, width, alpha, map = (v) => v) => {
+  const line = (source, value, width, alpha) => {
     ctx.strokeStyle = source.color(theme);
     ctx.lineWidth = width;
     ctx.globalAlpha = alpha;
-    polyline(ctx, source.history.iterations.map((i) => f.x(i / end)), values.map((v) => f.y(map(v))));
+    const points = source.history.rows.map((row) => [f.x(row.iteration / end), f.y(value(row))]);
+    polyline(ctx, points);
     ctx.globalAlpha = 1;
   };
-  line({ history, color }, history.loss, 1, 0.55, logLoss);
-  if (other) line(other, other.history.accuracy, 1.5, 0.25);
-  line({ history, color }, history.accuracy, 2, 1);
+  const accuracy = (row) => row.accuracy;
+  line(view, ({ loss }) => clamp((Math.log10(Math.max(loss, 1e-4)) + 4) / 4.5, 0, 1), 1, 0.55);
+  if (other) line(other, accuracy, 1.5, 0.25);
+  line(view, accuracy, 2, 1);
   text(ctx, theme, "accuracy", f.left + f.width, h - 4, { align: "right", color: color(theme), weight: 600 });
-  text(ctx, theme, "loss (log)", f.left, h - 4, { color: theme.soft });
+  text(ctx, theme, "loss (log)", f.left, h - 4, { color: theme.muted });
 }
 
 /** Entries of K and b of every layer. */
 export function weights(ctx, w, h, view, theme) {
   const stacks = view.snapshot?.weights;
-  if (!stacks || !stacks.depths.length) return;
+  if (!stacks?.depths.length) return;
   const all = [...stacks.lines, ...stacks.biases];
   const most = Math.max(1e-3, ...all.map((line) => line.reduce((m, v) => (Math.abs(v) > m ? Math.abs(v) : m), 0)));
   const f = frame(ctx, w, h, theme, -most, most);
@@ -382,7 +318,11 @@ export function weights(ctx, w, h, view, theme) {
   const draw = (lines, color) => {
     ctx.strokeStyle = color;
     ctx.globalAlpha = lines.length > 20 ? 0.35 : 0.6;
-    for (const line of lines) polyline(ctx, xs, Array.from(line, f.y));
+    for (const line of lines)
+      polyline(
+        ctx,
+        xs.map((x, i) => [x, f.y(line[i])]),
+      );
   };
   draw(stacks.lines, theme.classes[0]);
   draw(stacks.biases, theme.classes[1]);
@@ -399,23 +339,24 @@ export function spectrum(ctx, w, h, view, theme) {
   const sizes = values.map(([a, b]) => Math.max(Math.abs(a), Math.abs(b))).sort((a, b) => a - b);
   const most = Math.max(0.1, sizes[Math.floor(0.98 * (sizes.length - 1))] ?? 1) * 1.1;
   const [cx, cy, half] = [w / 2, (h - 6) / 2, Math.min(w, h - 10) / 2 - 4];
-  ctx.strokeStyle = theme.line;
+  ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
-  ctx.beginPath();
-  ctx.moveTo(8, cy);
-  ctx.lineTo(w - 8, cy);
-  ctx.stroke();
-  ctx.strokeStyle = theme.soft;
-  ctx.beginPath();
-  ctx.moveTo(cx, 4);
-  ctx.lineTo(cx, h - 12);
-  ctx.stroke();
+  polyline(ctx, [
+    [8, cy],
+    [w - 8, cy],
+  ]);
+  ctx.strokeStyle = theme.muted;
+  polyline(ctx, [
+    [cx, 4],
+    [cx, h - 12],
+  ]);
   const layers = Math.max(1, view.snapshot.layers - 1);
+  const [first, last] = theme.classes.map(rgb);
   ctx.globalAlpha = 0.75;
   for (const [a, b, j] of values) {
     const [x, y] = [cx + clamp(a / most, -1.4, 1.4) * half, cy - clamp(b / most, -1.05, 1.05) * half];
-    const [r, g, bl] = mix(CLASS_RGB[0], CLASS_RGB[1], j / layers).map(Math.round);
-    ctx.fillStyle = `rgb(${r} ${g} ${bl})`;
+    const color = mix(first, last, j / layers).map(Math.round);
+    ctx.fillStyle = `rgb(${color.join(" ")})`;
     ctx.beginPath();
     ctx.arc(x, y, 1.8, 0, 2 * Math.PI);
     ctx.fill();
@@ -437,25 +378,73 @@ export function energy(ctx, w, h, view, theme) {
     return;
   }
   const few = values.length / depths.length;
-  const most = Math.max(1e-6, values.reduce((m, v) => (v > m ? v : m), 0));
+  const most = Math.max(
+    1e-6,
+    values.reduce((m, v) => (v > m ? v : m), 0),
+  );
   const f = frame(ctx, w, h, theme, 0, most);
   const xs = depths.map((_, d) => f.x(d / Math.max(1, depths.length - 1)));
   ctx.lineWidth = 1.2;
   ctx.globalAlpha = 0.65;
   for (let s = 0; s < few; s++) {
-    ctx.strokeStyle = theme.classes[data.test.labels[s] % theme.classes.length];
-    polyline(ctx, xs, depths.map((_, d) => f.y(values[d * few + s])));
+    ctx.strokeStyle = classColor(theme, data.test.labels[s]);
+    polyline(
+      ctx,
+      xs.map((x, d) => [x, f.y(values[d * few + s])]),
+    );
   }
   ctx.globalAlpha = 1;
   text(ctx, theme, "depth →", f.left + f.width, h - 4, { align: "right" });
 }
 
 export const PANELS = {
-  regions: { draw: regions, name: "Decision regions", why: "The color says which class the network gives a point, its strength how sure it is. Dots are test points." },
-  flow: { draw: flow, name: "Flow", why: "The test points carried through the layers. The view turns from the plane of the data to one across the direction in which the output layer decides: in the end the classes should lie on both sides of the dashed line." },
-  heat: { draw: heat, name: "Gradient ‖∂y_N / ∂y_l‖", why: "How strongly the output depends on layer l (vertical), while training goes on (horizontal). Pale is 1; blue means that the gradient vanishes on its way back to the first layers, which then cannot learn; orange means that it explodes." },
-  curves: { draw: curves, name: "Learning", why: "Test accuracy (thick line) and training loss (thin line, logarithmic) over the iterations. The faint line is the accuracy of the other network." },
-  weights: { draw: weights, name: "Weights", why: "Every entry of K (blue) and b (orange), from the first layer to the last. The smoothness penalty keeps neighbors alike, so that the layers follow a flow." },
-  spectrum: { draw: spectrum, name: "Spectrum", why: "Eigenvalues of the Jacobian of the field at every layer (blue: first, orange: last), for one point. In a Hamiltonian network all lie on the imaginary axis: nothing decays and nothing blows up." },
-  energy: { draw: energy, name: "Energy H", why: "H(y) = 1ᵀ log cosh(K y + b) of some points along depth. With shared weights and small steps it stays nearly constant." },
+  regions: {
+    draw: regions,
+    name: "Decision regions",
+    why: "The color says which class the network gives a point, its strength how sure it is. Dots are test points.",
+  },
+  flow: {
+    draw: flow,
+    name: "Flow",
+    why:
+      "The test points carried through the layers. The view turns from the plane of the data to one across the " +
+      "direction in which the output layer decides: in the end the classes should lie on both sides of the dashed " +
+      "line.",
+  },
+  heat: {
+    draw: heat,
+    name: "Gradient ‖∂y_N / ∂y_l‖",
+    why:
+      "How strongly the output depends on layer l (vertical), while training goes on (horizontal). Pale is 1; blue " +
+      "means that the gradient vanishes on its way back to the first layers, which then cannot learn; orange means " +
+      "that it explodes.",
+  },
+  curves: {
+    draw: curves,
+    name: "Learning",
+    why:
+      "Test accuracy (thick line) and training loss (thin line, logarithmic) over the iterations. The faint line is " +
+      "the accuracy of the other network.",
+  },
+  weights: {
+    draw: weights,
+    name: "Weights",
+    why:
+      "Every entry of K (blue) and b (orange), from the first layer to the last. The smoothness penalty keeps " +
+      "neighbors alike, so that the layers follow a flow.",
+  },
+  spectrum: {
+    draw: spectrum,
+    name: "Spectrum",
+    why:
+      "Eigenvalues of the Jacobian of the field at every layer (blue: first, orange: last), for one point. In a " +
+      "Hamiltonian network all lie on the imaginary axis: nothing decays and nothing blows up.",
+  },
+  energy: {
+    draw: energy,
+    name: "Energy H",
+    why:
+      "H(y) = 1ᵀ log cosh(K y + b) of some points along depth. With shared weights and small steps it stays nearly " +
+      "constant.",
+  },
 };

@@ -1,7 +1,5 @@
 // Drawing data on the decision regions, with the pointer or the keyboard.
 
-import { CLASS_COLORS } from "./draw.js";
-
 const MOST = 400;
 
 /** Tools above the regions of a view; `add(x, y, label)` and `clear()` change the points. */
@@ -14,7 +12,7 @@ export function makeDrawing(view, { add, clear, active }) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "brush";
-    button.style.setProperty("--brush", CLASS_COLORS[k]);
+    button.style.setProperty("--brush", `var(--c${k})`);
     button.setAttribute("aria-label", `Draw class ${k + 1}`);
     button.addEventListener("click", () => choose(k));
     return button;

@@ -1,10 +1,11 @@
-// The output layer, solved given the hidden layers (hdnn/kernels/output_layer.py): damped Newton on
+// The output layer, solved given the hidden layers (hdnn/training/output_solver.py): damped Newton on
 //
 //   f(V) = mean_i loss(V z_i, label_i) + alpha_c ||V||^2,    z = (y_N, 1),  V = (W, mu)
 //
 // logistic loss for two classes (one output), softmax for more.
 
 const LINE_SEARCH = 40;
+const ROUNDING = 1e-14; // of the objective: a sum over samples
 
 /** Logits to residuals in place, sample by sample; returns the mean loss and the hits. */
 export function residuals(R, labels, outputs, B) {
@@ -134,11 +135,16 @@ export function newton(V, outputs, n, Y, y0, B, labels, alphaC, R, iterations = 
       hessian(outputs, n, Y, y0, B, R, labels, ridge, H);
     }
     const slope = step.reduce((sum, s, k) => sum + s * G[k], 0);
+    // A line search could not measure such a decrease, and would halve the step at random.
+    if (slope >= 0 && slope <= ROUNDING * Math.abs(value)) {
+      for (let k = 0; k < V.length; k++) V[k] -= step[k];
+      return;
+    }
     let [length, accepted] = [1, false];
     for (let halving = 0; halving < LINE_SEARCH && !accepted; halving++, length /= 2) {
       for (let k = 0; k < V.length; k++) tried[k] = V[k] - length * step[k];
       const reached = at(tried);
-      // The last steps decrease f by less than its rounding.
+      // Armijo's condition, with room for the rounding of the objective.
       if (reached <= value - 1e-4 * length * slope + 1e-15 * Math.abs(value)) {
         V.set(tried);
         [value, accepted] = [reached, true];

@@ -1,30 +1,37 @@
 // The page: settings, two networks, playing, data, links.
 
-import { PlaygroundError } from "./architectures.js";
 import { makeControls, makeTips, showState } from "./controls.js";
-import { acceptFiles, boundsOf, parseTable, sample, split, tableSample } from "./data.js";
+import { boundsOf, sample, split } from "./data.js";
+import { percent } from "./draw.js";
 import { makeDrawing } from "./drawing.js";
 import { makeFlowControls } from "./flow.js";
 import { pythonCode } from "./python.js";
-import { SETTINGS, fromHash, networkOf, toHash, trainingOf } from "./state.js";
+import { fromHash, networkOf, SETTINGS, toHash, trainingOf } from "./state.js";
 import { TOUR } from "./tour.js";
 import { View } from "./views.js";
 
+/** @type {(id: string) => any} */
 const $ = (id) => document.getElementById(id);
 const DRAWING = 8; // ms of a frame for drawing; the rest waits for the next one
 const LEAD = 150; // iterations that the faster network may be ahead
 
 class App {
   constructor() {
-    Object.assign(this, { playing: false, drawn: [], table: null, tour: null, frames: 0 });
+    this.playing = false;
+    this.drawn = [];
+    /** @type {?number} */
+    this.tour = null;
+    this.frames = 0;
+    this.turn = false;
     this.views = [0, 1].map((index) => new View(index, this));
     $("main").append(...this.views.map((view) => view.element));
     this.flow = makeFlowControls(this.views);
     makeControls($("controls"), (name, value) => this.set({ [name]: value }));
     makeTips();
-    this.tableForm = this.makeTableForm();
     const active = () => this.state.data === "drawn";
-    this.drawings = this.views.map((view) => makeDrawing(view, { active, add: (...p) => this.addPoint(...p), clear: () => this.clearPoints() }));
+    this.drawings = this.views.map((view) =>
+      makeDrawing(view, { active, add: (...p) => this.addPoint(...p), clear: () => this.clearPoints() }),
+    );
     this.wire();
     this.open(location.hash);
   }
@@ -46,23 +53,21 @@ class App {
 
   /** Change settings, and begin anew with them. */
   set(changes) {
-    if (changes.data === "table" && !this.table) {
-      $("file").click();
-      this.say("Choose a CSV file, or drop one anywhere on the page.");
-      showState($("controls"), this.state);
-      return;
-    }
     this.state = { ...this.state, ...changes };
     this.restart();
   }
 
   makeData() {
     const { state } = this;
-    if (state.data === "table") return tableSample(this.table);
     if (state.data !== "drawn") return sample(state.data, state);
-    const points = this.drawn.length ? this.drawn : [[-0.5, 0, 0], [0.5, 0, 1]];
+    const points = this.drawn.length
+      ? this.drawn
+      : [
+          [-0.5, 0, 0],
+          [0.5, 0, 1],
+        ];
     return {
-      points: Float32Array.from(points.flatMap(([x, y]) => [x, y])),
+      points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))),
       labels: Int32Array.from(points, (p) => p[2]),
       classes: Math.max(2, ...points.map((p) => p[2] + 1)),
     };
@@ -100,7 +105,6 @@ class App {
     views[0].other = alone ? null : views[1];
     views[1].other = views[0];
     for (const update of this.drawings) update();
-    this.tableForm();
     history.replaceState(null, "", toHash(state, { tour: this.tour, drawn: this.drawn }));
   }
 
@@ -128,7 +132,11 @@ class App {
 
   /** A snapshot has come: the slower network says how far the other may go. */
   progressed(view) {
-    const slowest = Math.min(...this.shown().filter((v) => !v.snapshot?.diverged).map((v) => v.snapshot?.iteration ?? 0));
+    const slowest = Math.min(
+      ...this.shown()
+        .filter((v) => !v.snapshot?.diverged)
+        .map((v) => v.snapshot?.iteration ?? 0),
+    );
     for (const other of this.shown()) other.post("limit", { value: slowest + LEAD });
     if (view.index === 0) $("iteration").textContent = `iteration ${view.snapshot.iteration}`;
     view.other?.dirty(["curves"]);
@@ -148,10 +156,10 @@ class App {
 
   /** Tell a screen reader where things stand. */
   announce() {
-    $("status").textContent = this.shown()
-      .filter((v) => v.snapshot)
-      .map((v) => `${v.settings.architecture}: iteration ${v.snapshot.iteration}, test accuracy ${(100 * v.snapshot.test.accuracy).toFixed(1)} percent. ${v.verdict()[1]}`)
-      .join(" ");
+    const words = ({ settings, snapshot }) =>
+      `${settings.architecture}: iteration ${snapshot.iteration}, test accuracy ${percent(snapshot.test.accuracy)}.`;
+    const known = this.shown().filter((view) => view.snapshot);
+    $("status").textContent = known.map((view) => `${words(view)} ${view.verdict()[1]}`).join(" ");
   }
 
   say(text) {
@@ -159,7 +167,7 @@ class App {
     $("message").firstElementChild.textContent = text ?? "";
   }
 
-  // --- drawn points and tables --------------------------------------------------------------------
+  // --- drawn points -----------------------------------------------------------------------------
 
   addPoint(x, y, label, most) {
     if (this.drawn.length >= most) return this.say(`${most} points are the most that can be drawn.`);
@@ -170,7 +178,14 @@ class App {
     const points = this.drawn;
     for (const view of this.views) {
       if (!view.data) continue;
-      view.data = { ...view.data, test: { ...train, points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))), labels: Int32Array.from(points, (p) => p[2]) } };
+      view.data = {
+        ...view.data,
+        test: {
+          ...train,
+          points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))),
+          labels: Int32Array.from(points, (p) => p[2]),
+        },
+      };
       view.dirty(["regions"]);
     }
     return undefined;
@@ -179,51 +194,6 @@ class App {
   clearPoints() {
     this.drawn = [];
     this.restart();
-  }
-
-  /** The choice of columns, which stands in the form while the data are a table. */
-  makeTableForm() {
-    const box = document.createElement("div");
-    box.className = "columns";
-    $("controls").firstElementChild.append(box);
-    return () => {
-      box.hidden = this.state.data !== "table";
-      if (box.hidden) return;
-      const { table } = this;
-      const option = (k) => new Option(table.columns[k].title, k);
-      const lists = {
-        x: ["Across", table.numeric.map(option)],
-        y: ["Up", table.numeric.map(option)],
-        label: ["Class", table.labels.map(option)],
-      };
-      box.replaceChildren(...Object.entries(lists).map(([name, [title, options]]) => {
-        const label = document.createElement("label");
-        const words = document.createElement("span");
-        const select = document.createElement("select");
-        words.textContent = title;
-        select.name = `column-${name}`;
-        select.append(...options);
-        select.value = table[name];
-        select.addEventListener("change", () => {
-          table[name] = Number(select.value);
-          this.restart();
-        });
-        label.append(words, select);
-        return label;
-      }));
-    };
-  }
-
-  /** Use a CSV file, or say why it cannot be used. */
-  async take(file) {
-    try {
-      this.table = await parseTable(file);
-      this.set({ data: "table" });
-      this.say(this.table.cut ? `The first ${this.table.rows} rows are used.` : null);
-    } catch (error) {
-      if (!(error instanceof PlaygroundError)) throw error;
-      this.say(`That file cannot be used: ${error.message}.`);
-    }
   }
 
   // --- tour ---------------------------------------------------------------------------------------
@@ -261,20 +231,30 @@ class App {
     click("link", () => this.copy(location.href, "The link to these settings is copied."));
     click("python", () => this.copy(this.python(), "Python code that trains this with hdnn is copied."));
     click("theme", () => this.switchTheme());
-    $("message").querySelector("button").addEventListener("click", () => this.say(null));
-    $("speed").addEventListener("change", ({ target }) => this.views.forEach((v) => v.post("speed", { value: Number(target.value) })));
-    this.views.forEach((v) => v.post("speed", { value: Number($("speed").value) }));
-    this.views.forEach((view, i) => view.element.querySelector(".architecture").addEventListener("change", ({ target }) => this.set({ [i ? "second" : "first"]: target.value })));
+    $("message").querySelector("button").onclick = () => this.say(null);
+    const setSpeed = () => {
+      for (const view of this.views) view.post("speed", { value: Number($("speed").value) });
+    };
+    $("speed").addEventListener("change", setSpeed);
+    setSpeed();
+    for (const view of this.views) {
+      const select = view.select();
+      select.addEventListener("change", () => this.set({ [view.index ? "second" : "first"]: select.value }));
+    }
     const tour = $("tour");
-    tour.querySelector(".back").addEventListener("click", () => this.showTour(this.tour - 1));
-    tour.querySelector(".next").addEventListener("click", () => (this.tour === TOUR.length - 1 ? this.endTour() : this.showTour(this.tour + 1)));
-    tour.querySelector(".close").addEventListener("click", () => this.endTour());
-    acceptFiles((file) => this.take(file));
+    tour.querySelector(".back").onclick = () => this.showTour(this.tour - 1);
+    tour.querySelector(".next").onclick = () => {
+      if (this.tour === TOUR.length - 1) this.endTour();
+      else this.showTour(this.tour + 1);
+    };
+    tour.querySelector(".close").onclick = () => this.endTour();
     addEventListener("hashchange", () => this.open(location.hash));
     addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.views.forEach((v) => v.dirty()));
     const narrow = matchMedia("(max-width: 760px)");
-    const fold = () => ($("settings").open = !narrow.matches);
+    const fold = () => {
+      $("settings").open = !narrow.matches;
+    };
     narrow.addEventListener("change", fold);
     fold();
   }
@@ -305,7 +285,7 @@ class App {
   python() {
     const steps = Math.ceil(this.data.train.labels.length / this.state.batch);
     const epochs = Math.max(50, Math.ceil((this.views[0].snapshot?.iteration ?? 0) / steps));
-    return pythonCode(this.state, { drawn: this.drawn, table: this.table, classes: this.data.classes, epochs });
+    return pythonCode(this.state, { drawn: this.drawn, classes: this.data.classes, epochs });
   }
 
   async copy(text, message) {

@@ -11,7 +11,20 @@ export class Network {
    *   themselves, (layers or 1) x parameters.
    */
   constructor(settings) {
-    Object.assign(this, describe(settings));
+    const spec = describe(settings);
+    this.n = spec.n;
+    this.layers = spec.layers;
+    this.h = spec.h;
+    this.usesStep = spec.usesStep;
+    this.activation = spec.activation;
+    this.timeInvariant = spec.timeInvariant;
+    this.row = spec.row;
+    this.J = spec.J;
+    this.codes = spec.codes;
+    this.bias = spec.bias;
+    this.stages = spec.stages;
+    this.parameters = spec.parameters;
+    this.biases = spec.biases;
     this.rows = this.timeInvariant ? 1 : this.layers;
     const [P, Q] = [this.parameters, this.biases];
     this.theta = new Float32Array(this.rows * P);
@@ -33,10 +46,7 @@ export class Network {
     this.spaces = new Map();
     const most = (size) => new Float64Array(Math.max(...this.stages.map(size)));
     this.scratch = { dW: most((s) => s.m * s.r), dA: most((s) => s.m * s.w), db: most((s) => s.m) };
-    this.grads = {
-      theta: new Float64Array(this.theta.length),
-      beta: new Float64Array(this.beta.length),
-    };
+    this.grads = { theta: new Float64Array(this.theta.length), beta: new Float64Array(this.beta.length) };
   }
 
   /** Hamiltonian networks as in the paper, K and b standard normal; baselines as Glorot does it. */
@@ -80,7 +90,8 @@ export class Network {
     const steps = this.layers * this.stages.length;
     const units = Math.max(...this.stages.map((s) => s.m));
     return {
-      B, units,
+      B,
+      units,
       X: new Float64Array((steps + 1) * this.n * B),
       Z: new Float64Array(steps * units * B),
       D: new Float64Array(steps * units * B),
@@ -121,10 +132,10 @@ export class Network {
 
   /**
    * Carry ws.G = d loss / d y_N back to d loss / d y_0, and add to the gradients.
-   * @param {?function(number)} visit called with l when ws.G is d loss / d y_l.
+   * @param {?((layer: number) => void)} visit called with l when ws.G is d loss / d y_l.
    */
   backward(ws, visit = null, parameters = true) {
-    const { B, X, Z, D, G, E, units } = ws;
+    const { B, X, Z, G, E, units } = ws;
     const { n, stages, weights, h } = this;
     const { dW, dA, db } = this.scratch;
     if (visit) visit(this.layers);
@@ -221,10 +232,7 @@ export class Network {
     const row = this.timeInvariant ? 0 : j;
     const pick = (codes, array, size) =>
       Float64Array.from(codes, (c) => (c ? Math.sign(c) * array[row * size + Math.abs(c) - 1] : 0));
-    return {
-      K: pick(this.codes, this.theta, this.parameters),
-      b: pick(this.bias, this.beta, this.biases),
-    };
+    return { K: pick(this.codes, this.theta, this.parameters), b: pick(this.bias, this.beta, this.biases) };
   }
 }
 

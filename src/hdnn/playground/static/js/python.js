@@ -7,25 +7,19 @@ import { networkOf } from "./state.js";
 const quoted = (text) => JSON.stringify(String(text));
 const rounded = (v) => Number(v.toPrecision(5));
 
-function data(state, { drawn, table }) {
+function data(state, drawn) {
   const share = Number(state.test);
-  const cut = [`cut = round(${1 - share} * len(X))`, "X_train, y_train, X_test, y_test = X[:cut], y[:cut], X[cut:], y[cut:]"];
+  const cut = [
+    `cut = round(${1 - share} * len(X))`,
+    "X_train, y_train, X_test, y_test = X[:cut], y[:cut], X[cut:], y[cut:]",
+  ];
   const shuffle = ["order = torch.randperm(len(X), generator=generator)", "X, y = X[order], y[order]"];
   if (state.data === "drawn") {
     return [
       `points = torch.tensor([${drawn.map((p) => `[${p.map(rounded).join(", ")}]`).join(", ")}])`,
-      "X, y = points[:, :2], points[:, 2].long()", ...shuffle, ...cut,
-    ];
-  }
-  if (state.data === "table") {
-    const title = (k) => quoted(table.columns[k].title);
-    return [
-      "import pandas",
-      `table = pandas.read_csv(${quoted(table.name)}, sep=None, engine="python")`,
-      `X = torch.tensor(table[[${title(table.x)}, ${title(table.y)}]].values)`,
-      "X = ((X - X.mean(0)) / X.std(0, correction=0)).float()",
-      `y = torch.tensor(table[${title(table.label)}].astype("category").cat.codes.values).long()`,
-      ...shuffle, ...cut,
+      "X, y = points[:, :2], points[:, 2].long()",
+      ...shuffle,
+      ...cut,
     ];
   }
   const noise = state.noise ?? PROBLEMS[state.data].noise;
@@ -35,7 +29,9 @@ function data(state, { drawn, table }) {
       `r = (0.02 + 0.98 * torch.rand(${SIZE}, generator=generator)).sqrt()`,
       `t = 2.5 * torch.pi * r + 2 * torch.pi * y / ${state.arms}`,
       "X = torch.stack([r * t.cos(), r * t.sin()], 1)",
-      `X = X + ${noise} * (2 * torch.rand(X.shape, generator=generator) - 1)`, ...shuffle, ...cut,
+      `X = X + ${noise} * (2 * torch.rand(X.shape, generator=generator) - 1)`,
+      ...shuffle,
+      ...cut,
     ];
   }
   const name = state.data.replace("-", "_");
@@ -57,7 +53,7 @@ function network(state, architecture) {
 }
 
 /** A script; `epochs` as many as the page has trained, at least one. */
-export function pythonCode(state, { drawn = [], table = null, classes = 2, epochs = 50 } = {}) {
+export function pythonCode(state, { drawn = [], classes = 2, epochs = 50 } = {}) {
   const names = [state.first, state.second].filter((name) => name !== "none");
   const outputs = classes > 2 ? classes : 1;
   const baseline = names.some((name) => ARCHITECTURES[name].J === null);
@@ -68,30 +64,32 @@ export function pythonCode(state, { drawn = [], table = null, classes = 2, epoch
     "from hdnn.training import Trainer, TrainingConfig",
     "",
     `generator = torch.Generator().manual_seed(${state.seed})`,
-    ...data(state, { drawn, table }),
+    ...data(state, drawn),
     "",
     `train = hdnn.data.Dataset.from_arrays(X_train, y_train, classes=range(${classes}))`,
     "config = TrainingConfig(",
-    `    method=${quoted(state.method)}, epochs=${epochs}, batch_size=${state.batch}, learning_rate=${state.learningRate},`,
-    `    alpha=${state.alpha}, alpha_c=${state.alphaC}, schedule="cosine", seed=${state.seed},`,
+    `    method=${quoted(state.method)}, epochs=${epochs}, batch_size=${state.batch},`,
+    `    learning_rate=${state.learningRate}, alpha=${state.alpha}, alpha_c=${state.alphaC}, schedule="cosine", seed=${state.seed},`,
     ")",
     "networks = [",
     ...names.map((name) => `    ${network(state, name)},`),
     "]",
     "for network in networks:",
-    ...(baseline ? [
-      '    if network.name in ("ResNet", "FCNN"):  # initialized as Glorot does it, not as the paper',
-      "        with torch.no_grad():",
-      "            network.field.weights.theta.div_(network.features**0.5)",
-      "            network.field.weights.beta.zero_()",
-    ] : []),
+    ...(baseline
+      ? [
+          '    if network.name in ("ResNet", "FCNN"):  # initialized as Glorot does it, not as the paper',
+          "        with torch.no_grad():",
+          "            network.field.weights.theta.div_(network.features**0.5)",
+          "            network.field.weights.beta.zero_()",
+        ]
+      : []),
     `    model = hdnn.Model(network, ${outputs}, hdnn.Augmentation(2, ${state.width}))`,
     "    Trainer(model, config).fit(train)",
     "    accuracy = (model.predict(X_test) == y_test).double().mean()",
     "    with torch.no_grad():",
     "        gradients = hdnn.analysis.sensitivities(network, model.preprocess(X_test[:100]))",
     "    norms = torch.linalg.matrix_norm(gradients, 2).mean(1)",
-    "    print(f\"{network.name}: test accuracy {accuracy:.1%}, \"",
-    "          f\"gradient norms {norms.min():.1e} to {norms.max():.1e}\")",
+    '    print(f"{network.name}: test accuracy {accuracy:.1%}, "',
+    '          f"gradient norms {norms.min():.1e} to {norms.max():.1e}")',
   ].join("\n")}\n`;
 }

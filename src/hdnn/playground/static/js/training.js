@@ -7,13 +7,15 @@ import { Random } from "./random.js";
 /** torch.optim.Adam. */
 export class Adam {
   constructor(size, beta1 = 0.9, beta2 = 0.999) {
-    Object.assign(this, { beta1, beta2, t: 0 });
+    this.betas = [beta1, beta2];
+    this.t = 0;
     this.first = new Float64Array(size);
     this.second = new Float64Array(size);
   }
 
   step(parameters, grads, rate) {
-    const { beta1, beta2, first, second } = this;
+    const { first, second } = this;
+    const [beta1, beta2] = this.betas;
     this.t += 1;
     const size = rate / (1 - beta1 ** this.t);
     const root = Math.sqrt(1 - beta2 ** this.t);
@@ -38,12 +40,14 @@ export function augment(points, indices, n, X, B) {
 
 export class Trainer {
   /**
-   * @param {Network} network trained in place.
+   * @param {import("./network.js").Network} network trained in place.
    * @param {{points: Float32Array, labels: Int32Array, classes: number}} data the training part.
-   * @param {object} config learningRate, decay, batch, alpha, alphaC, method, seed.
+   * @param {any} config learningRate, decay, batch, alpha, alphaC, method, seed.
    */
   constructor(network, data, config) {
-    Object.assign(this, { network, data, config });
+    this.network = network;
+    this.data = data;
+    this.config = config;
     this.size = data.labels.length;
     this.batch = Math.min(config.batch, this.size);
     this.outputs = data.classes > 2 ? data.classes : 1;

@@ -1,47 +1,62 @@
 // A network on the page: its worker, its history, its panels.
 
 import { ARCHITECTURES } from "./architectures.js";
-import { PANELS, format, isCollapsed, themes } from "./draw.js";
+import { format, PANELS, percent } from "./draw.js";
+import { isCollapsed } from "./geometry.js";
 
 const COLUMNS = 240; // of the history; when it is full, every second one is dropped
+const COLORS = ["paper", "ink", "muted", "grid", ...Array.from({ length: 10 }, (_, k) => `c${k}`)];
 
-export const theme = () => {
-  const name = document.documentElement.dataset.theme;
-  const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  return themes[dark ? "dark" : "light"];
-};
+/** The colors of theme.css, light or dark as the page is. */
+function readTheme() {
+  const style = getComputedStyle(document.documentElement);
+  const [paper, ink, muted, grid, ...classes] = COLORS.map((name) => style.getPropertyValue(`--${name}`).trim());
+  return { paper, ink, muted, grid, classes };
+}
 
-/** The iterations and what was seen at them, thinned out so that it never grows. */
+/** What was seen at some iterations, thinned out so that it never grows. */
 class History {
-  constructor() {
-    Object.assign(this, { iterations: [], norms: [], loss: [], accuracy: [], every: 1, count: 0 });
-  }
+  rows = [];
+  every = 1;
+  count = 0;
 
   add({ iteration, norms, loss, test }) {
-    if (this.iterations.at(-1) === iteration) this.pop();
-    else if (this.count++ % this.every && iteration - this.iterations.at(-1) > 1) this.pop();
-    this.iterations.push(iteration);
-    this.norms.push(norms);
-    this.loss.push(loss ?? NaN);
-    this.accuracy.push(test.accuracy);
-    if (this.iterations.length > COLUMNS) {
-      for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key] = this[key].filter((_, i) => i % 2 === 0);
+    const last = this.rows.at(-1)?.iteration;
+    if (last === iteration || (this.count++ % this.every && iteration - last > 1)) this.rows.pop();
+    this.rows.push({ iteration, norms, loss: loss ?? NaN, accuracy: test.accuracy });
+    if (this.rows.length > COLUMNS) {
+      this.rows = this.rows.filter((_, i) => i % 2 === 0);
       this.every *= 2;
     }
   }
+}
 
-  pop() {
-    for (const key of ["iterations", "norms", "loss", "accuracy"]) this[key].pop();
-  }
+/** A copy of what a template of the page holds. */
+function cloned(id) {
+  const template = /** @type {HTMLTemplateElement} */ (document.getElementById(id));
+  return /** @type {HTMLElement} */ (template.content.firstElementChild.cloneNode(true));
 }
 
 export class View {
-  /** @param {number} index 0 or 1. @param {object} app asked for data, told of snapshots. */
+  /** @param {number} index 0 or 1. @param {any} app asked for data, told of snapshots. */
   constructor(index, app) {
-    Object.assign(this, { index, app, snapshot: null, history: new History(), depth: 1, panels: {} });
-    this.color = (colors) => colors.networks[index];
-    this.element = document.getElementById("network").content.firstElementChild.cloneNode(true);
-    this.element.dataset.index = index;
+    this.index = index;
+    this.app = app;
+    this.number = 0;
+    this.depth = 1;
+    this.history = new History();
+    this.panels = {};
+    /** @type {any} the last snapshot */
+    this.snapshot = null;
+    /** @type {any} the training and test part */
+    this.data = null;
+    /** @type {?View} to compare with */
+    this.other = null;
+    /** @type {any} of the network */
+    this.settings = null;
+    this.color = ({ classes }) => classes[index];
+    this.element = cloned("network");
+    this.element.dataset.index = String(index);
     this.element.setAttribute("aria-label", index ? "Second network" : "First network");
     for (const [name, panel] of Object.entries(PANELS)) this.addPanel(name, panel);
     this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
@@ -50,10 +65,10 @@ export class View {
   }
 
   addPanel(name, { name: title, why }) {
-    const figure = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+    const figure = cloned("panel");
     figure.classList.add(name);
     figure.querySelector(".name").textContent = title;
-    const help = figure.querySelector(".why");
+    const help = /** @type {HTMLElement} */ (figure.querySelector(".why"));
     help.dataset.tip = why;
     help.setAttribute("aria-label", `What is “${title}”?`);
     const canvas = figure.querySelector("canvas");
@@ -68,9 +83,21 @@ export class View {
 
   /** Begin anew with a network, data and settings. */
   start({ network, config, data, bounds }) {
-    Object.assign(this, { data, bounds, settings: network, snapshot: null, history: new History() });
-    this.number = (this.number ?? 0) + 1;
-    this.worker.postMessage({ type: "start", number: this.number, network, config, train: data.train, test: data.test, bounds });
+    this.data = data;
+    this.bounds = bounds;
+    this.settings = network;
+    this.snapshot = null;
+    this.history = new History();
+    this.number += 1;
+    this.worker.postMessage({
+      type: "start",
+      number: this.number,
+      network,
+      config,
+      train: data.train,
+      test: data.test,
+      bounds,
+    });
     this.dirty();
   }
 
@@ -80,7 +107,8 @@ export class View {
 
   receive(message) {
     if (message.type === "error") this.app.say(message.message);
-    else if (message.number === this.number) { // else of what was there before
+    else if (message.number === this.number) {
+      // else of what was there before
       if (message.flow) Object.assign(message, { turn: null, extent: null }); // derived from it
       this.snapshot = { ...this.snapshot, ...message };
       this.history.add(this.snapshot);
@@ -96,7 +124,7 @@ export class View {
 
   /** Draw what has changed, as far as the time reaches; returns whether all is drawn. */
   render(deadline) {
-    const colors = theme();
+    const colors = readTheme();
     // What waited longest comes first.
     const waiting = Object.entries(this.panels).filter(([, panel]) => panel.dirty && this.data);
     waiting.sort(([, a], [, b]) => (a.drawn ?? 0) - (b.drawn ?? 0));
@@ -123,9 +151,9 @@ export class View {
   describe() {
     const { snapshot, element } = this;
     if (!snapshot) return;
-    const accuracy = `${(100 * snapshot.test.accuracy).toFixed(1)} %`;
+    const accuracy = percent(snapshot.test.accuracy);
     element.querySelector(".accuracy").textContent = snapshot.iteration ? accuracy : "–";
-    const verdict = element.querySelector(".verdict");
+    const verdict = /** @type {HTMLElement} */ (element.querySelector(".verdict"));
     const [kind, words] = this.verdict();
     if (verdict.textContent !== words) verdict.textContent = words;
     verdict.dataset.kind = kind;
@@ -133,10 +161,12 @@ export class View {
     const labels = {
       regions: `Decision regions of ${this.settings.architecture}: test accuracy ${accuracy}`,
       flow: `Flow: test points at layer ${Math.round(this.depth * snapshot.layers)} of ${snapshot.layers}`,
-      heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at layer ${snapshot.layers}`,
+      heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at the last`,
       curves: `Learning curves: iteration ${snapshot.iteration}, test accuracy ${accuracy}`,
       weights: `Weights of ${snapshot.layers} layers along depth`,
-      spectrum: snapshot.J ? "Eigenvalues of the Jacobian: all on the imaginary axis" : "Eigenvalues of the Jacobian in the complex plane",
+      spectrum: snapshot.J
+        ? "Eigenvalues of the Jacobian: all on the imaginary axis"
+        : "Eigenvalues of the Jacobian in the complex plane",
       energy: snapshot.J ? "Energy of some points along depth" : "No energy: the network is not Hamiltonian",
     };
     for (const [name, { canvas }] of Object.entries(this.panels)) canvas.setAttribute("aria-label", labels[name]);
@@ -147,17 +177,28 @@ export class View {
     if (snapshot.diverged) return ["bad", "Diverged: the loss is not a number. Lower the learning rate or T."];
     const norms = Array.from(snapshot.norms);
     const [low, high] = [Math.min(...norms), Math.max(...norms)];
-    if (low < 1e-3) return ["bad", `The gradient vanishes: ${format(low)} at the first layers${isCollapsed(snapshot) ? ". All points end in one place" : ""}.`];
+    if (low < 1e-3) {
+      const words = `The gradient vanishes: ${format(low)} at the first layers`;
+      return ["bad", isCollapsed(snapshot) ? `${words}. All points end in one place.` : `${words}.`];
+    }
     if (!(high < 1e3)) return ["bad", `The gradient explodes: up to ${format(high)}.`];
     return ["good", `The gradient stays between ${format(low)} and ${format(high)}.`];
   }
 
+  /** @returns {HTMLSelectElement} of the architecture */
+  select() {
+    return this.element.querySelector(".architecture");
+  }
+
   /** Fill the list of architectures, and say what the chosen one is. */
   choices({ values, title }, value) {
-    const select = this.element.querySelector(".architecture");
+    const select = this.select();
     select.replaceChildren(...values.map((v) => new Option(title(v), v, false, v === value)));
     select.dataset.tip = ARCHITECTURES[value]?.equation ?? "";
     this.element.querySelector(".about").textContent = ARCHITECTURES[value]?.about ?? "";
-    select.setAttribute("aria-label", `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`);
+    select.setAttribute(
+      "aria-label",
+      `${this.index ? "Second" : "First"} network: ${ARCHITECTURES[value]?.equation ?? "none"}`,
+    );
   }
 }

@@ -2,7 +2,7 @@
 
 import * as analysis from "./analysis.js";
 import { Network } from "./network.js";
-import { Trainer, augment } from "./training.js";
+import { augment, Trainer } from "./training.js";
 
 const SLICE = 10; // ms of training before messages are read
 const INTERVAL = 36; // ms between snapshots
@@ -22,8 +22,13 @@ channel.port1.onmessage = tick;
 const now = () => performance.now();
 
 /** Evenly spaced whole numbers from 0 to last, both included. */
-const spread = (last, count) =>
-  [...new Set(Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) => Math.round((i * last) / Math.max(1, a - 1))))];
+const spread = (last, count) => [
+  ...new Set(
+    Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) =>
+      Math.round((i * last) / Math.max(1, a - 1)),
+    ),
+  ),
+];
 
 function start({ number, network: settings, config, train, test, bounds }) {
   playing = false;
@@ -33,9 +38,18 @@ function start({ number, network: settings, config, train, test, bounds }) {
   const y0 = new Float32Array(network.n * shown);
   augment(test.points, null, network.n, y0, shown);
   run = {
-    network, trainer, test, y0, shown, bounds,
+    network,
+    trainer,
+    test,
+    y0,
+    shown,
+    bounds,
     depths: spread(network.layers, SHOWN),
-    number, parts: {}, last: null, snapped: 0, diverged: false,
+    number,
+    parts: {},
+    last: null,
+    snapped: 0,
+    diverged: false,
   };
   // So that there are regions to show before the first step.
   if (config.method !== "joint") trainer.solveOutput();
@@ -113,10 +127,12 @@ function spectrum(states) {
   const { network, shown, depths } = run;
   const { n } = network;
   const few = depths.filter((_, d) => n <= 8 || d % 4 === 0);
-  return few.filter((j) => j < network.layers).flatMap((j) => {
-    const y = Float64Array.from({ length: n }, (_, k) => states[(j * n + k) * shown]);
-    return analysis.eigenvalues(analysis.velocityJacobian(network, j, y), n).map((v) => [...v, j]);
-  });
+  return few
+    .filter((j) => j < network.layers)
+    .flatMap((j) => {
+      const y = Float64Array.from({ length: n }, (_, k) => states[(j * n + k) * shown]);
+      return analysis.eigenvalues(analysis.velocityJacobian(network, j, y), n).map((v) => [...v, j]);
+    });
 }
 
 /** Entries of K and b along the shown depths, each a line. */
@@ -136,9 +152,19 @@ function snapshot(whole) {
   run.snapped = now();
   const tested = network.layers > 256 ? 125 : 500;
   postMessage({
-    type: "snapshot", number: run.number, iteration: trainer.iteration, diverged: run.diverged, loss: run.last?.loss,
-    outputs: trainer.outputs, n: network.n, layers: network.layers, J: network.row.J,
-    usesStep: network.usesStep, V: Float64Array.from(trainer.V), depths, shown,
+    type: "snapshot",
+    number: run.number,
+    iteration: trainer.iteration,
+    diverged: run.diverged,
+    loss: run.last?.loss,
+    outputs: trainer.outputs,
+    n: network.n,
+    layers: network.layers,
+    J: network.row.J,
+    usesStep: network.usesStep,
+    V: Float64Array.from(trainer.V),
+    depths,
+    shown,
     ...part("test", whole, () => ({ test: trainer.evaluate(test, whole ? Infinity : tested) })),
     ...part("norms", whole, () => ({ norms: gradientNorms(8) })),
     ...part("regions", whole, regions),
@@ -173,7 +199,7 @@ const handlers = {
   },
 };
 
-onmessage = ({ data }) => {
+self.onmessage = ({ data }) => {
   try {
     handlers[data.type](data);
   } catch (error) {

@@ -99,7 +99,7 @@ $(VENV)/.modules: FORCE | $(VENV)/bin/python
 
 # The tools that check JavaScript; without npm, that alone is left out.
 $(NODE): package.json package-lock.json
-	@if command -v npm > /dev/null; then npm ci --ignore-scripts --no-audit --no-fund --silent; \
+	@if command -v npm > /dev/null; then npm ci --ignore-scripts --no-audit --no-fund --loglevel=error > /dev/null; \
 	else echo "npm is not installed: the playground's JavaScript is not checked"; fi
 
 javascript = @if [ -f $(NODE) ]; then echo $(1); node_modules/.bin/$(1); fi

@@ -8,8 +8,11 @@ const { Trainer } = await load("training");
 const analysis = await load("analysis");
 const { schemesOf, ARCHITECTURES } = await load("architectures");
 const { ACTIVATIONS } = await load("activations");
-const { sample, split } = await load("data");
-const { defaults, networkOf, trainingOf } = await load("state");
+const { boundsOf, PROBLEMS, sample, split } = await load("data");
+const { defaults, fromHash, networkOf, SETTINGS, toHash, trainingOf } = await load("state");
+const { pythonCode } = await load("python");
+const { coordinate, extent, isCollapsed, projection } = await load("geometry");
+const { newton } = await load("head");
 
 const list = (array) => Array.from(array);
 
@@ -56,6 +59,68 @@ const tasks = {
       schemes: Object.fromEntries(names.map((name) => [name, schemesOf(name)])),
       activations: Object.keys(ACTIVATIONS),
     };
+  },
+
+  /** Norms of matrices, row by row. */
+  norms({ matrices, n }) {
+    return matrices.map((M) => analysis.norm2(Float64Array.from(M), 0, n));
+  },
+
+  /** The output layers that Newton's method reaches from some, for features (n, B). */
+  newton({ starts, features, labels, outputs, alphaC, iterations }) {
+    const [B, R] = [labels.length, new Float64Array(labels.length * outputs)];
+    return starts.map((start) => {
+      const V = Float64Array.from(start);
+      newton(V, outputs, features.length / B, features, 0, B, labels, alphaC, R, iterations, 0);
+      return list(V);
+    });
+  },
+
+  /** Points of a problem, made of given uniform numbers. */
+  problem({ name, size, uniforms }) {
+    const random = { uniform: () => uniforms.shift() };
+    return Array.from({ length: size }, (_, i) => PROBLEMS[name].draw(i, random, 2));
+  },
+
+  sample({ name, share, ...options }) {
+    const { points, labels, classes } = sample(name, options);
+    const { train, test } = split({ points, labels, classes }, share, options.seed);
+    return { points: list(points), labels: list(labels), classes, train: list(train.points), test: list(test.points) };
+  },
+
+  bounds({ points }) {
+    return boundsOf(points);
+  },
+
+  settings() {
+    return Object.entries(SETTINGS).map(([name, { value, values }]) => ({ name, value, values }));
+  },
+
+  /** The link to settings, and what opens from it. */
+  link({ settings, ...more }) {
+    const hash = toHash({ ...defaults(), ...settings }, more);
+    return { hash, ...fromHash(hash) };
+  },
+
+  open({ hash }) {
+    return fromHash(hash);
+  },
+
+  python({ settings, ...more }) {
+    return { code: pythonCode({ ...defaults(), ...settings }, more) };
+  },
+
+  /** The flow at its ends: both planes, the coordinates of the points in them, their extent. */
+  flow({ snapshot }) {
+    const given = { ...snapshot, V: Float64Array.from(snapshot.V) };
+    const turn = projection(given);
+    const last = given.depths.length - 1;
+    const look = (plane, d) => ({
+      plane,
+      places: plane.map((b) => Array.from({ length: given.shown }, (_, s) => coordinate(given, d, s, b))),
+      extent: extent(given, d, plane),
+    });
+    return { first: look(turn(0), 0), middle: turn(0.5), last: look(turn(1), last), collapsed: isCollapsed(given) };
   },
 
   /** Test accuracies of a training with the page's default settings. */

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import hdnn
-from hdnn.data import swiss_roll
 from hdnn.playground import make_server
 
 pytestmark = pytest.mark.slow
@@ -243,13 +241,3 @@ def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
         }"""
     )
     assert unnamed == []
-
-
-def test_the_problems_are_those_of_hdnn(page: Any) -> None:
-    """Distances to the nearest of many points of the Swiss roll, drawn by hdnn."""
-    points = torch.tensor(page.evaluate("Array.from(playground.app.data.test.points)"))
-    labels = torch.tensor(page.evaluate("Array.from(playground.app.data.test.labels)"))
-    X, y = swiss_roll(20_000)
-    for label in (0, 1):
-        distance = torch.cdist(points.reshape(-1, 2)[labels == label], X[y == label])
-        assert float(distance.min(1).values.max()) < 0.01

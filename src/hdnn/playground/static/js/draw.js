@@ -82,6 +82,10 @@ function polyline(ctx, points) {
   ctx.stroke();
 }
 
+function segment(ctx, ...ends) {
+  polyline(ctx, [ends.slice(0, 2), ends.slice(2)]);
+}
+
 function dots(ctx, theme, list, radius) {
   for (const [label, places] of list) {
     ctx.beginPath();
@@ -146,14 +150,8 @@ export function regions(ctx, w, h, view, theme) {
     const [x, y] = place(...view.cursor);
     ctx.strokeStyle = theme.ink;
     ctx.lineWidth = 1.5;
-    polyline(ctx, [
-      [x - 7, y],
-      [x + 7, y],
-    ]);
-    polyline(ctx, [
-      [x, y - 7],
-      [x, y + 7],
-    ]);
+    segment(ctx, x - 7, y, x + 7, y);
+    segment(ctx, x, y - 7, x, y + 7);
   }
 }
 
@@ -272,11 +270,8 @@ function frame(ctx, w, h, theme, low, high, { left = 40, bottom = 16, labels = [
   ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
   const [right, foot] = [box.left + box.width, box.top + box.height];
-  polyline(ctx, [
-    [left, box.top],
-    [left, foot],
-    [right, foot],
-  ]);
+  segment(ctx, left, box.top, left, foot);
+  segment(ctx, left, foot, right, foot);
   text(ctx, theme, labels[1], left - 4, box.top + 7, { align: "right" });
   text(ctx, theme, labels[0], left - 4, box.top + box.height, { align: "right" });
   const range = high - low || 1;
@@ -341,15 +336,9 @@ export function spectrum(ctx, w, h, view, theme) {
   const [cx, cy, half] = [w / 2, (h - 6) / 2, Math.min(w, h - 10) / 2 - 4];
   ctx.strokeStyle = theme.grid;
   ctx.lineWidth = 1;
-  polyline(ctx, [
-    [8, cy],
-    [w - 8, cy],
-  ]);
+  segment(ctx, 8, cy, w - 8, cy);
   ctx.strokeStyle = theme.muted;
-  polyline(ctx, [
-    [cx, 4],
-    [cx, h - 12],
-  ]);
+  segment(ctx, cx, 4, cx, h - 12);
   const layers = Math.max(1, view.snapshot.layers - 1);
   const [first, last] = theme.classes.map(rgb);
   ctx.globalAlpha = 0.75;

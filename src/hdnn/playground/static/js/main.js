@@ -60,12 +60,7 @@ class App {
   makeData() {
     const { state } = this;
     if (state.data !== "drawn") return sample(state.data, state);
-    const points = this.drawn.length
-      ? this.drawn
-      : [
-          [-0.5, 0, 0],
-          [0.5, 0, 1],
-        ];
+    const points = this.drawn.length ? this.drawn : [-0.5, 0.5].map((x, label) => [x, 0, label]);
     return {
       points: Float32Array.from(points.flatMap((p) => p.slice(0, 2))),
       labels: Int32Array.from(points, (p) => p[2]),
@@ -132,11 +127,8 @@ class App {
 
   /** A snapshot has come: the slower network says how far the other may go. */
   progressed(view) {
-    const slowest = Math.min(
-      ...this.shown()
-        .filter((v) => !v.snapshot?.diverged)
-        .map((v) => v.snapshot?.iteration ?? 0),
-    );
+    const going = this.shown().filter((v) => !v.snapshot?.diverged);
+    const slowest = Math.min(...going.map((v) => v.snapshot?.iteration ?? 0));
     for (const other of this.shown()) other.post("limit", { value: slowest + LEAD });
     if (view.index === 0) $("iteration").textContent = `iteration ${view.snapshot.iteration}`;
     view.other?.dirty(["curves"]);

@@ -97,13 +97,13 @@ export const HELP = {
 export const defaults = () => Object.fromEntries(Object.entries(SETTINGS).map(([name, s]) => [name, s.value]));
 
 /** The value that a text stands for, or undefined. */
-const parse = (setting, text) => setting.values.find((value) => String(value ?? "") === text);
+const parse = (setting, text) => setting.values.find((value) => String(value) === text);
 
 /** The part of a link after #: what differs from the defaults; drawn points as numbers. */
 export function toHash(state, { tour = null, drawn = [] } = {}) {
   const parts = [`v=${VERSION}`];
   for (const [name, { key, value }] of Object.entries(SETTINGS)) {
-    if (state[name] !== value) parts.push(`${key}=${encodeURIComponent(state[name] ?? "")}`);
+    if (state[name] !== value) parts.push(`${key}=${encodeURIComponent(state[name])}`);
   }
   if (state.data === "drawn" && drawn.length) parts.push(`p=${packPoints(drawn)}`);
   if (tour !== null) parts.push(`tour=${tour + 1}`);

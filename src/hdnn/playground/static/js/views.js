@@ -161,7 +161,7 @@ export class View {
     const labels = {
       regions: `Decision regions of ${this.settings.architecture}: test accuracy ${accuracy}`,
       flow: `Flow: test points at layer ${Math.round(this.depth * snapshot.layers)} of ${snapshot.layers}`,
-      heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0 and ${format(norms.at(-1))} at the last`,
+      heat: `Gradient norms over depth and iterations, now ${format(norms[0])} at layer 0`,
       curves: `Learning curves: iteration ${snapshot.iteration}, test accuracy ${accuracy}`,
       weights: `Weights of ${snapshot.layers} layers along depth`,
       spectrum: snapshot.J

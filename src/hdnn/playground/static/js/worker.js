@@ -22,13 +22,10 @@ channel.port1.onmessage = tick;
 const now = () => performance.now();
 
 /** Evenly spaced whole numbers from 0 to last, both included. */
-const spread = (last, count) => [
-  ...new Set(
-    Array.from({ length: Math.min(count, last + 1) }, (_, i, a = Math.min(count, last + 1)) =>
-      Math.round((i * last) / Math.max(1, a - 1)),
-    ),
-  ),
-];
+function spread(last, count) {
+  const most = Math.min(count - 1, last);
+  return Array.from({ length: most + 1 }, (_, i) => Math.round((i * last) / Math.max(1, most)));
+}
 
 function start({ number, network: settings, config, train, test, bounds }) {
   playing = false;

@@ -104,7 +104,7 @@ def main() -> None:
             if (*cell[: len(KEY)], *wanted[-1], seed) in store.read():
                 continue
             with TemporaryDirectory() as folder:
-                record = train_cell(cell, seed, Path(folder) / "run", epochs=8)
+                record = train_cell(cell._replace(epochs=8), seed, Path(folder) / "run")
                 model = Run(Path(folder) / "run").load_model().eval()
             data = image_sets.load(cell.data)
             accuracies = [

@@ -15,7 +15,7 @@ from typer.main import get_command
 import hdnn.cli.train  # noqa: F401 (registers the command)
 from hdnn.cli import app
 from hdnn.cli.flags import add_assignments
-from hdnn.config import TABLES, Config, ModelConfig, TrainingConfig, all_settings
+from hdnn.config import TABLES, Config, DataConfig, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
 
 OPTIONAL = {each.name for each in all_settings() if each.default is None}
@@ -38,6 +38,13 @@ def test_none_counts_as_not_set() -> None:
     assert config.training.fields_set == {"alpha"}  # though it is the default
     assert config.data.fields_set == set()
     assert Config(model=ModelConfig(width=4)).model.fields_set == {"width"}
+
+
+def test_a_setting_is_given_once() -> None:
+    assert DataConfig("iris", "paper").fields_set == {"source", "split"}
+    for args, values in ((["iris"], {"source": "wine"}), ([1] * 50, {})):
+        with pytest.raises(TypeError, match="DataConfig takes each of source, split"):
+            DataConfig(*args, **values)
 
 
 def test_schedules() -> None:

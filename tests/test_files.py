@@ -106,6 +106,11 @@ def test_a_failing_disk_leaves_the_old_file(
     assert [path.name for path in tmp_path.iterdir()] == ["note"]
 
 
+def test_json_lines_are_json(tmp_path: Path) -> None:
+    write_json_lines(tmp_path / "lines", [{"loss": float("nan"), "norms": [1.0, float("inf")]}])
+    assert (tmp_path / "lines").read_text() == '{"loss": null, "norms": [1.0, null]}\n'
+
+
 def test_a_torn_last_line_is_skipped_and_a_bad_other_raises(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     write_json_lines(path, [{"a": 1}, {"a": 2}])

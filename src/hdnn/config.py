@@ -149,7 +149,10 @@ def table(cls: type[R]) -> type[R]:
 
     @functools.wraps(validate)
     def initialize(self: Any, *args: Any, **values: Any) -> None:
-        values |= dict(zip(names, args, strict=False))  # by position, as `DataConfig("iris")`
+        given = dict(zip(names, args, strict=False))  # by position, as `DataConfig("iris")`
+        if len(given) < len(args) or given.keys() & values.keys():
+            raise TypeError(f"{cls.__name__} takes each of {', '.join(names)} once")
+        values |= given
         # None is "not set", so that flags and estimators can pass all they have.
         values = {name: value for name, value in values.items() if value is not None}
         try:

@@ -184,9 +184,9 @@ def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> list[T]
 
 
 def write_json_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Replace a file of JSON lines."""
+    """Replace a file of JSON lines; a number that JSON does not have is null."""
     with atomic(path) as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        temporary.write_text("".join(json.dumps(finite(line)) + "\n" for line in lines))
 
 
 def finite(value: Any) -> Any:

@@ -456,8 +456,8 @@ def named_scheme(name: str | Scheme) -> Scheme:
     Raises:
         HdnnError: no scheme has that name.
 
-    >>> named_scheme("leapfrog")
-    Leapfrog()
+    >>> named_scheme("leapfrog").name
+    'Leapfrog'
     """
     if isinstance(name, Scheme):
         return name

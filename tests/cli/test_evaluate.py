@@ -62,9 +62,27 @@ def test_several_targets_without_the_training_data(houses: Trained) -> None:
     fails(2, ("evaluate", "run"), "t.csv")
 
 
+def test_a_bundled_table_and_a_file_of_hdnn_save() -> None:
+    from hdnn.data.loading import bundled_frame
+
+    done("train", "iris", "--layers", 1, "--epochs", 2, "--out", "run")
+    bundled_frame("iris")[0].to_csv("other.csv", index=False)
+    Path("run/model.safetensors").rename("alone.safetensors")
+    for target in ((), ("--target", "target")):
+        words = ("other.csv", *target) if target else ("iris",)
+        result = record("evaluate", "alone.safetensors", *words)
+        assert (result["samples"], len(result["classes"])) == (150, 3)
+        assert "linear" not in result  # a file has no training data
+    fails(2, ("evaluate", "alone.safetensors"), "pass the data to evaluate it on")
+    fails(2, ("evaluate", "alone.safetensors", "other.csv"), "--target NAME")
+    assert record("gradients", "alone.safetensors", "--data", "iris")["trained"]
+    assert "remedy" in record("advise", "alone.safetensors", "--data", "other.csv")
+
+
 def test_errors(mail: Trained, houses: Trained, roll: Path) -> None:
     fails(2, ("evaluate", "none"), "none is neither a run")
-    fails(2, ("evaluate", roll, mail.table), "not trained on a table")
+    fails(2, ("evaluate", roll, mail.table), "--target")
+    fails(2, ("evaluate", mail.run, "--target", "label"), "pass one")
     fails(2, ("evaluate", mail.run, houses.table), "'label'")
     write_rows(Path("t.csv"), length=[1], links=[2], score=[3], label=["eggs"])
     fails(2, ("evaluate", mail.run, "t.csv"), "'eggs'", "ham")

@@ -22,7 +22,7 @@ def test_gradients_of_a_run_and_its_recordings(roll: Path) -> None:
 def test_errors(digits: Path, roll: Path) -> None:
     text = done("gradients", digits).stdout
     assert "of the output to a change at each layer" in text
-    fails(2, ("gradients", "nothing"), "nothing is not a run")
+    fails(2, ("gradients", "nothing"), "nothing is neither a run nor a file of hdnn.save")
     fails(2, ("gradients", roll, "--out", "norms.xyz"), "xyz")
     fails(2, ("report", roll, "--out", "r.pdf"), "html")
     fails(2, ("report", "nothing"), "nothing is not a run")
@@ -34,7 +34,11 @@ def test_a_report_is_written_to_the_run_and_goes_with_it() -> None:
     assert "during training" not in done("gradients", "run", "--out", "layers.svg").stdout
     assert record("gradients", "run")["recordings"] == []
     assert "run/report.html" in done("report", "run").stdout
-    assert Path("run/report.html").read_text().startswith("<!doctype html>")
+    alone = Path("run/report.html").read_text()
+    assert alone.startswith("<!doctype html>")
+    assert "ResNet" not in alone
+    done("report", "run", "--compare")
+    assert "ResNet" in Path("run/report.html").read_text()
     done(*words, "--overwrite")
     assert sorted(path.name for path in Path("run").glob("[!.]*")) == [
         *("checkpoint", "config.toml", "history.jsonl", "metrics.json", "model.safetensors")

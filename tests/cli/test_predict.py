@@ -49,6 +49,20 @@ def test_standard_output_and_parquet_agree(houses: Trained) -> None:
     assert frame.prediction.tolist() == [float(line.split(",")[-1]) for line in lines[1:]]
 
 
+def test_cells_are_repeated_as_they_were(mail: Trained) -> None:
+    text = "note;length;links;score\n1,10;0,5;1;2\n3,0;-1,25;;4,0\n"
+    Path("t.csv").write_text(text)
+    Path("points.csv").write_text(text.replace(",", "."))
+    rows, points = (
+        [line.split(",") for line in done("predict", mail.run, name).stdout.splitlines()]
+        for name in ("t.csv", "points.csv")
+    )
+    assert [row[-3:] for row in rows] == [row[-3:] for row in points]
+    done("predict", mail.run, "t.csv", "--out", "p.csv")
+    cells = [[row[name] for name in ("note", "length")] for row in read_rows(Path("p.csv"))]
+    assert cells == [["1,10", "0,5"], ["3,0", "-1,25"]]
+
+
 def test_a_folder_of_images_by_class() -> None:
     from PIL import Image
 

@@ -151,6 +151,7 @@ def test_a_table_as_people_have_it_trains_predicts_and_evaluates(tmp_path: Path)
     fails(2, ("predict", run, strange), "line 2 holds 'soon'")
 
 
+@pytest.mark.filterwarnings("ignore:left out")  # the command line has a note
 @pytest.mark.parametrize(("target", "rows"), [("churned", 1200), ("income", 300)])
 def test_command_line_and_estimator_give_the_same_model(
     tmp_path: Path, target: str, rows: int

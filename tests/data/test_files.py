@@ -87,6 +87,10 @@ def test_lines_count_blank_lines_and_line_breaks_in_cells(write: Write) -> None:
     path = write('a,t,y\n\n1,"two\nlines",2\n\nx,b,3\n')
     with pytest.raises(HdnnError, match="'a' needs finite numbers: line 6 holds 'x'"):
         read_table(path, "y", numeric=["a"])
+    with pytest.raises(HdnnError, match="'a' needs finite numbers: line 5 holds 'x'"):
+        read_table(write('a\n1\n""\n \nx\n'), numeric=["a"])  # "" is a row, as for pandas
+    with pytest.raises(HdnnError, match="'a' needs finite numbers: line 4 holds 'x'"):
+        read_table(write("a\tb\n1\t2\n\t\nx\t1\n"), numeric=["a"])
 
 
 def test_unreadable_files_raise(

@@ -300,7 +300,7 @@ def _tolerance(dtype: torch.dtype, coarse: bool) -> float:
 
 
 def fits(net: Net) -> bool:
-    """Whether the numbers of a network have the shapes of its program."""
+    """Whether the numbers of a network have the shapes of its program, and are on one device."""
     program, weights, values = net.program, net.field.weights, net.values()
     lead, L, n = program.layout.lead, program.layers, program.layout.width
     K, b = weights.map.size, weights.parameters_per_layer - weights.map.size
@@ -310,7 +310,8 @@ def fits(net: Net) -> bool:
         shapes.append(values.S.shape in ((n, n), (L, n, n), (*lead, L, n, n), (*lead, 1, n, n)))
     if isinstance(values.h, Tensor):
         shapes.append(values.h.shape in ((L,), (*lead, L)))
-    return all(shapes)
+    devices = {t.device for t in values[1:4] if t is not None}
+    return all(shapes) and len(devices) == 1
 
 
 calls = 0
@@ -327,6 +328,8 @@ def watch() -> None:
     def counted(*arguments: Any) -> Any:
         global calls  # noqa: PLW0603
         calls += 1
+        if arguments[2] % 4:
+            raise DisagreementError("the kernels are given a state at an odd address")
         return forward(*arguments)
 
     native.library().hdnn_forward = counted
@@ -344,7 +347,7 @@ def watch() -> None:
             said, count = notes.pop()
             happened = "fused" if calls > count else "reference"
             if not fits(net):
-                raise DisagreementError(f"{happened} computes with numbers of other shapes")
+                raise DisagreementError(f"{happened} computes with numbers that do not fit")
             if said != happened:
                 raise DisagreementError(f"explain_backend says {said}, and {happened} computes")
 

@@ -270,6 +270,7 @@ KNOWN = (
     (H1, "net.field.weights.theta.untyped_storage().resize_(0)", "out = net(y)"),
     (H1, "out = net(torch._efficientzerotensor((5, 4)))"),
     (H1, "out = hdnn.analysis.sensitivities(net, torch._neg_view(-y.detach()))"),
+    (H1, "out = net(misaligned(y))"),
     (H1, "net(y).sgn().sum().backward()"),
     (H1, "out = net(y)", "out.backward(torch._neg_view(torch.ones(5, 4)))"),
     (H1, "g = torch.ones(5, 4); g.untyped_storage().resize_(0)", "net(y).backward(g)"),

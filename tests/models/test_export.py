@@ -235,7 +235,7 @@ def unsupported() -> dict[str, tuple[Any, str]]:
         "energy": (hdnn.HamiltonianNetwork(pendulum, RK4(), layers=2, T=1.0), "function of yours"),
         "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),
-        "module": (torch.nn.Linear(2, 2), "network or a model"),
+        "module": (torch.nn.Linear(2, 2), "a network, a model or a fitted estimator"),
         "double convolution": (build("H1", channels=2, kernel=3), "float32"),
     }
 

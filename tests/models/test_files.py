@@ -194,7 +194,10 @@ UNSAVED: dict[str, tuple[Callable[[], Any], str]] = {
     "map": (lambda: hamiltonian("J2", Forgetful(4, 1)), "not saved.*size mismatch.*theta"),
     "silent map": (lambda: hamiltonian("J2", Silent(4, 1)), "Silent: give it a method arguments"),
     "module": (lambda: Model(Blocks(build("H1"), nn.Tanh(), features=4), 1), "Tanh"),
-    "no network": (lambda: nn.Linear(2, 2), "save takes a network or a model, got Linear"),
+    "no network": (
+        lambda: nn.Linear(2, 2),
+        "save takes a network, a model or a fitted estimator, got Linear",
+    ),
 }
 
 

@@ -9,7 +9,6 @@ import pytest
 from commands import done, record
 from hdnn.errors import HdnnError
 from hdnn.paper import table2
-from hdnn.paper.experiment import KEY
 from hdnn.paper.records import Records
 
 COMMITTED = Path(__file__).parents[2] / "results" / "table2"
@@ -48,7 +47,7 @@ def test_protocols_train_the_same_networks() -> None:
 def test_a_killed_sweep_continues_from_the_last_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = table2.cells(architecture=["H2"], layers=[0, 2], data="digits")
+    cells = table2.cells(architecture=["H2"], layers=[0, 2], data="digits", epochs=2)
     out, told = tmp_path / "records", []
 
     def interrupt(text: str) -> None:
@@ -59,15 +58,15 @@ def test_a_killed_sweep_continues_from_the_last_epoch(
     with monkeypatch.context() as patch:
         patch.setattr(table2, "note", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            table2.sweep(cells, [0], out, epochs=2)
-    assert len(Records(out, KEY).read()) == 1
+            table2.sweep(cells, [0], out)
+    assert len(Records(out, table2.KEY).read()) == 1
     histories = [path.read_text() for path in tmp_path.glob("*.unfinished/*H2-2*/history.jsonl")]
     assert [len(text.splitlines()) for text in histories] == [1]
-    records = table2.sweep(cells, [0], out, epochs=2)
+    records = table2.sweep(cells, [0], out)
     assert [(r["layers"], r["epochs"]) for r in records] == [(0, 2), (2, 2)]
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
     assert [path.name for path in tmp_path.rglob("*.jsonl")] == ["records.jsonl"]
-    whole = table2.sweep(cells, [0], tmp_path / "whole", epochs=2)
+    whole = table2.sweep(cells, [0], tmp_path / "whole")
     accuracies = [
         [(r["train_accuracy"], r["test_accuracy"]) for r in rs] for rs in (records, whole)
     ]
@@ -79,8 +78,16 @@ def test_a_killed_sweep_continues_from_the_last_epoch(
     assert "Table 2, protocol" in done(*words).stdout
 
 
+def test_other_epochs_are_another_training(tmp_path: Path) -> None:
+    for epochs in (1, 2, 1):
+        cells = table2.cells(architecture=["H2"], layers=[0], data="digits", epochs=epochs)
+        records = table2.sweep(cells, [0], tmp_path)
+        assert table2.summary(cells, records).epochs.tolist() == [epochs]
+    assert [row["epochs"] for row in records] == [1, 2]
+
+
 def test_committed_records_reach_the_published_accuracies() -> None:
-    records = Records(COMMITTED, KEY).read().values()
+    records = Records(COMMITTED, table2.KEY).read().values()
     assert table2.page(records) == (COMMITTED / "README.md").read_text()
     rows = table2.summary(table2.cells("tuned"), records)
     assert (rows.reached == "yes").all()

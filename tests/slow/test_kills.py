@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -129,7 +128,7 @@ def test_killed_whenever_a_file_is_touched(tmp_path: Path) -> None:
     """While a run is made, trained and overwritten: the bits are the same, and no litter stays."""
     one_thread()
     short = prepare(Config(data={"size": 40}, model={"layers": 3}, training={"epochs": 2})).config
-    other = replace(short, model=replace(short.model, layers=2))
+    other = short.replace(model=short.model.replace(layers=2))
 
     def work(folder: Path) -> None:
         Run.create(folder, other).train(checkpoint_seconds=0)

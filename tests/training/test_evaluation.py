@@ -12,11 +12,11 @@ import hdnn
 from hdnn.training.evaluation import (
     calibration_error,
     classification_metrics,
-    doubts,
     evaluate,
     evaluate_fully,
     references,
     regression_metrics,
+    result_warnings,
     score,
 )
 
@@ -139,17 +139,17 @@ def test_references_where_training_data_lack_classes() -> None:
     assert set(references(model, X, 0 * y, X, y)) == {"baseline"}
 
 
-def test_doubts() -> None:
+def test_warnings_about_a_result() -> None:
     def figures(second: list[float]) -> dict[str, object]:
         P = np.stack([1 - np.array(second), second], 1)
         return classification_metrics(np.array([0, 0, 1]), P, ["a", "b"])
 
     baseline = {"baseline": {"accuracy": 2 / 3}}
     blind, good = figures([0.1, 0.1, 0.2]), figures([0.1, 0.1, 0.8])
-    assert doubts(good, baseline) == []
-    assert len(doubts(blind, baseline)) == 2
-    assert doubts(blind, {}) == ["class 'b' (1 samples) is never predicted"]
-    assert "the mean" in doubts({"rmse": float("nan")}, {"baseline": {"rmse": 1.0}})[0]
+    assert result_warnings(good, baseline) == []
+    assert len(result_warnings(blind, baseline)) == 2
+    assert result_warnings(blind, {}) == ["class 'b' (1 samples) is never predicted"]
+    assert "the mean" in result_warnings({"rmse": float("nan")}, {"baseline": {"rmse": 1.0}})[0]
 
 
 @pytest.mark.parametrize(("task", "outputs"), [("classification", 1), ("regression", 2)])

@@ -284,6 +284,14 @@ def test_models_that_cannot_be_built_raise() -> None:
         build(hdnn.config.ModelConfig(), table())
 
 
+def test_images_of_floats_are_not_standardized() -> None:
+    floats = replace(IMAGES, X=IMAGES.X.double())
+    with pytest.raises(HdnnError, match=r"uint8, from 0 to 255, got torch\.float64"):
+        built(floats)
+    model = built(floats, standardize=False, dtype="float64")
+    assert model(floats.X / 255).shape == (12, 3)
+
+
 def test_statistics_of_images_are_exact() -> None:
     mean, std = statistics(IMAGES.X)
     scaled = IMAGES.X.double() / 255

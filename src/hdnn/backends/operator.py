@@ -17,6 +17,7 @@ from torch import Tensor
 from hdnn.backends import fused
 from hdnn.backends.selection import obstacle_of_numbers
 from hdnn.errors import HdnnError
+from hdnn.kernels import native
 from hdnn.program import Program, Values
 
 _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()  # by `id`
@@ -31,6 +32,12 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     assert theta is not None
     assert beta is not None
     return restore(_forward(x, theta, beta, S, steps, step, _number(program)))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def obstacle_of_library() -> str | None:
+    """`native.obstacle` for a compiler, which would look into it."""
+    return native.obstacle()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from hdnn.errors import HdnnError
 from hdnn.fields.field import of_layer
 from hdnn.fields.maps import matrix_product
 from hdnn.program import Flow, Program, Stage, Values, at_layer, times
@@ -180,6 +181,11 @@ class _Interpreter:
 
     def __init__(self, program: Program, values: Values, ndim: int) -> None:
         program.check(values)
+        # Not every product of torch's looks: of the CPU and meta, some give whatever is in memory.
+        devices = {t.device for t in (values.theta, values.beta, values.S) if t is not None}
+        if len(devices) > 1:
+            found = " and ".join(sorted(map(str, devices)))
+            raise HdnnError(f"K, b and J must be on one device, got {found}; use net.to(device)")
         self.layout, self.axis, self.h = program.layout, program.layout.axis, values.h
         cuts = {0, program.layout.width}
         for stage in program.stages:

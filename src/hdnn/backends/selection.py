@@ -7,7 +7,6 @@ from being replaced, moved, resized or wrapped between two calls.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -79,8 +78,11 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     """
     if requested == "reference":
         return _REQUESTED["reference"]
-    library = _obstacle_of_library if torch.compiler.is_compiling() else native.obstacle
-    reason = program.obstacle or library() or obstacle_of_numbers(program, values, x)
+    if torch.compiler.is_compiling():
+        from hdnn.backends.operator import obstacle_of_library  # it imports torch's compiler
+    else:
+        obstacle_of_library = native.obstacle
+    reason = program.obstacle or obstacle_of_library() or obstacle_of_numbers(program, values, x)
     if requested == "fused" and reason is not TRANSFORMS:
         if reason is not None:
             raise IncompatibleError(
@@ -89,23 +91,15 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
         return _REQUESTED["fused"]
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    return _by_width(program.widest)
-
-
-_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
-
-
-@functools.cache
-def _by_width(width: int) -> BackendChoice:
+    width = program.widest
     if width > WIDEST:
         return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
-    return BackendChoice("fused", f"width {width} is at most {WIDEST}")
+    return _FUSED[width]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _obstacle_of_library() -> str | None:
-    """`native.obstacle` for a compiler, which would look into it."""
-    return native.obstacle()
+# Made once, as every call returns one.
+_REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
+_FUSED = [BackendChoice("fused", f"width {n} is at most {WIDEST}") for n in range(WIDEST + 1)]
 
 
 def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:
@@ -186,6 +180,8 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
             return f"it reads memory, and a tensor has none (its layout is {tensor.layout})"
         if (address == 0 and tensor.numel()) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
+        if address % tensor.itemsize:  # from torch.frombuffer
+            return f"it reads memory, and numbers of {dtype} lie at an odd address"
         if recorded and tensor.is_inference():
             return "it records gradients, and a tensor was made in inference mode"
     return None

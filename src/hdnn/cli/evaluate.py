@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
-from hdnn.cli.runs import Opened, RunFolder, encoder_of, open_run
+from hdnn.cli.runs import Opened, RunFolder, open_run
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hdnn.data import Dataset
 
 MOST_CLASSES = 20
@@ -29,10 +26,15 @@ MOST_COLUMNS = 10
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="Table or folder of images to measure on (default: what the run held out)."
+            help="Data set, table or folder of images to measure on (default: what the run held "
+            "out)."
         ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the table with the targets (default: as trained)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -40,21 +42,27 @@ def evaluate(
 
     A linear model and the majority class (or the mean) are measured beside it.
     """
-    from hdnn.training.evaluation import doubts, evaluate_fully, references
+    from hdnn.training.evaluation import evaluate_fully, references, result_warnings
+    from hdnn.training.inputs import read_labeled
 
     opened = open_run(run)
-    trained_on = _training_data(opened, needed=data is None)
+    if opened.run is None and data is None:
+        raise HdnnError(f"{run} is a model outside a run: pass the data to evaluate it on")
+    if target and data is None:
+        raise HdnnError("--target names a column of the table to evaluate on: pass one")
+    trained_on = None if opened.run is None else _training_data(opened, needed=data is None)
     if data is not None:
-        X, y = _labeled_data(opened, data)
+        known = None if opened.run is None else opened.run.config.data.target
+        X, y = read_labeled(opened.model, data, target or known)
     elif trained_on is not None and len(trained_on.X_test):
         X, y = trained_on.X_test, trained_on.y_test
     else:
-        raise HdnnError("the run held out no data: pass a table to evaluate on")
+        raise HdnnError("the run held out no data: pass data to evaluate on")
     figures = evaluate_fully(opened.model, X, y)
     others = {}
     if trained_on is not None:
         others = references(opened.model, trained_on.X, trained_on.y, X, y)
-    figures |= {**others, "warnings": doubts(figures, others)}
+    figures |= {**others, "warnings": result_warnings(figures, others)}
     if as_json:
         emit(figures)
     else:
@@ -70,24 +78,6 @@ def _training_data(opened: Opened, needed: bool) -> Dataset | None:
             raise
         warn(f"note: no baseline and no linear model to compare with: {error}")
         return None
-
-
-def _labeled_data(opened: Opened, data: Path) -> tuple[Tensor, Tensor]:
-    import torch
-
-    from hdnn.cli.images import read_labeled
-    from hdnn.data import read_table
-
-    model = opened.model
-    if model.stem.takes_images:
-        return read_labeled(data, model)
-    target = None if opened.run is None else opened.run.config.data.target
-    if target is None:
-        raise HdnnError("the run was not trained on a table, so another one has no target")
-    encoder = encoder_of(model)
-    table = read_table(data, target, task=model.task, classes=model.classes, types=encoder.columns)
-    X = torch.from_numpy(encoder.transform(table.columns)).to(model.head.weight.dtype)
-    return X, torch.from_numpy(table.targets)
 
 
 # --- on a terminal --------------------------------------------------------------------------------

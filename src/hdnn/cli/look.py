@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
-from hdnn.cli.runs import open_run
+from hdnn.cli.runs import Data, open_run
 from hdnn.errors import HdnnError, printable
 
 DEPTHS = 9
@@ -45,7 +45,11 @@ def report(
 
 @app.command(rich_help_panel=LOOK)
 def gradients(
-    run: Annotated[Path, typer.Argument(help="A run, finished or recorded with --record.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="A run, finished or recorded with --record, or a file of hdnn.save."),
+    ],
+    data: Data = None,
     samples: Annotated[
         int, typer.Option(min=1, help="Number of held-out samples to measure.")
     ] = 500,
@@ -62,16 +66,14 @@ def gradients(
     from hdnn.training.evaluation import block_states
     from hdnn.training.runs import Run
 
-    folder = Run.open(run)
-    records = folder.read_gradients()
+    folder = Run(run)
+    records = folder.read_gradients() if folder.config_file.is_file() else []
     if out is not None:
         check_path(out)
     norms = None
     if folder.finished or not records:
         opened = open_run(run)  # raises for an unfinished run, with the command that continues it
-        model, data = opened.model, opened.data()
-        X = data.X_test if len(data.X_test) else data.X
-        states = block_states(model, X, samples)
+        states = block_states(opened.model, opened.features(data, held_out=True), samples)
         if not states:
             raise HdnnError(f"{run} has no Hamiltonian block; use hdnn.analysis.watch in Python")
         norms = profile(*states[-1], DEPTHS)

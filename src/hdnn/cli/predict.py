@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, app, say
-from hdnn.cli.runs import RunFolder, encoder_of, open_run
+from hdnn.cli.runs import RunFolder, open_run
 from hdnn.errors import HdnnError, optional, printable
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _of_table(
     import torch
 
     from hdnn.data import read_blocks
+    from hdnn.training.inputs import encoder_of
 
     if len(data) > 1:
         raise HdnnError(f"one table is predicted at a time, got {len(data)}")
@@ -110,10 +111,10 @@ def _of_table(
 
 def _of_images(model: Model, data: list[Path]) -> tuple[list[str], Iterator[Rows]]:
     """The names of images with predictions, a batch at a time."""
-    from hdnn.cli.images import read_unlabeled
     from hdnn.progress import track
+    from hdnn.training.inputs import read_unlabeled
 
-    names, images = read_unlabeled(data, model.stem.shape)
+    names, images = read_unlabeled(data, model)
 
     def rows() -> Iterator[Rows]:
         for first in track(range(0, len(images), BATCH), "predicting, in batches"):

@@ -87,12 +87,14 @@ def reproduce_table2(
     from hdnn.paper import table2
     from hdnn.paper.tables import texts
 
-    cells = table2.cells(protocol, architecture=architecture or (), layers=layers or (), data=data)
+    cells = table2.cells(
+        protocol, architecture=architecture or (), layers=layers or (), data=data, epochs=epochs
+    )
     if epochs is not None and data == "mnist":
         raise HdnnError("--epochs is for other --data; on MNIST the protocol fixes the epochs")
     note_kernels()
     all_seeds = range(first_seed, first_seed + seeds)
-    records = table2.sweep(cells, all_seeds, out, epochs, jobs)
+    records = table2.sweep(cells, all_seeds, out, jobs)
     rows = table2.summary(cells, records)
     _write(out / "README.md", table2.page(records))
     if as_json:

@@ -10,11 +10,17 @@ import typer
 from hdnn.errors import HdnnError
 
 if TYPE_CHECKING:
-    from hdnn.data import ColumnEncoder, Dataset
+    from torch import Tensor
+
+    from hdnn.data import Dataset
     from hdnn.models import Model
     from hdnn.training.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="A finished run.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="Data set, table or images to look at it with (default: the run's data)."),
+]
 
 
 class Opened(NamedTuple):
@@ -38,6 +44,23 @@ class Opened(NamedTuple):
             raise HdnnError("a model outside a run does not know its data: pass --data")
         return self.run.load_data()
 
+    def features(self, source: str | None, held_out: bool = False) -> Tensor:
+        """Data to look at the model with.
+
+        Args:
+            source: as of `hdnn.training.inputs.read_features`; None: the data of the run.
+            held_out: of a run, take what it held out, if there is some.
+
+        Raises:
+            HdnnError: they cannot be read, or the model is not of a run.
+        """
+        from hdnn.training.inputs import read_features
+
+        if source is not None:
+            return read_features(self.model, source)
+        data = self.data()
+        return data.X_test if held_out and len(data.X_test) else data.X
+
 
 def open_run(path: Path) -> Opened:
     """A finished run folder, its model file, or another file of `hdnn.save`.
@@ -58,11 +81,3 @@ def open_run(path: Path) -> Opened:
             raise HdnnError(f"{path} holds a network without a model: use hdnn.analysis in Python")
         return Opened(model, None)
     raise HdnnError(f"{path} is neither a run nor a file of hdnn.save")
-
-
-def encoder_of(model: Model) -> ColumnEncoder:
-    """What makes numbers of the columns of a table, for a model."""
-    from hdnn.data import ColumnEncoder
-
-    names = model.feature_names or [f"x{k}" for k in range(model.features)]
-    return ColumnEncoder.from_list(model.columns or [{"name": n, "kind": "number"} for n in names])

@@ -160,7 +160,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning
-    from hdnn.training.evaluation import REFERENCES, doubts, evaluate_fully, references
+    from hdnn.training.evaluation import REFERENCES, evaluate_fully, references, result_warnings
     from hdnn.training.runs import read_history
 
     _, data, model = prepared
@@ -168,7 +168,7 @@ def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json
     others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
     problem = convergence_warning(model, data, history[-1]["loss"]) if history else None
-    warnings = [*filter(None, [problem]), *doubts(evaluate_fully(model, *test), others)]
+    warnings = [*filter(None, [problem]), *result_warnings(evaluate_fully(model, *test), others)]
     if as_json:
         result = {**metrics, **others, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **result})

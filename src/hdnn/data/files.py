@@ -8,7 +8,7 @@ import gzip
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,8 +155,7 @@ class CsvFile:
     def blocks(self, rows: int) -> Iterator[pd.DataFrame]:
         """Read the cells as text, at most ``rows`` rows at a time.
 
-        Blank lines are skipped, and a row that is too short ends with empty cells. Where the
-        delimiter is not a comma, a comma in a number is the decimal sign.
+        Blank lines are skipped, and a row that is too short ends with empty cells.
 
         Raises:
             FileFormatError: a row has too many fields, or a quote is not closed.
@@ -176,8 +175,6 @@ class CsvFile:
                 chunksize=min(rows, 1 + BLOCK_CELLS // len(self.names)),
             )
             for frame in frames:
-                if self.delimiter != ",":
-                    frame = frame.replace(_DECIMAL_COMMA, r"\1.\2", regex=True)
                 yield frame.set_axis(self.names, axis=1)
 
     def line(self, row: int) -> int:
@@ -187,10 +184,16 @@ class CsvFile:
             return next(itertools.islice(lines, row + 1, None))
 
 
-def _rows(lines: Any, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of its last line."""
-    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-    return ((reader.line_num, row) for row in reader if row not in ([], [""]))
+def _rows(lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not blank, each with the number of its last line; "" is not blank."""
+    last = [""]
+
+    def remembered() -> Iterator[str]:
+        for last[0] in lines:
+            yield last[0]
+
+    reader = csv.reader(remembered(), delimiter=delimiter, skipinitialspace=True)
+    return ((reader.line_num, row) for row in reader if row not in ([], [""]) or last[0].strip())
 
 
 def _open(path: Path, encoding: str | None = None) -> Any:
@@ -226,6 +229,7 @@ class RawTable:
         frame: the columns; the index numbers the rows of the source.
         where: the name of the source in messages.
         is_text: whether all cells are text, so that nothing but their look says what they are.
+        decimal_comma: whether a comma in a number is the decimal sign.
         line: the line of a row in a file of text, for messages.
         notes: remarks for people.
     """
@@ -233,6 +237,7 @@ class RawTable:
     frame: pd.DataFrame
     where: str
     is_text: bool = False
+    decimal_comma: bool = False
     line: Callable[[int], int] | None = None
     notes: tuple[str, ...] = ()
 
@@ -247,6 +252,11 @@ class RawTable:
         """Names of the columns."""
         return list(self.frame.columns)
 
+    def column(self, name: str) -> pd.Series:
+        """A column to read: with points in its numbers, where the frame has what was written."""
+        cells = self.frame[name]
+        return cells.replace(_DECIMAL_COMMA, r"\1.\2", regex=True) if self.decimal_comma else cells
+
     def place(self, row: int) -> str:
         """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
@@ -259,7 +269,7 @@ def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
     notes = (doubt,) if file.encoding == "latin-1" else ()
     frames = file.blocks(rows or BLOCK_ROWS)
     for frame in frames if rows else [pd.concat(frames)]:
-        yield RawTable(frame, str(path), True, file.line, notes)
+        yield RawTable(frame, str(path), True, file.delimiter != ",", file.line, notes)
 
 
 def _parquet_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:

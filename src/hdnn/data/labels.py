@@ -45,7 +45,7 @@ def read_target(
         HdnnError: the cells are of several types, or of one that is no target.
     """
     if classes is not None:  # cells of new data are read as the labels that the model knows
-        return encode(raw.frame[name].astype(object), classes), "classification", tuple(classes)
+        return encode(raw.column(name).astype(object), classes), "classification", tuple(classes)
     values = _values(raw, name, task)
     if (task or guess_task(values)) == "regression":
         return values.astype(np.float64), "regression", None
@@ -65,7 +65,7 @@ def read_target(
 
 def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
     """Texts, booleans, integers or floats: one type for the whole column."""
-    cells = raw.frame[name].astype(object).to_numpy()
+    cells = raw.column(name).astype(object).to_numpy()
     kind = pd.api.types.infer_dtype(cells)
     if kind == "string":
         codes, distinct = pd.factorize(cells)

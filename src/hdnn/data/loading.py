@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hdnn.config import DataConfig, check_applies
@@ -47,16 +48,21 @@ def bundled(name: str, target: Any = None, task: str | None = None, **options: A
     >>> bundled("iris").classes
     ('setosa', 'versicolor', 'virginica')
     """
-    from sklearn import datasets  # slow to import, and needed here only
-
-    data = getattr(datasets, BUNDLED[name])(as_frame=True)
-    frame, usual = data.frame, "regression"
-    if "target_names" in data:
-        labels = np.asarray(data.target_names)[data.target]
-        frame, usual = frame.assign(target=labels), "classification"
+    frame, usual = bundled_frame(name)
     if target is None:
         target, task = "target", task or usual
     return read_table(frame, target, task=task, **options)
+
+
+def bundled_frame(name: str) -> tuple[pd.DataFrame, str]:
+    """A table of scikit-learn with labels by name, and the task that its column target has."""
+    from sklearn import datasets  # slow to import, and needed here only
+
+    data = getattr(datasets, BUNDLED[name])(as_frame=True)
+    if "target_names" not in data:
+        return data.frame, "regression"
+    labels = np.asarray(data.target_names)[data.target]
+    return data.frame.assign(target=labels), "classification"
 
 
 def load(config: DataConfig) -> Dataset:

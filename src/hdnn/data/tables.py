@@ -178,7 +178,7 @@ def _read_columns(
     columns = {}
     for name, kind in declared.items():
         with _collected(problems):
-            columns[name] = read_column(name, raw.frame[name], raw.place, kind)
+            columns[name] = read_column(name, raw.column(name), raw.place, kind)
     kinds = tuple(kind for kind, _ in columns.values())
     return kinds, {name: values for name, (_, values) in columns.items()}, problems
 

@@ -19,11 +19,11 @@ from hdnn.progress import Meter
 
 C = TypeVar("C", bound=tuple[Any, ...])
 KEY = ("data", "architecture", "layers", "protocol", "split")
-"""With the seed, what identifies a record of Table 1 or Table 2."""
+"""With the seed, what identifies a record of Table 1."""
 
 
 class Cell(NamedTuple):
-    """A cell of Table 1 or Table 2; accuracies in per cent, None where the paper has none."""
+    """A cell of Table 1; accuracies in per cent, None where the paper has none."""
 
     data: str
     architecture: str
@@ -31,7 +31,6 @@ class Cell(NamedTuple):
     protocol: str
     split: str
     published: float | None
-    published_train: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -16,17 +16,32 @@ from hdnn.config import Config, TrainingConfig, complete
 from hdnn.errors import unknown_name
 from hdnn.files import read_json
 from hdnn.paper import experiment
-from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
+from hdnn.paper.experiment import Experiment, frame, protocols, resource
 from hdnn.paper.records import Record, Records
 from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.progress import note
 from hdnn.training.runs import Run, prepare, read_history
 
+KEY = (*experiment.KEY, "epochs")
+"""With the seed, what identifies a record."""
 SPLIT = "standard"
 CONVOLUTION = "convolution"
 """In place of a Hamiltonian network: the same number of plain 3x3 convolutions with relu."""
 SEED_STRIDE = 10_000
 """Between the columns of the table, so that the two cells of 0 layers are two trainings."""
+
+
+class Cell(NamedTuple):
+    """A cell of Table 2; accuracies in per cent, None where the paper has none."""
+
+    data: str
+    architecture: str
+    layers: int
+    protocol: str
+    split: str
+    epochs: int
+    published: float | None
+    published_train: float | None = None
 
 
 def cells(
@@ -35,6 +50,7 @@ def cells(
     architecture: Sequence[str] = (),
     layers: Sequence[int] = (),
     data: str = "mnist",
+    epochs: int | None = None,
 ) -> list[Cell]:
     """The cells of the table, column by column.
 
@@ -43,6 +59,7 @@ def cells(
         architecture, layers: filters; an empty one keeps the paper's. There is "convolution" as
             well, for which the paper has no numbers.
         data: the data set, where it is not MNIST.
+        epochs: to train shorter than the protocol.
 
     Raises:
         HdnnError: an unknown name, or no cell is left.
@@ -53,12 +70,16 @@ def cells(
     if protocol not in protocols("table2"):
         raise unknown_name("protocol", protocol, protocols("table2"))
     table = resource("published.toml")["table2"]
+    if epochs is None:
+        epochs = protocols("table2")[protocol].training["epochs"]
     every = [
-        Cell(data, name, int(depth), protocol, SPLIT, test, train)
+        Cell(data, name, int(depth), protocol, SPLIT, epochs, test, train)
         for name in table["steps"]
         for depth, (train, test) in table[name].items()
     ]
-    every += [Cell(data, CONVOLUTION, depth, protocol, SPLIT, None) for depth in (2, 4, 8, 16)]
+    every += [
+        Cell(data, CONVOLUTION, depth, protocol, SPLIT, epochs, None) for depth in (2, 4, 8, 16)
+    ]
     filters = {"architecture": architecture or [*table["steps"]], "layers": layers}
     return experiment.select("Table 2", "there are 0 2 4 8 16", every, **filters)
 
@@ -66,13 +87,12 @@ def cells(
 # --- training -------------------------------------------------------------------------------------
 
 
-def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
+def run_config(cell: Cell, seed: int) -> Config:
     """What a cell trains.
 
     Args:
-        cell: which network, by which protocol.
+        cell: which network, by which protocol, for how many epochs.
         seed: of weights and batches.
-        epochs: to train shorter than the protocol.
     """
     steps = resource("published.toml")["table2"]["steps"]
     model: dict[str, Any] = {"layers": (cell.layers,)}
@@ -81,9 +101,8 @@ def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
     else:
         model |= {"architecture": cell.architecture, "step": steps[cell.architecture]}
     column = [*steps, CONVOLUTION].index(cell.architecture)
-    training = {**protocols("table2")[cell.protocol].training, "seed": seed}
-    if epochs is not None:
-        training["epochs"] = epochs
+    shared = protocols("table2")[cell.protocol].training
+    training = {**shared, "epochs": cell.epochs, "seed": seed}
     return Config(
         data={"source": cell.data},
         model={**model, "seed": seed + SEED_STRIDE * column},
@@ -92,17 +111,17 @@ def run_config(cell: Cell, seed: int, epochs: int | None = None) -> Config:
     )
 
 
-def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -> Record:
+def train_cell(cell: Cell, seed: int, folder: Path) -> Record:
     """Train a cell in a run folder, from its checkpoint if there is one.
 
     Args:
-        cell, seed, epochs: as of `run_config`.
+        cell, seed: as of `run_config`.
         folder: of the run, which stays.
 
     Returns:
         Its record.
     """
-    prepared, run = prepare(run_config(cell, seed, epochs)), Run(folder)
+    prepared, run = prepare(run_config(cell, seed)), Run(folder)
     stale = run.config_file.is_file() and run.config != prepared.config
     if not run.finished or stale:
         run = Run.create(folder, prepared.config, overwrite=stale)
@@ -117,7 +136,6 @@ def train_cell(cell: Cell, seed: int, folder: Path, epochs: int | None = None) -
         "test_accuracy": metrics["test"]["accuracy"],
         "seconds": round(seconds, 1),
         "version": hdnn.__version__,
-        "epochs": len(history),
         "epoch_seconds": round(seconds / max(len(history), 1), 3),
         "parameters": sum(p.numel() for p in run.load_model().parameters()),
     }
@@ -129,8 +147,8 @@ def _tell(name: str, trainer: Any, epoch: Any) -> None:
         note(f"{name}: epoch {epoch.epoch}, loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}")
 
 
-def _run(place: Path, epochs: int | None, cell: Cell, seeds: Sequence[int]) -> list[Record]:
-    return [train_cell(cell, seed, _folder(place, cell, seed), epochs) for seed in seeds]
+def _run(place: Path, cell: Cell, seeds: Sequence[int]) -> list[Record]:
+    return [train_cell(cell, seed, _folder(place, cell, seed)) for seed in seeds]
 
 
 def _folder(place: Path, cell: Cell, seed: int) -> Path:
@@ -141,7 +159,6 @@ def sweep(
     wanted: Sequence[Cell],
     seeds: Sequence[int],
     folder: Path,
-    epochs: int | None = None,
     jobs: int | None = None,
 ) -> list[Record]:
     """Train the cells that have no record yet.
@@ -153,14 +170,13 @@ def sweep(
         wanted: some `cells`.
         seeds: of the trainings.
         folder: of the records.
-        epochs: to train shorter than the protocol.
         jobs: as of `Experiment.sweep`.
 
     Returns:
         All records of the folder.
     """
     place = folder.resolve().with_name(f"{folder.resolve().name}.unfinished")
-    table2 = Experiment(wanted, KEY, functools.partial(_run, place, epochs))
+    table2 = Experiment(wanted, KEY, functools.partial(_run, place))
     records = table2.sweep(seeds, Records(folder, KEY), jobs)
     for cell in wanted:
         for seed in seeds:

@@ -158,7 +158,7 @@ class ReportInputs:
         beside: another model, trained on the same data.
         history: records by epoch.
         records: recordings of gradients during training.
-        config, command: the run config as TOML, and the command that repeats the run.
+        repeat: the "config" of a run as TOML, and the "command" that repeats it.
         run: the name of its folder.
         weights: which ones the model has, if not just those of the last step.
         notices: what a reader must know first.
@@ -175,8 +175,7 @@ class ReportInputs:
     beside: Model | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
-    config: str | None = None
-    command: str | None = None
+    repeat: dict[str, str] | None = None
     run: str | None = None
     weights: str = ""
     notices: tuple[str, ...] = ()
@@ -204,8 +203,10 @@ def inputs_of_run(folder: str | Path, compare: bool = False) -> ReportInputs:
         source.stem,
         history=history,
         records=run.read_gradients(),
-        config=config.to_toml().replace(path, short),
-        command=f"{start} --config {shlex.quote(name)}/config.toml --out again",
+        repeat={
+            "config": config.to_toml().replace(path, short),
+            "command": f"{start} --config {shlex.quote(name)}/config.toml --out again",
+        },
         run=name,
     )
     if run.finished:

@@ -219,9 +219,10 @@ def flow(inputs: ReportInputs) -> Section:
     shown = slider(list(models.values()), X, y)
     titles = (title.replace(" (", "\n(") for title in models)  # in narrow panels
     figure = strip_figure(dict(zip(titles, shown.flows, strict=True)), shown.numbers)
-    scores = [""] * len(models)
-    if model.task == "classification":
-        scores = [f"{words.percent(score(each, X, y))} correct" for each in models.values()]
+    scores = [
+        f"{words.percent(score(each, X, y))} correct" if each.task == "classification" else ""
+        for each in models.values()
+    ]
     return {
         "networks": list(zip(models, scores, strict=True)),
         "planar": shown.regions[0] is not None,
@@ -260,15 +261,14 @@ def gradients(inputs: ReportInputs) -> Section:
 
     record = partial(plots.record_by_depth, records=records)
     recorded = chart("the same during training, by iteration", record) if records else None
-    if not lines:
-        return {"sentence": "", "norms": None, "energy": None, "record": recorded}
-    first = next(iter(lines.values()))
-    return {
-        "sentence": words.gradients(lines),
-        "norms": chart("reaction of the output to a change at each layer", draw),
-        "energy": None if first.energy is None else chart("mean energy by layer", draw_energy),
-        "record": recorded,
-    }
+    section: dict[str, Any] = {"sentence": "", "norms": None, "energy": None, "record": recorded}
+    if lines:
+        first = next(iter(lines.values()))
+        section["sentence"] = words.gradients(lines)
+        section["norms"] = chart("reaction of the output to a change at each layer", draw)
+        if first.energy is not None:
+            section["energy"] = chart("mean energy by layer", draw_energy)
+    return section
 
 
 def depth_norms(model: Model, X: Tensor) -> Norms | None:
@@ -296,6 +296,4 @@ def theory(inputs: ReportInputs) -> Section:
 
 def repeat(inputs: ReportInputs) -> Section:
     """The command and the configuration."""
-    if inputs.config is None:
-        return None
-    return {"command": inputs.command, "config": inputs.config}
+    return inputs.repeat

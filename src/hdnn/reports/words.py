@@ -64,12 +64,13 @@ def percent(share: float) -> str:
 
 
 def math(text: str) -> Markup:
-    """A sentence with the indices of y set as such.
+    """A sentence with the indices of y, and options of commands, set as such.
 
-    >>> math("|∂y_N/∂y_ℓ| < 1")
-    Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1')
+    >>> math("|∂y_N/∂y_ℓ| < 1"), math("try --lr")
+    (Markup('|∂y<sub>N</sub>/∂y<sub>ℓ</sub>| &lt; 1'), Markup('try <code>--lr</code>'))
     """
-    return Markup(re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text))))
+    text = re.sub(r"y_(\w)", r"y<sub>\1</sub>", str(escape(text)))
+    return Markup(re.sub(r"--\w[\w-]*", r"<code>\g<0></code>", text))
 
 
 def typeset(text: str) -> str:
@@ -155,17 +156,18 @@ def verdict(
     beaten = compare_scores(ours, scores["baseline"]) > 0
     against = "linear" if beaten and "linear" in scores else "baseline"
     sign, name = compare_scores(ours, scores[against]), f"the {column(against, model)}"
-    key, shown = ("accuracy", percent) if model.task == "classification" else ("r2", number)
+    key, shown = (
+        ("accuracy", percent) if model.task == "classification" else ("r2", "{:.3f}".format)
+    )
     one, two = (metrics[each][key] for each in ("network", against))
     by = f" by {100 * abs(one - two):.1f} points" if key == "accuracy" else ""
     numbers = f"{METRICS[key]} {shown(one)} against {shown(two)}"
     if sign > 0:
         return f"Better than {name}{by}: {numbers}."
-    text = f"Worse than {name}{by}: {numbers}."
-    if sign == 0:
-        text = f"No better than {name} on {count}: {numbers}."
+    start = f"No better than {name} on {count}" if sign == 0 else f"Worse than {name}{by}"
+    text = f"{start}: {numbers}."
     if against == "baseline":
-        return f"{text} Check the target and the columns, or train longer (--epochs)."
+        return f"{text} Train longer (--epochs), or check the data."
     text += " Take the linear model, which is simpler, or try"
     if not (train.get(key) or 0) - metrics["network"][key] > OVERFIT:
         return f"{text} more epochs (--epochs) or a wider network (--width)."
@@ -227,10 +229,9 @@ def gradients(lines: Mapping[str, Norms]) -> str:
     sentences = []
     for name, norms in lines.items():
         low, high = (number(float(value)) for value in (norms.mean.min(), norms.mean.max()))
-        text = f"{name}: {low} to {high}"
-        text += "" if norms.exact else " (estimated)"
-        text += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
-        sentences.append(text)
+        how = "" if norms.exact else " (estimated)"
+        how += ", the gradient has vanished" if norms.mean[0] < VANISHED else ""
+        sentences.append(f"{name}: {low} to {high}{how}")
     return (
         "How much a small change at a layer changes the output of the last one, on average over "
         f"samples (the norm of ∂y_N/∂y_ℓ). {'; '.join(sentences)}. Where it is near 0, layers "

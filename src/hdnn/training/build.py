@@ -135,6 +135,11 @@ def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
     From the counts of the 256 levels: no copy of the images in floating point is made.
     """
+    if images.dtype != torch.uint8:
+        raise HdnnError(
+            f"images to standardize are uint8, from 0 to 255, got {images.dtype}: scale and round "
+            "them, or set model.standardize=false"
+        )
     levels = torch.arange(256, dtype=torch.float64) / 255
     counts = [torch.bincount(channel.flatten(), minlength=256) for channel in images.unbind(1)]
     shares = torch.stack(counts).double() / images[:, 0].numel()

@@ -325,7 +325,7 @@ def compare_scores(ours: Array, theirs: Array) -> int:
     return 0 if abs(total) <= 2 * error else 1 if total > 0 else -1
 
 
-def doubts(metrics: dict[str, Any], references: dict[str, dict[str, Any]]) -> list[str]:
+def result_warnings(metrics: dict[str, Any], references: dict[str, dict[str, Any]]) -> list[str]:
     """Why a result should not be trusted: it is no better than the baseline, or misses a class.
 
     Args:

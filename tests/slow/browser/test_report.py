@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ Page = tuple[hdnn.Model, torch.Tensor, Path]
 """A model, the data of its report, and the file."""
 
 
-def made(**options: Any) -> tuple[hdnn.Model, torch.Tensor, str]:
+def made(layers: int = 12, **options: Any) -> tuple[hdnn.Model, torch.Tensor, str]:
+    """H1 with 12 layers, beside a ResNet."""
     torch.manual_seed(0)
-    nets = [hdnn.network(name, features=4, layers=12, T=2.0) for name in ("H1", "ResNet")]
+    depths = {"H1": 12, "ResNet": layers}
+    nets = [hdnn.network(name, features=4, layers=depth, T=2.0) for name, depth in depths.items()]
     stem = hdnn.Augmentation(2, 4)
     model, beside = (hdnn.Model(net, 1, stem, classes=["<b>in", "out"]) for net in nets)
     for each in (model, beside):
@@ -98,6 +101,22 @@ def test_two_networks_are_side_by_side_and_a_lead_plays(browser: Any, tmp_path: 
     assert opened.page.locator("#play").inner_text() == "Pause"
     still = Opened(browser, path, reduced_motion="reduce")
     assert still.page.locator("#depth").inner_text() == "layer 12 of 12"
+
+
+def test_networks_of_different_depths_move_together(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "depths.html"
+    path.write_text(made(layers=3)[2], encoding="utf-8")
+    opened = Opened(browser, path)
+    scene = "JSON.parse(document.getElementById('scene').textContent)"
+    points = base64.b64decode(opened.ask(f"{scene}.flows[1].points"))
+    states = np.frombuffer(points, "<f4").reshape(4, 60, 2)
+    for frame, depth in ((0, 0), (4, 1), (12, 3)):
+        opened.page.locator("#layer").fill(str(frame))
+        drawn = np.array(opened.ask("hdnnReport.drawn(1)")).reshape(-1, 2)
+        np.testing.assert_allclose(drawn, states[depth], rtol=1e-5, atol=1e-5)
+        text = f"layer {frame} of 12, layer {depth} of 3"
+        assert opened.page.locator("#depth").inner_text() == text
+    assert opened.complaints == []
 
 
 def test_paper_shows_four_depths_instead_of_the_slider(browser: Any, page: Page) -> None:

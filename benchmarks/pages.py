@@ -1,19 +1,12 @@
-"""Tables in Markdown, pages with tables between marks, and panels of figures."""
+"""Pages with tables between marks, and panels of figures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from hdnn.plots import clean
 from hdnn.plots.style import NORMAL
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A table; all columns but the first ones, which are texts, are aligned to the right."""
-    lines = [heads, ["---"] * texts + ["---:"] * (len(heads) - texts), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def fill(text: str, parts: dict[str, str]) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pages import fill, finish, markdown
+from pages import fill, finish
 from speed.cases import Case
 
+from hdnn.paper.tables import markdown
 from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 
 HERE = Path(__file__).parent
@@ -68,7 +69,7 @@ def speed_table(records: dict[str, Any]) -> str:
     frame[list(peers)] = frame[list(peers)].map(times)
     columns = frame[["quartiles", *peers]].fillna("-")
     heads = ["work", "hdnn, ms (quartiles)", *peers.values()]
-    return markdown(heads, [[work, *cells] for work, *cells in columns.itertuples()])
+    return markdown(heads, [[work, *cells] for work, *cells in columns.itertuples()], left=1)
 
 
 def readme_table(records: dict[str, Any]) -> str:
@@ -82,14 +83,14 @@ def readme_table(records: dict[str, Any]) -> str:
     seconds, whole = trained["seconds"], f"H1, 64 layers, {trained['epochs']} epochs"
     ratio = f"{seconds['eager'] / seconds['single']:.0f}x"
     rows.append([f"a whole training of {whole}", f"{seconds['single']:.2g} s", "-", ratio])
-    return markdown(["work", "hdnn", "strongest JAX", "plain PyTorch"], rows)
+    return markdown(["work", "hdnn", "strongest JAX", "plain PyTorch"], rows, left=1)
 
 
 def training_table(records: dict[str, Any]) -> str:
     """Whole trainings, by hdnn and by eager PyTorch."""
     own, eager = (records["training"]["seconds"][key] for key in ("single", "eager"))
     cells = [f"{own:.3f} s", f"{eager:.1f} s", f"{eager / own:.0f}x"]
-    return markdown(["hdnn", "plain PyTorch", "ratio"], [cells], texts=3)
+    return markdown(["hdnn", "plain PyTorch", "ratio"], [cells], left=3)
 
 
 def crossover_table(records: dict[str, Any]) -> str:
@@ -102,7 +103,7 @@ def crossover_table(records: dict[str, Any]) -> str:
         [f"{architecture}, {batch} samples, {layers} layers", *ratios]
         for (architecture, batch, layers), *ratios in wide.itertuples()
     ]
-    return markdown(["network", *(f"n = {n}" for n in wide)], rows)
+    return markdown(["network", *(f"n = {n}" for n in wide)], rows, left=1)
 
 
 def memory_table(records: dict[str, Any]) -> str:
@@ -115,6 +116,7 @@ def memory_table(records: dict[str, Any]) -> str:
     return markdown(
         ["backend, memory, n, rows", *(f"{depth} layers" for depth in wide)],
         [[", ".join(map(str, key)), *row] for key, *row in cells.itertuples()],
+        left=1,
     )
 
 

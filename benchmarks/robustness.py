@@ -33,11 +33,11 @@ LEVELS = {
 }
 """Sigma, share of the pixels, epsilon: on the scale on which black is 0 and white is 1."""
 CELLS = [
-    cells("tuned", architecture=["H2"], layers=[8])[0],
-    cells("tuned", architecture=["MS1"], layers=[8])[0],
-    cells("tuned", architecture=["MS1"], layers=[0])[0],
+    *cells("tuned", architecture=["H2"], layers=[8], epochs=8),
+    *cells("tuned", architecture=["MS1"], layers=[8], epochs=8),
+    *cells("tuned", architecture=["MS1"], layers=[0], epochs=8),
     # One 3x3 convolution from 8 to 8 channels has 584 parameters, 8 pointwise H2 layers have 576.
-    cells("tuned", architecture=[CONVOLUTION])[0]._replace(layers=1),
+    cells("tuned", architecture=[CONVOLUTION], epochs=8)[0]._replace(layers=1),
 ]
 BATCH = 500
 """Images that are changed and classified at once; fixed, so that a seed names the noise."""
@@ -89,8 +89,8 @@ def tables(records: pd.DataFrame) -> str:
     for kind, part in records.groupby("perturbation", sort=False):
         wide = 100 * part.pivot_table("accuracy", "network", "level", sort=False)
         texts = wide.sort_index(axis=1).map("{:.1f}".format).rename(columns="{:g}".format)
-        parts.append(markdown(texts.rename_axis(f"{kind}").reset_index()))
-    return "\n".join(parts)
+        parts.append(markdown([f"{kind}", *texts], texts.itertuples(name=None)))
+    return "\n\n".join(parts)
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def main() -> None:
             if (*cell[: len(KEY)], *wanted[-1], seed) in store.read():
                 continue
             with TemporaryDirectory() as folder:
-                record = train_cell(cell._replace(epochs=8), seed, Path(folder) / "run")
+                record = train_cell(cell, seed, Path(folder) / "run")
                 model = Run(Path(folder) / "run").load_model().eval()
             data = image_sets.load(cell.data)
             accuracies = [

@@ -42,6 +42,7 @@ from hdnn.files import read_json_lines, write_json_lines
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import planar
 from hdnn.training import TrainingConfig
+from hdnn.training.protocols import protocols
 
 Record = dict[str, Any]
 OUT = Path(__file__).resolve().parent.parent / "results" / "structure"
@@ -59,8 +60,6 @@ TIMES = (0.07, 0.2, 0.6, 2.0, 6.0, 20.0, 50.0)
 RATES = (0.005, 0.015, 0.05, 0.15, 0.5)
 RATES_WITHOUT_T = (0.0005, 0.0015, *RATES)
 """FCNN has no T to choose: it gets more learning rates instead."""
-TRAINING = {"tuned": {"schedule": "cosine", "alpha": 5e-4, "alpha_c": 1e-6}, "paper": {}}
-"""Of the planar problems: the protocols of Table 1; `tuned` where a record names none."""
 CLOSE = 2e-4
 """Accuracies no further apart count as equal: then the loss decides."""
 FAILED = 0.9
@@ -171,7 +170,8 @@ def train(
     )
     before, network = initialize(build(), cell["init"]), initialize(build(), cell["init"])
     begin = time.perf_counter()
-    config = TrainingConfig(learning_rate=rate, **TRAINING[cell.get("protocol", "tuned")])
+    protocol = protocols("table1")[cell.get("protocol", "tuned")]
+    config = TrainingConfig(learning_rate=rate, **protocol.training)
     V = planar.train(network, data, config)
     seconds = time.perf_counter() - begin
     return *planar.measure(network, V, data.X_test, data.y_test), before, network, seconds

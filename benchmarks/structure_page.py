@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import structure
-from pages import fill, finish, markdown
+from pages import fill, finish
 
+from hdnn.paper.tables import markdown
 from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 from hdnn.plots.style import SMALL
 
@@ -129,7 +130,7 @@ def accuracy_table() -> str:
             text = (f"**{text}**" if round(one.mean, 1) == best else text) + f" ± {one.std:.1f}"
             cells[one.network] = text + (f" ({one.failed})" if one.failed else "")
         rows.append([", ".join(map(str, key)), *cells.values()])
-    return markdown(["problem, weights, layers", *names], rows)
+    return markdown(["problem, weights, layers", *names], rows, left=1)
 
 
 def robustness_table() -> str:
@@ -144,7 +145,7 @@ def robustness_table() -> str:
             rows.append(row(f"{what}: {weights}, {layers} layers", values, form.format))
     seconds = frame.query("weights == 'free' and layers == 64").groupby("network").seconds
     rows.append(row("seconds of a training: free, 64 layers", seconds.median(), "{:.3f}".format))
-    return markdown(["", *ORDER], rows)
+    return markdown(["", *ORDER], rows, left=1)
 
 
 def long_table() -> str:
@@ -154,7 +155,7 @@ def long_table() -> str:
         own = part.set_index("network").loc[ORDER[:-1]]
         cells = [f"{one.solved} ({one.mean:.1f})" for one in own.itertuples()]
         rows.append([f"{init}, T = {T:g}", *cells])
-    return markdown(["initial, T", *ORDER[:-1]], rows)
+    return markdown(["initial, T", *ORDER[:-1]], rows, left=1)
 
 
 def guarantees_table() -> str:
@@ -170,7 +171,7 @@ def guarantees_table() -> str:
         rows.append([name, *texts, *cells, f"{means.good[name]:.0f}", lost])
     heads = ["network", "for all weights and steps", "exact inverse", "least norm seen"]
     heads += ["largest norm, T = 50", "accuracy, %", "good settings, %", "lost at 4 T, points"]
-    return markdown(heads, rows, texts=3)
+    return markdown(heads, rows, left=3)
 
 
 def measures_table() -> str:
@@ -204,7 +205,7 @@ def measures_table() -> str:
     drift = np.exp(untrained("energy_drift", 1, "shared"))
     form = lambda value: "-" if np.isnan(value) else f"{value:.2f}"  # noqa: E731
     rows.append(row("largest change of H by a factor, untrained, shared", drift, form))
-    return markdown(["", *ORDER], rows)
+    return markdown(["", *ORDER], rows, left=1)
 
 
 def tables_table() -> str:
@@ -225,7 +226,7 @@ def tables_table() -> str:
         pairs = zip(gain.mean(), gain.sem(), strict=True)
         cells = ["-", *(f"{mean:+.1f} ± {error:.1f}" for mean, error in pairs)]
         rows.append([f"over ResNet (standard error), {what}", *cells])
-    return markdown(["data", *names], rows)
+    return markdown(["data", *names], rows, left=1)
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ trains every cell for every choice on 80 % of the training part for a few seeds 
 no reported record uses), and keeps the choice with the lowest mean cross-entropy on the other 20 %
 among those whose accuracy there is the best (within 0.02 points). The test set is never used.
 It takes hours, continues where it was interrupted, and in the end prints the lines of
-src/hdnn/paper/settings.toml.
+src/hdnn/training/protocols.toml.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     choices, wanted = CHOICES[options.protocol], cells(options.protocol)
     experiment = Experiment(wanted, KEY, functools.partial(run, choices), len(SEEDS))
     records = experiment.sweep(SEEDS, Records(options.out, KEY))
-    print(f"[{options.protocol}]")
+    print(f"[table1.{options.protocol}.cells]")
     for cell in wanted:
         own = [r for r in records if all(r[name] == getattr(cell, name) for name in KEY)]
         means = pd.concat(pd.DataFrame(r["tried"]) for r in own).groupby(level=0).mean()

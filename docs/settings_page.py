@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from hdnn.config import all_settings
 from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
+from hdnn.paper.tables import markdown
 
 PAGE = Path(__file__).with_name("settings.md")
 
@@ -34,7 +34,7 @@ def fill(page: str) -> str:
 def _table(name: str) -> str:
     if name == "estimators":
         return _estimators()
-    rows = [("Setting", "Flag", "Default", "Range", "Meaning")]
+    heads, rows = ["Setting", "Flag", "Default", "Range", "Meaning"], []
     for each in all_settings():
         if each.table == ("" if name == "protocol" else name):
             default = each.depends or (
@@ -42,20 +42,15 @@ def _table(name: str) -> str:
             )
             flag = f"`{each.flag}`" if each.flag else ""
             rows.append((f"`{each.name}`", flag, default, each.range, each.help))
-    return _markdown(rows)
+    return markdown(heads, rows) + "\n"
 
 
 def _estimators() -> str:
-    rows = [("Parameter", "Setting", "Default")]
+    heads, rows = ["Parameter", "Setting", "Default"], []
     defaults = inspect.signature(HDNNClassifier).parameters
     for parameter, setting in {**MODEL, **TRAINING, **STOPPING}.items():
         rows.append((f"`{parameter}`", f"`{setting}`", f"{defaults[parameter].default}"))
-    return _markdown(rows)
-
-
-def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
-    head, *rest = ("| " + " | ".join(cells) + " |\n" for cells in rows)
-    return head + "|" + " --- |" * len(rows[0]) + "\n" + "".join(rest)
+    return markdown(heads, rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,27 @@ def test_progress_goes_to_the_listener_else_to_the_log(
         list(progress.track("ab", "reading"))
         progress.Meter("rows\x1b[2J")(1234, 5678)
     assert caplog.messages == [
-        *("reading: 0 of 2", "reading: 1 of 2"),
+        *("reading: 0 of 2", "reading: 1 of 2, about 0 s left"),
         r"rows\x1b[2J: 1,234 of 5,678",
     ]
     assert len(calls) == 3
+
+
+def test_the_time_left_is_what_the_rest_takes_at_the_same_speed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    trainings, resumed = progress.Meter("trainings"), progress.Meter("epochs")
+    with caplog.at_level(logging.INFO, "hdnn"):
+        for clock[0], done in ((0.0, 0), (60.0, 1), (120.0, 3), (3000.0, 39)):
+            trainings(done, 40)
+        for clock[0], done in ((4000.0, 50), (4020.0, 60)):
+            resumed(done, 80)
+    assert caplog.messages == [
+        "trainings: 1 of 40, about 39 min left",
+        "trainings: 3 of 40, about 25 min left",
+        "trainings: 39 of 40, about 1 min left",
+        "epochs: 50 of 80",
+        "epochs: 60 of 80, about 40 s left",
+    ]

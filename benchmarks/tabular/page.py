@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from pages import markdown
 
 from hdnn.paper.records import Record
+from hdnn.paper.tables import markdown
 from tabular.models import HDNN, MODELS
 from tabular.runs import FOLDS
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source
@@ -46,7 +46,7 @@ def summary(means: pd.DataFrame, what: str) -> str:
     columns["median fit, s"] = means["cpu"].median().map("{:.3f}".format)
     columns["best on"] = ranks.eq(ranks.min(axis=1), axis=0).sum().map(str)
     frame = pd.DataFrame(columns)
-    return markdown(["model", *frame], list(frame.itertuples(name=None)))
+    return markdown(["model", *frame], list(frame.itertuples(name=None)), left=1)
 
 
 def details(means: pd.DataFrame, what: str) -> str:
@@ -61,7 +61,7 @@ def details(means: pd.DataFrame, what: str) -> str:
             loss = f", {losses.loc[name, model]:.3f}" if what == "accuracy" else ""
             cells.append(f"{text}{loss} ({seconds.loc[name, model]:.2g} s)")
         rows.append([name, *cells])
-    return markdown(["table", *scores], rows)
+    return markdown(["table", *scores], rows, left=1)
 
 
 def behind(scores: pd.DataFrame) -> str:

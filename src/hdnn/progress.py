@@ -51,14 +51,32 @@ class Meter:
 
     def __init__(self, text: str) -> None:
         self.text, self.last = text, time.monotonic()
+        self.start: tuple[int, float] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """Report that ``done`` of ``total`` parts are done."""
+        now = time.monotonic()
+        # What is resumed begins with some parts done.
+        first, began = self.start = self.start or (done, now)
         if _listeners:
             _listeners[-1](self.text, done, total)
-        elif done != total and time.monotonic() - self.last > SECONDS:
-            self.last = time.monotonic()
-            note(f"{self.text}: {done:,} of {total:,}")
+        elif done != total and now - self.last > SECONDS:
+            self.last, text = now, f"{self.text}: {done:,} of {total:,}"
+            if done > first:
+                left = (now - began) * (total - done) / (done - first)
+                text += f", about {duration(left)} left"
+            note(text)
+
+
+def duration(seconds: float) -> str:
+    """A rough duration for people.
+
+    >>> duration(7.4), duration(100), duration(5400)
+    ('7 s', '2 min', '1.5 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import random
@@ -82,6 +83,23 @@ def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None
                 pass
         list(progress.track(range(1), "another"))
     assert places == [0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.5, 2.0, 0.0]
+
+
+def test_the_bar_knows_the_time_left_of_long_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(base, "errors", Console(file=io.StringIO(), force_terminal=True))
+    monkeypatch.setattr(base, "SOON", 0.0)
+    timed = functools.partial(base.Progress, get_time=lambda: clock[0])
+    monkeypatch.setattr(base, "Progress", timed)
+    bar = base._Bar()
+    try:
+        for done in range(4):
+            clock[0] = 600.0 * done
+            bar("trainings", done, 10)
+        assert bar.bar is not None
+        assert bar.bar.tasks[0].time_remaining == 7 * 600
+    finally:
+        bar.close()
 
 
 # --- names that would control the terminal --------------------------------------------------------

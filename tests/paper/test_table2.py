@@ -78,12 +78,12 @@ def test_a_killed_sweep_continues_from_the_last_epoch(
     assert "Table 2, protocol" in done(*words).stdout
 
 
-def test_other_epochs_are_another_training(tmp_path: Path) -> None:
-    for epochs in (1, 2, 1):
-        cells = table2.cells(architecture=["H2"], layers=[0], data="digits", epochs=epochs)
-        records = table2.sweep(cells, [0], tmp_path)
-        assert table2.summary(cells, records).epochs.tolist() == [epochs]
-    assert [row["epochs"] for row in records] == [1, 2]
+def test_other_epochs_are_other_trainings(tmp_path: Path) -> None:
+    words = ("reproduce", "table2", "--data", "digits", "--architecture", "H2", "--layers", 0)
+    for epochs in (1, 2):
+        (row,) = record(*words, "--epochs", epochs, "--out", tmp_path)["rows"]
+        assert (row["epochs"], row["seeds"]) == (epochs, 1)
+    assert [r["epochs"] for r in Records(tmp_path, table2.KEY).read().values()] == [1, 2]
 
 
 def test_committed_records_reach_the_published_accuracies() -> None:

@@ -229,7 +229,9 @@ class _Bar:
         if self.bar is None:
             columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
             text_column = TextColumn("{task.description}")
-            self.bar = Progress(text_column, *columns, console=_screen(), transient=True)
+            # The time left is estimated from the last hour: one training of Table 2 takes minutes.
+            options: Any = {"transient": True, "speed_estimate_period": 3600.0}
+            self.bar = Progress(text_column, *columns, console=_screen(), **options)
             self.bar.start()
             self.bar.add_task(printable(self.text))
         inner = 0.0 if text == self.text else done / max(total, 1)

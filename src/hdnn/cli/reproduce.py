@@ -87,9 +87,8 @@ def reproduce_table2(
     from hdnn.paper import table2
     from hdnn.paper.tables import texts
 
-    cells = table2.cells(
-        protocol, architecture=architecture or (), layers=layers or (), data=data, epochs=epochs
-    )
+    filters = {"architecture": architecture or (), "layers": layers or ()}
+    cells = table2.cells(protocol, data=data, epochs=epochs, **filters)  # type: ignore[arg-type]
     if epochs is not None and data == "mnist":
         raise HdnnError("--epochs is for other --data; on MNIST the protocol fixes the epochs")
     note_kernels()

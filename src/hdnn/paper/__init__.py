@@ -2,5 +2,5 @@
 
 Each is an `Experiment`: cells x seeds -> records -> tables and figures. A new one is a
 module that says what its cells are, how one is trained, and which columns its table has.
-Published values and chosen settings are TOML beside the code.
+Published values are TOML beside the code; the protocols are `hdnn.training.protocols`.
 """

@@ -19,11 +19,11 @@ from hdnn.progress import Meter
 
 C = TypeVar("C", bound=tuple[Any, ...])
 KEY = ("data", "architecture", "layers", "protocol", "split")
-"""With the seed, what identifies a record of Table 1."""
+"""With the seed, what identifies a record of Table 1; those of Table 2 have epochs besides."""
 
 
 class Cell(NamedTuple):
-    """A cell of Table 1; accuracies in per cent, None where the paper has none."""
+    """A cell of Table 1 or Table 2; accuracies in per cent, None where the paper has none."""
 
     data: str
     architecture: str
@@ -31,6 +31,8 @@ class Cell(NamedTuple):
     protocol: str
     split: str
     published: float | None
+    published_train: float | None = None
+    epochs: int | None = None  # of Table 2, where they are part of the key
 
 
 @dataclass(frozen=True)
@@ -144,27 +146,6 @@ def select(table: str, hint: str, cells: Iterable[C], **filters: Sequence[Any]) 
         wanted = [f"{field} {list(values)}" for field, values in filters.items() if values]
         raise HdnnError(f"no cell of {table} has {', '.join(wanted)}; {hint}")
     return selected
-
-
-class Protocol(NamedTuple):
-    """How the cells of a table are trained.
-
-    Args:
-        summary: what differs from the paper.
-        training: settings of `TrainingConfig` that all cells share.
-        restarts: initializations of a seed, of which the one with the lowest training loss is
-            kept.
-    """
-
-    summary: str
-    training: dict[str, Any]
-    restarts: int = 1
-
-
-@functools.cache
-def protocols(table: str) -> dict[str, Protocol]:
-    """The protocols of a table by name, from protocols.toml."""
-    return {name: Protocol(**entry) for name, entry in resource("protocols.toml")[table].items()}
 
 
 @functools.cache

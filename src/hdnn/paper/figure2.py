@@ -298,7 +298,8 @@ def page(records: Iterable[Record]) -> str:
     records = list(records)
 
     def written(cases: Sequence[Case], columns: Mapping[str, Column]) -> str:
-        return markdown(table(cases, records, columns))
+        rows = table(cases, records, columns)
+        return f"{markdown(rows, rows.to_numpy())}\n"
 
     epochs = {f"{40 * e + 1} - {40 * e + 40}": _by_epoch(e) for e in (0, 4, 7, 12, 23)}
     plain = [case for case in FIGURE if case.network == "FCNN"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,9 +16,10 @@ from hdnn.errors import unknown_name
 from hdnn.models import Augmentation, Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper import experiment, planar
-from hdnn.paper.experiment import KEY, Cell, Experiment, frame, protocols, resource
+from hdnn.paper.experiment import KEY, Cell, Experiment, frame, resource
 from hdnn.paper.records import Record
 from hdnn.paper.tables import markdown, summarize, texts
+from hdnn.training.protocols import protocols
 
 RESTART_SEED = 7_000_000
 """Times the number of a restart, added to a seed for its initial weights."""
@@ -79,36 +79,9 @@ def cells(
 
 
 def settings(cell: Cell) -> Settings:
-    """The frozen settings of a cell, from settings.toml."""
-    by_cell = resource("settings.toml")[cell.protocol.removesuffix("-restarts")]
+    """The frozen settings of a cell, from its protocol."""
+    by_cell = protocols("table1")[cell.protocol].cells
     return Settings(**by_cell[f"{cell.data}/{cell.architecture}/{cell.layers}"])
-
-
-def run_settings(
-    protocol: str, data: str, architecture: str, layers: int
-) -> dict[str, dict[str, Any]]:
-    """The settings of a run on a planar problem under a protocol, by table and name.
-
-    A network that Table 1 does not have takes the settings of the one nearest to it in depth, of
-    the same data and architecture; where there is none, those that all cells share.
-
-    Args:
-        protocol: "paper" or "tuned".
-        data, architecture, layers: what is trained on what.
-
-    Returns:
-        Those of `TrainingConfig` and `ModelConfig` that differ from their defaults.
-
-    >>> run_settings("tuned", "swiss-roll", "H1", 8)["model"]
-    {'T': 0.4, 'augmentation': 'append'}
-    """
-    near = [c for c in cells(protocol) if (c.data, c.architecture) == (data, architecture)]
-    training = dict(protocols("table1")[protocol].training)
-    if not near:
-        return {"model": {}, "training": training}
-    own = settings(min(near, key=lambda cell: abs(math.log2(cell.layers / layers))))
-    training["learning_rate"] = own.learning_rate
-    return {"model": {"T": own.T, "augmentation": own.augmentation}, "training": training}
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -210,7 +183,8 @@ def compact(rows: pd.DataFrame) -> str:
     cells["data, layers"] = rows.data + ", " + rows.layers.astype(str)
     names, places = rows.architecture.unique(), cells["data, layers"].unique()
     table = cells.pivot(index="data, layers", columns="architecture", values="text")
-    return markdown(table.loc[places, names].fillna("-").reset_index())
+    table = table.loc[places, names].fillna("-").reset_index()
+    return markdown(table, table.to_numpy())
 
 
 def claims(rows: pd.DataFrame) -> str:
@@ -231,10 +205,11 @@ def claims(rows: pd.DataFrame) -> str:
 
 def page(rows: pd.DataFrame, title: str) -> str:
     """The table as a page in Markdown."""
+    table = texts(rows, FORMATS)
     parts = [
         f"# {title}\n",
-        compact(rows),
-        markdown(texts(rows, FORMATS)),
+        f"{compact(rows)}\n",
+        f"{markdown(table, table.to_numpy())}\n",
         "Section 4.1: H1 and H2 against MS1 to MS3 at equal depth, mean test accuracy.\n",
         claims(rows),
     ]

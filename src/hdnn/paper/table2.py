@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -16,32 +16,19 @@ from hdnn.config import Config, TrainingConfig, complete
 from hdnn.errors import unknown_name
 from hdnn.files import read_json
 from hdnn.paper import experiment
-from hdnn.paper.experiment import Experiment, frame, protocols, resource
+from hdnn.paper.experiment import Cell, Experiment, frame, resource
 from hdnn.paper.records import Record, Records
 from hdnn.paper.tables import markdown, summarize, texts
 from hdnn.progress import note
+from hdnn.training.protocols import protocols
 from hdnn.training.runs import Run, prepare, read_history
 
 KEY = (*experiment.KEY, "epochs")
-"""With the seed, what identifies a record."""
 SPLIT = "standard"
 CONVOLUTION = "convolution"
 """In place of a Hamiltonian network: the same number of plain 3x3 convolutions with relu."""
 SEED_STRIDE = 10_000
 """Between the columns of the table, so that the two cells of 0 layers are two trainings."""
-
-
-class Cell(NamedTuple):
-    """A cell of Table 2; accuracies in per cent, None where the paper has none."""
-
-    data: str
-    architecture: str
-    layers: int
-    protocol: str
-    split: str
-    epochs: int
-    published: float | None
-    published_train: float | None = None
 
 
 def cells(
@@ -59,7 +46,7 @@ def cells(
         architecture, layers: filters; an empty one keeps the paper's. There is "convolution" as
             well, for which the paper has no numbers.
         data: the data set, where it is not MNIST.
-        epochs: to train shorter than the protocol.
+        epochs: where they are not the protocol's.
 
     Raises:
         HdnnError: an unknown name, or no cell is left.
@@ -70,16 +57,14 @@ def cells(
     if protocol not in protocols("table2"):
         raise unknown_name("protocol", protocol, protocols("table2"))
     table = resource("published.toml")["table2"]
-    if epochs is None:
-        epochs = protocols("table2")[protocol].training["epochs"]
+    epochs = epochs or protocols("table2")[protocol].training["epochs"]
     every = [
-        Cell(data, name, int(depth), protocol, SPLIT, epochs, test, train)
+        Cell(data, name, int(depth), protocol, SPLIT, test, train, epochs)
         for name in table["steps"]
         for depth, (train, test) in table[name].items()
     ]
-    every += [
-        Cell(data, CONVOLUTION, depth, protocol, SPLIT, epochs, None) for depth in (2, 4, 8, 16)
-    ]
+    for depth in (2, 4, 8, 16):
+        every.append(Cell(data, CONVOLUTION, depth, protocol, SPLIT, None, None, epochs))
     filters = {"architecture": architecture or [*table["steps"]], "layers": layers}
     return experiment.select("Table 2", "there are 0 2 4 8 16", every, **filters)
 
@@ -91,7 +76,7 @@ def run_config(cell: Cell, seed: int) -> Config:
     """What a cell trains.
 
     Args:
-        cell: which network, by which protocol, for how many epochs.
+        cell: which network, by which protocol.
         seed: of weights and batches.
     """
     steps = resource("published.toml")["table2"]["steps"]
@@ -101,8 +86,8 @@ def run_config(cell: Cell, seed: int) -> Config:
     else:
         model |= {"architecture": cell.architecture, "step": steps[cell.architecture]}
     column = [*steps, CONVOLUTION].index(cell.architecture)
-    shared = protocols("table2")[cell.protocol].training
-    training = {**shared, "epochs": cell.epochs, "seed": seed}
+    protocol = protocols("table2")[cell.protocol].training
+    training = {**protocol, "epochs": cell.epochs, "seed": seed}
     return Config(
         data={"source": cell.data},
         model={**model, "seed": seed + SEED_STRIDE * column},
@@ -152,7 +137,8 @@ def _run(place: Path, cell: Cell, seeds: Sequence[int]) -> list[Record]:
 
 
 def _folder(place: Path, cell: Cell, seed: int) -> Path:
-    return place / f"{cell.protocol}-{cell.data}-{cell.architecture}-{cell.layers}-{seed}"
+    fields = [cell.protocol, cell.data, cell.architecture, cell.layers, cell.epochs, seed]
+    return place / "-".join(map(str, fields))
 
 
 def sweep(
@@ -234,7 +220,7 @@ def page(records: Iterable[Record]) -> str:
 
 def _section(name: str, rows: pd.DataFrame) -> str:
     """The table of a protocol."""
-    judged = rows.reached.dropna()
+    judged, table = rows.reached.dropna(), texts(rows, FORMATS)
     command = (
         f"hdnn reproduce table2 --protocol {name} --seeds {rows.seeds.max()} --out results/table2"
     )
@@ -243,6 +229,6 @@ def _section(name: str, rows: pd.DataFrame) -> str:
         *("```", command, *extra, "```\n"),
         f"The mean reaches the published test accuracy in {(judged == 'yes').sum()} of "
         f"{len(judged)} cells.\n",
-        markdown(texts(rows, FORMATS)),
+        f"{markdown(table, table.to_numpy())}\n",
     ]
     return "\n".join(lines)

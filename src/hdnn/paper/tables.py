@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -59,13 +59,19 @@ def texts(frame: pd.DataFrame, formats: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(columns).rename(columns=lambda name: name.replace("_", " "))
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """A frame of texts as Markdown.
+def markdown(heads: Iterable[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
+    """A table in Markdown.
 
-    >>> print(markdown(pd.DataFrame({"l": ["1"], "norm": ["2.5"]})), end="")
+    Args:
+        heads: titles of the columns; a frame iterates over its own.
+        rows: cells as texts.
+        left: how many columns are aligned to the left, the others to the right; None: all.
+
+    >>> print(markdown(["l", "norm"], [["1", "2.5"]], left=1))
     | l | norm |
-    | --- | --- |
+    | --- | ---: |
     | 1 | 2.5 |
     """
-    rows = [table.columns, ["---"] * len(table.columns), *table.itertuples(index=False)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    heads = list(heads)
+    rules = ["---" if left is None or k < left else "---:" for k in range(len(heads))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))

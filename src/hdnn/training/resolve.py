@@ -1,7 +1,7 @@
 """Defaults that depend on the data: for a planar problem, a table, a set of images.
 
-This is the only place that has them, for the command line and the estimators alike. docs/tables.md
-explains how the rules for tables were measured.
+With protocols.toml, the only place that has them, for the command line and the estimators alike.
+docs/tables.md explains how the rules for tables were measured.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hdnn.data import Dataset
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.models import Scaler
 from hdnn.schemes import named_scheme
+from hdnn.training.protocols import protocols
 
 Values = dict[str, Any]
 Pair = tuple[Values, Values]
@@ -50,10 +51,10 @@ def resolve(config: Config, data: Dataset) -> Config:
     Raises:
         HdnnError: a setting that was set does not apply to these data.
     """
-    protocols = PROTOCOLS[data.kind]
-    protocol = config.protocol or protocols[0]
-    if protocol not in protocols:
-        raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, protocols)
+    names = PROTOCOLS[data.kind]
+    protocol = config.protocol or names[0]
+    if protocol not in names:
+        raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, names)
     model, training = _explicit(config.model), _explicit(config.training)
     if data.kind == "images":
         if config.record is not None:
@@ -116,18 +117,16 @@ def _column_defaults(model: Values, data: Dataset) -> Values:
 
 
 def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pair:
-    """As `hdnn.paper` trains Table 1, whose protocols are of coordinate descent."""
-    from hdnn.paper.table1 import run_settings  # not for tables, which need none of it
-
+    """As Table 1, whose protocols are of coordinate descent."""
     if training.get("method", "coordinate") != "coordinate":
         return model, training
-    row = zoo.architecture(model.get("architecture", "H1"))
-    defaults = run_settings(
-        protocol, data.source, row.name, model.get("layers", ModelConfig().layers)
-    )
-    if _timed(model):
-        defaults["model"].pop("T", None)
-    return {**defaults["model"], **model}, {**defaults["training"], **training}
+    row, chosen = zoo.architecture(model.get("architecture", "H1")), protocols("table1")[protocol]
+    # A network that Table 1 does not have takes the settings of the one nearest to it in depth.
+    own = chosen.nearest(data.source, row.name, model.get("layers", ModelConfig().layers))
+    rate = {"learning_rate": own["learning_rate"]} if own else {}
+    names = {"augmentation"} if _timed(model) else {"augmentation", "T"}
+    defaults = {name: own[name] for name in names & own.keys()}
+    return {**defaults, **model}, {**chosen.training, **rate, **training}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -214,54 +213,10 @@ def _table_dtype(data: Dataset) -> str:
 
 # --- images ---------------------------------------------------------------------------------------
 
-_CONVOLUTIONAL = {
-    "architecture": "MS1",
-    "width": (16, 32, 64),
-    "layers": (0, 2, 2),
-    "step": 0.5,
-    "kernel": 3,
-    "norm": "batch",
-}
-_ONE_CYCLE = {
-    "method": "joint",
-    "epochs": 10,
-    "batch_size": 100,
-    "learning_rate": 0.005,
-    "schedule": "one-cycle",
-    "warmup": 1.0,
-    "optimizer": "AdamW",
-    "weight_decay": 0.01,
-    "alpha": 0.0,
-    "alpha_c": 0.0,
-    "averaging": 0.999,
-}
-IMAGE_PROTOCOLS: dict[str, Pair] = {
-    # Section 4.2 and appendix B.2; the weight decay is the output layer's, see docs/reproducing.md.
-    "paper": (
-        {"architecture": "H2", "width": (8,), "layers": (4,)},
-        {
-            "method": "joint",
-            "epochs": 40,
-            "batch_size": 100,
-            "learning_rate": 0.04,
-            "schedule": "exponential",
-            "decay": 0.8,
-            "alpha": 1e-3,
-            "alpha_c": 2e-4,
-        },
-    ),
-    # For images in which left and right mean something, as digits ...
-    "convolutional": (_CONVOLUTIONAL, {**_ONE_CYCLE, "shift": 2, "rotate": 10.0, "zoom": 0.1}),
-    # ... and for those that may be mirrored, as clothes.
-    "convolutional-flipped": (
-        {**_CONVOLUTIONAL, "layers": (0, 3, 3)},
-        {**_ONE_CYCLE, "epochs": 8, "shift": 1, "flip": True},
-    ),
-}
-
 
 def _images(model: Values, training: Values, protocol: str) -> Pair:
-    defaults = {"standardize": True, **IMAGE_PROTOCOLS[protocol][0]}
+    chosen = protocols("images")[protocol]
+    defaults = {"standardize": True, **chosen.model}
     for name in {"layers", "width"} & model.keys():
         if isinstance(model[name], int):
             model = {**model, name: (model[name],)}
@@ -270,4 +225,4 @@ def _images(model: Values, training: Values, protocol: str) -> Pair:
     model = {**defaults, **model}
     if not _timed(model):
         model["step"] = 0.4 if model["architecture"] == "MS1" else 0.05  # section 4.2
-    return model, {**IMAGE_PROTOCOLS[protocol][1], **training}
+    return model, {**chosen.training, **training}

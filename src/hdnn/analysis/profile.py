@@ -50,12 +50,13 @@ def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | No
     """
     net.check_state(y)
     y, depths = y.detach(), _depths(net.layers, depths)
-    with unless_large(net, y):
-        if net.field.couples_pixels:
+    if net.field.couples_pixels:
+        with unless_large(net, y):
             return _estimated(net, y, depths)
-        M, states = jacobians_at(net, y, depths)
-        if net.ensemble is not None:
-            M, states = M.movedim(1, 0), states.movedim(1, 0)
+    M, states = jacobians_at(net, y, depths)
+    if net.ensemble is not None:
+        M, states = M.movedim(1, 0), states.movedim(1, 0)
+    with unless_large(net, y):
         energy = _energy(net, y, states, depths)
         values = extreme_singular_values(M)
         return Norms.of_samples(depths, *values, norm_of_mean(M), energy=energy)

@@ -33,7 +33,8 @@ from hdnn.errors import HdnnError, optional, printable, unknown_name
         ({"T": 1.0, "activation": "tahn"}, "did you mean 'tanh'"),
         ({"T": 1.0, "X": torch.eye(2)}, "HS"),
         ({"T": 1.0, "backend": "fussed"}, "fused"),
-        ({"T": 1.0, "scheme": "RK4"}, r"one of hdnn.schemes, such as RK4\(\), got 'RK4'"),
+        ({"T": 1.0, "scheme": 4}, "unknown scheme 4: known are ForwardEuler"),
+        ({"T": 1.0, "scheme": "RK5"}, "unknown scheme 'RK5'.*did you mean 'RK4'"),
     ],
 )
 def test_arguments_of_a_network(options: dict[str, Any], message: str) -> None:

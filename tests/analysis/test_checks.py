@@ -191,6 +191,20 @@ def test_structure_is_preserved_at_any_step(
     assert certificate["norm-at-least-one"].holds
 
 
+@given(n=SIZES, seed=SEEDS, h=st.floats(0.01, 0.3))
+def test_a_J_of_every_layer_is_preserved_within_it(n: int, seed: int, h: float) -> None:
+    """By the implicit midpoint, also a singular J, of odd width; no layer changes volumes."""
+    X = torch.randn(3, n, n, generator=torch.Generator().manual_seed(seed))
+    weights = Weights("dense", features=n, layers=3, scale=0.5)
+    field = HamiltonianField((X - X.mT) / n, weights)
+    net = hdnn.HamiltonianNetwork(field, ImplicitMidpoint(), step=h)
+    certificate = certify(net, torch.randn(4, n))
+    assert certificate.ok
+    assert certificate["structure"].detail["within"] == "layer"
+    assert certificate["volume"].value == pytest.approx(1.0)
+    assert certificate["norm-at-least-one"].holds
+
+
 # --- premises that fail ---------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
-from hdnn.analysis.jacobians import unless_large
+from hdnn.analysis.jacobians import check_single_network, unless_large
 from hdnn.analysis.watch import undisturbed
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork, without_autocast
@@ -254,9 +254,10 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
 
 @without_autocast
 def _certify(net: HamiltonianNetwork, y: Tensor) -> Certificate:
-    context = Context(net, y)
+    check_single_network(net, y)
     finite, *others = CHECKS
-    with unless_large(net, context.y):
+    with unless_large(net, y):
+        context = Context(net, y)
         checks = [finite(context)]
         if checks[0].holds:
             checks += [check(context) for check in others]

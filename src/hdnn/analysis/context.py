@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hdnn.analysis.jacobians import (
-    check_single_network,
     factors_of,
     jacobian_at,
     jacobians_at,
@@ -66,7 +65,6 @@ class Context:
     """
 
     def __init__(self, net: HamiltonianNetwork, y: Tensor) -> None:
-        check_single_network(net, y)
         self.dtype, self.layers = y.dtype, net.layers
         # In float32 rounding hides what the theory says of the weights.
         self.net = copy.deepcopy(net).to(torch.float64).requires_grad_(False)

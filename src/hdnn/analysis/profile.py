@@ -51,13 +51,15 @@ def profile(net: HamiltonianNetwork, y: Tensor, depths: int | Sequence[int] | No
     net.check_state(y)
     y, depths = y.detach(), _depths(net.layers, depths)
     if net.field.couples_pixels:
-        return _estimated(net, y, depths)
+        with unless_large(net, y):
+            return _estimated(net, y, depths)
     M, states = jacobians_at(net, y, depths)
     if net.ensemble is not None:
         M, states = M.movedim(1, 0), states.movedim(1, 0)
     with unless_large(net, y):
         energy = _energy(net, y, states, depths)
-    return Norms.of_samples(depths, *extreme_singular_values(M), norm_of_mean(M), energy=energy)
+        values = extreme_singular_values(M)
+        return Norms.of_samples(depths, *values, norm_of_mean(M), energy=energy)
 
 
 def _depths(layers: int, depths: int | Sequence[int] | None) -> list[int]:

@@ -24,6 +24,9 @@ from hdnn.threads import one_thread
 MAX_NUMBERS = 2**25
 """Numbers that batched vector-Jacobian products may hold at once: 128 MB in float32."""
 
+WORK = 64
+"""Multiplications of a layer for every number that it is given, about."""
+
 Log = Callable[[dict[str, float], int], object]
 """Takes numbers by name and the training step that they belong to."""
 
@@ -82,8 +85,10 @@ def watch(
     watched = _submodules(module, layers)
 
     def measure(*inputs: Any, **options: Any) -> Norms:
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
         # Fast attention has no second derivative, which the power iteration needs.
         with (
+            one_thread(WORK * max((x.numel() for x in tensors), default=0)),
             torch.enable_grad(),
             sdpa_kernel(SDPBackend.MATH),
             _recorded_states(watched, batch_axis) as states,
@@ -91,12 +96,11 @@ def watch(
             module(*inputs, **options)
         if len(states) < 2:
             raise HdnnError(f"no watched layer ran: {', '.join(watched)[:200]}; name others")
-        _check_samples(states, batch_axis)
         names, rows = list(states), list(states.values())
         exact = rows[-1].shape[1] <= limit
         directions = rows[-1].shape[1] if exact else 1
-        # A layer with a few dozen multiplications for every number.
-        with one_thread(64 * directions * max(state.numel() for state in rows)):
+        with one_thread(WORK * directions * max(state.numel() for state in rows)):
+            _check_samples(states, batch_axis)
             if exact:
                 values = [(*extreme_singular_values(M), norm_of_mean(M)) for M in _jacobians(rows)]
                 return Norms.of_samples(names, *map(torch.stack, zip(*values, strict=True)))

@@ -169,11 +169,13 @@ class AutogradLoop(Loop):
 
 
 def _multiplications(model: Model, samples: int) -> int:
-    """Of one layer, about: every input of the head is a number of a state."""
-    numbers = samples * model.head.in_features
-    return numbers * max(
-        (net.program.widest * net.kernel**2 for net in model.networks), default=SMALL_STEP
-    )
+    """Of the largest operation of a step, about: a layer, or in the kernels all layers at once."""
+    numbers = samples * model.head.in_features  # every input of the head is a number of a state
+    layers = [
+        net.program.widest * net.kernel**2 * (1 if net.program.obstacle else net.layers)
+        for net in model.networks
+    ]
+    return numbers * max(layers, default=SMALL_STEP)
 
 
 def make_optimizer(

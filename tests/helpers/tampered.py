@@ -3,7 +3,7 @@
 Both have to compute the same, or both have to raise. Cases run in child processes, so that one that
 crashes is named by its seed, and the others go on.
 
-    python tests/helpers/tampered.py FIRST COUNT     what `disagreements` runs
+    python tests/helpers/tampered.py FIRST COUNT     what `run` runs
     python tests/helpers/tampered.py SEED            one case in this process, printed
 """
 
@@ -523,6 +523,18 @@ def run(first: int, count: int) -> Run:
         raise AssertionError(done.stdout + done.stderr)
     *disagreements, (computed, fused) = map(json.loads, done.stdout.splitlines())
     return Run(disagreements, computed, fused)
+
+
+def check(first: int, count: int) -> None:
+    """Run the cases of some seeds; many of them compute, and many of these in kernels.
+
+    Raises:
+        AssertionError: backends disagree; the programs are printed.
+    """
+    found = run(first, count)
+    assert not found.disagreements, "\n".join(found.disagreements)
+    assert found.computed > 0.3 * count
+    assert found.fused > 0.1 * count
 
 
 def show(seed: int) -> None:

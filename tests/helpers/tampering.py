@@ -286,6 +286,11 @@ KNOWN = (
         "net(y).sum().backward()",
     ),
     (
+        NO_J,
+        f"with torch.inference_mode():\n    net = {NO_J}",
+        "net = copy.deepcopy(net); net(y).sum().backward()",
+    ),
+    (
         H1,
         "J = net.field.interconnection.J",
         "net.field.interconnection.J = J.mT.clone().mT",
@@ -351,6 +356,11 @@ KNOWN = (
     (
         H1,
         "out = net(y)",
+        "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.ones(2, 5, 4))",
+    ),
+    (
+        H1,
+        "with torch.autograd.graph.save_on_cpu():\n    out = net(y)",
         "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.ones(2, 5, 4))",
     ),
     (NO_J, "with FAKE:\n    out = net(y)"),

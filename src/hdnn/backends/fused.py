@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hdnn.backends import reference
 from hdnn.backends.selection import obstacle_of_memory, obstacle_of_numbers
@@ -181,8 +181,10 @@ class _Fused(torch.autograd.Function):
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
         if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
-            held = x.data_ptr() and beta.data_ptr() and (theta.data_ptr() or not theta.numel())
-            constants = (S is None or S.data_ptr()) and (steps is None or steps.data_ptr())
+            held = x.untyped_storage().nbytes() and beta.untyped_storage().nbytes()
+            held = held and (theta.untyped_storage().nbytes() or not theta.numel())
+            constants = S is None or S.untyped_storage().nbytes()
+            constants = constants and (steps is None or steps.untyped_storage().nbytes())
             if not (held and constants):
                 raise HdnnError("the memory of a state, of parameters or of J was freed before use")
             reason = obstacle_of_memory(x.dtype, gout)
@@ -202,7 +204,7 @@ class _Fused(torch.autograd.Function):
 def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
     """Saved numbers, with the graph of the tensor whose numbers they are."""
     if not tensor.requires_grad:  # it never did, or was frozen since
-        return saved.detach().requires_grad_() if need else saved.detach()
+        return nn.Parameter(saved) if need else saved
     # A view: theta may depend on x, and that way is not ours.
     same = tensor.data_ptr() == saved.data_ptr()
     return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)

@@ -178,7 +178,8 @@ def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | Non
             address = tensor.data_ptr()
         except RuntimeError:  # sparse, or a wrapper that outlived its transform
             return f"it reads memory, and a tensor has none (its layout is {tensor.layout})"
-        if (address == 0 and tensor.numel()) or tensor.is_neg():
+        held = address and tensor.untyped_storage().nbytes()  # else freed, or zeros without memory
+        if (tensor.numel() and not held) or tensor.is_neg():
             return "it reads memory, and a tensor is a view without numbers of its own"
         if address % tensor.itemsize:  # from torch.frombuffer
             return f"it reads memory, and numbers of {dtype} lie at an odd address"

@@ -43,8 +43,8 @@ class Pattern:
     _gather: tuple[Tensor, Tensor, Tensor, int | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Constants of `assemble`, made once; on the CPU, whatever torch's default device is, and fit
-        # for gradients also where the network was built in inference mode.
+        # Constants of `assemble`, made once; on the CPU, whatever torch's default device is, and
+        # fit for gradients also where the network was built in inference mode.
         index, code = np.maximum(np.abs(self.code) - 1, 0).ravel(), self.code.ravel()
         with torch.inference_mode(False):
             tensors = [torch.from_numpy(array) for array in (index, code < 0, code == 0)]

@@ -226,6 +226,7 @@ LIMITS = (
     "fake_mode.in_kernel_invocation",
     "is the output of a function that returns multiple views",
     "Couldn't swap",
+    "do not track version counter",
 )
 """Errors of torch about itself, on the reference's way, and not about what it was given."""
 INFINITE = "torch.inf"
@@ -298,8 +299,8 @@ def _same_tensor(name: str, x: Tensor, exact: Tensor, text: str) -> None:
 
 
 def _tolerance(dtype: torch.dtype, coarse: bool) -> float:
-    """1e-9 in float64, 1e-4 in float32: 7 layers of random weights multiply rounding."""
-    known = {torch.float64: 1e-9, torch.float32: 1e-4}
+    """1e-9 in float64, 3e-4 in float32: 7 layers of random weights multiply rounding, twice."""
+    known = {torch.float64: 1e-9, torch.float32: 3e-4}
     return 0.1 if coarse else known.get(dtype, 0.1 if dtype.is_floating_point else 0)
 
 

@@ -351,6 +351,24 @@ KNOWN = (
         "J.J.untyped_storage().resize_(0)",
         "out.sum().backward()",
     ),
+    (  # as sharding frees parameters, which are parts of one
+        H1,
+        "flat = torch.randn(9, 16); net.field.weights.theta = nn.Parameter(flat[2:5])",
+        "flat.untyped_storage().resize_(0)",
+        "out = net(y)",
+    ),
+    (
+        H1,
+        "flat = torch.randn(9, 16); net.field.weights.theta = nn.Parameter(flat[2:5])",
+        "out = net(y); flat.untyped_storage().resize_(0)",
+        "out.sum().backward()",
+    ),
+    (
+        H1,
+        "out = net(y)",
+        "net.requires_grad_(False)",
+        "out = torch.func.vmap(lambda v: grads(out, v, retain_graph=True))(torch.ones(2, 5, 4))",
+    ),
     (H1, "out = net(y)", "net.float()", "grads(out.sum(), create_graph=True)"),
     # Transforms and modes.
     (

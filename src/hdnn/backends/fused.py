@@ -205,9 +205,7 @@ def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
     """Saved numbers, with the graph of the tensor whose numbers they are."""
     if not tensor.requires_grad:  # it never did, or was frozen since
         return nn.Parameter(saved) if need else saved
-    # A view: theta may depend on x, and that way is not ours.
-    same = tensor.data_ptr() == saved.data_ptr()
-    return tensor.view_as(tensor) if same else _Alias.apply(tensor, saved)
+    return _Alias.apply(tensor, saved)
 
 
 class _Alias(torch.autograd.Function):

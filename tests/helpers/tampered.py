@@ -221,12 +221,15 @@ pass again, from all of its inputs, and plain torch may not need that one."""
 BROKEN = ("lambda t: t[0])", "lambda t: t.to('meta')", "grown")
 """Hooks that do not give back what they were given, which torch's documentation rules out: the
 gradient of that is as good as an error, but no crash is."""
+HOOK, UNNOTICED = "torch.autograd.graph.save", (".detach().zero_()", ".detach().mul_", "_norm(")
+"""Torch does not notice changes in place of what a hook keeps: then any gradient will do."""
 LIMITS = (
     "don't yet support saved tensor hooks",
     "fake_mode.in_kernel_invocation",
     "is the output of a function that returns multiple views",
     "Couldn't swap",
     "do not track version counter",
+    "Inplace update to inference tensor",
 )
 """Errors of torch about itself, on the reference's way, and not about what it was given."""
 INFINITE = "torch.inf"
@@ -240,7 +243,9 @@ USUAL = (HdnnError, RuntimeError, TypeError, ValueError, IndexError)
 def compare(text: str, actual: Outcome, expected: Outcome) -> None:
     """Raise unless both computed the same, or both raised."""
     error, exact = actual.error, expected.error
-    if exact is None and (CHANGED in str(error) or (error is not None and FREED in text)):
+    if CHANGED in str(error) or (error is not None and exact is None and FREED in text):
+        return
+    if HOOK in text and any(word in text for word in UNNOTICED):
         return
     if any(word in text for word in BROKEN) or any(word in str(exact) for word in LIMITS):
         return

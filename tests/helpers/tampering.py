@@ -101,7 +101,6 @@ MODULES = (
     "net.layers += 1",
     "net.layers += 1; net.lower()",
     "net.layers -= 1; net.lower()",
-    "net.memory = 'lean'",
     "net = copy.deepcopy(net)",
     "net = pickle.loads(pickle.dumps(net))",
     "net(y.detach()); net = copy.deepcopy(net)",

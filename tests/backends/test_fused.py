@@ -254,3 +254,17 @@ def test_depth_costs_no_memory_per_sample() -> None:
     run = [sys.executable, "-c", MEMORY]
     shallow, deep = (int(subprocess.check_output([*run, layers])) for layers in ("8", "512"))
     assert deep < 1.2 * shallow + 4000
+
+
+def test_hooks_that_give_back_other_steps_are_noticed() -> None:
+    """Steps without memory would be read as none: a network whose layers do nothing."""
+    y = torch.randn(5, 4)
+
+    def unpack(tensor: Tensor) -> Tensor:
+        return tensor.to("meta") if tensor.ndim == 1 else tensor
+
+    net = build("H1", step=[0.1, 0.2, 0.3], backend="fused")
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        out = net(y)
+    with pytest.raises(RuntimeError):
+        out.sum().backward()

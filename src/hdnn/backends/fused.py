@@ -10,6 +10,7 @@ passed in the same call.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -180,7 +181,7 @@ class _Fused(torch.autograd.Function):
         again = torch.is_grad_enabled()  # the gradients themselves will be differentiated
         # A gradient may have no memory (zeros, or many at once by vmap), and hooks may unpack other
         # tensors than the aliases, which were judged going forward.
-        if x is aliases[0] and theta is aliases[1] and beta is aliases[2] and S is aliases[3]:
+        if all(map(operator.is_, (x, theta, beta, S, steps), aliases)):
             held = x.untyped_storage().nbytes() and beta.untyped_storage().nbytes()
             held = held and (theta.untyped_storage().nbytes() or not theta.numel())
             constants = S is None or S.untyped_storage().nbytes()

@@ -7,9 +7,11 @@ import importlib
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _CONTROLS = re.compile(
     "[\0-\t\x0b-\x1f\x7f-\x9f"  # all but the line feed
@@ -152,3 +154,11 @@ def finite_number(name: str, value: object, *, positive: bool = False) -> float:
         kind = "positive and finite" if positive else "a finite number"
         raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
     return number
+
+
+def named(kind: str, name: object, catalog: Mapping[str, T]) -> T:
+    """What has a name in a catalog, whatever its case; `unknown_name` where nothing has."""
+    by_name = {known.lower(): value for known, value in catalog.items()}
+    if not isinstance(name, str) or name.lower() not in by_name:
+        raise unknown_name(kind, name, catalog)
+    return by_name[name.lower()]

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError, unknown_name
+from hdnn.errors import ConvergenceError, HdnnError, IncompatibleError, named
 from hdnn.fields import Field, Layout
 from hdnn.program import Flow, Function, Stage, Step
 
@@ -461,7 +461,4 @@ def named_scheme(name: str | Scheme) -> Scheme:
     """
     if isinstance(name, Scheme):
         return name
-    by_name = {known.lower(): make for known, make in SCHEMES.items()}
-    if not isinstance(name, str) or name.lower() not in by_name:
-        raise unknown_name("scheme", name, SCHEMES)
-    return by_name[name.lower()]()
+    return named("scheme", name, SCHEMES)()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, named
 from hdnn.fields import (
     Activation,
     ActivationField,
@@ -127,10 +127,7 @@ def architecture(name: str | Architecture) -> Architecture:
     """
     if isinstance(name, Architecture):
         return name
-    by_name = {known.lower(): row for known, row in ARCHITECTURES.items()}
-    if not isinstance(name, str) or name.lower() not in by_name:
-        raise unknown_name("architecture", name, ARCHITECTURES)
-    return by_name[name.lower()]
+    return named("architecture", name, ARCHITECTURES)
 
 
 def network(

@@ -403,7 +403,7 @@ class HamiltonianNetwork(nn.Module):
             HdnnError: the shape or dtype of y is not the network's.
         """
         self.check_state(y)
-        return reference.trajectory(self.program, self.values(), y)
+        return backends.trajectory(self.program, self.values(), y, self.backend)
 
     @without_autocast
     def inverse(self, y: Tensor) -> Tensor:

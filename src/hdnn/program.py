@@ -3,6 +3,10 @@
     Stage:   x[write] = c x[write] + A sigma(W x[read] + b)
     Flow:    x = advance(f_j, x, h, layout)
 
+Stages written out as two matrices each are a `Recurrence`, which also takes inputs:
+
+    s = sigma(W [x; u; 1]),      x+ = A [x; u; 1; s]
+
 A program is static: which stages there are, what they read and write, how W and b follow from the
 parameters. The numbers are apart, in `Values`, read from the modules at each call, so that nothing
 can go stale: `.to`, `load_state_dict`, `functional_call` and parametrizations need no code.
@@ -16,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hdnn.errors import HdnnError
 
@@ -225,6 +230,118 @@ class Program:
     def invertible(self) -> bool:
         """Whether every step can be undone."""
         return all(step.invertible for step in self.steps)
+
+
+class Recurrence(NamedTuple):
+    """Stages as explicit matrices, over many steps, driven by inputs or not.
+
+        s = sigma(W [x; u; 1]),      x+ = A [x; u; 1; s]
+
+    This form has values only. What differs between networks (J, R, steps, signs, a rotation of the
+    state) is in W and A, so that gradients of all of it are torch's, and one kernel serves all.
+
+    Args:
+        W: ``([E,] P, m, n + d + 1)``; step t has the matrices of step t % P.
+        A: ``([E,] P, n, n + d + 1 + m)``.
+        activation: sigma.
+        steps: how many.
+        hold: for how many steps an input holds.
+
+    >>> import torch
+    >>> from hdnn.backends import rollout
+    >>> from hdnn.fields import ACTIVATIONS
+    >>> W, A = torch.zeros(1, 0, 3), torch.tensor([[[0.5, 1.0, 0.0]]])  # x+ = x / 2 + u
+    >>> leaky = Recurrence(W, A, ACTIVATIONS["tanh"], steps=3)
+    >>> rollout(leaky, torch.zeros(1, 1), torch.ones(1, 3, 1))  # x_0 to x_2, and x_3
+    (tensor([[[0.0000],
+             [1.0000],
+             [1.5000]]]), tensor([[1.7500]]))
+    """
+
+    W: Tensor
+    A: Tensor
+    activation: Activation
+    steps: int
+    hold: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n states, m units, d inputs."""
+        n, m = self.A.shape[-2], self.W.shape[-2]
+        return n, m, self.W.shape[-1] - n - 1
+
+    def check(self, x: Tensor, u: Tensor | None) -> None:
+        """Raise for states or inputs of other shapes.
+
+        Args:
+            x: x_0, ``([E,] B, n)``.
+            u: ``([E,] B, times, d)``, or None where d = 0.
+
+        Raises:
+            HdnnError: which shape it should have.
+        """
+        n, m, d = self.sizes
+        lead, period = self.W.shape[:-3], self.W.shape[-3]
+        if d < 0 or self.A.shape != (*lead, period, n, n + d + 1 + m) or period < 1:
+            raise HdnnError(
+                f"W {tuple(self.W.shape)} and A {tuple(self.A.shape)} are no recurrence: they need "
+                "([E,] P, m, n + d + 1) and ([E,] P, n, n + d + 1 + m)"
+            )
+        if x.ndim != len(lead) + 2 or x.shape[:-2] != lead or x.shape[-1] != n:
+            raise HdnnError(f"states must have shape {(*lead, 'batch', n)}, got {tuple(x.shape)}")
+        times = -(-self.steps // self.hold)
+        if (d or u is not None) and (u is None or u.shape != (*x.shape[:-1], times, d)):
+            found = None if u is None else tuple(u.shape)
+            raise HdnnError(f"inputs must have shape {(*x.shape[:-1], times, d)}, got {found}")
+
+
+def explicit(
+    program: Program, values: Values, B: Tensor | None = None, times: int = 1
+) -> Recurrence:
+    """The stages of a program as matrices; stage k of layer j is step j K + k of K L.
+
+    Args:
+        program: of stages with patterned matrices.
+        values: its numbers.
+        B: ``([E,] 1, parameters of b, d)``: inputs u move the biases by B u.
+        times: how often all layers follow each other, each time with another input.
+
+    Returns:
+        The recurrence, differentiable with respect to all numbers.
+    """
+    theta, beta, h = values.theta, values.beta, values.h
+    assert theta is not None
+    assert beta is not None
+    n, lead, stages = program.layout.width, program.layout.lead, program.stages
+    most = max(stage.W.units for stage in stages)
+    d = 0 if B is None else B.shape[-1]
+    pairs = []
+    for stage in stages:
+        (r0, r1), (w0, w1), m = stage.read, stage.write, stage.W.units
+        K, b = stage.W.assemble(theta), stage.b.assemble(beta).unsqueeze(-1)
+        drive = [] if B is None else [stage.b.assemble(B.mT).mT.expand(*K.shape[:-1], d)]
+        W = torch.cat([F.pad(K, (r0, n - r1)), *drive, b.expand(*K.shape[:-1], 1)], -1)
+        a = h[..., None, None] if isinstance(h, Tensor) else h
+        if stage.adjoint:
+            assert values.S is not None
+            added = stage.W.left_multiply(values.S[..., w0:w1, r0:r1], K)
+            assert added is not None
+        else:
+            added = torch.eye(m, dtype=K.dtype, device=K.device).expand(*K.shape[:-2], m, m)
+        added = F.pad(stage.factor * a * added, (0, most - m, w0, n - w1))
+        carried = torch.eye(n, n + d + 1, dtype=K.dtype, device=K.device)
+        if not stage.carry:
+            carried[w0:w1] = 0
+        A = torch.cat([carried.expand(*added.shape[:-1], n + d + 1), added], -1)
+        pairs.append((F.pad(W, (0, 0, 0, most - m)), A))
+    # One entry for all layers, where that is so of everything, else one for each.
+    period = max(M.shape[-3] for pair in pairs for M in pair)
+    W, A = (
+        torch.stack([M.expand(*lead, period, *M.shape[-2:]) for M in matrices], -3).flatten(-4, -3)
+        for matrices in zip(*pairs, strict=True)
+    )
+    hold = program.layers * len(stages)
+    return Recurrence(W, A, stages[0].activation, times * hold, hold)
 
 
 def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from hdnn.errors import HdnnError
 from hdnn.fields.field import of_layer
 from hdnn.fields.maps import matrix_product
-from hdnn.program import Flow, Program, Stage, Values, at_layer, times
+from hdnn.program import Flow, Program, Recurrence, Stage, Values, at_layer, times
 
 Pieces = list[Tensor]
 
@@ -75,6 +75,21 @@ def inverse(program: Program, values: Values, x: Tensor) -> Tensor:
     """
     x, restore = program.layout.flatten(x)
     return restore(_Interpreter(program, values, x.ndim).undo(x))
+
+
+def rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+    """All states of a recurrence: ``([E,] B, steps, n)``, x_0 to x_{T-1}, and x_T."""
+    recurrence.check(x, u)
+    W, A, activation, steps, hold = recurrence
+    to_units, to_states = W.mT.unbind(-3), A.mT.unbind(-3)
+    one, period, states = torch.ones_like(x[..., :1]), len(to_units), []
+    driven = [one] if u is None else [torch.cat([v, one], -1) for v in u.unbind(-2)]
+    for t in range(steps):
+        states.append(x)
+        v = torch.cat([x, driven[t // hold if len(driven) > 1 else 0]], -1)
+        s = activation.function(v @ to_units[t % period])
+        x = torch.cat([v, s], -1) @ to_states[t % period]
+    return torch.stack(states, -2) if states else x.unsqueeze(-2)[..., :0, :], x
 
 
 def layer_map(program: Program, values: Values, ndim: int) -> Callable[[int, Tensor], Tensor]:

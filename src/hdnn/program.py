@@ -308,6 +308,12 @@ def explicit(
 
     Returns:
         The recurrence, differentiable with respect to all numbers.
+
+    >>> import hdnn
+    >>> net = hdnn.network("MS3", features=4, layers=3, T=1.0)
+    >>> recurrence = explicit(net.program, net.values())
+    >>> recurrence.steps, recurrence.W.shape, recurrence.A.shape  # two stages a layer
+    (6, torch.Size([6, 2, 5]), torch.Size([6, 4, 7]))
     """
     theta, beta, h = values.theta, values.beta, values.h
     assert theta is not None

@@ -70,13 +70,11 @@ class Layer(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> Layer:
         """The same in another dtype."""
-        activation, *tensors, damp, turn = self
-        return Layer(
-            activation,
-            *(t.to(dtype) for t in tensors),
-            None if damp is None else Damping(*(t.to(dtype) for t in damp)),
-            None if turn is None else turn.to(dtype),
-        )
+        activation, W, b, A, a, Y, c, damp, turn = self
+        W, b, A, a, Y, c = (t.to(dtype) for t in (W, b, A, a, Y, c))
+        damp = None if damp is None else Damping(*(t.to(dtype) for t in damp))
+        turn = None if turn is None else turn.to(dtype)
+        return Layer(activation, W, b, A, a, Y, c, damp, turn)
 
     def _damped(self, x: Tensor) -> Tensor:
         if self.damp is None:

@@ -74,6 +74,11 @@ def trajectory(program: Program, values: Values, x: Tensor, requested: str = "au
 
     Raises:
         IncompatibleError: the requested backend cannot serve.
+
+    >>> import hdnn
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> hdnn.backends.trajectory(net.program, net.values(), torch.zeros(5, 4)).shape
+    torch.Size([4, 5, 4])
     """
     if choose(program, values, x, requested).backend == "reference":
         return reference.trajectory(program, values, x)
@@ -97,6 +102,12 @@ def rollout(
     Raises:
         HdnnError: states or inputs have other shapes than the recurrence's.
         IncompatibleError: the requested backend cannot serve.
+
+    >>> import hdnn
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> states, last = rollout(hdnn.program.explicit(net.program, net.values()), torch.zeros(5, 4))
+    >>> states.shape, last.shape
+    (torch.Size([5, 3, 4]), torch.Size([5, 4]))
     """
     if choose_rollout(recurrence, x, u, requested).backend == "reference":
         return reference.rollout(recurrence, x, u)

@@ -115,6 +115,12 @@ def choose_rollout(
     Raises:
         HdnnError: states or inputs have other shapes than the recurrence's.
         IncompatibleError: the requested backend cannot serve.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> recurrence = hdnn.program.explicit(net.program, net.values())
+    >>> choose_rollout(recurrence, torch.zeros(5, 4), None, "reference").backend
+    'reference'
     """
     if requested == "reference":
         return _REQUESTED["reference"]

@@ -56,7 +56,7 @@ def test_structure_is_preserved_exactly_where_declared(scheme: str, kind: str) -
     if method.structure_preserving:
         assert defect < 1e-13
     else:
-        assert defect > {1: 1e-3, 4: 1e-8}[method.order]
+        assert defect > {1: 1e-3, 2: 1e-5, 4: 1e-8}[method.order]
 
 
 def test_MS1_preserves_the_J_of_its_layer_within_that_layer_only() -> None:
@@ -86,8 +86,7 @@ INVERTIBLE = [(name, s) for name, s in EACH if build(name, s, layers=1).invertib
 @every_pair(INVERTIBLE)
 def test_the_inverse_undoes_the_network(name: str, scheme: str, layers: int) -> None:
     # An implicit step has one solution only where h |df/dy| < 2.
-    implicit = scheme == "ImplicitMidpoint"
-    layers, scale = (min(layers, 50), 0.3) if implicit else (layers, 1.0)
+    layers, scale = (min(layers, 50), 0.3) if scheme in IMPLICIT else (layers, 1.0)
     net, y = build(name, scheme, layers=layers, T=1.2, scale=scale), torch.randn(3, 4)
     with torch.no_grad():
         there = net(y)

@@ -485,8 +485,8 @@ class DiscreteGradient(Scheme):
                 break
         if _decide(small.all()) is False:
             raise ConvergenceError(
-                f"the discrete gradient did not converge in {iteration + 1} iterations (residual "
-                f"{float(size.max()):.1e}); reduce the step, or the scale of the weights"
+                f"the discrete gradient did not converge: after {iteration + 1} iterations the "
+                f"residual is {float(size.max()):.1e}; reduce the step, or the scale of the weights"
             )
         return torch.where(small, y, torch.nan)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catalog import EACH, NAMES, build
+from catalog import EACH, IMPLICIT, NAMES, build
 from hdnn.backends import operator
 from hdnn.fields import HamiltonianField, Learned, Weights
 from skips import needs_kernels

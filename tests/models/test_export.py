@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
-from catalog import build, skew
+from catalog import IMPLICIT, build, skew
 from commands import done, record
 from hdnn.errors import HdnnError
 from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights

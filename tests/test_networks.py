@@ -21,6 +21,7 @@ import hdnn
 from catalog import (
     BACKENDS,
     EACH,
+    IMPLICIT,
     OWN,
     as_function,
     build,
@@ -58,7 +59,7 @@ def test_gradients_of_state_and_parameters(name: str, scheme: str, kind: str) ->
     assert torch.autograd.gradcheck(function, (y, *parameters))
 
 
-@every_pair([*((n, s) for n, s in EACH if s == OWN), ("H2", "RK4"), ("H2", "ImplicitMidpoint")])
+@every_pair([*((n, s) for n, s in EACH if s == OWN), *(("H2", s) for s in ("RK4", *IMPLICIT))])
 def test_second_derivatives(name: str, scheme: str) -> None:
     function, parameters = as_function(build(name, scheme, features=2, layers=2))
     y = torch.randn(1, 2, requires_grad=True)
@@ -332,3 +333,88 @@ def test_a_loss_on_a_tangent_trains_all_of_the_network() -> None:
             (tangent.square().sum() + out.sum()).backward()
         grads.append(net.field.weights.theta.grad)
     close(*grads)
+
+
+# --- a final time for every sample ----------------------------------------------------------------
+
+TIMED = [("H1", OWN), ("MS1", OWN), ("MS3", "Leapfrog"), ("H2", "RK4"), ("HS", "ImplicitMidpoint"),
+         ("H1", "DiscreteGradient")]  # fmt: skip
+SHAPES: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
+    "batch": ({}, (2, 3, 4), (2, 3)),
+    "one state": ({}, (4,), ()),
+    "channels": ({"channels": 4}, (3, 4, 2, 5), (3,)),
+    "convolution": ({"channels": 4, "kernel": 3}, (3, 4, 2, 5), (3,)),
+}
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["T", "steps"])
+@pytest.mark.parametrize("shape", SHAPES)
+@every_pair(TIMED)
+def test_every_sample_may_have_a_final_time_of_its_own(
+    name: str, scheme: str, shape: str, steps: bool
+) -> None:
+    """Each as a network with that T computes it; longer steps stay longer."""
+    options, size, batch = SHAPES[shape]
+    times = (
+        (lambda T: {"step": [T * share for share in (0.2, 0.5, 0.3)]})
+        if steps
+        else (lambda T: {"T": T})
+    )
+    net, y, T = (
+        build(name, scheme, **options, **times(1.0)),
+        torch.randn(size),
+        0.5 + torch.rand(batch),
+    )
+    out = net(y, T=T)
+    assert torch.equal(net.trajectory(y, T=T)[-1], out)
+    if net.invertible:
+        close(net.inverse(out, T=T), y, 1e-11)
+    for place in np.ndindex(*batch):
+        alone = build(name, scheme, **options, **times(float(T[place])))
+        state = {k: v for k, v in net.state_dict().items() if k != "steps"}
+        alone.load_state_dict(state, strict=False)
+        x = y[place].unsqueeze(0) if options else y[place]
+        close(out[place], alone(x).squeeze(0) if options else alone(x))
+
+
+def test_times_of_ensembles_and_of_one_batch_for_all() -> None:
+    nets = build("H1", ensemble=2, T=1.0)
+    y, T = torch.randn(2, 5, 4), torch.rand(2, 5)
+    for e in range(2):
+        close(nets(y, T=T)[e], nets.member(e)(y[e], T=T[e]))
+        close(nets(y[:1], T=T[:1])[e], nets.member(e)(y[0], T=T[0]))
+
+
+def test_derivatives_with_respect_to_times() -> None:
+    """dy_N/dT of one layer of forward Euler is the velocity; and lean memory is the same."""
+    net = build("H2", layers=1, T=0.3)
+    y, T = torch.randn(3, 4), torch.rand(3)
+    change: Any = torch.autograd.functional.jacobian(lambda T: net(y, T=T).sum(0), T)
+    close(change.mT, net.field.velocity(y))
+    deep = build("H2", layers=9, T=0.3, memory="lean")
+    T.requires_grad_()
+    gradients = torch.autograd.grad(deep(y, T=T).sum(), (T, deep.field.weights.theta))
+    deep.memory = "fast"
+    for one, other in zip(
+        gradients,
+        torch.autograd.grad(deep(y, T=T).sum(), (T, deep.field.weights.theta)),
+        strict=True,
+    ):
+        close(one, other)
+
+
+def test_times_run_on_the_reference_and_have_the_shape_of_the_batch() -> None:
+    net, y, T = build("H1"), torch.randn(5, 4), torch.ones(5)
+    assert "every sample has a T of its own" in net.explain_backend(y, T).reason
+    assert "every sample" not in net.explain_backend(y).reason
+    close(net(y, T=T), net(y))
+    for wrong in (torch.ones(4), torch.ones(5, 1), torch.ones(5, 3), 1.0):
+        with pytest.raises(HdnnError, match=r"T must be a tensor \(5,\)"):
+            net(y, T=wrong)
+    with pytest.raises(HdnnError, match="steps must have shape"):  # no kernel sees such steps
+        hdnn.backends.run(net.program, net.values()._replace(h=torch.ones(5, 3)), y)
+    net.backend = "fused"
+    with pytest.raises(HdnnError, match="every sample has a T of its own"):
+        net(y, T=T)
+    with pytest.raises(HdnnError, match="takes no T"):
+        build("FCNN")(y, T=T)

@@ -31,17 +31,19 @@ if TYPE_CHECKING:  # fields build on this module
     from hdnn.fields.patterns import Pattern
 
 Step = float | Tensor
-"""A step size: one number, or ``([E,] L)``, one for every layer."""
+"""A step size: one number, or ``([E,] L)``, one for every layer; on the reference backend also
+``([E,] B, L)``, for samples that differ."""
 
 Time = Tensor | float
-Function = Callable[[Tensor], Tensor]
-Velocity = Callable[[int, Time, Tensor], Tensor]
-"""The right-hand side of a layer's ODE: ``(layer, t, canonical state)``."""
+Function = Callable[..., Tensor]
+"""The velocity of a layer, f(x), or f(x, to) between two states (`Field.has_discrete_gradient`)."""
+Velocity = Callable[..., Tensor]
+"""The right-hand side of a layer's ODE: ``(layer, t, x[, to])``, canonical states."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """x[write] = carry x[write] + A sigma(W x[read] + b), the same in every layer.
+    """x[write] = carry x[write] + A s sigma(W x[read] + b), the same in every layer.
 
     Args:
         read, write: ranges ``(start, stop)`` of the width.
@@ -51,6 +53,7 @@ class Stage:
         adjoint: A = factor h S[write, read] W' (Hamiltonian); else A = factor h, a number.
         factor: the scheme's coefficient.
         carry: 1 (residual) or 0.
+        signs: s, +1 or -1 for every hidden unit; None is +1.
 
     Raises:
         HdnnError: sizes do not fit, so that no backend could compute it.
@@ -69,6 +72,7 @@ class Stage:
     adjoint: bool
     factor: float = 1.0
     carry: int = 1
+    signs: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         reads, writes = self.read[1] - self.read[0], self.write[1] - self.write[0]
@@ -78,6 +82,8 @@ class Stage:
                 f"a stage that reads {reads} features needs W ({units}, {reads}) and b ({units},), "
                 f"got W ({units}, {self.W.width}) and b {self.b.shape}"
             )
+        if self.signs is not None and len(self.signs) != units:
+            raise HdnnError(f"{units} hidden units have as many signs, got {len(self.signs)}")
         if not self.adjoint and units != writes:
             raise HdnnError(
                 f"a stage that is not adjoint adds sigma(W x + b) to what it writes: {writes} "
@@ -190,11 +196,12 @@ class Program:
             return "there is nothing to compute"
         return None
 
-    def check(self, values: Values) -> None:
+    def check(self, values: Values, per_sample: bool = False) -> None:
         """Raise for numbers of other shapes than the program's.
 
         Args:
             values: the numbers.
+            per_sample: whether samples may have steps of their own.
 
         Raises:
             HdnnError: which have another shape, and the one that they should have.
@@ -213,18 +220,26 @@ class Program:
                     f"the parameters of {name} must have shape {own}, or {shared} if all layers "
                     f"share them, got {tuple(tensor.shape)}; build a network of that size instead"
                 )
-        if isinstance(h, Tensor) and h.shape not in ((layers,), (*self.layout.lead, layers)):
-            raise HdnnError(f"steps must have shape {(layers,)}, got {tuple(h.shape)}")
+        lead = self.layout.lead
+        if isinstance(h, Tensor):
+            several = per_sample and h.ndim == len(lead) + 2
+            shape = (*h.shape[:-2], h.shape[-1]) if several else tuple(h.shape)
+            if shape not in ((layers,), (*lead, layers)):
+                raise HdnnError(f"steps must have shape {(layers,)}, got {tuple(h.shape)}")
         if S is not None and not isinstance(S, Tensor):
             raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
-        lead = self.layout.lead
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
             raise HdnnError(
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "
                 f"{tuple(S.shape)}"
             )
+
+    @property
+    def has_signs(self) -> bool:
+        """Whether some hidden units count negatively, which explicit matrices hold."""
+        return any(stage.signs is not None for stage in self.stages)
 
     @property
     def invertible(self) -> bool:
@@ -334,6 +349,7 @@ def explicit(
             assert added is not None
         else:
             added = torch.eye(m, dtype=K.dtype, device=K.device).expand(*K.shape[:-2], m, m)
+        added = signed(stage.signs, added, added.ndim - 1)
         added = F.pad(stage.factor * a * added, (0, most - m, w0, n - w1))
         carried = torch.eye(n, n + d + 1, dtype=K.dtype, device=K.device)
         if not stage.carry:
@@ -350,13 +366,34 @@ def explicit(
     return Recurrence(W, A, stages[0].activation, times * hold, hold)
 
 
+def signed(signs: tuple[int, ...] | None, s: Tensor, axis: int) -> Tensor:
+    """Hidden units times their signs.
+
+    Args:
+        signs: +1 or -1 for every unit; None is +1.
+        s: ``([E,] B, units, *spatial)``.
+        axis: that of the units.
+
+    Returns:
+        In the shape of s.
+
+    >>> import torch
+    >>> from hdnn.program import signed
+    >>> signed((1, -1), torch.ones(1, 2), 1)
+    tensor([[ 1., -1.]])
+    """
+    if signs is None:
+        return s
+    return s * s.new_tensor(signs).reshape(-1, *(1,) * (s.ndim - axis - 1))
+
+
 def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
     """The step size of a layer, shaped to multiply a canonical state with ``ndim`` axes.
 
     Args:
-        step: one number, or ``([E,] L)``.
+        step: one number, ``([E,] L)`` or ``([E,] B, L)``.
         layer: its number.
-        ndim: axes of the state; 0 where there is no ensemble.
+        ndim: axes of the state; 0 where there is neither an ensemble nor a step for every sample.
 
     Returns:
         A number, or a tensor that broadcasts over states.
@@ -369,14 +406,14 @@ def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
     if not isinstance(step, Tensor):
         return step
     h = step[..., layer]
-    return h if h.ndim == 0 else h.reshape(-1, *(1,) * (ndim - 1))
+    return h if h.ndim == 0 else h.reshape(*h.shape, *(1,) * (ndim - h.ndim))
 
 
 def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
     """The time at which every layer begins.
 
     Args:
-        step: one number, or ``([E,] L)``.
+        step: one number, ``([E,] L)`` or ``([E,] B, L)``.
         layers: L.
 
     Returns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -136,6 +137,8 @@ def network(
     features: int | None = None,
     channels: int | None = None,
     kernel: int = 1,
+    units: int | None = None,
+    signs: Tensor | npt.ArrayLike | None = None,
     layers: int,
     T: float | None = None,
     step: StepSize | None = None,
@@ -174,6 +177,10 @@ def network(
             a state.
         kernel: k, odd: with channels, K_j is a convolution with a kernel of k x k pixels and K_j'
             its adjoint. 1: a matrix over the channels, the same at every pixel.
+        units: for H1, H2, MS3 and HS, the number m of hidden units, so that K_j is ``(m, n)``; of
+            MS3 and HS, half of them read y and half z. None is n.
+        signs: for the same networks, +1 or -1 for every hidden unit ``(m,)``: with them the energy
+            H = s' E(K y + b) need not be convex (pendulums, double wells).
         layers: the number of layers L.
         T: the final time; every layer has the step h = T / L. Larger T moves the states further.
         step: the step h, instead of T: a number, or a sequence with one for every layer. FCNN has
@@ -211,6 +218,8 @@ def network(
     >>> images = network("H1", channels=8, kernel=3, layers=4, T=0.5)
     >>> images.K.shape, images(torch.zeros(2, 8, 14, 14)).shape
     (torch.Size([4, 8, 8, 3, 3]), torch.Size([2, 8, 14, 14]))
+    >>> network("H1", features=2, units=16, signs=[1, -1] * 8, layers=4, T=1.0).K.shape
+    torch.Size([4, 16, 2])
     """
     row = architecture(name)
     weights = Weights(
@@ -218,6 +227,7 @@ def network(
         features=features,
         channels=channels,
         kernel=kernel,
+        units=units,
         layers=layers,
         time_invariant=time_invariant,
         ensemble=ensemble,
@@ -228,10 +238,15 @@ def network(
     )
     dynamics: Field
     if row.J is None and X is None:
+        if signs is not None:
+            raise HdnnError(
+                f"signs belong to an energy H = s' E(K y + b), as H1, H2, MS3 and HS have it; "
+                f"leave them out of {row.name}"
+            )
         dynamics = ActivationField(weights, activation=activation, turn=row.turn)
     else:
         J = _interconnection(row, weights.layout, X)
-        dynamics = HamiltonianField(J, weights, activation=activation)
+        dynamics = HamiltonianField(J, weights, activation=activation, signs=signs)
     return HamiltonianNetwork(
         dynamics,
         row.scheme if scheme is None else named_scheme(scheme),

@@ -18,7 +18,16 @@ from torch.utils.checkpoint import checkpoint
 from hdnn.errors import HdnnError
 from hdnn.fields.field import of_layer
 from hdnn.fields.maps import matrix_product
-from hdnn.program import Flow, Program, Recurrence, Stage, Values, at_layer, times
+from hdnn.program import (
+    Flow,
+    Program,
+    Recurrence,
+    Stage,
+    Values,
+    at_layer,
+    signed,
+    times,
+)
 
 Pieces = list[Tensor]
 
@@ -175,9 +184,10 @@ class _BoundStage:
         return [stack.select(axis, 0)] * layers  # all share one
 
     def change(self, layer: int, x: Tensor) -> Tensor:
-        """A sigma(W x + b)."""
+        """A s sigma(W x + b)."""
         stage = self.stage
         s = stage.activation.function(stage.W.multiply(self.K[layer], x) + self.b[layer])
+        s = signed(stage.signs, s, self.layout.axis)
         if self.A is not None:
             s = stage.W.multiply(self.A[layer], s)
         elif self.S is not None:
@@ -195,7 +205,7 @@ class _Interpreter:
     """
 
     def __init__(self, program: Program, values: Values, ndim: int) -> None:
-        program.check(values)
+        program.check(values, per_sample=True)
         # Not every product of torch's looks: of the CPU and meta, some give whatever is in memory.
         devices = {t.device for t in (values.theta, values.beta, values.S) if t is not None}
         if len(devices) > 1:
@@ -249,7 +259,7 @@ class _Interpreter:
         velocity, t = self.velocity, self.times[layer]
         assert velocity is not None
         h = at_layer(self.h, layer, x.ndim)
-        return flow.advance(lambda v: velocity(layer, t, v), x, sign * h, self.layout)
+        return flow.advance(partial(velocity, layer, t), x, sign * h, self.layout)
 
     def _split(self, x: Tensor) -> Pieces:
         return [x] if len(self.sizes) == 1 else list(x.split(self.sizes, self.axis))

@@ -33,9 +33,7 @@ processor time on one thread.
 WIDEST_ROLLOUT = 256
 """The most states or units of recurrences that "auto" leaves to the kernels."""
 
-EXPLICIT = (
-    "J, R or steps are learned, or differ from layer to layer: stages go as explicit matrices"
-)
+EXPLICIT = "signs, or J, R or steps that are learned or differ by layer, are explicit matrices"
 """What the kernels of stages cannot take, and those of recurrences can."""
 
 TRANSFORMS = "transforms of torch.func and forward mode take torch's operations only"
@@ -195,7 +193,7 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     reason = obstacle_of_memory(dtype, *states, theta, beta, S, steps)
     if reason or not states[0].numel():
         return reason or "there is nothing to compute"
-    shared = theta.shape[-2] != beta.shape[-2]
+    shared = theta.shape[-2] != beta.shape[-2] or program.has_signs
     learned = (S is not None and S.requires_grad) or (steps is not None and steps.requires_grad)
     return EXPLICIT if shared or learned or (S is not None and S.ndim > 2) else None
 

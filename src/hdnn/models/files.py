@@ -281,8 +281,10 @@ def _weights(weights: fields.Weights) -> Arguments:
     custom: Any = weights.map
     if isinstance(custom, fields.Matrix | fields.Convolution):
         custom = custom.pattern
+    named = structure in STRUCTURES
     return {
-        "structure": structure if structure in STRUCTURES else custom,
+        "structure": structure if named else custom,
+        "units": weights.map.units if named and weights.map.units != layout.width else None,
         "channels" if layout.channels else "features": layout.width,
         "ensemble": layout.ensemble,
         "scale": 0.0,  # K and b are in the state
@@ -334,6 +336,7 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
         "weights": field.weights,
         "activation": field.activation,
         "dissipation": field.R,
+        "signs": field.signs,
     },
     fields.Weights: _weights,
     fields.Fixed: _attributes("J name"),
@@ -378,7 +381,7 @@ def _weights_numbers(a: Arguments) -> int:
     structure, width = a["structure"], a.get("features") or a.get("channels")
     sets = _product(a["ensemble"], 1 if a["time_invariant"] else a["layers"])
     if isinstance(structure, str):
-        return sets * _product(width, width, a["kernel"], a["kernel"]) // 4
+        return sets * _product(width, a["units"] or width, a["kernel"], a["kernel"]) // 4
     units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
     return sets * (structure.size + units)
 

@@ -20,7 +20,7 @@ from hdnn.fields import Field, LayerField, Learned
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.weights import Generators
 from hdnn.ode import ODE
-from hdnn.program import Program, Values
+from hdnn.program import Program, Values, explicit
 from hdnn.schemes import ForwardEuler, Scheme
 
 _PER_SAMPLE = backends.BackendChoice(
@@ -294,6 +294,7 @@ class HamiltonianNetwork(nn.Module):
         own: list[tuple[Any, str]] = [
             (weights, "theta"),
             (weights, "beta"),
+            (weights, "B"),
             (copied, "log_steps"),
             (copied, "steps"),
         ]
@@ -377,22 +378,28 @@ class HamiltonianNetwork(nn.Module):
             )
 
     @without_autocast
-    def forward(self, y: Tensor, T: Tensor | None = None) -> Tensor:
-        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
+    def forward(self, y: Tensor, u: Tensor | None = None, *, T: Tensor | None = None) -> Tensor:
+        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``; with inputs, all states on the way.
 
         Args:
             y: y_0, ``(..., n)`` or ``(B, n, *spatial)``; for an ensemble ``(E or 1, ...)``.
+            u: inputs ``([E,] batch, time, d)`` of a network that was built with ``inputs=d``; each
+                moves the biases to b + B u while the state ``([E,] batch, n)`` goes through all
+                layers.
             T: the final time of every sample ``(...)``, in the batch shape of y, as irregularly
                 sampled data need it: all steps of a sample are as many times longer as its time
                 is. It may need gradients. None is the T of the network. Runs on the reference.
 
         Returns:
-            y_N, in the shape of y.
+            y_N, in the shape of y; with inputs the states before the first, and after each,
+            ``([E,] batch, time + 1, n)``.
 
         Raises:
-            HdnnError: the shape or dtype of y or T is not the network's, or the backend cannot
+            HdnnError: the shape or dtype of y, u or T is not the network's, or the backend cannot
                 serve.
         """
+        if u is not None:
+            return self._driven(y, u, T)
         if T is not None:
             self.explain_backend(y, T)  # raises where that is not the reference
             return reference.run(self.program, self._values(y, T), y, self.memory)
@@ -402,6 +409,25 @@ class HamiltonianNetwork(nn.Module):
         if values.theta is None or y.dtype is not values.theta.dtype:
             self.check_state(y)
         return backends.run(self.program, values, y, self.backend, self.memory)
+
+    def _driven(self, y: Tensor, u: Tensor, T: Tensor | None) -> Tensor:
+        """The states at all times, of inputs."""
+        B = self._weighted("inputs").weights.B
+        if B is None or T is not None or self.program.has_flows:
+            raise HdnnError(
+                "inputs u are for networks of stages that were built with inputs=d (and not with "
+                "an implicit scheme or RK4), and have no T of their own"
+            )
+        self.check_state(y)
+        lead = self.field.layout.lead
+        if y.ndim != len(lead) + 2:
+            raise HdnnError(
+                f"with inputs the state is {(*lead, 'batch', self.features)}, got {tuple(y.shape)}"
+            )
+        y, times = y.expand(*lead, *y.shape[len(lead) :]), u.shape[-2] if u.ndim > 1 else 0
+        form = explicit(self.program, self.values(), B, times)
+        states, last = backends.rollout(form, y, u, self.backend)
+        return torch.cat([states[..., :: form.hold, :], last.unsqueeze(-2)], -2)
 
     @without_autocast
     def explain_backend(self, y: Tensor, T: Tensor | None = None) -> backends.BackendChoice:

@@ -147,6 +147,7 @@ def network(
     activation: str | Activation = "tanh",
     X: Tensor | str | None = None,
     time_invariant: bool = False,
+    inputs: int = 0,
     ensemble: int | None = None,
     backend: str = "auto",
     memory: str = "fast",
@@ -191,6 +192,8 @@ def network(
         activation: sigma: a name of `hdnn.fields.ACTIVATIONS`, or an activation of your own.
         X: for HS, whose J is [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
         time_invariant: all layers share one K and b, so that the flow conserves the energy.
+        inputs: d: with time-invariant weights, a recurrent cell. ``net(y, u)`` gives the states at
+            all times, driven by inputs u ``(batch, time, d)`` through the biases, b + B u.
         ensemble: E networks of the same form, computed at once on states ``(E, ..., n)``.
         backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
             "fused" (compiled kernels, or an error that says why not).
@@ -230,6 +233,7 @@ def network(
         units=units,
         layers=layers,
         time_invariant=time_invariant,
+        inputs=inputs,
         ensemble=ensemble,
         generator=generator,
         scale=scale,

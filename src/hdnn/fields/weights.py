@@ -40,6 +40,8 @@ class Weights(nn.Module):
         units: the number m of hidden units, of the structures `RECTANGULAR`; None is n.
         layers: the number of layers L.
         time_invariant: True makes all layers share one K and b.
+        inputs: the number d of inputs u, which move the biases to b + B u; with time-invariant
+            matrices over features only.
         ensemble: the number E of networks side by side: every array gets a leading axis E.
         generator: the source of random numbers, see `reset_parameters`.
         scale: the standard deviation of the initial parameters, see `reset_parameters`.
@@ -51,6 +53,7 @@ class Weights(nn.Module):
         bias: the pattern of b, whose entries are the parameters themselves.
         theta: ``([E,] L, .)``, the parameters of K; ``([E,] 1, .)`` where all layers share them.
         beta: ``([E,] L, .)``, the parameters of b.
+        B: ``([E,] 1, m, d)``, or None without inputs.
 
     Raises:
         HdnnError: sizes or patterns do not fit.
@@ -70,6 +73,7 @@ class Weights(nn.Module):
         units: int | None = None,
         layers: int,
         time_invariant: bool = False,
+        inputs: int = 0,
         ensemble: int | None = None,
         generator: Generators = None,
         scale: float = 1.0,
@@ -95,6 +99,18 @@ class Weights(nn.Module):
         empty = torch.empty(*lead, self.map.size, dtype=dtype, device=device)
         self.theta = nn.Parameter(empty)
         self.beta = nn.Parameter(empty.new_empty(*lead, self.bias.size))
+        if not is_count(inputs, least=0):
+            raise HdnnError(f"inputs must be an integer of at least 0, got {inputs!r:.40}")
+        matrices_only = isinstance(self.map, Matrix) and not self.layout.channels
+        if inputs and not (time_invariant and matrices_only):
+            raise HdnnError(
+                "a network with inputs repeats one layer over time: it needs time_invariant=True, "
+                "features=n and K a matrix of a pattern"
+            )
+        self.inputs = inputs
+        self.B: nn.Parameter | None = None
+        if inputs:
+            self.B = nn.Parameter(empty.new_empty(*lead, self.bias.size, inputs))
         self.to(empty)  # a map with tensors of its own
         self.reset_parameters(generator, scale=scale)
 
@@ -138,8 +154,9 @@ class Weights(nn.Module):
                 f"got {len(generator)} generators for an ensemble of {self.layout.ensemble}; "
                 "give one for every member, or a single one"
             )
+        own = [self.theta, self.beta] if self.B is None else [self.theta, self.beta, self.B]
         for index, source in parts:
-            for parameter in (self.theta, self.beta):
+            for parameter in own:
                 # Drawn where the generator lives, so that a GPU starts from the same numbers, and
                 # in one piece, so that a member of an ensemble gets those it would get alone.
                 device = "cpu" if source is None else source.device

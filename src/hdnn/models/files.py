@@ -288,7 +288,7 @@ def _weights(weights: fields.Weights) -> Arguments:
         "channels" if layout.channels else "features": layout.width,
         "ensemble": layout.ensemble,
         "scale": 0.0,  # K and b are in the state
-        **_attributes("kernel layers time_invariant dtype")(weights),
+        **_attributes("kernel layers time_invariant inputs dtype")(weights),
     }
 
 
@@ -381,9 +381,12 @@ def _weights_numbers(a: Arguments) -> int:
     structure, width = a["structure"], a.get("features") or a.get("channels")
     sets = _product(a["ensemble"], 1 if a["time_invariant"] else a["layers"])
     if isinstance(structure, str):
-        return sets * _product(width, a["units"] or width, a["kernel"], a["kernel"]) // 4
-    units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
-    return sets * (structure.size + units)
+        units = a["units"] or width
+        size = _product(width, units, a["kernel"], a["kernel"]) // 4
+    else:
+        units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
+        size = structure.size + units
+    return sets * (size + _product(units, a["inputs"]) * bool(a["inputs"]))
 
 
 def _state_space_numbers(a: Arguments) -> int:

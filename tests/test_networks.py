@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from catalog import (
 )
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Learned, Weights
+from hdnn.zoo import ARCHITECTURES
 from twins import agree, derivatives, error
 
 Net = hdnn.HamiltonianNetwork
@@ -418,3 +420,56 @@ def test_times_run_on_the_reference_and_have_the_shape_of_the_batch() -> None:
         net(y, T=T)
     with pytest.raises(HdnnError, match="takes no T"):
         build("FCNN")(y, T=T)
+
+
+@pytest.mark.parametrize("ensemble", [None, 2])
+@pytest.mark.parametrize("name", [*ARCHITECTURES])
+def test_inputs_move_the_biases_at_every_time(name: str, ensemble: int | None) -> None:
+    """A recurrent cell: for each input all layers, with biases b + B u."""
+    steps = {} if name == "FCNN" else {"step": 0.3}
+    options = {"features": 4, "layers": 2, "time_invariant": True, "inputs": 3} | steps
+    net = hdnn.network(name, **options, ensemble=ensemble)
+    lead = () if ensemble is None else (ensemble,)
+    y, u = torch.randn(*lead, 1, 4), torch.randn(*lead, 1, 6, 3)
+    states = net(y, u)
+    assert states.shape == (*lead, 1, 7, 4)
+    weights = net.field.weights
+    beta = weights.beta.detach().clone()
+    with torch.no_grad():
+        for t in range(6):
+            moved = (weights.B @ u[..., 0, t, :].reshape(*lead, 1, 3, 1)).squeeze(-1)
+            weights.beta.copy_(beta + moved)
+            y = net(y)
+            torch.testing.assert_close(states[..., t + 1, :], y, rtol=0, atol=1e-12)
+
+
+def test_networks_with_inputs_are_differentiated_and_saved(tmp_path: Path) -> None:
+    net = hdnn.network("H1", features=4, layers=1, step=0.3, time_invariant=True, inputs=2)
+    y, u = torch.randn(2, 4), torch.randn(2, 5, 2, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda u: net(y, u), u)
+    net(y, u).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    hdnn.save(net, tmp_path / "net.safetensors")
+    assert torch.equal(hdnn.load(tmp_path / "net.safetensors")(y, u), net(y, u))
+
+
+def test_inputs_need_a_network_that_repeats_one_layer_of_matrices() -> None:
+    for options in (
+        {"features": 4, "time_invariant": False},
+        {"channels": 4, "time_invariant": True},
+        {"channels": 4, "kernel": 3, "time_invariant": True},
+    ):
+        with pytest.raises(HdnnError, match="repeats one layer over time"):
+            hdnn.network("H1", layers=2, T=1.0, inputs=1, **options)
+    options = {"features": 4, "layers": 2, "T": 1.0, "time_invariant": True}
+    y, u = torch.randn(3, 4), torch.randn(3, 5, 1)
+    for net in (
+        hdnn.network("H1", **options),
+        hdnn.network("H1", **options, inputs=1, scheme="RK4"),
+    ):
+        with pytest.raises(HdnnError, match="built with inputs"):
+            net(y, u)
+    net = hdnn.network("H1", **options, inputs=1)
+    for state, inputs in ((y[0], u), (y, u[..., :0]), (y, u[:2])):
+        with pytest.raises(HdnnError, match=r"shape|state is"):
+            net(state, inputs)

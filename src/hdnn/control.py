@@ -292,10 +292,10 @@ def feedback(
     Args:
         plant: a `LinearPlant`, or anything with `measure` and `advance`.
         controller: a state-space network whose inputs are what is measured.
-        z: the plant's first states ``(batch, n)``.
+        z: the plant's first states ``([E,] batch, n)``.
         steps: how many sampling times.
         x: the controller's first states; None is 0, or what it learned.
-        disturbance: what is added to u, ``(steps, batch, ports)``; None is nothing.
+        disturbance: what is added to u, ``(steps, [E,] batch, ports)``; None is nothing.
 
     Returns:
         All states and signals.
@@ -318,7 +318,7 @@ def feedback(
             "algebraic loop; measure the output a sample later, or take D out of the plant"
         )
     cell = controller.assemble() if isinstance(controller, StateSpace) else controller
-    x = cell.initial(len(z)) if x is None else x
+    x = cell.initial(z.shape[-2]) if x is None else x
     states, own = [z], [x]
     measured, applied = list[Tensor](), list[Tensor]()
     for t in range(steps):

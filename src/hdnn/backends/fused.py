@@ -84,7 +84,7 @@ def rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor
 def rollout_forward(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
     """All states, and the last, of numbers that `obstacle_of_rollout` passes."""
     sizes, arrays = _located(recurrence, x, u)
-    states, last = x.new_empty(*x.shape[:-1], recurrence.steps, x.shape[-1]), torch.empty_like(x)
+    states, last = x.new_empty(*x.shape[:-1], recurrence.steps, x.shape[-1]), x.new_empty(x.shape)
     where = (_address(t) for t in (*arrays, states, last))
     native.check(native.library().hdnn_rollout_forward(sizes, *where, torch.get_num_threads()))
     return states, last

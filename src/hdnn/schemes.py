@@ -33,6 +33,8 @@ class Scheme(ABC):
         needs_separable: it applies only where y' depends on z only and z' on y only.
         uses_step: it has a step size (a plain feed-forward network has none).
         implicit: a layer solves an equation, by iterations.
+        energy_preserving: the energy H of a layer is the same before and after it, J anything;
+            with dissipation it is smaller after it.
 
     >>> from hdnn import schemes
     >>> schemes.Leapfrog().order, schemes.Leapfrog().structure_preserving
@@ -43,6 +45,7 @@ class Scheme(ABC):
     needs_separable: ClassVar[bool] = False
     uses_step: ClassVar[bool] = True
     implicit: ClassVar[bool] = False
+    energy_preserving: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -428,6 +431,7 @@ class DiscreteGradient(Scheme):
     max_iterations: int = 1000
     order: ClassVar[int] = 2
     implicit: ClassVar[bool] = True
+    energy_preserving: ClassVar[bool] = True
 
     def check(self, field: Field) -> None:
         if not field.has_discrete_gradient:

@@ -38,6 +38,8 @@ def test_every_network_of_the_catalog(name: str, scheme: str) -> None:
         assert certificate["imaginary-spectrum"].holds
         keeps = net.scheme.structure_preserving
         assert certificate["structure"].holds is (True if keeps else None)
+        conserves = net.scheme.energy_preserving
+        assert certificate["layer-energy"].holds is (True if conserves else None)
         proved = None if scheme in ("RK4", "DiscreteGradient") else True
         assert certificate["volume"].holds is certificate["norm-at-least-one"].holds is proved
     else:  # n/a, and no failure
@@ -98,7 +100,8 @@ def test_json_text_and_lookup() -> None:
     assert [check["name"] for check in plain["checks"]] == [c.name for c in certificate.checks]
     shown = {check.name for check in certificate.checks if check.name in str(certificate)}
     named = {check.name for check in certificate.checks}
-    assert named - shown == {"dissipation", "no-growing-mode"}  # there is no R
+    # There is no R, and no discrete gradient.
+    assert named - shown == {"dissipation", "no-growing-mode", "layer-energy"}
     assert "everything that applies holds" in str(certificate)
     with pytest.raises(HdnnError, match="did you mean 'structure'"):
         certificate["strukture"]

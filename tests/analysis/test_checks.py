@@ -22,7 +22,7 @@ from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights
 from hdnn.program import Flow
-from hdnn.schemes import ForwardEuler, ImplicitMidpoint, Scheme
+from hdnn.schemes import DiscreteGradient, ForwardEuler, ImplicitMidpoint, Scheme
 
 SIZES = st.integers(2, 6)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -417,3 +417,28 @@ def test_the_energy_of_a_depth_profile_has_the_signs_of_units() -> None:
     path = net.trajectory(y)
     expected = [net.field.energy(path[l], min(l, 4)).mean() for l in range(6)]
     torch.testing.assert_close(hdnn.analysis.profile(net, y).energy, torch.stack(expected).detach())
+
+
+@dataclass(frozen=True)
+class Thrifty(ImplicitMidpoint):
+    """It claims what only the discrete gradient keeps."""
+
+    energy_preserving: ClassVar[bool] = True
+
+
+@given(seed=SEEDS, h=st.floats(0.01, 10.0), damped=st.booleans())
+def test_no_layer_of_a_discrete_gradient_adds_energy(seed: int, h: float, damped: bool) -> None:
+    J, K, b, y = drawn(seed, 4, 6)
+    R = torch.eye(4) if damped else None
+    certificate = certify(general(J, K, b, 3, 3 * h, DiscreteGradient(), R), y)
+    assert certificate.ok
+    check = certificate["layer-energy"]
+    assert check.proved
+    assert check.holds
+    assert (check.value < 0) is damped
+
+
+def test_a_scheme_that_adds_energy_is_detected() -> None:
+    K = torch.tensor([[1.0, 0.5], [0.0, 1.0], [1.0, -1.0]])
+    net = general(J1, K, torch.tensor([0.5, 0.0, 1.0]), 5, 2.0, Thrifty())
+    assert "layer-energy" in failing(net, torch.tensor([[1.0, -0.5]]))

@@ -20,6 +20,7 @@ from hdnn.analysis.context import Context
 from hdnn.analysis.norms import singular_values, spectral_norm
 from hdnn.analysis.watch import linear_maps
 from hdnn.backends import reference
+from hdnn.program import signed
 
 EPS = torch.finfo(torch.float64).eps
 DRIFT = 2.0
@@ -447,6 +448,28 @@ def _structure_in_directions(context: Context, where: str) -> Measured:
     allowed = 32 * context.n * (context.layers if where == "network" else 1) * EPS
     ratio = torch.stack(defects)
     return Measured(float(ratio.max()), allowed, {"within": where, **worst_place(ratio)})
+
+
+@check(
+    "layer-energy",
+    "no layer adds energy",
+    "not in the paper",
+    holds="a layer leaves its energy as it is (with dissipation it takes some), whatever the step",
+    fails="a layer adds energy although its scheme cannot",
+)
+def layer_energy(context: Context) -> Measured:
+    """H_l(y_{l+1}) - H_l(y_l), relative to the sum of the energies of all hidden units."""
+    if not context.net.scheme.energy_preserving:
+        return not_applicable()
+    assert context.standard is not None  # the scheme needs hidden units
+    units, sigma = context.standard.units_fn(), context.standard.activation
+    after = torch.stack([units(j, x) for j, x in enumerate(context.path[1:])])
+    old = sigma.energy(context.units(range(context.layers)))
+    new = sigma.energy(context.samples_of(after))
+    change = signed(context.standard.signs, new - old, 2).sum(-1)
+    change = change.abs() if context.R is None else change
+    change = change / (1 + (old.abs() + new.abs()).sum(-1))
+    return Measured(float(change.max()), 32 * context.n * EPS, worst_place(change))
 
 
 @check(

@@ -46,7 +46,7 @@ def table_run(folder: Path, epochs: int = 30, rows: int = 300, **options: Any) -
     path = write_rows(folder / "ring.csv", **dict(zip(names, cells, strict=True)), label=label)
     training = TrainingConfig(epochs=epochs, **options)
     Run.create(
-        folder / "run", Config(DataConfig(str(path), target="label"), ModelConfig(), training)
+        folder / "run", Config(data=DataConfig(source=str(path), target="label"), training=training)
     ).train()
     return folder / "run"
 
@@ -256,7 +256,10 @@ def test_compare_says_why_it_cannot(
     source: str, architecture: str, message: str, tmp_path: Path
 ) -> None:
     model = ModelConfig(architecture=architecture)
-    run = Run.create(tmp_path / "run", Config(DataConfig(source), model, TrainingConfig(epochs=1)))
+    run = Run.create(
+        tmp_path / "run",
+        Config(data=DataConfig(source=source), model=model, training=TrainingConfig(epochs=1)),
+    )
     if "finished" not in message:
         run.train()
     with pytest.raises(HdnnError, match=message):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ JOINT = TrainingConfig(
 )
 DISTORTED: dict[str, Any] = {"shift": 1, "rotate": 5.0, "zoom": 0.05, "flip": True}
 STOPPED: dict[str, Any] = {"epochs": 4, "validation": 0.2, "early_stopping": 2}
-FULL = replace(JOINT, optimizer="AdamW", weight_decay=0.01, averaging=0.9, **DISTORTED, **STOPPED)
+FULL = JOINT.replace(optimizer="AdamW", weight_decay=0.01, averaging=0.9, **DISTORTED, **STOPPED)
 STAGES: dict[str, Any] = {"widths": (4, 8), "layers": (2, 2), "kernel": 3, "norm": "batch"}
 
 
@@ -60,7 +59,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
     """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
     X, y = digits.X[:50], digits.y[:50]
     config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=1.0, epochs=1)
-    config = replace(config, batch_size=50, alpha=0.3, alpha_c=0.2)
+    config = config.replace(batch_size=50, alpha=0.3, alpha_c=0.2)
     model, twin = (classifier(layers=(3,)).double() for _ in range(2))
     Trainer(model, config).fit(dataset(X, y))
     net = twin.networks[0]
@@ -76,7 +75,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
 
 def test_returned_weights_are_the_validated_average(digits: Dataset) -> None:
     model = classifier()
-    trainer = Trainer(model, replace(JOINT, averaging=0.9, validation=0.2))
+    trainer = Trainer(model, JOINT.replace(averaging=0.9, validation=0.2))
     history = trainer.fit(digits)
     _, held = holdout(400, 0.2, 0, digits.y)
     with torch.no_grad():
@@ -103,7 +102,7 @@ def test_distortions_depend_on_seed_and_place_only(digits: Dataset) -> None:
     others = [
         distort(X, FULL, 3, 8),
         distort(X, FULL, 4, 7),
-        distort(X, replace(FULL, seed=1), 3, 7),
+        distort(X, FULL.replace(seed=1), 3, 7),
     ]
     assert all(not torch.equal(other, images) for other in others)
 

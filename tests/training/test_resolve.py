@@ -130,9 +130,9 @@ def test_settings_for_other_data_raise() -> None:
 def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
     assert resolve(once, data) == once
-    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.fields_set
-    assert {"layers", "width", "dtype"} <= once.model.fields_set
-    assert ("kernel" in once.model.fields_set) == (data is IMAGES)  # else it would do nothing
+    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.model_fields_set
+    assert {"layers", "width", "dtype"} <= once.model.model_fields_set
+    assert ("kernel" in once.model.model_fields_set) == (data is IMAGES)  # else it would do nothing
 
 
 # --- a setting applies, or it is an error ---------------------------------------------------------

@@ -281,7 +281,7 @@ def test_second_fit_begins_where_the_first_ended() -> None:
     settings = config("joint, autograd", epochs=30, batch_size=50, weight_decay=0.0)
     fit(model, settings, data)
     errors = (model(data.X)[:, 0] - data.y).detach() / data.y.std(correction=0)
-    (record,) = fit(model, replace(settings, epochs=1), data)
+    (record,) = fit(model, settings.replace(epochs=1), data)
     assert record.loss == pytest.approx(float(errors.square().mean()) / 2, rel=1e-6)
     assert record.loss < 0.1
 
@@ -376,7 +376,7 @@ def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     falling = Trainer(make(), settings, [lambda t, r: setattr(t, "stopped", r.epoch == 5)])
     assert len(falling.fit(moons())) == 5
     with pytest.raises(DivergenceError, match="in epoch 3: "):
-        fit(make(), replace(settings, epochs=3))
+        fit(make(), settings.replace(epochs=3))
 
 
 def test_convergence_warning() -> None:

@@ -130,7 +130,7 @@ def _config(path: Path | None, flags: Tables) -> Config:
             values = {**own, **values}
         tables[name] = values
     config = Config(**tables) if path is None else Config.from_tables(tables, str(path))
-    if "source" not in config.data.fields_set:
+    if "source" not in config.data.model_fields_set:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
     return config
 

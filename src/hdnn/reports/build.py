@@ -265,7 +265,7 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
         raise HdnnError("--compare is for Hamiltonian and plain networks on tables or in the plane")
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
-    resnet = build(replace(network, architecture="ResNet", T=network.T if timed else 1.2), data)
+    resnet = build(network.replace(architecture="ResNet", T=network.T if timed else 1.2), data)
     Trainer(resnet, config.training).fit(data)
     return resnet
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Sized
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -146,7 +145,7 @@ def _train_one_by_one(
     V, diverged = np.zeros((len(seeds), 1, X.shape[-1] + 1)), []
     for e, seed in enumerate(seeds):
         model = Model(network.member(e), 1)
-        trainer = Trainer(model, replace(config, seed=seed), recorder=observer)
+        trainer = Trainer(model, config.replace(seed=seed), recorder=observer)
         try:
             trainer.fit(Dataset(X[e], target[e], X[e, :0], target[e, :0], "classification"))
         except DivergenceError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -267,7 +266,7 @@ def check_settings(config: TrainingConfig, data: str) -> None:
         data: the kind of data.
     """
     default = TrainingConfig()
-    names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)]
+    names = [name for name, value in config if value != getattr(default, name)]
     if data == "images" and config.method != "joint":
         raise HdnnError(
             f"an image classifier is trained with method='joint', not {config.method!r}"

@@ -136,7 +136,7 @@ class Recorder:
     ) -> None:
         if not isinstance(depths, int):
             depths = tuple(depths)
-        config = RecordConfig(every, depths, samples)  # checks them
+        config = RecordConfig(every=every, depths=depths, samples=samples)  # checks them
         self.every, self.depths, self.samples = config.every, config.depths, config.samples
         self.recordings: list[Recording] = []
 

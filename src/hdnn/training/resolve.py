@@ -14,7 +14,6 @@ from hdnn.config import (
     PROTOCOLS,
     Config,
     ModelConfig,
-    Settings,
     TrainingConfig,
     check_applies,
     complete,
@@ -55,7 +54,7 @@ def resolve(config: Config, data: Dataset) -> Config:
     protocol = config.protocol or names[0]
     if protocol not in names:
         raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, names)
-    model, training = _explicit(config.model), _explicit(config.training)
+    model, training = config.model.to_dict(), config.training.to_dict()
     if data.kind == "images":
         if config.record is not None:
             raise HdnnError("gradients are recorded for tables; see hdnn.analysis.watch for images")
@@ -70,8 +69,8 @@ def resolve(config: Config, data: Dataset) -> Config:
         model = {**_column_defaults(model, data), **model}
     chosen_model, chosen_training = ModelConfig(**model), TrainingConfig(**training)
     check_applies(config.data, data.kind)
-    check_applies(chosen_model, data.kind, config.model.fields_set)
-    check_applies(chosen_training, data.kind, config.training.fields_set)
+    check_applies(chosen_model, data.kind, config.model.model_fields_set)
+    check_applies(chosen_training, data.kind, config.training.model_fields_set)
     place = config.data.replace(source=data.source, digest=data.digest)
     return Config(
         data=complete(place, data.kind),
@@ -79,10 +78,6 @@ def resolve(config: Config, data: Dataset) -> Config:
         training=complete(chosen_training, data.kind),
         record=None if config.record is None else complete(config.record, data.kind),
     )
-
-
-def _explicit(settings: Settings) -> Values:
-    return {name: getattr(settings, name) for name in settings.fields_set}
 
 
 def _timed(model: Values) -> bool:

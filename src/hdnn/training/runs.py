@@ -151,7 +151,7 @@ class Run:
             )
         if self.finished:
             raise HdnnError(f"{self.folder} holds a finished run; pass --overwrite to train again")
-        if "device" in config.training.fields_set:
+        if "device" in config.training.model_fields_set:
             self.update(device=config.training.device)
 
     def _clear(self) -> None:
@@ -423,7 +423,9 @@ def _agrees(stored: Config, wanted: Config) -> bool:
         if mine is None or other is None:
             if mine is not other:
                 return False
-        elif any(getattr(mine, key) != getattr(other, key) for key in other.fields_set - places):
+        elif any(
+            getattr(mine, key) != getattr(other, key) for key in other.model_fields_set - places
+        ):
             return False
     return True
 

@@ -90,7 +90,7 @@ class Trainer:
         stopped: set by a callback.
 
     >>> import hdnn
-    >>> data = hdnn.data.load(hdnn.config.DataConfig("double-moons", size=400))
+    >>> data = hdnn.data.load(hdnn.config.DataConfig(source="double-moons", size=400))
     >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
     >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50))

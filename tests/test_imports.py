@@ -99,6 +99,8 @@ def test_every_public_name_is_there() -> None:
     for name in (*hdnn.__all__, "analysis", "data", "training"):
         assert getattr(hdnn, name) is not None
         assert name in dir(hdnn)
+    internal = {"Any", "annotations", "importlib", "application", "cli", "errors", "kernels"}
+    assert not internal & {*dir(hdnn)}  # which is what tab completion shows
     with pytest.raises(AttributeError, match="netwrok"):
         _ = hdnn.netwrok
     for part in (hdnn.fields, hdnn.backends, hdnn.models):

@@ -58,6 +58,9 @@ _LAZY = {
     "zoo": ("network",),
 }
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
+_INTERNAL = {"application", "cli", "errors", "files", "kernels", "networks", "playground"}
+_INTERNAL |= {"progress", "refinement", "reports", "threads"}
+"""Modules of which users need nothing but what has its name here, and which completion leaves out."""
 
 
 def __getattr__(name: str) -> Any:
@@ -70,4 +73,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*__all__, "__version__", *_MODULES - _INTERNAL})

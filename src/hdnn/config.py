@@ -34,13 +34,11 @@ from pydantic import (
 )
 from pydantic import ValidationInfo as Info
 
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, shortened, shown, unknown_name
 from hdnn.files import read_bytes
 
 MOST = 2**63 - 1
 """The largest integer of TOML and torch, a bound that the documentation does not mention."""
-MOST_SHOWN = 80
-"""Characters of a value that an error message shows."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -163,16 +161,6 @@ def _explain(error: ValidationError, names: Collection[str], values: dict[str, A
         return HdnnError(f"{name} is a table of settings, got {shown(values[name])}")
     allowed = first["msg"].removeprefix("Input ").removeprefix("Tuple ").removeprefix("Value ")
     return HdnnError(f"{name} {allowed}, got {shown(values.get(name))}")
-
-
-def shown(value: object) -> str:
-    """The representation of a value in a message, truncated.
-
-    >>> shown("short")
-    "'short'"
-    """
-    text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 # --- the settings ---------------------------------------------------------------------------------
@@ -515,7 +503,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise HdnnError(f"{path} is not TOML: {str(error)[:200]}") from error
+        raise HdnnError(f"{path} is not TOML: {shortened(str(error), 200)}") from error
     match tables:
         case {"data": {"digest": _, "source": str(source)}}:
             tables["data"]["source"] = os.path.normpath(path.parent.resolve() / source)

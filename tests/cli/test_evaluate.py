@@ -36,6 +36,13 @@ def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None
     assert (result["samples"], result["accuracy"]) == (150, pytest.approx(right))
 
 
+def test_a_table_without_the_target_is_told_so(mail: Trained) -> None:
+    header, rows = mail.table.read_text().split("\n", 1)
+    Path("new.csv").write_text(f"{header.replace('label', 'kind')}\n{rows}")
+    fails(2, ("evaluate", mail.run, "new.csv"), "it lacks the target 'label'", "--target")
+    record("evaluate", mail.run, "new.csv", "--target", "kind")
+
+
 def test_a_result_no_better_than_the_baseline_is_doubted() -> None:
     """99 % accurate, and useless."""
     labels = ["rare", *["ok"] * 99] * 2

@@ -97,7 +97,7 @@ def test_contents_of_a_run_folder(whole: Run) -> None:
     assert set(record) == {"epoch", "loss", "penalized", "accuracy", "learning_rate", "seconds"}
     metrics = json.loads(whole.metrics.read_text())
     assert set(metrics) == {"train", "test"}
-    assert set(metrics["test"]) == {"samples", "loss", "accuracy"}
+    assert set(metrics["test"]) == {"samples", "log_loss", "accuracy"}
     model = whole.load_model()
     assert (model.network.layers, model.classes) == (3, [0, 1])
 

@@ -10,7 +10,7 @@ import typer
 
 from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
 from hdnn.cli.runs import Opened, RunFolder, open_run
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, shortened
 
 if TYPE_CHECKING:
     from hdnn.data import Dataset
@@ -42,7 +42,8 @@ def evaluate(
 
     A linear model and the majority class (or the mean) are measured beside it.
     """
-    from hdnn.training.evaluation import evaluate_fully, references, result_warnings
+    from hdnn.training.evaluation import evaluate as metrics_of
+    from hdnn.training.evaluation import references, result_warnings
     from hdnn.training.inputs import read_labeled
 
     opened = open_run(run)
@@ -58,7 +59,7 @@ def evaluate(
         X, y = trained_on.X_test, trained_on.y_test
     else:
         raise HdnnError("the run held out no data: pass data to evaluate on")
-    figures = evaluate_fully(opened.model, X, y)
+    figures = metrics_of(opened.model, X, y)
     others = {}
     if trained_on is not None:
         others = references(opened.model, trained_on.X, trained_on.y, X, y)
@@ -101,7 +102,7 @@ def _show_evaluation(figures: dict[str, Any]) -> None:
     elif len(figures["targets"]) > 1:
         rows = figures["targets"]
         names = ("r2", "rmse", "mae")
-        cells = [[_cut(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
+        cells = [[_name(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
         show_table(["target", *(METRICS[name] for name in names)], cells)
     show_warnings(figures["warnings"])
 
@@ -110,6 +111,10 @@ def show_warnings(warnings: Sequence[str]) -> None:
     """Show what is to be doubted about a result."""
     for text in warnings:
         warn(f"warning: {text}")
+
+
+def _name(label: Any, most: int = 16) -> str:
+    return shortened(str(label), most)
 
 
 def _number(value: float | None) -> str:
@@ -122,7 +127,11 @@ def _number(value: float | None) -> str:
 def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
     names = ("precision", "recall", "f1", "average_precision")
     rows = [
-        [_cut(row["label"]), str(row["samples"]), *(_number(row[name]) for name in names)]
+        [
+            _name(row["label"]),
+            str(row["samples"]),
+            *(_number(row[name]) for name in names),
+        ]
         for row in classes[:MOST_CLASSES]
     ]
     show_table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
@@ -135,11 +144,6 @@ def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
     width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows
-    header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
-    rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
+    header = ["true \\ predicted", *(_name(label, width) for label in labels)]
+    rows = [[_name(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
     show_table(header, rows)
-
-
-def _cut(value: Any, most: int = 16) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from hdnn.config import one_of, shown
-from hdnn.errors import HdnnError
+from hdnn.config import one_of
+from hdnn.errors import HdnnError, shown
 
 Values = NDArray[Any]
 """A column: float64 (NaN where missing), datetime64 (NaT) or objects (None)."""

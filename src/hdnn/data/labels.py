@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.config import shown
 from hdnn.data.columns import WORDS, ColumnType, as_texts, as_values, infer, to_numbers
-from hdnn.data.files import RawTable, listed
-from hdnn.errors import HdnnError
+from hdnn.data.files import RawTable
+from hdnn.errors import HdnnError, listed, shown
 
 Label = str | int | float | bool
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.data.labels import encode
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
@@ -282,8 +282,9 @@ def render(inputs: ReportInputs) -> Report:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("shortened", "math", "typeset", "number", "certificate"):
+    for name in ("math", "typeset", "number", "certificate"):
         environment.filters[name] = getattr(words, name)
+    environment.filters["shortened"] = shortened
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
         content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
     page = environment.get_template("report.html.j2").render(

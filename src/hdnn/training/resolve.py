@@ -17,10 +17,9 @@ from hdnn.config import (
     TrainingConfig,
     check_applies,
     complete,
-    shown,
 )
 from hdnn.data import Dataset
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, shown, unknown_name
 from hdnn.models import Scaler
 from hdnn.schemes import named_scheme
 from hdnn.training.protocols import protocols

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.models import Model, Scaler
 from hdnn.training.batches import Batches, to_batches
 from hdnn.training.diagnosis import check_divergence
@@ -260,7 +260,7 @@ class Trainer:
             float(state["seconds"]), int(state["epoch"]), state["loss"]
         except Exception as error:  # whatever a dict that came from a file may hold
             raise FileFormatError(
-                f"the checkpoint is not one of this training: {str(error)[:200]}"
+                f"the checkpoint is not one of this training: {shortened(str(error), 200)}"
             ) from error
         self.state = state
 
@@ -322,7 +322,9 @@ def load_state(model: Model, state: State) -> None:
         if state["target"] is not None:
             _rescale(model, state["target"]["scale"], state["target"]["mean"])
     except (LookupError, RuntimeError, TypeError) as error:
-        raise FileFormatError(f"the checkpoint is of another model: {str(error)[:200]}") from error
+        raise FileFormatError(
+            f"the checkpoint is of another model: {shortened(str(error), 200)}"
+        ) from error
 
 
 def _copy(value: Any) -> Any:

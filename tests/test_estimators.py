@@ -101,12 +101,12 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
 def test_options_reach_the_model() -> None:
     X, y = IRIS
     network = {"architecture": "MS3", "layers": 5, "width": 11, "step": 0.25, "activation": "relu"}
-    options = {"augmentation": "spread", "time_invariant": True, "standardize": False}
+    options = {"padding": "spread", "time_invariant": True, "standardize": False}
     model = quick(**network, **options, dtype="float32").fit(X, y).model_
     net = model.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
     assert (net.time_invariant, net.field.activation.name) == (True, "relu")
-    assert (model.stem.augmentation.mode, model.scaler) == ("spread", None)
+    assert (model.stem.padding.mode, model.scaler) == ("spread", None)
     assert net.K.dtype == torch.float32
     assert quick(architecture="FCNN").fit(X, y).model_.network.name == "FCNN"
 

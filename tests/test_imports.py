@@ -87,7 +87,7 @@ def test_a_report_does_not_wait_for_the_compiler_of_torch() -> None:
     heavy = ["torch._dynamo", "sympy"]
     code = (
         "import sys, torch, hdnn; net = hdnn.network('H1', features=4, layers=3, T=1.0); "
-        "model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4)); "
+        "model = hdnn.Model(net, 1, hdnn.Padding(2, 4)); "
         "hdnn.report(model, torch.randn(20, 2), torch.arange(20) % 2); "
         f"print([m for m in {heavy} if m in sys.modules])"
     )

@@ -247,7 +247,7 @@ class ModelConfig(Settings):
     """Step of a layer, instead of T."""
     projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto", data=COLUMNS)
     """learned linear map to the width: auto (where there are more features), on, off."""
-    augmentation: str = setting(
+    padding: str = setting(
         "append", depends="planar problems: as tuned for Table 1; else append", data=COLUMNS
     )
     """where zeros are added to the features: append or spread."""
@@ -381,7 +381,7 @@ class TrainingConfig(Settings):
         return self
 
     @property
-    def distorts(self) -> bool:
+    def augments(self) -> bool:
         """Whether images are changed at random."""
         return bool(self.shift or self.rotate or self.zoom or self.flip)
 

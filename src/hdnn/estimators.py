@@ -41,7 +41,7 @@ Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 MODEL = {
     **{name: name for name in ("architecture", "layers", "width", "T", "step", "scheme")},
-    **{name: name for name in ("augmentation", "activation", "time_invariant", "standardize")},
+    **{name: name for name in ("padding", "activation", "time_invariant", "standardize")},
     "dtype": "dtype",
     "init_scale": "scale",
 }
@@ -69,7 +69,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        augmentation: str = "append",
+        padding: str = "append",
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -92,7 +92,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.architecture, self.layers, self.width = architecture, layers, width
-        self.T, self.step, self.scheme, self.augmentation = T, step, scheme, augmentation
+        self.T, self.step, self.scheme, self.padding = T, step, scheme, padding
         self.activation, self.time_invariant = activation, time_invariant
         self.init_scale, self.method, self.solver = init_scale, method, solver
         self.max_iter, self.batch_size = max_iter, batch_size
@@ -302,7 +302,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        augmentation: Where zeros are added to the features: after them ("append") or between their
+        padding: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
@@ -369,7 +369,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        augmentation: str = "append",
+        padding: str = "append",
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -399,7 +399,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
             T=T,
             step=step,
             scheme=scheme,
-            augmentation=augmentation,
+            padding=padding,
             activation=activation,
             time_invariant=time_invariant,
             init_scale=init_scale,
@@ -537,7 +537,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        augmentation: Where zeros are added to the features: after them ("append") or between their
+        padding: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.

@@ -24,8 +24,8 @@ def test_held_out_data_give_the_metrics_of_the_run(
     for key, title in (("accuracy", "accuracy"), ("r2", "R²"), ("rmse", "RMSE")):
         if key in result:
             row = next(line for line in lines if line.startswith(title))
-            figures = [part[key] for part in (result, result["linear"], result["baseline"])]
-            assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
+            metrics = [part[key] for part in (result, result["linear"], result["baseline"])]
+            assert [float(text) for text in row.split()[1:]] == pytest.approx(metrics, abs=1e-4)
 
 
 def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None:

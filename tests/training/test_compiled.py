@@ -19,9 +19,9 @@ from hdnn.fields import HamiltonianField, Weights
 from hdnn.kernels.native import LOSSES
 from hdnn.models import Model, Projection
 from hdnn.training import TrainingConfig, compiled, output_solver
-from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledLoop, obstacle
 from hdnn.training.loops import AutogradLoop, Epoch, Loop, make_loop
+from hdnn.training.samples import Samples
 from skips import needs_kernels
 from tasks import SAMPLES, batches, model_for, seeded
 
@@ -41,7 +41,7 @@ def close(ours: Any, exact: Any, tolerance: float) -> None:
     torch.testing.assert_close(ours, exact, rtol=tolerance, atol=tolerance)
 
 
-def check(net: Model, data: Batches, config: TrainingConfig, tolerance: float = 1e-10) -> None:
+def check(net: Model, data: Samples, config: TrainingConfig, tolerance: float = 1e-10) -> None:
     """Epochs in kernels and through the autograd of the reference backend, side by side."""
     plain, before = copy.deepcopy(net), copy.deepcopy(net.state_dict())
     plain.network.backend = "reference"
@@ -56,10 +56,10 @@ def check(net: Model, data: Batches, config: TrainingConfig, tolerance: float = 
             assert not torch.equal(value, before[name])
 
 
-def joint_batches(loss: str, width: int, dtype: torch.dtype = torch.float64) -> Batches:
+def joint_batches(loss: str, width: int, dtype: torch.dtype = torch.float64) -> Samples:
     parts = [batches(loss, width, dtype, seed) for seed in (0, 10, 20)]
     states, target, _ = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Batches(states, target, torch.rand(MANY, generator=seeded(3)).to(dtype))
+    return Samples(states, target, torch.rand(MANY, generator=seeded(3)).to(dtype))
 
 
 def joint_model(network: Any, loss: str, features: int | None = None) -> Model:

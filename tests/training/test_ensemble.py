@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.errors import HdnnError
-from hdnn.models import Augmentation
+from hdnn.models import Padding
 from hdnn.training import DivergenceError, Trainer, TrainingConfig, compiled, train_ensemble
 from skips import needs_kernels
 from tasks import make, moons, seeded
@@ -30,7 +30,7 @@ def networks(seeds: list[int], **options: Any) -> hdnn.HamiltonianNetwork:
 
 def states(count: int) -> tuple[Tensor, Tensor]:
     data = moons()
-    return Augmentation(2, 4)(data.X).repeat(count, 1, 1), data.y.repeat(count, 1)
+    return Padding(2, 4)(data.X).repeat(count, 1, 1), data.y.repeat(count, 1)
 
 
 class Watcher:

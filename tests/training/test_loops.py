@@ -14,13 +14,13 @@ from catalog import build
 from hdnn.config import OPTIMIZERS
 from hdnn.models import Model
 from hdnn.training import TrainingConfig, output_solver
-from hdnn.training.batches import Batches
 from hdnn.training.loops import AutogradLoop, Average, make_loop
+from hdnn.training.samples import Samples
 from tasks import SAMPLES, Stub, batches, model_for, seeded
 
 CONFIG = TrainingConfig(batch_size=20, alpha_c=1e-2, loop="autograd")
 METHODS = pytest.mark.parametrize("method", ["coordinate", "joint"])
-DATA = Batches(
+DATA = Samples(
     torch.tensor([[1.0, 2.0], [3.0, 1.0], [0.5, -1.0]], dtype=torch.float64),
     torch.tensor([[1.0], [2.0], [0.5]], dtype=torch.float64),
     torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64),

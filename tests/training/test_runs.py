@@ -18,7 +18,7 @@ import hdnn
 from commands import command, done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.reports.build import inputs_of_run
+from hdnn.reports.page import inputs_of_run
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
 from processes import ended, forked

@@ -28,7 +28,6 @@ from hdnn.training import (
     output_solver,
 )
 from hdnn.training.compiled import CompiledLoop
-from hdnn.training.diagnosis import convergence_warning
 from skips import needs_kernels
 from tasks import Stub, dataset, make, moons, same
 
@@ -357,38 +356,6 @@ def test_divergence_keeps_the_last_good_state(loop: str) -> None:
     assert [record.epoch for record in trainer.history] == [1, 2]
     assert trainer.state is not None
     torch.testing.assert_close(trainer.state["model"], good, rtol=0, atol=0)
-
-
-@every_loop
-def test_divergence_names_the_remedy(loop: str) -> None:
-    with pytest.raises(DivergenceError, match=r"use T <= .*rate \(now 1e\+200\)"):
-        fit(make(), config(loop, learning_rate=1e200))
-    data = moons()
-    data.X[3, 0] = torch.nan
-    with pytest.raises(DivergenceError, match="epoch 1: the inputs are not finite"):
-        fit(make(), config(loop), data)
-
-
-def test_exploded_loss_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends a training where it does not fall, or at the end."""
-    monkeypatch.setattr("hdnn.training.diagnosis.EXPLODED", 0.0)
-    settings = config("joint, autograd", epochs=20, learning_rate=0.001)
-    falling = Trainer(make(), settings, [lambda t, r: setattr(t, "stopped", r.epoch == 5)])
-    assert len(falling.fit(moons())) == 5
-    with pytest.raises(DivergenceError, match="in epoch 3: "):
-        fit(make(), settings.replace(epochs=3))
-
-
-def test_convergence_warning() -> None:
-    """Both losses must be above that of guessing, log 2."""
-    data, model = moons(), make()
-    assert convergence_warning(model, data, 0.7) is None  # an untrained head guesses
-    torch.nn.init.constant_(model.head.bias, 50.0)
-    assert convergence_warning(model, data, 0.7) is None
-    message = convergence_warning(model, data, 9.0)
-    assert message is not None
-    assert "above that of always predicting equal probabilities (0.6931)" in message
-    assert convergence_warning(make(task="regression"), products(), 9.0) is not None
 
 
 # --- reproducibility ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from hdnn.data.dataset import Dataset
-from hdnn.data.files import check_expansion, reading
+from hdnn.data.readers import check_expansion, reading
 from hdnn.errors import (
     FetchError,
     FileFormatError,

@@ -17,8 +17,8 @@ from hdnn.config import DataConfig, check_applies
 from hdnn.data import images
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
+from hdnn.data.readers import reading
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import HdnnError, unknown_name
 

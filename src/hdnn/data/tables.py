@@ -15,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hdnn.data.columns import ColumnType, Values, is_missing, read_column
-from hdnn.data.files import BLOCK_ROWS, RawTable, raw_blocks, read_raw
 from hdnn.data.labels import TASKS, Label, read_target
+from hdnn.data.readers import BLOCK_ROWS, RawTable, raw_blocks, read_raw
 from hdnn.errors import HdnnError, listed, shortened, shown, unknown_name
 
 _MOST_NAMES, _MOST_PROBLEMS = 30, 10
@@ -177,7 +177,7 @@ def _read_columns(
     columns = {}
     for name, kind in declared.items():
         with _collected(problems):
-            columns[name] = read_column(name, raw.column(name), raw.place, kind)
+            columns[name] = read_column(name, raw.column(name), raw.row_name, kind)
     kinds = tuple(kind for kind, _ in columns.values())
     return kinds, {name: values for name, (_, values) in columns.items()}, problems
 

@@ -21,7 +21,7 @@ from hdnn import plots
 from hdnn.analysis import Norms, certify, profile
 from hdnn.errors import shortened
 from hdnn.models import Model
-from hdnn.plots.planar import strip_figure
+from hdnn.plots.regions import strip_figure
 from hdnn.plots.style import inline_svg
 from hdnn.reports import words
 from hdnn.reports.slider import slider
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from hdnn.data import Dataset
-    from hdnn.reports.build import ReportInputs
+    from hdnn.reports.page import ReportInputs
 
 EXAMINED = 200
 """Samples whose gradients are measured."""

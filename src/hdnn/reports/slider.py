@@ -14,7 +14,7 @@ from torch import Tensor
 from hdnn.errors import shortened
 from hdnn.models import Model
 from hdnn.plots.flow import Flow, flow
-from hdnn.plots.planar import Box, box_around, grid
+from hdnn.plots.regions import Box, box_around, grid
 from hdnn.plots.style import color_ramp
 from hdnn.reports.words import number
 from hdnn.training.evaluation import evenly

@@ -13,12 +13,12 @@ from hdnn.analysis import Certificate, ModelCertificate, Norms
 from hdnn.errors import shortened
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
-from hdnn.plots.planar import collapsed
+from hdnn.plots.regions import collapsed
 from hdnn.training.evaluation import METRICS, Array, compare_scores, sample_scores
 
 if TYPE_CHECKING:
     from hdnn.config import TrainingConfig
-    from hdnn.reports.build import ReportInputs
+    from hdnn.reports.page import ReportInputs
 
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""

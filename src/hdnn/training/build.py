@@ -12,7 +12,7 @@ from hdnn.config import ModelConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, Model, Projection, Scaler, image_model
+from hdnn.models import Model, Padding, Projection, Scaler, image_model
 
 MOST_WEIGHTS = 10**9
 """More weights than this are a typing error."""
@@ -47,9 +47,9 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
             "missing values are replaced by the mean, which needs model.standardize=true"
         )
     dtype = getattr(torch, config.dtype)
-    augmentation = projection = None
+    padding = projection = None
     if config.projection == "off" or (config.projection == "auto" and features <= width):
-        augmentation = Augmentation(features, width, config.augmentation)
+        padding = Padding(features, width, config.padding)
     net = zoo.network(
         config.architecture,
         features=width + width % 2,
@@ -65,12 +65,12 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
     assert isinstance(net.field, WeightedField)
     with torch.no_grad():  # K only: biases keep standard deviation 1, see docs/tables.md
         net.field.weights.theta.mul_(config.scale)
-    if augmentation is None:  # drawn last: the network's weights are those of the seed either way
+    if padding is None:  # drawn last: the network's weights are those of the seed either way
         projection = Projection(features, width, generator, dtype)
     return Model(
         net,
         _outputs(data),
-        augmentation,
+        padding,
         Scaler.fit(data.X.double(), data.weight).to(dtype) if config.standardize else None,
         projection=projection,
         task=data.task,

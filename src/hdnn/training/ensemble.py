@@ -17,10 +17,10 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledTraining
 from hdnn.training.loops import Observer, check_settings
 from hdnn.training.output_solver import TOLERANCE, OutputProblem, solve, with_ones
+from hdnn.training.samples import Samples
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50
@@ -121,7 +121,7 @@ def _train_together(
     observer: Observer | None,
 ) -> Trained:
     """Side by side, in the kernels."""
-    data = Batches(X, target.unsqueeze(-1), torch.ones(target.shape))
+    data = Samples(X, target.unsqueeze(-1), torch.ones(target.shape))
     weights, diverged = _weights(network), []
     compiled = CompiledTraining(network, weights, data, config, outputs=1, loss="logistic")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]

@@ -70,9 +70,9 @@ def resolve(config: Config, data: Dataset) -> Config:
     check_applies(config.data, data.kind)
     check_applies(chosen_model, data.kind, config.model.model_fields_set)
     check_applies(chosen_training, data.kind, config.training.model_fields_set)
-    place = config.data.replace(source=data.source, digest=data.digest)
+    described = config.data.replace(source=data.source, digest=data.digest)
     return Config(
-        data=complete(place, data.kind),
+        data=complete(described, data.kind),
         model=complete(chosen_model, data.kind),
         training=complete(chosen_training, data.kind),
         record=None if config.record is None else complete(config.record, data.kind),
@@ -118,7 +118,7 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
     # A network that Table 1 does not have takes the settings of the one nearest to it in depth.
     own = chosen.nearest(data.source, row.name, model.get("layers", ModelConfig().layers))
     rate = {"learning_rate": own["learning_rate"]} if own else {}
-    names = {"augmentation"} if _timed(model) else {"augmentation", "T"}
+    names = {"padding"} if _timed(model) else {"padding", "T"}
     defaults = {name: own[name] for name in names & own.keys()}
     return {**defaults, **model}, {**chosen.training, **rate, **training}
 

@@ -19,7 +19,7 @@ from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import report_of_run
-from hdnn.reports.build import inputs_of_run
+from hdnn.reports.page import inputs_of_run
 from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord, Trainer
@@ -190,7 +190,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
 
 def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> None:
     nets = [hdnn.network(name, features=4, layers=200, T=1.0) for name in ("H1", "ResNet")]
-    model, other = (hdnn.Model(net, 1, hdnn.Augmentation(2, 4)) for net in nets)
+    model, other = (hdnn.Model(net, 1, hdnn.Padding(2, 4)) for net in nets)
     X, y = torch.randn(30_000, 2), torch.arange(30_000) % 2
     report = hdnn.report(model, X, y, beside=other, lead=("A claim", "So <b> it is."))
     page = Page(report.html)
@@ -205,7 +205,7 @@ def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> No
 
 def test_labels_may_be_names_and_data_must_fit() -> None:
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["ham", "spam"])
+    model = hdnn.Model(net, 1, hdnn.Padding(2, 4), classes=["ham", "spam"])
     X = np.random.default_rng(0).normal(size=(4, 2))
     page = hdnn.report(model, X, np.array(["ham", "spam", "ham", "spam"]))
     assert "spam" in page.html

@@ -101,7 +101,7 @@ def report(
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    >>> model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
     >>> page = hdnn.report(model, torch.randn(20, 2), torch.arange(20) % 2)
     >>> page.html.startswith("<!doctype html>")
     True

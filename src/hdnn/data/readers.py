@@ -237,7 +237,7 @@ class RawTable:
         cells = self.frame[name]
         return cells.replace(_DECIMAL_COMMA, r"\1.\2", regex=True) if self.decimal_comma else cells
 
-    def place(self, row: int) -> str:
+    def row_name(self, row: int) -> str:
         """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
         return f"row {number + 1}" if self.line is None else f"line {self.line(number)}"
@@ -245,8 +245,8 @@ class RawTable:
 
 def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
     file = CsvFile.open(path)
-    doubt = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
-    notes = (doubt,) if file.encoding == "latin-1" else ()
+    warning = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
+    notes = (warning,) if file.encoding == "latin-1" else ()
     frames = file.blocks(rows or BLOCK_ROWS)
     for frame in frames if rows else [pd.concat(frames)]:
         yield RawTable(frame, str(path), True, file.delimiter != ",", file.line, notes)

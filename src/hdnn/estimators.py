@@ -91,16 +91,11 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
-        self.architecture, self.layers, self.width = architecture, layers, width
-        self.T, self.step, self.scheme, self.padding = T, step, scheme, padding
-        self.activation, self.time_invariant = activation, time_invariant
-        self.init_scale, self.method, self.solver = init_scale, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.learning_rate, self.schedule = learning_rate, schedule
-        self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
-        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
-        self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
-        self.device, self.random_state, self.verbose = device, random_state, verbose
+        self._store(locals())
+
+    def _store(self, values: dict[str, Any]) -> None:
+        """Keep the parameters of `__init__`, each under its own name."""
+        vars(self).update({name: value for name, value in values.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -392,36 +387,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
-        super().__init__(
-            architecture,
-            layers=layers,
-            width=width,
-            T=T,
-            step=step,
-            scheme=scheme,
-            padding=padding,
-            activation=activation,
-            time_invariant=time_invariant,
-            init_scale=init_scale,
-            method=method,
-            solver=solver,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            alpha=alpha,
-            alpha_c=alpha_c,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            standardize=standardize,
-            warm_start=warm_start,
-            dtype=dtype,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        self._store(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on ``(rows, features)`` and a class for every row; a row of weight 0 is left out.

@@ -95,7 +95,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _store(self, values: dict[str, Any]) -> None:
         """Keep the parameters of `__init__`, each under its own name."""
-        vars(self).update({name: value for name, value in values.items() if name != "self"})
+        self.__dict__.update({name: value for name, value in values.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

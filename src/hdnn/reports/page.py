@@ -212,12 +212,10 @@ def inputs_of_run(folder: str | Path, compare: bool = False) -> ReportInputs:
     if run.finished:
         model, data = run.load_model(), load(config.data)
         metrics = read_json(run.metrics) if run.metrics.exists() else {}
-        known = replace(
-            known,
-            beside=_train_resnet(config, data) if compare else None,
-            train_metrics=metrics["train"] if "test" in metrics else {},
-            weights=words.weights(config.training),
-        )
+        train_metrics = metrics["train"] if "test" in metrics else {}
+        beside = _train_resnet(config, data) if compare else None
+        weights = words.weights(config.training)
+        known = replace(known, beside=beside, train_metrics=train_metrics, weights=weights)
         return _with_data(known, model, data.to(model.head.weight.dtype))
     if compare:
         raise HdnnError(f"{folder} is not finished: there is no model to compare with a ResNet")

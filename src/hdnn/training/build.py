@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,12 @@ def build(config: ModelConfig, data: Dataset) -> Model:
     return _column_model(config, data, generator)
 
 
+def _options(config: ModelConfig) -> dict[str, Any]:
+    """What networks over features and over channels take alike."""
+    names = ("architecture", "scheme", "activation", "time_invariant", "T", "step")
+    return {name: getattr(config, name) for name in names}
+
+
 def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator) -> Model:
     layers, width, features = config.layers, config.width, data.X.shape[1]
     if not isinstance(layers, int) or not isinstance(width, int):
@@ -50,17 +57,10 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
     padding = projection = None
     if config.projection == "off" or (config.projection == "auto" and features <= width):
         padding = Padding(features, width, config.padding)
+    even, options = width + width % 2, _options(config)
+    name = options.pop("architecture")
     net = zoo.network(
-        config.architecture,
-        features=width + width % 2,
-        layers=layers,
-        scheme=config.scheme,
-        activation=config.activation,
-        time_invariant=config.time_invariant,
-        dtype=dtype,
-        generator=generator,
-        T=config.T,
-        step=config.step,
+        name, features=even, layers=layers, dtype=dtype, generator=generator, **options
     )
     assert isinstance(net.field, WeightedField)
     with torch.no_grad():  # K only: biases keep standard deviation 1, see docs/tables.md
@@ -111,22 +111,17 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
         channels=channels,
         size=(height, width),
         classes=list(data.classes),
-        architecture=config.architecture,
         widths=widths,
         layers=layers,
-        step=config.step,
-        T=config.T,
-        scheme=config.scheme,
-        activation=config.activation,
         kernel=config.kernel,
         block=config.block,
         norm=config.norm,
         scale=config.scale,
-        time_invariant=config.time_invariant,
         mean=mean,
         std=std,
         dtype=getattr(torch, config.dtype),
         generator=generator,
+        **_options(config),
     )
 
 

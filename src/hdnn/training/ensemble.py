@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Sized
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ def train_ensemble(
         raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
     together = config.loop != "autograd" and choice.backend == "fused"
     train = _train_together if together else _train_one_by_one
-    V, diverged = train(network, X, target, seeds, config, observer)
+    V, diverged = train(Task(network, X, target, seeds, config, observer))
     if diverged and not may_diverge:
         raise DivergenceError(f"a network with {network.layers} layers diverged: {diverged[0]}")
     with torch.no_grad():
@@ -108,19 +109,24 @@ def _weights(network: HamiltonianNetwork) -> list[nn.Parameter]:
     return [network.field.weights.theta, network.field.weights.beta]
 
 
+class Task(NamedTuple):
+    """What `train_ensemble` was given, checked."""
+
+    network: HamiltonianNetwork
+    X: Tensor
+    target: Tensor
+    seeds: Sequence[int]
+    config: TrainingConfig
+    observer: Observer | None
+
+
 Trained = tuple[np.ndarray, list[str]]
 """The output layers of the last batches, and what is known of networks that diverged."""
 
 
-def _train_together(
-    network: HamiltonianNetwork,
-    X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
-    config: TrainingConfig,
-    observer: Observer | None,
-) -> Trained:
+def _train_together(task: Task) -> Trained:
     """Side by side, in the kernels."""
+    network, X, target, seeds, config, observer = task
     data = Samples(X, target.unsqueeze(-1), torch.ones(target.shape))
     weights, diverged = _weights(network), []
     compiled = CompiledTraining(network, weights, data, config, outputs=1, loss="logistic")
@@ -133,15 +139,9 @@ def _train_together(
     return compiled.V, diverged
 
 
-def _train_one_by_one(
-    network: HamiltonianNetwork,
-    X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
-    config: TrainingConfig,
-    observer: Observer | None,
-) -> Trained:
+def _train_one_by_one(task: Task) -> Trained:
     """Each by the ordinary trainer."""
+    network, X, target, seeds, config, observer = task
     V, diverged = np.zeros((len(seeds), 1, X.shape[-1] + 1)), []
     for e, seed in enumerate(seeds):
         model = Model(network.member(e), 1)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from commands import write_rows
 from hdnn.config import DataConfig
 from hdnn.data import load
 from hdnn.errors import HdnnError
@@ -36,6 +37,18 @@ def test_settings_of_tables_reach_those_of_scikit_learn() -> None:
         load(DataConfig(source="iris", task="regression"))
     with pytest.raises(HdnnError, match="has changed"):
         load(DataConfig(source="iris", digest="0"))
+
+
+def test_held_out_rows_do_not_decide_how_columns_are_encoded(tmp_path: Path) -> None:
+    rows = range(60)
+    codes = [f"c{row // 2}" for row in rows]
+    path = write_rows(tmp_path / "t.csv", row=rows, code=codes, y=[row % 2 for row in rows])
+    data = load(DataConfig(source=str(path), target="y", numeric=["row"], test=0.4))
+    assert data.encoder is not None
+    _, code = data.encoder.columns
+    trained_on = {codes[int(row)] for row in data.X[:, 0]}
+    assert set(code.levels) == trained_on
+    assert trained_on < set(codes)
 
 
 @pytest.mark.parametrize(

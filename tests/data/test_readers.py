@@ -164,6 +164,18 @@ def test_parquet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(blocks[0][1]["whole"], [1, nan])
 
 
+@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
+def test_rows_of_later_blocks_keep_their_numbers(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    cells = [str(k) for k in range(30)]
+    cells[23] = "x"
+    frame, path = pd.DataFrame({"a": cells}), tmp_path / name
+    frame.to_csv(path, index=False) if name == "data.csv" else frame.to_parquet(path)
+    place = "line 25" if name == "data.csv" else "row 24"  # the header is a line
+    with pytest.raises(HdnnError, match=f"column 'a' needs finite numbers: {place} holds 'x'"):
+        list(read_blocks(path, [ColumnType("a", "number")], rows=7))
+
+
 def test_arrays_frames_and_dicts() -> None:
     X = np.arange(6.0).reshape(3, 2)
     assert list(read_table(X, "x1").columns) == ["x0"]

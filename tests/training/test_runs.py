@@ -237,11 +237,13 @@ def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> 
 def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does; `tests/slow/test_kills.py` sends both at random moments."""
 
-    def terminate(self: object, epoch: int) -> None:
-        if epoch == 3:
+    def terminate(trainer: Trainer) -> tuple[float, float]:
+        assert trainer.state is not None
+        if trainer.state["epoch"] == 3:
             signal.raise_signal(signal.SIGTERM)
+        return 0.0, 0.0
 
-    monkeypatch.setattr("hdnn.cli.train._Progress.show", terminate)
+    monkeypatch.setattr(Trainer, "evaluate_now", terminate)  # the command calls it every epoch
     run = Run(tmp_path / "run")
     result = command("train", *FLAGS, "--out", run.folder)
     assert result.exit_code == 130

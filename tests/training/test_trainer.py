@@ -156,6 +156,19 @@ def test_held_out_part_is_stratified_and_not_trained_on() -> None:
     assert changed[-1].validation_loss != history[-1].validation_loss
 
 
+def test_early_stopping_returns_the_averaged_weights_that_it_measured() -> None:
+    data, model = moons(), make()
+    options = {"averaging": 0.9, "learning_rate": 0.5, "validation": 0.2, "early_stopping": 3}
+    history = fit(model, config("joint, autograd", epochs=40, **options), data)
+    losses = [record.validation_loss for record in history]
+    assert len(losses) < 40
+    _, held = holdout(50, 0.2, 0, data.y)
+    logits = model(data.X[held])[:, 0].detach()
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, data.y[held].double())
+    assert min(losses) == pytest.approx(float(loss), rel=1e-12)
+    assert min(losses) < losses[-1]
+
+
 @every_loop
 def test_validation_is_of_the_model_returned_after_that_epoch(loop: str) -> None:
     data = moons()

@@ -15,7 +15,7 @@ import hdnn
 ROOT = Path(hdnn.__file__).parent
 CORE = (
     *("errors", "files", "threads", "program", "fields", "ode", "schemes", "kernels", "backends"),
-    *("networks", "zoo", "models", "refinement", "analysis"),
+    *("networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
 )
 APPLICATION = (
     *("application", "progress", "config", "data", "training", "estimators"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import hdnn
 from catalog import (
     BACKENDS,
     EACH,
+    IMPLICIT,
     OWN,
     as_function,
     build,
@@ -32,6 +34,7 @@ from catalog import (
 )
 from hdnn.errors import HdnnError
 from hdnn.fields import EnergyField, HamiltonianField, Learned, Weights
+from hdnn.zoo import ARCHITECTURES
 from twins import agree, derivatives, error
 
 Net = hdnn.HamiltonianNetwork
@@ -58,7 +61,7 @@ def test_gradients_of_state_and_parameters(name: str, scheme: str, kind: str) ->
     assert torch.autograd.gradcheck(function, (y, *parameters))
 
 
-@every_pair([*((n, s) for n, s in EACH if s == OWN), ("H2", "RK4"), ("H2", "ImplicitMidpoint")])
+@every_pair([*((n, s) for n, s in EACH if s == OWN), *(("H2", s) for s in ("RK4", *IMPLICIT))])
 def test_second_derivatives(name: str, scheme: str) -> None:
     function, parameters = as_function(build(name, scheme, features=2, layers=2))
     y = torch.randn(1, 2, requires_grad=True)
@@ -332,3 +335,141 @@ def test_a_loss_on_a_tangent_trains_all_of_the_network() -> None:
             (tangent.square().sum() + out.sum()).backward()
         grads.append(net.field.weights.theta.grad)
     close(*grads)
+
+
+# --- a final time for every sample ----------------------------------------------------------------
+
+TIMED = [("H1", OWN), ("MS1", OWN), ("MS3", "Leapfrog"), ("H2", "RK4"), ("HS", "ImplicitMidpoint"),
+         ("H1", "DiscreteGradient")]  # fmt: skip
+SHAPES: dict[str, tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = {
+    "batch": ({}, (2, 3, 4), (2, 3)),
+    "one state": ({}, (4,), ()),
+    "channels": ({"channels": 4}, (3, 4, 2, 5), (3,)),
+    "convolution": ({"channels": 4, "kernel": 3}, (3, 4, 2, 5), (3,)),
+}
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["T", "steps"])
+@pytest.mark.parametrize("shape", SHAPES)
+@every_pair(TIMED)
+def test_every_sample_may_have_a_final_time_of_its_own(
+    name: str, scheme: str, shape: str, steps: bool
+) -> None:
+    """Each as a network with that T computes it; longer steps stay longer."""
+    options, size, batch = SHAPES[shape]
+    times = (
+        (lambda T: {"step": [T * share for share in (0.2, 0.5, 0.3)]})
+        if steps
+        else (lambda T: {"T": T})
+    )
+    net, y, T = (
+        build(name, scheme, **options, **times(1.0)),
+        torch.randn(size),
+        0.5 + torch.rand(batch),
+    )
+    out = net(y, T=T)
+    assert torch.equal(net.trajectory(y, T=T)[-1], out)
+    if net.invertible:
+        close(net.inverse(out, T=T), y, 1e-11)
+    for place in np.ndindex(*batch):
+        alone = build(name, scheme, **options, **times(float(T[place])))
+        state = {k: v for k, v in net.state_dict().items() if k != "steps"}
+        alone.load_state_dict(state, strict=False)
+        x = y[place].unsqueeze(0) if options else y[place]
+        close(out[place], alone(x).squeeze(0) if options else alone(x))
+
+
+def test_times_of_ensembles_and_of_one_batch_for_all() -> None:
+    nets = build("H1", ensemble=2, T=1.0)
+    y, T = torch.randn(2, 5, 4), torch.rand(2, 5)
+    for e in range(2):
+        close(nets(y, T=T)[e], nets.member(e)(y[e], T=T[e]))
+        close(nets(y[:1], T=T[:1])[e], nets.member(e)(y[0], T=T[0]))
+
+
+def test_derivatives_with_respect_to_times() -> None:
+    """dy_N/dT of one layer of forward Euler is the velocity; and lean memory is the same."""
+    net = build("H2", layers=1, T=0.3)
+    y, T = torch.randn(3, 4), torch.rand(3)
+    change: Any = torch.autograd.functional.jacobian(lambda T: net(y, T=T).sum(0), T)
+    close(change.mT, net.field.velocity(y))
+    deep = build("H2", layers=9, T=0.3, memory="lean")
+    T.requires_grad_()
+    gradients = torch.autograd.grad(deep(y, T=T).sum(), (T, deep.field.weights.theta))
+    deep.memory = "fast"
+    for one, other in zip(
+        gradients,
+        torch.autograd.grad(deep(y, T=T).sum(), (T, deep.field.weights.theta)),
+        strict=True,
+    ):
+        close(one, other)
+
+
+def test_times_run_on_the_reference_and_have_the_shape_of_the_batch() -> None:
+    net, y, T = build("H1"), torch.randn(5, 4), torch.ones(5)
+    assert "every sample has a T of its own" in net.explain_backend(y, T).reason
+    assert "every sample" not in net.explain_backend(y).reason
+    close(net(y, T=T), net(y))
+    for wrong in (torch.ones(4), torch.ones(5, 1), torch.ones(5, 3), 1.0):
+        with pytest.raises(HdnnError, match=r"T must be a tensor \(5,\)"):
+            net(y, T=wrong)
+    with pytest.raises(HdnnError, match="steps must have shape"):  # no kernel sees such steps
+        hdnn.backends.run(net.program, net.values()._replace(h=torch.ones(5, 3)), y)
+    net.backend = "fused"
+    with pytest.raises(HdnnError, match="every sample has a T of its own"):
+        net(y, T=T)
+    with pytest.raises(HdnnError, match="takes no T"):
+        build("FCNN")(y, T=T)
+
+
+@pytest.mark.parametrize("ensemble", [None, 2])
+@pytest.mark.parametrize("name", [*ARCHITECTURES])
+def test_inputs_move_the_biases_at_every_time(name: str, ensemble: int | None) -> None:
+    """A recurrent cell: for each input all layers, with biases b + B u."""
+    steps = {} if name == "FCNN" else {"step": 0.3}
+    options = {"features": 4, "layers": 2, "time_invariant": True, "inputs": 3} | steps
+    net = hdnn.network(name, **options, ensemble=ensemble)
+    lead = () if ensemble is None else (ensemble,)
+    y, u = torch.randn(*lead, 1, 4), torch.randn(*lead, 1, 6, 3)
+    states = net(y, u)
+    assert states.shape == (*lead, 1, 7, 4)
+    weights = net.field.weights
+    beta = weights.beta.detach().clone()
+    with torch.no_grad():
+        for t in range(6):
+            moved = (weights.B @ u[..., 0, t, :].reshape(*lead, 1, 3, 1)).squeeze(-1)
+            weights.beta.copy_(beta + moved)
+            y = net(y)
+            torch.testing.assert_close(states[..., t + 1, :], y, rtol=0, atol=1e-12)
+
+
+def test_networks_with_inputs_are_differentiated_and_saved(tmp_path: Path) -> None:
+    net = hdnn.network("H1", features=4, layers=1, step=0.3, time_invariant=True, inputs=2)
+    y, u = torch.randn(2, 4), torch.randn(2, 5, 2, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda u: net(y, u), u)
+    net(y, u).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
+    hdnn.save(net, tmp_path / "net.safetensors")
+    assert torch.equal(hdnn.load(tmp_path / "net.safetensors")(y, u), net(y, u))
+
+
+def test_inputs_need_a_network_that_repeats_one_layer_of_matrices() -> None:
+    for options in (
+        {"features": 4, "time_invariant": False},
+        {"channels": 4, "time_invariant": True},
+        {"channels": 4, "kernel": 3, "time_invariant": True},
+    ):
+        with pytest.raises(HdnnError, match="repeats one layer over time"):
+            hdnn.network("H1", layers=2, T=1.0, inputs=1, **options)
+    options = {"features": 4, "layers": 2, "T": 1.0, "time_invariant": True}
+    y, u = torch.randn(3, 4), torch.randn(3, 5, 1)
+    for net in (
+        hdnn.network("H1", **options),
+        hdnn.network("H1", **options, inputs=1, scheme="RK4"),
+    ):
+        with pytest.raises(HdnnError, match="built with inputs"):
+            net(y, u)
+    net = hdnn.network("H1", **options, inputs=1)
+    for state, inputs in ((y[0], u), (y, u[..., :0]), (y, u[:2])):
+        with pytest.raises(HdnnError, match=r"shape|state is"):
+            net(state, inputs)

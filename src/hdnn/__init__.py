@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
     from hdnn.reports import report
+    from hdnn.statespace import StateSpace
     from hdnn.zoo import network
 
 __version__ = "0.2.0"
@@ -34,6 +35,7 @@ __all__ = [
     "Model",
     "Padding",
     "Scaler",
+    "StateSpace",
     "coarsen",
     "export_onnx",
     "fields",
@@ -55,6 +57,7 @@ _LAZY = {
     "networks": ("HamiltonianNetwork",),
     "refinement": ("coarsen", "refine"),
     "reports": ("report",),
+    "statespace": ("StateSpace",),
     "zoo": ("network",),
 }
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}

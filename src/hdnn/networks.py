@@ -15,14 +15,19 @@ from torch import Tensor, nn
 
 from hdnn import backends
 from hdnn.backends import BACKENDS, MEMORY, reference
-from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
+from hdnn.errors import HdnnError, IncompatibleError, finite_number, is_count, unknown_name
 from hdnn.fields import Field, LayerField, Learned
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.weights import Generators
 from hdnn.ode import ODE
-from hdnn.program import Program, Values
+from hdnn.program import Program, Values, explicit
 from hdnn.schemes import ForwardEuler, Scheme
 
+_PER_SAMPLE = backends.BackendChoice(
+    "reference",
+    "the fused backend cannot serve: its kernels take the same steps for all samples, and here "
+    "every sample has a T of its own",
+)
 StepSize = float | Sequence[float] | Tensor
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -221,12 +226,12 @@ class HamiltonianNetwork(nn.Module):
 
     @property
     def K(self) -> Tensor:
-        """The assembled weights, ``([E,] L, n, n)``, of convolutions ``(L, n, n, k, k)``."""
+        """The assembled weights, ``([E,] L, m, n)``, of convolutions ``(L, m, n, k, k)``."""
         return self._weighted("K").K
 
     @property
     def b(self) -> Tensor:
-        """The biases of the layer equations, ``([E,] L, n)``; for MS1 ``(b_{j,1}, b_{j,2})``."""
+        """The biases of the layer equations, ``([E,] L, m)``; for MS1 ``(b_{j,1}, b_{j,2})``."""
         return self._weighted("b").weights.b
 
     @property
@@ -289,6 +294,7 @@ class HamiltonianNetwork(nn.Module):
         own: list[tuple[Any, str]] = [
             (weights, "theta"),
             (weights, "beta"),
+            (weights, "B"),
             (copied, "log_steps"),
             (copied, "steps"),
         ]
@@ -328,6 +334,27 @@ class HamiltonianNetwork(nn.Module):
             values = values._replace(velocity=self.field.velocity_fn())
         return values
 
+    def _values(self, y: Tensor, T: Tensor | None) -> Values:
+        """The numbers for a state whose samples may have final times of their own."""
+        if T is None:
+            return self.values()
+        layout = self.field.layout
+        batch = y.shape[: layout.axis] if layout.channels else y.shape[:-1]
+        if not self.scheme.uses_step:
+            raise HdnnError(f"{self._title()} takes no T: it has no step size")
+        one = (*(1 for _ in layout.lead), *batch[len(layout.lead) :])  # for all of an ensemble
+        if not isinstance(T, Tensor) or T.shape not in (batch, one):
+            shape = tuple(T.shape) if isinstance(T, Tensor) else reprlib.repr(T)
+            raise HdnnError(
+                f"T must be a tensor {tuple(batch)}, a time for every sample, got {shape}"
+            )
+        samples = T.to(y).expand((*layout.lead, *batch[len(layout.lead) :]))
+        steps = torch.as_tensor(self.h).to(y)
+        steps = steps if steps.ndim else steps.expand(self.layers)
+        shares = steps / steps.sum(-1, keepdim=True)
+        samples = samples.reshape(*layout.lead, -1, 1)
+        return self.values()._replace(h=samples * shares.unsqueeze(-2))
+
     @property
     def invertible(self) -> bool:
         """Whether `inverse` undoes `forward`."""
@@ -351,18 +378,31 @@ class HamiltonianNetwork(nn.Module):
             )
 
     @without_autocast
-    def forward(self, y: Tensor) -> Tensor:
-        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``.
+    def forward(self, y: Tensor, u: Tensor | None = None, *, T: Tensor | None = None) -> Tensor:
+        """y_N, for states ``(..., n)`` or ``(B, n, *spatial)``; with inputs, all states on the way.
 
         Args:
             y: y_0, ``(..., n)`` or ``(B, n, *spatial)``; for an ensemble ``(E or 1, ...)``.
+            u: inputs ``([E,] batch, time, d)`` of a network that was built with ``inputs=d``; each
+                moves the biases to b + B u while the state ``([E,] batch, n)`` goes through all
+                layers.
+            T: the final time of every sample ``(...)``, in the batch shape of y, as irregularly
+                sampled data need it: all steps of a sample are as many times longer as its time
+                is. It may need gradients. None is the T of the network. Runs on the reference.
 
         Returns:
-            y_N, in the shape of y.
+            y_N, in the shape of y; with inputs the states before the first, and after each,
+            ``([E,] batch, time + 1, n)``.
 
         Raises:
-            HdnnError: the shape or dtype of y is not the network's, or the backend cannot serve.
+            HdnnError: the shape or dtype of y, u or T is not the network's, or the backend cannot
+                serve.
         """
+        if u is not None:
+            return self._driven(y, u, T)
+        if T is not None:
+            self.explain_backend(y, T)  # raises where that is not the reference
+            return reference.run(self.program, self._values(y, T), y, self.memory)
         values = self.values()
         # The full check takes a walk over all tensors; a dtype that agrees needs none. Backends
         # look at the shape.
@@ -370,12 +410,32 @@ class HamiltonianNetwork(nn.Module):
             self.check_state(y)
         return backends.run(self.program, values, y, self.backend, self.memory)
 
+    def _driven(self, y: Tensor, u: Tensor, T: Tensor | None) -> Tensor:
+        """The states at all times, of inputs."""
+        B = self._weighted("inputs").weights.B
+        if B is None or T is not None or self.program.has_flows:
+            raise HdnnError(
+                "inputs u are for networks of stages that were built with inputs=d (and not with "
+                "an implicit scheme or RK4), and have no T of their own"
+            )
+        self.check_state(y)
+        lead = self.field.layout.lead
+        if y.ndim != len(lead) + 2:
+            raise HdnnError(
+                f"with inputs the state is {(*lead, 'batch', self.features)}, got {tuple(y.shape)}"
+            )
+        y, times = y.expand(*lead, *y.shape[len(lead) :]), u.shape[-2] if u.ndim > 1 else 0
+        form = explicit(self.program, self.values(), B, times)
+        states, last = backends.rollout(form, y, u, self.backend)
+        return torch.cat([states[..., :: form.hold, :], last.unsqueeze(-2)], -2)
+
     @without_autocast
-    def explain_backend(self, y: Tensor) -> backends.BackendChoice:
+    def explain_backend(self, y: Tensor, T: Tensor | None = None) -> backends.BackendChoice:
         """Which backend computes `forward` of y, and why.
 
         Args:
             y: a state, as `forward` takes it.
+            T: the final time of every sample, as `forward` takes it.
 
         Returns:
             The backend and the reason, in words.
@@ -383,6 +443,12 @@ class HamiltonianNetwork(nn.Module):
         Raises:
             HdnnError: as `forward`.
         """
+        if T is not None:
+            self.check_state(y)
+            self._values(y, T)  # T, too
+            if self.backend == "fused":
+                raise IncompatibleError(f"{_PER_SAMPLE.reason}; use backend='auto' or 'reference'")
+            return _PER_SAMPLE
         values = self.values()
         self.field.layout.check(y)
         if values.theta is None or y.dtype is not values.theta.dtype:  # as in `forward`
@@ -390,27 +456,30 @@ class HamiltonianNetwork(nn.Module):
         return backends.choose(self.program, values, y, self.backend)
 
     @without_autocast
-    def trajectory(self, y: Tensor) -> Tensor:
+    def trajectory(self, y: Tensor, T: Tensor | None = None) -> Tensor:
         """``(layers + 1, ...)``: y_0 to y_N.
 
         Args:
             y: y_0, as `forward` takes it.
+            T: the final time of every sample, as `forward` takes it.
 
         Returns:
             ``(layers + 1, *y.shape)``.
 
         Raises:
-            HdnnError: the shape or dtype of y is not the network's.
+            HdnnError: the shape or dtype of y or T is not the network's.
         """
         self.check_state(y)
-        return reference.trajectory(self.program, self.values(), y)
+        backend = self.backend if T is None else self.explain_backend(y, T).backend
+        return backends.trajectory(self.program, self._values(y, T), y, backend)
 
     @without_autocast
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Tensor, T: Tensor | None = None) -> Tensor:
         """The y_0 that `forward` takes to y; exact where stages read and write disjoint parts.
 
         Args:
             y: y_N, as `forward` returns it.
+            T: the final time of every sample, as `forward` took it.
 
         Returns:
             y_0, in the shape of y.
@@ -424,7 +493,7 @@ class HamiltonianNetwork(nn.Module):
                 f"{self._title()} has no exact inverse: {self.scheme} reads what it writes; use a "
                 "splitting scheme (MS1, MS3, HS) or ImplicitMidpoint()"
             )
-        return reference.inverse(self.program, self.values(), y)
+        return reference.inverse(self.program, self._values(y, T), y)
 
     def ode(self) -> ODE:
         """The ODE that the network discretizes, as f(t, y) for scipy and torchdiffeq; see `ODE`.
@@ -463,8 +532,15 @@ class HamiltonianNetwork(nn.Module):
             step += f", T={self.T:.6g}"
         shared = ", time-invariant" if self.time_invariant else ""
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
-        state = f"{self.field.layout}{kernel}, layers={self.layers}"
+        state = f"{self.field.layout}{kernel}{self._units()}, layers={self.layers}"
         return f"{title}{state}{step}, {self.scheme}{shared}"
+
+    def _units(self) -> str:
+        if not isinstance(self.field, WeightedField):
+            return ""
+        units, signs = self.field.weights.map.units, self.field.signs
+        text = f", units={units}" if units != self.field.layout.width else ""
+        return text if signs is None else f"{text}, {signs.count(-1)} of {units} signs negative"
 
 
 def _layers(field: Field, layers: int | None) -> int:

@@ -3,6 +3,10 @@
     Stage:   x[write] = c x[write] + A sigma(W x[read] + b)
     Flow:    x = advance(f_j, x, h, layout)
 
+Stages written out as two matrices each are a `Recurrence`, which also takes inputs:
+
+    s = sigma(W [x; u; 1]),      x+ = A [x; u; 1; s]
+
 A program is static: which stages there are, what they read and write, how W and b follow from the
 parameters. The numbers are apart, in `Values`, read from the modules at each call, so that nothing
 can go stale: `.to`, `load_state_dict`, `functional_call` and parametrizations need no code.
@@ -16,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hdnn.errors import HdnnError
 
@@ -26,17 +31,19 @@ if TYPE_CHECKING:  # fields build on this module
     from hdnn.fields.patterns import Pattern
 
 Step = float | Tensor
-"""A step size: one number, or ``([E,] L)``, one for every layer."""
+"""A step size: one number, or ``([E,] L)``, one for every layer; on the reference backend also
+``([E,] B, L)``, for samples that differ."""
 
 Time = Tensor | float
-Function = Callable[[Tensor], Tensor]
-Velocity = Callable[[int, Time, Tensor], Tensor]
-"""The right-hand side of a layer's ODE: ``(layer, t, canonical state)``."""
+Function = Callable[..., Tensor]
+"""The velocity of a layer, f(x), or f(x, to) between two states (`Field.has_discrete_gradient`)."""
+Velocity = Callable[..., Tensor]
+"""The right-hand side of a layer's ODE: ``(layer, t, x[, to])``, canonical states."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """x[write] = carry x[write] + A sigma(W x[read] + b), the same in every layer.
+    """x[write] = carry x[write] + A s sigma(W x[read] + b), the same in every layer.
 
     Args:
         read, write: ranges ``(start, stop)`` of the width.
@@ -46,6 +53,7 @@ class Stage:
         adjoint: A = factor h S[write, read] W' (Hamiltonian); else A = factor h, a number.
         factor: the scheme's coefficient.
         carry: 1 (residual) or 0.
+        signs: s, +1 or -1 for every hidden unit; None is +1.
 
     Raises:
         HdnnError: sizes do not fit, so that no backend could compute it.
@@ -64,6 +72,7 @@ class Stage:
     adjoint: bool
     factor: float = 1.0
     carry: int = 1
+    signs: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         reads, writes = self.read[1] - self.read[0], self.write[1] - self.write[0]
@@ -73,6 +82,8 @@ class Stage:
                 f"a stage that reads {reads} features needs W ({units}, {reads}) and b ({units},), "
                 f"got W ({units}, {self.W.width}) and b {self.b.shape}"
             )
+        if self.signs is not None and len(self.signs) != units:
+            raise HdnnError(f"{units} hidden units have as many signs, got {len(self.signs)}")
         if not self.adjoint and units != writes:
             raise HdnnError(
                 f"a stage that is not adjoint adds sigma(W x + b) to what it writes: {writes} "
@@ -185,11 +196,12 @@ class Program:
             return "there is nothing to compute"
         return None
 
-    def check(self, values: Values) -> None:
+    def check(self, values: Values, per_sample: bool = False) -> None:
         """Raise for numbers of other shapes than the program's.
 
         Args:
             values: the numbers.
+            per_sample: whether samples may have steps of their own.
 
         Raises:
             HdnnError: which have another shape, and the one that they should have.
@@ -208,13 +220,16 @@ class Program:
                     f"the parameters of {name} must have shape {own}, or {shared} if all layers "
                     f"share them, got {tuple(tensor.shape)}; build a network of that size instead"
                 )
-        if isinstance(h, Tensor) and h.shape not in ((layers,), (*self.layout.lead, layers)):
-            raise HdnnError(f"steps must have shape {(layers,)}, got {tuple(h.shape)}")
+        lead = self.layout.lead
+        if isinstance(h, Tensor):
+            several = per_sample and h.ndim == len(lead) + 2
+            shape = (*h.shape[:-2], h.shape[-1]) if several else tuple(h.shape)
+            if shape not in ((layers,), (*lead, layers)):
+                raise HdnnError(f"steps must have shape {(layers,)}, got {tuple(h.shape)}")
         if S is not None and not isinstance(S, Tensor):
             raise HdnnError(f"J must be a tensor, got a {type(S).__name__}")
         if S is None or S.shape == (n, n):
             return
-        lead = self.layout.lead
         if S.shape[-2:] != (n, n) or S.shape[:-2] not in ((layers,), (*lead, layers), (*lead, 1)):
             raise HdnnError(
                 f"J must be {(n, n)}, or have such a matrix for each of {layers} layers, got "
@@ -222,18 +237,163 @@ class Program:
             )
 
     @property
+    def has_signs(self) -> bool:
+        """Whether some hidden units count negatively, which explicit matrices hold."""
+        return any(stage.signs is not None for stage in self.stages)
+
+    @property
     def invertible(self) -> bool:
         """Whether every step can be undone."""
         return all(step.invertible for step in self.steps)
+
+
+class Recurrence(NamedTuple):
+    """Stages as explicit matrices, over many steps, driven by inputs or not.
+
+        s = sigma(W [x; u; 1]),      x+ = A [x; u; 1; s]
+
+    This form has values only. What differs between networks (J, R, steps, signs, a rotation of the
+    state) is in W and A, so that gradients of all of it are torch's, and one kernel serves all.
+
+    Args:
+        W: ``([E,] P, m, n + d + 1)``; step t has the matrices of step t % P.
+        A: ``([E,] P, n, n + d + 1 + m)``.
+        activation: sigma.
+        steps: how many.
+        hold: for how many steps an input holds.
+
+    >>> import torch
+    >>> from hdnn.backends import rollout
+    >>> from hdnn.fields import ACTIVATIONS
+    >>> W, A = torch.zeros(1, 0, 3), torch.tensor([[[0.5, 1.0, 0.0]]])  # x+ = x / 2 + u
+    >>> leaky = Recurrence(W, A, ACTIVATIONS["tanh"], steps=3)
+    >>> rollout(leaky, torch.zeros(1, 1), torch.ones(1, 3, 1))  # x_0 to x_2, and x_3
+    (tensor([[[0.0000],
+             [1.0000],
+             [1.5000]]]), tensor([[1.7500]]))
+    """
+
+    W: Tensor
+    A: Tensor
+    activation: Activation
+    steps: int
+    hold: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """n states, m units, d inputs."""
+        n, m = self.A.shape[-2], self.W.shape[-2]
+        return n, m, self.W.shape[-1] - n - 1
+
+    def check(self, x: Tensor, u: Tensor | None) -> None:
+        """Raise for states or inputs of other shapes.
+
+        Args:
+            x: x_0, ``([E,] B, n)``.
+            u: ``([E,] B, times, d)``, or None where d = 0.
+
+        Raises:
+            HdnnError: which shape it should have.
+        """
+        n, m, d = self.sizes
+        lead, period = self.W.shape[:-3], self.W.shape[-3]
+        if d < 0 or self.A.shape != (*lead, period, n, n + d + 1 + m) or period < 1:
+            raise HdnnError(
+                f"W {tuple(self.W.shape)} and A {tuple(self.A.shape)} are no recurrence: they need "
+                "([E,] P, m, n + d + 1) and ([E,] P, n, n + d + 1 + m)"
+            )
+        if x.ndim != len(lead) + 2 or x.shape[:-2] != lead or x.shape[-1] != n:
+            raise HdnnError(f"states must have shape {(*lead, 'batch', n)}, got {tuple(x.shape)}")
+        times = -(-self.steps // self.hold)
+        if (d or u is not None) and (u is None or u.shape != (*x.shape[:-1], times, d)):
+            found = None if u is None else tuple(u.shape)
+            raise HdnnError(f"inputs must have shape {(*x.shape[:-1], times, d)}, got {found}")
+
+
+def explicit(
+    program: Program, values: Values, B: Tensor | None = None, times: int = 1
+) -> Recurrence:
+    """The stages of a program as matrices; stage k of layer j is step j K + k of K L.
+
+    Args:
+        program: of stages with patterned matrices.
+        values: its numbers.
+        B: ``([E,] 1, parameters of b, d)``: inputs u move the biases by B u.
+        times: how often all layers follow each other, each time with another input.
+
+    Returns:
+        The recurrence, differentiable with respect to all numbers.
+
+    >>> import hdnn
+    >>> net = hdnn.network("MS3", features=4, layers=3, T=1.0)
+    >>> recurrence = explicit(net.program, net.values())
+    >>> recurrence.steps, recurrence.W.shape, recurrence.A.shape  # two stages a layer
+    (6, torch.Size([6, 2, 5]), torch.Size([6, 4, 7]))
+    """
+    theta, beta, h = values.theta, values.beta, values.h
+    assert theta is not None
+    assert beta is not None
+    n, lead, stages = program.layout.width, program.layout.lead, program.stages
+    most = max(stage.W.units for stage in stages)
+    d = 0 if B is None else B.shape[-1]
+    pairs = []
+    for stage in stages:
+        (r0, r1), (w0, w1), m = stage.read, stage.write, stage.W.units
+        K, b = stage.W.assemble(theta), stage.b.assemble(beta).unsqueeze(-1)
+        drive = [] if B is None else [stage.b.assemble(B.mT).mT.expand(*K.shape[:-1], d)]
+        W = torch.cat([F.pad(K, (r0, n - r1)), *drive, b.expand(*K.shape[:-1], 1)], -1)
+        a = h[..., None, None] if isinstance(h, Tensor) else h
+        if stage.adjoint:
+            assert values.S is not None
+            added = stage.W.left_multiply(values.S[..., w0:w1, r0:r1], K)
+            assert added is not None
+        else:
+            added = torch.eye(m, dtype=K.dtype, device=K.device).expand(*K.shape[:-2], m, m)
+        added = signed(stage.signs, added, added.ndim - 1)
+        added = F.pad(stage.factor * a * added, (0, most - m, w0, n - w1))
+        carried = torch.eye(n, n + d + 1, dtype=K.dtype, device=K.device)
+        if not stage.carry:
+            carried[w0:w1] = 0
+        A = torch.cat([carried.expand(*added.shape[:-1], n + d + 1), added], -1)
+        pairs.append((F.pad(W, (0, 0, 0, most - m)), A))
+    # One entry for all layers, where that is so of everything, else one for each.
+    period = max(M.shape[-3] for pair in pairs for M in pair)
+    W, A = (
+        torch.stack([M.expand(*lead, period, *M.shape[-2:]) for M in matrices], -3).flatten(-4, -3)
+        for matrices in zip(*pairs, strict=True)
+    )
+    hold = program.layers * len(stages)
+    return Recurrence(W, A, stages[0].activation, times * hold, hold)
+
+
+def signed(signs: tuple[int, ...] | None, s: Tensor, axis: int) -> Tensor:
+    """Hidden units times their signs.
+
+    Args:
+        signs: +1 or -1 for every unit; None is +1.
+        s: ``([E,] B, units, *spatial)``.
+        axis: that of the units.
+
+    Returns:
+        In the shape of s.
+
+    >>> import torch
+    >>> from hdnn.program import signed
+    >>> signed((1, -1), torch.ones(1, 2), 1)
+    tensor([[ 1., -1.]])
+    """
+    if signs is None:
+        return s
+    return s * s.new_tensor(signs).reshape(-1, *(1,) * (s.ndim - axis - 1))
 
 
 def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
     """The step size of a layer, shaped to multiply a canonical state with ``ndim`` axes.
 
     Args:
-        step: one number, or ``([E,] L)``.
+        step: one number, ``([E,] L)`` or ``([E,] B, L)``.
         layer: its number.
-        ndim: axes of the state; 0 where there is no ensemble.
+        ndim: axes of the state; 0 where there is neither an ensemble nor a step for every sample.
 
     Returns:
         A number, or a tensor that broadcasts over states.
@@ -246,14 +406,14 @@ def at_layer(step: Step, layer: int, ndim: int = 0) -> Step:
     if not isinstance(step, Tensor):
         return step
     h = step[..., layer]
-    return h if h.ndim == 0 else h.reshape(-1, *(1,) * (ndim - 1))
+    return h if h.ndim == 0 else h.reshape(*h.shape, *(1,) * (ndim - h.ndim))
 
 
 def times(step: Step, layers: int) -> list[float] | tuple[Tensor, ...]:
     """The time at which every layer begins.
 
     Args:
-        step: one number, or ``([E,] L)``.
+        step: one number, ``([E,] L)`` or ``([E,] B, L)``.
         layers: L.
 
     Returns:

@@ -32,6 +32,7 @@ class Scheme(ABC):
         structure_preserving: M J M' = J for the Jacobian M of a step, J constant, no dissipation.
         needs_separable: it applies only where y' depends on z only and z' on y only.
         uses_step: it has a step size (a plain feed-forward network has none).
+        implicit: a layer solves an equation, by iterations.
 
     >>> from hdnn import schemes
     >>> schemes.Leapfrog().order, schemes.Leapfrog().structure_preserving
@@ -41,6 +42,7 @@ class Scheme(ABC):
     structure_preserving: ClassVar[bool] = False
     needs_separable: ClassVar[bool] = False
     uses_step: ClassVar[bool] = True
+    implicit: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -329,6 +331,7 @@ class ImplicitMidpoint(Scheme):
     max_iterations: int = 50
     order: ClassVar[int] = 2
     structure_preserving: ClassVar[bool] = True
+    implicit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.solver not in ("newton", "fixed-point"):
@@ -381,6 +384,115 @@ class ImplicitMidpoint(Scheme):
         return torch.where(change <= 0, m, torch.nan)
 
 
+@dataclass(frozen=True)
+class DiscreteGradient(Scheme):
+    """y_{j+1} = y_j + h (J - R) g, with the mean g of dH/dy on the line from y_j to y_{j+1}.
+
+    For H = s' E(K y + b) it is known in closed form: hidden unit i contributes to g = K' s d
+
+        d_i = (E(a_i) - E(c_i)) / (a_i - c_i),   a = K y_{j+1} + b,   c = K y_j + b
+
+    so that g'(y_{j+1} - y_j) = H(y_{j+1}) - H(y_j), and for every step h and all weights
+
+        H(y_{j+1}) - H(y_j) = -h g' R g
+
+    The energy of a layer is conserved exactly, and with R it never grows; order 2, and a step of -h
+    undoes one of h. It does not preserve M J M' = J; where H is quadratic it is the implicit
+    midpoint rule, which does.
+
+    Where E is convex (sigma nondecreasing, no signs) and J depends on no state, the equation for
+    y_{j+1} has exactly one solution for every h > 0, and Newton's method with backtracking finds
+    it. Where H is not convex (signs of hidden units, sin), that is certain only where
+    h |J - R| |K|^2 max |sigma'| < 2; beyond, the energy of what is found is still that of y_j, but
+    it may be one of several solutions, or a `ConvergenceError` is raised.
+
+    Args:
+        max_iterations: the number of Newton iterations after which a `ConvergenceError` is raised.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network(
+    ...     "H1",
+    ...     features=4,
+    ...     layers=3,
+    ...     step=5.0,
+    ...     scheme="DiscreteGradient",
+    ...     time_invariant=True,
+    ...     dtype=torch.float64,
+    ... )
+    >>> y = torch.randn(4, dtype=torch.float64)
+    >>> H = net.field.energy(net.trajectory(y))  # of y_0 to y_3, however large the step
+    >>> bool((H - H[0]).abs().max() < 1e-12 * H[0])
+    True
+    """
+
+    max_iterations: int = 1000
+    order: ClassVar[int] = 2
+    implicit: ClassVar[bool] = True
+
+    def check(self, field: Field) -> None:
+        if not field.has_discrete_gradient:
+            raise IncompatibleError(
+                f"{self} needs an energy H = 1' E(K y + b) whose activation has a known mean value "
+                f"(Activation.mean), which this {type(field).__name__} has not; use ForwardEuler() "
+                "or ImplicitMidpoint() with it, or this scheme with a network such as H1 or MS3"
+            )
+
+    def lower(self, field: Field) -> Steps:
+        return (Flow(partial(self._advance, field.couples_pixels), invertible=True),)
+
+    def _advance(self, coupled: bool, f: Function, x: Tensor, h: Step, layout: Layout) -> Tensor:
+        vectors = _Vectors(layout.axis, coupled, x.shape)
+        fixed_h = h.detach() if isinstance(h, Tensor) else h
+        with torch.no_grad():
+            y = self._solve(f, x.detach(), fixed_h, vectors)
+        y = y.detach()
+        for _ in range(2):  # for the derivatives, as in ImplicitMidpoint
+            y = y - _solve_linear(partial(f, x), y, h, y - x - h * f(x, y), vectors)
+        return y
+
+    def _solve(self, f: Function, x: Tensor, h: Step, vectors: _Vectors) -> Tensor:
+        """Newton's method with backtracking, down to the rounding of the residual.
+
+        That rounding grows with h |K|^2, so no fixed tolerance would do: iterations stop where the
+        residual is small and a full step no longer halves it.
+        """
+
+        def look(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            """The residual, its norm, and whether this is small."""
+            r = y - x - h * f(x, y)
+            size = vectors.norm(r)
+            return r, size, size <= tolerance * (1 + vectors.norm(x) + vectors.norm(y))
+
+        y, tolerance = x, torch.finfo(x.dtype).eps ** 0.5
+        r, size, small = look(y)
+        for iteration in range(self.max_iterations):
+            step = _solve_linear(partial(f, x), y, h, r, vectors)
+            factor = torch.ones_like(size)
+            for _ in range(_HALVINGS):
+                new = y - factor * step
+                new_r, new_size, new_small = look(new)
+                # With this much less residual at every step the iteration cannot stall; written so
+                # that NaN is halved, too.
+                enough = (new_size <= (1 - factor / 4) * size) | small
+                if _decide(enough.all()) is not False:
+                    break
+                factor = torch.where(enough, factor, factor / 2)
+            better = new_size < size
+            settled = _decide((torch.where(small, new_size >= size / 2, ~better)).all())
+            y, r = torch.where(better, new, y), torch.where(better, new_r, r)
+            size, small = torch.where(better, new_size, size), torch.where(better, new_small, small)
+            if settled or (settled is None and iteration == _UNDECIDED_ITERATIONS):
+                break
+        if _decide(small.all()) is False:
+            raise ConvergenceError(
+                f"the discrete gradient did not converge: after {iteration + 1} iterations the "
+                f"residual is {float(size.max()):.1e}; reduce the step, or the scale of the weights"
+            )
+        return torch.where(small, y, torch.nan)
+
+
+_HALVINGS = 40
+"""Of a step of Newton's method at most; beyond, the residual cannot be reduced."""
 _UNDECIDED_ITERATIONS = 8
 """Newton's method needs no more where it converges at all."""
 
@@ -412,6 +524,11 @@ class _Vectors(NamedTuple):
     def back(self, v: Tensor) -> Tensor:
         return v.reshape(self.shape) if self.coupled else v.movedim(-1, self.axis)
 
+    def norm(self, x: Tensor) -> Tensor:
+        """That of every vector, with as many axes as x."""
+        axes = tuple(range(self.axis, x.ndim)) if self.coupled else self.axis
+        return torch.linalg.vector_norm(x, dim=axes, keepdim=True)
+
 
 def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, vectors: _Vectors) -> Tensor:
     """(I - h df/dm)^{-1} r, by one dense system for every vector of what a layer couples."""
@@ -426,8 +543,8 @@ def _solve_linear(f: Function, m: Tensor, h: Step, r: Tensor, vectors: _Vectors)
     basis = torch.eye(n, dtype=m.dtype, device=m.device)
     rows = torch.func.vmap(lambda e: pull(e.expand_as(point))[0])(basis)
     jacobian = rows.movedim(0, -2)
-    if isinstance(h, Tensor) and h.ndim:  # one for every network of an ensemble
-        h = h.reshape(-1, *(1,) * (jacobian.ndim - 1))
+    if isinstance(h, Tensor) and h.ndim:  # with the axes of a state
+        h = vectors.take(h).unsqueeze(-1)
     system = torch.eye(n, dtype=m.dtype, device=m.device) - h * jacobian
     return vectors.back(torch.linalg.solve(system, vectors.take(r).unsqueeze(-1)).squeeze(-1))
 
@@ -440,6 +557,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "Yoshida4": Yoshida4,
     "RK4": RK4,
     "ImplicitMidpoint": ImplicitMidpoint,
+    "DiscreteGradient": DiscreteGradient,
 }
 """The named schemes; every test of a declared property walks this catalog."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -136,6 +137,8 @@ def network(
     features: int | None = None,
     channels: int | None = None,
     kernel: int = 1,
+    units: int | None = None,
+    signs: Tensor | npt.ArrayLike | None = None,
     layers: int,
     T: float | None = None,
     step: StepSize | None = None,
@@ -144,6 +147,7 @@ def network(
     activation: str | Activation = "tanh",
     X: Tensor | str | None = None,
     time_invariant: bool = False,
+    inputs: int = 0,
     ensemble: int | None = None,
     backend: str = "auto",
     memory: str = "fast",
@@ -174,6 +178,10 @@ def network(
             a state.
         kernel: k, odd: with channels, K_j is a convolution with a kernel of k x k pixels and K_j'
             its adjoint. 1: a matrix over the channels, the same at every pixel.
+        units: for H1, H2, MS3 and HS, the number m of hidden units, so that K_j is ``(m, n)``; of
+            MS3 and HS, half of them read y and half z. None is n.
+        signs: for the same networks, +1 or -1 for every hidden unit ``(m,)``: with them the energy
+            H = s' E(K y + b) need not be convex (pendulums, double wells).
         layers: the number of layers L.
         T: the final time; every layer has the step h = T / L. Larger T moves the states further.
         step: the step h, instead of T: a number, or a sequence with one for every layer. FCNN has
@@ -184,6 +192,8 @@ def network(
         activation: sigma: a name of `hdnn.fields.ACTIVATIONS`, or an activation of your own.
         X: for HS, whose J is [0 X; -X' 0]: a matrix ``(n/2, n/2)``, "learned", or None (identity).
         time_invariant: all layers share one K and b, so that the flow conserves the energy.
+        inputs: d: with time-invariant weights, a recurrent cell. ``net(y, u)`` gives the states at
+            all times, driven by inputs u ``(batch, time, d)`` through the biases, b + B u.
         ensemble: E networks of the same form, computed at once on states ``(E, ..., n)``.
         backend: "auto" (compiled kernels where they are faster), "reference" (plain PyTorch) or
             "fused" (compiled kernels, or an error that says why not).
@@ -211,6 +221,8 @@ def network(
     >>> images = network("H1", channels=8, kernel=3, layers=4, T=0.5)
     >>> images.K.shape, images(torch.zeros(2, 8, 14, 14)).shape
     (torch.Size([4, 8, 8, 3, 3]), torch.Size([2, 8, 14, 14]))
+    >>> network("H1", features=2, units=16, signs=[1, -1] * 8, layers=4, T=1.0).K.shape
+    torch.Size([4, 16, 2])
     """
     row = architecture(name)
     weights = Weights(
@@ -218,8 +230,10 @@ def network(
         features=features,
         channels=channels,
         kernel=kernel,
+        units=units,
         layers=layers,
         time_invariant=time_invariant,
+        inputs=inputs,
         ensemble=ensemble,
         generator=generator,
         scale=scale,
@@ -228,10 +242,15 @@ def network(
     )
     dynamics: Field
     if row.J is None and X is None:
+        if signs is not None:
+            raise HdnnError(
+                f"signs belong to an energy H = s' E(K y + b), as H1, H2, MS3 and HS have it; "
+                f"leave them out of {row.name}"
+            )
         dynamics = ActivationField(weights, activation=activation, turn=row.turn)
     else:
         J = _interconnection(row, weights.layout, X)
-        dynamics = HamiltonianField(J, weights, activation=activation)
+        dynamics = HamiltonianField(J, weights, activation=activation, signs=signs)
     return HamiltonianNetwork(
         dynamics,
         row.scheme if scheme is None else named_scheme(scheme),

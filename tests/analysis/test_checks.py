@@ -17,7 +17,7 @@ from scipy.linalg import expm
 from torch import Tensor
 
 import hdnn
-from catalog import PAIRS, build
+from catalog import OWN, PAIRS, build
 from hdnn.analysis import certify, norms, sensitivities, velocity_jacobians
 from hdnn.analysis.context import Context
 from hdnn.fields import EnergyField, HamiltonianField, Weights
@@ -382,3 +382,38 @@ def test_slow_states_with_growing_gradients() -> None:
         assert [check.name for check in certificate.failed] == ["marginal-growth"]
     assert late["marginal-growth"].detail["largest"] > 5
     assert slow["marginal-growth"].value == pytest.approx(late["marginal-growth"].value, rel=1e-6)
+
+
+@pytest.mark.parametrize("scheme", [OWN, "ForwardEuler"])
+@given(seed=SEEDS)
+def test_with_signs_what_needs_a_convex_energy_is_not_promised(scheme: str, seed: int) -> None:
+    """K'DK is indefinite: no lemma about growth applies, and what the scheme keeps still holds."""
+    g = torch.Generator().manual_seed(seed)
+    signs, y = [1, -1] * 4, torch.randn(5, 4, generator=g)
+    options = {"units": 8, "layers": 4, "time_invariant": True, "generator": g}
+    context = Context(build("HS", scheme, signs=signs, **options), y)
+    assert not context.convex
+    s, K = torch.tensor(signs) * 1.0, context.K[0]
+    D = s * (1 - torch.tanh(y @ K.mT + context.net.b[0]) ** 2)
+    P = torch.einsum("mi,bm,mk->bik", K, D, K)
+    torch.testing.assert_close(context.hessian_eigenvalues[0], torch.linalg.eigvalsh(P))
+    certificate = certify(context.net, y)
+    assert certificate.ok
+    for name in ("full-rank", "unsaturated", "diagonalizable", "marginal-growth"):
+        assert certificate[name].holds is None
+        assert "convex" in certificate[name].consequence
+    assert certificate["bounded-states"].holds is None
+    assert certificate["energy"].holds
+    assert not certificate["imaginary-spectrum"].proved
+    kept = True if scheme == OWN else None
+    assert certificate["structure"].holds is kept
+    assert certificate["volume"].holds is kept
+    assert certificate["norm-at-least-one"].holds is kept
+
+
+def test_the_energy_of_a_depth_profile_has_the_signs_of_units() -> None:
+    net = build("H1", signs=[1, -1, -1, 1], layers=5)
+    y = torch.randn(7, 4)
+    path = net.trajectory(y)
+    expected = [net.field.energy(path[l], min(l, 4)).mean() for l in range(6)]
+    torch.testing.assert_close(hdnn.analysis.profile(net, y).energy, torch.stack(expected).detach())

@@ -268,3 +268,16 @@ def test_hooks_that_give_back_other_steps_are_noticed() -> None:
         out = net(y)
     with pytest.raises(RuntimeError):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("units", [2, 6, 24])
+@pytest.mark.parametrize("name", ["H1", "H2", "MS3", "HS"])
+def test_rectangular_K(name: str, units: int) -> None:
+    for options, shape in (
+        ({}, (9, 4)),
+        ({"channels": 4}, (3, 4, 2, 3)),
+        ({"ensemble": 3}, (3, 9, 4)),
+    ):
+        mine, plain = pair(name, units=units, **options)
+        y, weight = torch.randn(2, *shape)
+        agree(derivatives(mine, y, weight), derivatives(plain, y, weight))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catalog import EACH, NAMES, build
+from catalog import EACH, IMPLICIT, NAMES, build
 from hdnn.backends import operator
 from hdnn.fields import HamiltonianField, Learned, Weights
 from skips import needs_kernels
@@ -118,7 +118,7 @@ def test_the_operators_keep_their_promises() -> None:
 
 # --- torch.export ----------------------------------------------------------------
 
-EXPLICIT = [(*pair, "features") for pair in EACH if pair[1] != "ImplicitMidpoint"]
+EXPLICIT = [(*pair, "features") for pair in EACH if pair[1] not in IMPLICIT]
 EXPLICIT += [("MS1", "own", layout) for layout in LAYOUTS]
 
 

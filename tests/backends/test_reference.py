@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from catalog import EACH, as_function, build, each, every_pair
+from catalog import EACH, IMPLICIT, as_function, build, each, every_pair
 from hdnn.backends import reference
 from twins import Net, agree, derivatives, error, twin
 
@@ -39,7 +39,7 @@ def test_trajectory_and_inverse_follow_the_layers(name: str, scheme: str) -> Non
 @each
 def test_lean_is_the_same_at_any_depth(name: str, scheme: str) -> None:
     """Also where the last segment is shorter than the others."""
-    for layers in (1, 3, 10 if scheme == "ImplicitMidpoint" else 70):
+    for layers in (1, 3, 10 if scheme in IMPLICIT else 70):
         net = build(name, scheme, layers=layers, scale=0.5)
         y, weight = torch.randn(2, 6, 4)
         agree(derivatives(lean(net), y, weight), derivatives(twin(net, "reference"), y, weight))
@@ -89,7 +89,7 @@ def test_lean_memory_hardly_grows_with_depth(name: str) -> None:
 
 
 @pytest.mark.parametrize(("lower", "memory"), [(torch.bfloat16, "fast"), (torch.float16, "lean")])
-@every_pair([pair for pair in EACH if pair[1] != "ImplicitMidpoint"])
+@every_pair([pair for pair in EACH if pair[1] not in IMPLICIT])
 def test_a_low_precision_network_computes_in_its_own_dtype(
     name: str, scheme: str, lower: torch.dtype, memory: str
 ) -> None:

@@ -42,9 +42,6 @@ OBSTACLES: dict[str, tuple[Callable[..., Net], tuple[int, ...], str]] = {
     "float16": (lambda: build("H1", dtype=torch.float16), ROWS, "float16"),
     "meta": (lambda: build("H1", device="meta"), ROWS, "meta"),
     "convolution": (lambda: build("H1", channels=4, kernel=3), PIXELS, "Convolution"),
-    "learned X": (lambda: build("HS", X="learned"), ROWS, "learned"),
-    "J(t)": (varying, ROWS, "differs from layer to layer"),
-    "learned steps": (lambda: build("H1", learn_steps=True), ROWS, "steps"),
     "no samples": (lambda: build("H1"), (0, 4), "nothing to compute"),
     "no layers": (lambda: build("H1", layers=0), ROWS, "nothing to compute"),
     "sin": (lambda: build("H1", activation="sin"), ROWS, "sin"),
@@ -70,6 +67,35 @@ def test_where_the_kernels_cannot_serve(case: str) -> None:
         assert torch.equal(net(y), twin(net, "reference")(y))
     with pytest.raises(HdnnError, match=rf"cannot serve: .*{word}.*use backend='auto'"):
         twin(net, "fused")(y)
+
+
+EXPLICIT: dict[str, Callable[..., Net]] = {
+    "learned X": lambda: build("HS", X="learned"),
+    "J(t)": varying,
+    "learned steps": lambda: build("H1", learn_steps=True),
+    "learned steps of two stages": lambda: build("MS1", learn_steps=True),
+    "learned J of an ensemble": lambda: build("HS", X="learned", ensemble=3),
+    "learned steps of images": lambda: build("H1", channels=4, learn_steps=True),
+}
+"""What the kernels take as explicit matrices."""
+
+
+@needs_kernels
+@pytest.mark.parametrize("case", EXPLICIT)
+def test_learned_J_and_steps_are_compiled(case: str) -> None:
+    """The same numbers, and gradients of everything, as the reference."""
+    net = EXPLICIT[case]().double()
+    layout = net.field.layout
+    y = torch.randn(*layout.lead, *(PIXELS if layout.channels else ROWS), dtype=torch.float64)
+    choice, plain = net.explain_backend(y), twin(net, "reference")
+    assert (choice.backend, choice.explicit, choice.in_stages) == ("fused", True, False)
+    torch.testing.assert_close(net(y), plain(y), rtol=0, atol=1e-12)
+    torch.testing.assert_close(net.trajectory(y), plain.trajectory(y), rtol=0, atol=1e-12)
+    gradients = [
+        torch.autograd.grad(each(y).sin().sum(), [*each.parameters()]) for each in (net, plain)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 @needs_kernels
@@ -142,9 +168,9 @@ def test_a_choice_holds_for_its_kind_of_state_only() -> None:
         assert net(y.expand(k, 5, 4)).shape == (k, 5, 4)
     assert (choice(y), choice(y.to("meta")), choice(y)) == ("fused", "reference", "fused")
     J = net.field.interconnection.J.requires_grad_()
-    assert choice(y) == "reference"
+    assert net.explain_backend(y).explicit
     J.requires_grad_(False)
-    assert choice(y) == "fused"
+    assert net.explain_backend(y).in_stages
 
 
 @needs_kernels

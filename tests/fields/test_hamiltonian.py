@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import hdnn
 from catalog import build, skew
+from hdnn.errors import HdnnError
 from hdnn.fields import (
     ACTIVATIONS,
     STRUCTURES,
@@ -123,3 +124,98 @@ def test_the_jacobian_of_a_graph_field_and_whether_it_is_separable(
     assert not (field.separable and inside)
     if kind == "J1":
         assert field.separable is not inside
+
+
+# --- signs ----------------------------------------------------------------------------------------
+
+SIGNED = {
+    "dense": ("J2", "dense", {}),
+    "wide": ("J1", "dense", {"units": 7}),
+    "J(t)": (skew(N, L), "dense", {"units": 6}),
+    "J(y,t)": (state_dependent, "dense", {}),
+    "halves": ("J1", "block-diagonal", {"units": 10}),
+    "shared": ("J1", "off-diagonal", {"time_invariant": True}),
+}
+
+
+@pytest.mark.parametrize("kind", SIGNED)
+def test_hidden_units_with_signs_count_negatively_in_the_energy(kind: str) -> None:
+    """H = s' log cosh(K y + b), dH/dy = K' s tanh(K y + b); and stages are that velocity."""
+    J, structure, options = SIGNED[kind]
+    weights = Weights(structure, features=N, layers=L, **options)
+    s = torch.randint(0, 2, (weights.map.units,)) * 2 - 1
+    s[:2] = torch.tensor([1, -1])
+    field, y = HamiltonianField(J, weights, signs=s), torch.randn(5, N)
+    for layer in range(L):
+        K, b = weights.K[layer], weights.b[layer]
+        z = y @ K.mT + b
+        torch.testing.assert_close(field.energy(y, layer), (s * z.cosh().log()).sum(-1))
+        g = torch.func.grad(lambda y, j=layer: field.energy(y, j).sum())(y)
+        torch.testing.assert_close(field.gradient(y, layer), g)
+        torch.testing.assert_close(field.gradient(y, layer), (s * z.tanh()) @ K)
+    x = y
+    for layer, out in enumerate(hdnn.HamiltonianNetwork(field, step=0.3).trajectory(y)[1:]):
+        x = x + 0.3 * field.velocity(x, layer, 0.3 * layer)
+        torch.testing.assert_close(out, x)
+    assert field.separable is (kind in ("halves", "shared"))
+
+
+def test_stages_of_halves_have_the_signs_of_their_units() -> None:
+    s = [1, -1, 1, 1, 1, 1]
+    net = build("MS3", units=6, signs=s)
+    # K = [0 K1; K2 0]: the first three units read z and drive y.
+    assert [stage.signs for stage in net.program.stages] == [(1, -1, 1), None]
+    y, z = torch.randn(2, 5, 2)
+    x = torch.cat([y, z], -1)
+    for K, b in zip(net.K, net.b, strict=True):
+        y = y + net.h * (torch.tensor(s[:3]) * (z @ K[:3, 2:].mT + b[:3]).tanh()) @ K[:3, 2:]
+        z = z - net.h * (y @ K[3:, :2].mT + b[3:]).tanh() @ K[3:, :2]
+    torch.testing.assert_close(net(x), torch.cat([y, z], -1))
+    torch.testing.assert_close(net.inverse(net(x)), x, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["H1", "H2", "MS3", "HS"])
+@pytest.mark.parametrize("options", [{"channels": 4, "kernel": 3}, {"ensemble": 2}], ids=str)
+def test_signs_of_channels_and_ensembles(name: str, options: dict[str, Any]) -> None:
+    """Flipping a sign takes twice the unit's energy away."""
+    plain = build(name, units=6, **options)
+    flipped = build(name, units=6, signs=[1, 1, -1, 1, 1, -1], **options)
+    flipped.load_state_dict(plain.state_dict())
+    y = torch.randn(2, 4, 3, 5) if plain.channels else torch.randn(2, 7, 4)
+    x, _ = plain.field.layout.flatten(y)
+    units = plain.field.units_fn()(1, x)
+    E = plain.field.activation.energy(
+        units.index_select(plain.field.layout.axis, torch.tensor([2, 5]))
+    )
+    lost = 2 * E.flatten(plain.field.layout.axis).sum(-1)
+    torch.testing.assert_close(flipped.field.energy(y, 1), plain.field.energy(y, 1) - lost)
+    assert not torch.allclose(flipped(y), plain(y))
+
+
+@pytest.mark.parametrize("scheme", ["own", "Leapfrog", "ImplicitMidpoint"])
+def test_signs_keep_the_structure(scheme: str) -> None:
+    """Symplectic with signs as without; what needs a convex energy does not hold any more."""
+    options = {"units": 8, "signs": [1, -1] * 4, "step": 0.2}
+    net, y = build("HS", scheme, **options), torch.randn(6, N)
+    assert net.structure_preserving
+    for sample in y:
+        M = torch.autograd.functional.jacobian(net, sample)
+        torch.testing.assert_close(M @ net.J @ M.mT, net.J, rtol=0, atol=1e-12)
+
+
+def test_signs_are_constants_and_all_positive_ones_are_none() -> None:
+    positive = build("H1", signs=[1.0] * 4)
+    assert positive.field.signs is None
+    assert (
+        positive.explain_backend(torch.randn(3, 4)).reason
+        == build("H1").explain_backend(torch.randn(3, 4)).reason
+    )
+    signed = build("H1", signs=torch.tensor([1, -1, 1, 1]))
+    assert not signed.explain_backend(torch.randn(3, 4)).in_stages  # but explicit matrices
+    assert "1 of 4 signs negative" in repr(signed)
+    for wrong in ([1, -1], [1, 0, 1, 1], [2.0] * 4, [[1] * 4], [float("nan")] * 4):
+        with pytest.raises(HdnnError, match="signs must be"):
+            build("H1", signs=wrong)
+    for name in ("MS1", "MS2", "ResNet", "FCNN"):
+        with pytest.raises(HdnnError, match=f"leave them out of {name}"):
+            build(name, signs=[1, -1, 1, -1])

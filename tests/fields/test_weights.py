@@ -81,3 +81,47 @@ def test_kernels_are_drawn_smaller_by_the_root_of_what_they_sum(
 def test_impossible_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(HdnnError, match=message):
         Weights("dense", **({"layers": 2} | options))
+
+
+# --- rectangular K --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("units", [2, 6])
+@pytest.mark.parametrize("name", ["H1", "H2", "MS3", "HS"])
+def test_any_number_of_hidden_units(name: str, units: int, kernel: int) -> None:
+    size: dict[str, Any] = {"features": 4} if kernel == 1 else {"channels": 4, "kernel": kernel}
+    net = build(name, units=units, **size)
+    assert net.K.shape[1:3] == (units, 4)
+    assert net.b.shape == (3, units)
+    entries = units * 4 * kernel**2 // (1 if name in ("H1", "H2") else 2)
+    assert net.parameters_per_layer == entries + units
+    assert net.field.separable is (name in ("MS3", "HS"))
+    assert net(torch.randn(2, 4, *([5, 5] if kernel > 1 else []))).shape[1] == 4
+    assert f"units={units}" in repr(net)
+
+
+def test_as_many_units_as_features_is_what_it_was() -> None:
+    for name in ("H1", "MS3", "HS"):
+        plain, square = (
+            build(name, generator=torch.Generator().manual_seed(0), **options)
+            for options in ({}, {"units": 4})
+        )
+        assert torch.equal(plain.K, square.K)
+        assert repr(plain) == repr(square)
+
+
+def test_units_that_a_structure_cannot_have_raise() -> None:
+    for name in ("MS1", "MS2"):
+        with pytest.raises(HdnnError, match=r"dense, off-diagonal, block-diagonal .*H1, H2, MS3"):
+            build(name, units=6)
+    for name in ("ResNet", "FCNN"):
+        with pytest.raises(HdnnError, match="as many units as features"):
+            build(name, units=6)
+    with pytest.raises(HdnnError, match="units are even, got 5"):
+        build("MS3", units=5)
+    for wrong in (0, -2, 2.5, True):
+        with pytest.raises(HdnnError, match="units must be a positive integer"):
+            build("H1", units=wrong)
+    with pytest.raises(HdnnError, match="a structure of your own says itself"):
+        Weights([[1, 1], [0, 1]], features=2, units=3, layers=1)

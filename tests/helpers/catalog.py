@@ -15,6 +15,7 @@ from hdnn.zoo import ARCHITECTURES
 NAMES = list(ARCHITECTURES)
 BACKENDS = ("reference", "auto")
 OWN = "own"
+IMPLICIT = [name for name in SCHEMES if SCHEMES[name]().implicit]
 
 
 def build(name: str, scheme: str = OWN, **options: Any) -> hdnn.HamiltonianNetwork:

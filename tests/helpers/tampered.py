@@ -339,16 +339,20 @@ def watch() -> None:
 
     By hooks of all modules, so that every call of every program is watched.
     """
-    forward, notes = native.library().hdnn_forward, []
+    library, notes = native.library(), []
 
-    def counted(*arguments: Any) -> Any:
-        global calls  # noqa: PLW0603
-        calls += 1
-        if arguments[2] % 4:
-            raise DisagreementError("the kernels are given a state at an odd address")
-        return forward(*arguments)
+    def count(forward: Any, place: int) -> Any:
+        def counted(*arguments: Any) -> Any:
+            global calls  # noqa: PLW0603
+            calls += 1
+            if arguments[place] % 4:
+                raise DisagreementError("the kernels are given a state at an odd address")
+            return forward(*arguments)
 
-    native.library().hdnn_forward = counted
+        return counted
+
+    library.hdnn_forward = count(library.hdnn_forward, 2)
+    library.hdnn_rollout_forward = count(library.hdnn_rollout_forward, 3)
 
     def before(net: nn.Module, arguments: Any) -> None:
         if isinstance(net, Net):

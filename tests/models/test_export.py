@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hdnn
-from catalog import build, skew
+from catalog import IMPLICIT, build, skew
 from commands import done, record
 from hdnn.errors import HdnnError
 from hdnn.fields import Activation, EnergyField, HamiltonianField, Weights
@@ -231,7 +231,7 @@ def unsupported() -> dict[str, tuple[Any, str]]:
     pendulum = EnergyField("J1", lambda x, t: (x**2).sum(-1), features=2)
     state = HamiltonianField(lambda y, t: skew(4), Weights(features=4, layers=2))
     return {
-        "implicit": (build("H1", "ImplicitMidpoint"), "solves an equation"),
+        **{name: (build("H1", name), rf"{name}.*solves an equation") for name in IMPLICIT},
         "energy": (hdnn.HamiltonianNetwork(pendulum, RK4(), layers=2, T=1.0), "function of yours"),
         "J(y, t)": (hdnn.HamiltonianNetwork(state, T=1.0), "function of yours"),
         "half": (build("H1").to(torch.bfloat16), "float32 or float64"),

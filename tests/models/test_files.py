@@ -98,6 +98,10 @@ THINGS: dict[str, Callable[[], Any]] = {
     "coefficients": lambda: hdnn.network(
         "MS1", features=4, layers=3, T=1.0, scheme=Splitting((0.3, 0.4, 0.7, 0.6))
     ),
+    "units": lambda: build("H1", units=6),
+    "signs": lambda: build("MS3", units=6, signs=[1, -1, 1, 1, -1, -1]),
+    "signs of channels": lambda: build("HS", channels=4, kernel=3, signs=[1, -1, 1, 1]),
+    "discrete gradient": lambda: build("H2", "DiscreteGradient"),
     "midpoint": lambda: hdnn.network(
         "H1", features=4, layers=3, T=0.1, scheme=ImplicitMidpoint("fixed-point", 1e-10, 77)
     ),

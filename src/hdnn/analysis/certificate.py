@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from hdnn.analysis.checks import CHECKS, Check
 from hdnn.analysis.context import Context
 from hdnn.analysis.jacobians import check_single_network, unless_large
+from hdnn.analysis.recurrent import state_space_checks
 from hdnn.analysis.watch import undisturbed
 from hdnn.errors import HdnnError, unknown_name
 from hdnn.networks import HamiltonianNetwork, without_autocast
+from hdnn.statespace import StateSpace
 
 WIDTH = 80
 """Columns of a printed certificate."""
@@ -178,6 +180,10 @@ def certify(net: HamiltonianNetwork, y: Tensor) -> Certificate: ...
 
 
 @overload
+def certify(net: StateSpace, y: Tensor) -> Certificate: ...
+
+
+@overload
 def certify(net: nn.Module, y: Any) -> ModelCertificate: ...
 
 
@@ -191,13 +197,17 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     follows from the structure of the network is stated without them, norms are estimated from
     below, and the rest does not apply. Of such images at most 4 are examined, of smaller ones 16.
 
+    Of a state-space network, what is proved for all weights stands beside what the given inputs
+    reach: contraction, gradients through time, gain and, in passive mode, passivity.
+
     Args:
         net: The network to examine; of an ensemble, one network (``net.member(e)``). Or a model of
             any kind that contains such networks: each is examined on the states that enter it when
             the model, in evaluation mode, is called with y.
-        y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; the input of a
-            model. A theorem is checked on these, and holds for all others too; premises and
-            expectations may be met on these and not on others.
+        y: The states ``(..., n)`` or ``(B, n, *spatial)`` that enter the network; the inputs
+            ``(batch, time, inputs)`` of a state-space network; the input of a model. A theorem is
+            checked on these, and holds for all others too; premises and expectations may be met on
+            these and not on others.
 
     Returns:
         One check for every statement; only the first, "finite", where states are not finite. Of a
@@ -243,6 +253,10 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     """
     if isinstance(net, HamiltonianNetwork):
         return _certify(net, y)
+    if isinstance(net, StateSpace):
+        sequences, checks = state_space_checks(net, y)
+        title = f"StateSpace, {net.extra_repr()}"
+        return Certificate(title, sequences, str(y.dtype).removeprefix("torch."), tuple(checks))
     if not isinstance(net, nn.Module):
         raise HdnnError(
             f"certify takes a network, or a model that contains one, got a {type(net).__name__}; "

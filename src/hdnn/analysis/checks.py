@@ -259,8 +259,8 @@ def energy(context: Context) -> Measured:
 )
 def full_rank(context: Context) -> Measured:
     """Smallest singular value of K, relative to the largest; of a custom H, of its Hessian."""
-    if context.obstacle or context.implied or context.large:
-        return not_applicable(context.obstacle or (LARGE if context.large else "J K' = I"))
+    if context.no_lemma_3 or context.implied or context.large:
+        return not_applicable(context.no_lemma_3 or (LARGE if context.large else "J K' = I"))
     if context.D is None:
         values = context.hessian_eigenvalues
         smallest, largest = values[..., 0], values.abs().amax(-1)
@@ -282,8 +282,8 @@ def full_rank(context: Context) -> Measured:
 )
 def unsaturated(context: Context) -> Measured:
     """D > 0 fails where units are saturated: 1 - tanh^2 is 0 in floating point."""
-    if context.obstacle or context.D is None:
-        return not_applicable(context.obstacle or _no_units(context))
+    if context.no_lemma_3 or context.D is None:
+        return not_applicable(context.no_lemma_3 or _no_units(context))
     return Measured(float(context.D.min()), 4 * EPS, worst_place(-context.D.amin(-1)))
 
 
@@ -345,8 +345,8 @@ def _real_parts(context: Context, why: str, of: Callable[[Tensor], Tensor]) -> M
 )
 def diagonalizable(context: Context) -> Measured:
     """kappa <= sqrt(cond(K'DK)), see `Context.kappa`; Lemma 3 needs K'DK > 0."""
-    if context.obstacle or context.large:
-        return not_applicable(context.obstacle or LARGE)
+    if context.no_lemma_3 or context.large:
+        return not_applicable(context.no_lemma_3 or LARGE)
     kappa = context.kappa
     return Measured(float(kappa.max()), (context.n * EPS) ** -0.5, worst_place(kappa))
 
@@ -387,8 +387,8 @@ def smooth_weights(context: Context) -> Measured:
 )
 def marginal_growth(context: Context) -> Measured:
     """max(||M||, 1 / ||M||) / kappa, sample by sample, with the kappa of its worst layer."""
-    if context.obstacle or context.large:
-        return not_applicable(context.obstacle or LARGE)
+    if context.no_lemma_3 or context.large:
+        return not_applicable(context.no_lemma_3 or LARGE)
     kappa = context.kappa
     if not bool(kappa.isfinite().any()):
         return not_applicable("kappa is infinite")
@@ -543,8 +543,8 @@ def bounded_states(context: Context) -> Measured:
     if context.standard is None:
         return not_applicable(_no_units(context))
     sigma = context.standard.activation
-    if sigma.name != "tanh" or not context.net.time_invariant:
-        return not_applicable("it needs time-invariant weights and tanh")
+    if sigma.name != "tanh" or not context.net.time_invariant or context.standard.signs is not None:
+        return not_applicable("it needs time-invariant weights and tanh, without signs")
     z = context.units([0] * (context.layers + 1))
     H = sigma.energy(z).sum(-1)
     size = z.abs().sum(-1) / (H[0] + z.shape[-1] * math.log(2))

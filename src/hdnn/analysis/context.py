@@ -27,7 +27,7 @@ from hdnn.fields.field import of_layer
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.fields.maps import matrix_product
 from hdnn.networks import HamiltonianNetwork
-from hdnn.program import Flow, Program, times
+from hdnn.program import Flow, Program, signed, times
 from hdnn.schemes import RK4, ForwardEuler
 
 IMAGES, LARGE_IMAGES, WORK = 16, 4, 10**9
@@ -96,6 +96,13 @@ class Context:
         if self.state_dependent:
             return "df/dy has a term with the derivative of J(y, t)"
         return "" if self.R is None else "there is dissipation"
+
+    @property
+    def no_lemma_3(self) -> str:
+        """Why Lemma 3 says nothing, whatever the states; empty where it may apply."""
+        if self.obstacle or self.standard is None or self.standard.signs is None:
+            return self.obstacle
+        return "with signs of the hidden units H need not be convex, and Lemma 3 needs that"
 
     @property
     def preserves(self) -> str | None:
@@ -246,7 +253,7 @@ class Context:
 
     @cached_property
     def D(self) -> Tensor | None:
-        """sigma'(K y_j + b) of every layer, ``(layers, samples, m)``; None without such units."""
+        """s sigma'(K y_j + b) of every layer, ``(layers, samples, m)``; None without such units."""
         if self.standard is None:
             return None
         # Plain autograd: torch.func.grad would import the compiler of torch, which takes seconds.
@@ -254,7 +261,7 @@ class Context:
             z = self.units(range(self.layers)).detach().requires_grad_()
             sigma = self.standard.activation.function
             (derivative,) = torch.autograd.grad(sigma(z).sum(), z)
-        return derivative
+        return signed(self.standard.signs, derivative, 2)
 
     @cached_property
     def hessian_eigenvalues(self) -> Tensor:

@@ -71,7 +71,7 @@ def jacobians_at(
     if net.field.couples_pixels:
         path = net.trajectory(y).flatten(net.field.layout.axis + 1)
         return products(factors_of(net, y))[places], path[places]
-    if choose(net.program, values, y, net.backend).backend == "fused":
+    if choose(net.program, values, y, net.backend).in_stages:
         return fused.jacobians(net.program, values, y, depths)
     with unless_large(net, y):
         return reference.jacobians(net.program, values, y, depths)

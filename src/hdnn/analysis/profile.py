@@ -16,7 +16,7 @@ from hdnn.backends import reference
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
 from hdnn.networks import HamiltonianNetwork, without_autocast
-from hdnn.program import times
+from hdnn.program import signed, times
 
 
 @without_autocast
@@ -88,9 +88,10 @@ def _energy(
         path, t = net.trajectory(y), times(net.h, net.layers)
         H = [field.energy(path[l], j, t[j]).mean() for l, j in zip(depths, layers, strict=True)]
         return torch.stack(H).double().cpu()
-    # All depths at once, as trainings are recorded: H = 1' E(K_l y_l + b_l).
+    # All depths at once, as trainings are recorded: H = s' E(K_l y_l + b_l).
     K, b = field.weights.K[..., layers, :, :], field.weights.b[..., layers, :]
-    mean = field.activation.energy(states @ K.mT + b.unsqueeze(-2)).sum(-1).double().mean(-1)
+    E = field.activation.energy(states @ K.mT + b.unsqueeze(-2))
+    mean = signed(field.signs, E, E.ndim - 1).sum(-1).double().mean(-1)
     pixels = y.shape[net.field.layout.axis + 1 :].numel() if field.layout.channels else 1
     return (mean * pixels).cpu()  # of an image, the energy of all its pixels
 

@@ -1,7 +1,8 @@
-"""The fused backend: programs of stages through the compiled kernels, on the CPU.
+"""The fused backend: programs of stages, and recurrences, through the compiled kernels on the CPU.
 
 A block of samples is carried through all layers while it sits in the cache, and the backward pass
-computes it there again: nothing is saved but the input state and the parameters.
+computes it there again: nothing is saved but the input state and the parameters. Of a recurrence,
+whose states are all wanted, these are saved.
 
 A call looks up one object, the plan of its program and shape; everything else is read anew.
 `locate` is the one place where addresses are taken, of tensors that `obstacle_of_numbers` has
@@ -11,8 +12,8 @@ passed in the same call.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +24,10 @@ from hdnn.backends.selection import obstacle_of_memory, obstacle_of_numbers
 from hdnn.errors import HdnnError
 from hdnn.fields.layout import unchanged
 from hdnn.kernels import native
-from hdnn.program import Program, Step, Values
+from hdnn.program import Program, Recurrence, Step, Values, explicit
+
+if TYPE_CHECKING:
+    from hdnn.fields.activations import Activation
 
 _SHAPES = 64  # plans that are kept for a program
 
@@ -39,6 +43,96 @@ def run(program: Program, values: Values, x: Tensor) -> Tensor:
     else:
         out = forward(program, values, x)
     return out if restore is unchanged else restore(out)
+
+
+def run_explicit(program: Program, values: Values, x: Tensor) -> Tensor:
+    """The same by explicit matrices: J, R and steps may be learned, and differ by layer."""
+    x, restore = program.layout.flatten(x)
+    rows, back = as_rows(x, program.layout.axis)
+    return restore(back(rollout(explicit(program, values), rows, None)[1]))
+
+
+def trajectory(program: Program, values: Values, x: Tensor) -> Tensor:
+    """The states after all layers, of numbers that `choose` has left to the kernels."""
+    x, restore = program.layout.flatten(x)
+    rows, back = as_rows(x, program.layout.axis)
+    states, last = rollout(explicit(program, values), rows, None)
+    after_layers = states[..., :: len(program.stages), :].unbind(-2)
+    return torch.stack([restore(back(state)) for state in (*after_layers, last)])
+
+
+def as_rows(x: Tensor, axis: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Canonical states as ``([E,] B, n)``, where every pixel is a sample, and the way back."""
+    if x.ndim == axis + 1:
+        return x, unchanged
+    last = x.movedim(axis, -1)
+    shape = last.shape
+    return last.flatten(axis - 1, -2), lambda rows: rows.reshape(shape).movedim(-1, axis)
+
+
+def rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+    """All states, and the last, of a recurrence that `choose_rollout` has left to the kernels."""
+    W, A, activation, steps, hold = recurrence
+    assert activation.code is not None
+    form = _Form(activation, steps, hold)
+    if torch.is_grad_enabled():
+        out: tuple[Tensor, Tensor] = _Rollout.apply(x, u, W, A, form)
+        return out
+    return rollout_forward(recurrence, x, u)
+
+
+def rollout_forward(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+    """All states, and the last, of numbers that `obstacle_of_rollout` passes."""
+    sizes, arrays = _located(recurrence, x, u)
+    states, last = x.new_empty(*x.shape[:-1], recurrence.steps, x.shape[-1]), x.new_empty(x.shape)
+    where = (_address(t) for t in (*arrays, states, last))
+    native.check(native.library().hdnn_rollout_forward(sizes, *where, torch.get_num_threads()))
+    return states, last
+
+
+def rollout_backward(
+    recurrence: Recurrence,
+    u: Tensor | None,
+    states: Tensor,
+    gouts: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x_0, u, W and A, from those of all states and of the last.
+
+    Args:
+        recurrence, u, states: numbers that `obstacle_of_rollout` passes, and the states they gave.
+        gouts: two gradients; None is 0.
+        wanted: which of the four; the last two go together.
+    """
+    sizes, (W, A, x, u) = _located(recurrence, states[..., 0, :], u)
+    gouts = [None if g is None else g.contiguous() for g in gouts]
+    weights = wanted[2] or wanted[3]
+    found = tuple(
+        torch.empty_like(t) if t is not None and want else None
+        for t, want in zip((x, u, W, A), (*wanted[:2], weights, weights), strict=True)
+    )
+    where = (_address(t) for t in (W, A, u, states.contiguous(), *gouts, *found))
+    native.check(native.library().hdnn_rollout_backward(sizes, *where, torch.get_num_threads()))
+    return found
+
+
+def _located(
+    recurrence: Recurrence, x: Tensor, u: Tensor | None
+) -> tuple[native.Rollout, tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """The sizes of a recurrence as the library has them, and its numbers without gaps."""
+    W, A, activation, steps, hold = recurrence
+    n, m, d = recurrence.sizes
+    networks = W.shape[0] if W.ndim > 3 else 1
+    sizes = (W.shape[-3], hold, n, m, d)
+    rollout = native.Rollout(
+        x.element_size(), activation.code, networks, x.shape[-2], steps, *sizes
+    )
+    given = None if u is None else u.contiguous()
+    return rollout, (W.contiguous(), A.contiguous(), x.contiguous(), given)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def forward(program: Program, values: Values, x: Tensor) -> Tensor:
@@ -193,13 +287,42 @@ class _Fused(torch.autograd.Function):
             reason = x.shape != gout.shape or obstacle_of_numbers(program, values, x, gout)
         if not (again or reason):
             return (*backward(program, values, x, gout, needs), None, None, None)
-        with torch.inference_mode(False), torch.enable_grad():
-            saved = zip(ctx.inputs, (x, theta, beta), needs, strict=True)
-            x, theta, beta = inputs = [_with_graph(*each) for each in saved]
-            wanted = [t for t, need in zip(inputs, needs, strict=True) if need]
-            out = reference.run(program, values._replace(theta=theta, beta=beta), x)
-            found = iter(torch.autograd.grad(out, wanted, gout, create_graph=again))
-        return (*(next(found) if need else None for need in needs), None, None, None)
+
+        def again_by_torch(x: Tensor, theta: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
+            return (reference.run(program, values._replace(theta=theta, beta=beta), x),)
+
+        saved = (x, theta, beta)
+        found = _differentiate(again_by_torch, ctx.inputs, saved, needs, (gout,), again)
+        return (*found, None, None, None)
+
+
+def _differentiate(
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor | None],
+    saved: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    gouts: Sequence[Tensor | None],
+    again: bool,
+) -> list[Tensor | None]:
+    """The gradients of a function of saved numbers, by torch; with graphs of their own if again."""
+    with torch.inference_mode(False), torch.enable_grad():
+        tensors = [
+            None if t is None or s is None else _with_graph(t, s, need)
+            for t, s, need in zip(inputs, saved, needs, strict=True)
+        ]
+        outputs = zip(function(*tensors), gouts, strict=True)
+        given = [(out, g) for out, g in outputs if g is not None and out.requires_grad]
+        wanted = [t for t, need in zip(tensors, needs, strict=True) if need and t is not None]
+        found = iter(
+            torch.autograd.grad(
+                [out for out, _ in given],
+                wanted,
+                [g for _, g in given],
+                create_graph=again,
+                allow_unused=len(given) < len(gouts),
+            )
+        )
+    return [next(found) if need else None for need in needs]
 
 
 def _with_graph(tensor: Tensor, saved: Tensor, need: bool) -> Tensor:
@@ -225,3 +348,43 @@ class _Alias(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gout: Tensor) -> tuple[Tensor, None]:
         return gout, None
+
+
+class _Form(NamedTuple):
+    """What a recurrence has beside its matrices."""
+
+    activation: Activation
+    steps: int
+    hold: int
+
+
+class _Rollout(torch.autograd.Function):
+    """All states of a recurrence, and the last, as functions of x_0, the inputs, W and A."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, u: Tensor | None, W: Tensor, A: Tensor, form: _Form
+    ) -> tuple[Tensor, Tensor]:
+        states, last = rollout_forward(Recurrence(W, A, *form), x, u)
+        aliases = tuple(None if t is None else t.detach() for t in (x, u, W, A, states))
+        ctx.save_for_backward(*aliases)
+        ctx.set_materialize_grads(False)
+        ctx.form, ctx.inputs, ctx.aliases = form, (x, u, W, A), aliases
+        return states, last
+
+    @staticmethod
+    def backward(ctx: Any, *gouts: Tensor | None) -> tuple[Tensor | None, ...]:
+        _, u, W, A, states = saved = ctx.saved_tensors
+        if all(g is None for g in gouts):
+            return (None,) * 5
+        form, needs, again = ctx.form, ctx.needs_input_grad[:4], torch.is_grad_enabled()
+        # Hooks may unpack other tensors: then, as for derivatives of gradients, torch computes.
+        same = all(map(operator.is_, saved, ctx.aliases))
+        if not (again or not same or obstacle_of_memory(states.dtype, u, W, A, states, *gouts)):
+            return (*rollout_backward(Recurrence(W, A, *form), u, states, gouts, needs), None)
+
+        def again_by_torch(x: Tensor, u: Tensor | None, W: Tensor, A: Tensor) -> tuple[Tensor, ...]:
+            return reference.rollout(Recurrence(W, A, *form), x, u)
+
+        found = _differentiate(again_by_torch, ctx.inputs, saved[:4], needs, gouts, again)
+        return (*found, None)

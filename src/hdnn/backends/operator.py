@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from hdnn.backends import fused
-from hdnn.backends.selection import obstacle_of_numbers
+from hdnn.backends.selection import obstacle_of_numbers, obstacle_of_rollout
 from hdnn.errors import HdnnError
+from hdnn.fields.activations import ACTIVATIONS
 from hdnn.kernels import native
-from hdnn.program import Program, Values
+from hdnn.program import Program, Recurrence, Values
 
 _programs: WeakValueDictionary[int, Program] = WeakValueDictionary()  # by `id`
 
@@ -110,3 +111,82 @@ def _differentiate(ctx: Any, gout: Tensor) -> tuple[Any, ...]:
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+    """All states of a recurrence, and the last, as one operator of a traced graph."""
+    W, A, activation, steps, hold = recurrence
+    assert activation.code is not None
+    return _rollout(x, u, W, A, activation.code, steps, hold)
+
+
+_BY_CODE = {each.code: each for each in ACTIVATIONS.values()}
+
+
+def _recurrence(
+    x: Tensor, u: Tensor | None, W: Tensor, A: Tensor, code: int, steps: int, hold: int
+) -> Recurrence:
+    """The recurrence, at the time when the graph runs."""
+    recurrence = Recurrence(W, A, _BY_CODE[code], steps, hold)
+    reason = obstacle_of_rollout(recurrence, x, u)
+    if reason is not None:
+        raise HdnnError(f"the compiled graph calls a kernel that cannot serve: {reason}")
+    return recurrence
+
+
+@torch.library.custom_op("hdnn::rollout", mutates_args=())
+def _rollout(
+    x: Tensor, u: Tensor | None, W: Tensor, A: Tensor, code: int, steps: int, hold: int
+) -> tuple[Tensor, Tensor]:
+    return fused.rollout_forward(_recurrence(x, u, W, A, code, steps, hold), x, u)
+
+
+@torch.library.custom_op("hdnn::rollout_backward", mutates_args=())
+def _rollout_backward(
+    gstates: Tensor,
+    glast: Tensor,
+    x: Tensor,
+    u: Tensor | None,
+    W: Tensor,
+    A: Tensor,
+    states: Tensor,
+    code: int,
+    steps: int,
+    hold: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    recurrence = _recurrence(x, u, W, A, code, steps, hold)
+    gouts, wanted = (gstates, glast), (True, u is not None, True, True)
+    found = fused.rollout_backward(recurrence, u, states, gouts, wanted)
+    none = x.new_empty(0)  # an operator's results are tensors
+    return tuple(none if g is None else g for g in found)  # type: ignore[return-value]
+
+
+@_rollout.register_fake
+def _(
+    x: Tensor, u: Tensor | None, W: Tensor, A: Tensor, code: int, steps: int, hold: int
+) -> tuple[Tensor, Tensor]:
+    last = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return x.new_empty(*x.shape[:-1], steps, x.shape[-1]), last
+
+
+@_rollout_backward.register_fake
+def _(
+    gstates: Tensor, glast: Tensor, x: Tensor, u: Tensor | None, W: Tensor, A: Tensor, *_: object
+) -> tuple[Tensor, ...]:
+    like = torch.contiguous_format
+    given = (x, x.new_empty(0) if u is None else u, W, A)
+    return tuple(torch.empty_like(t, memory_format=like) for t in given)
+
+
+def _save_rollout(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, u, W, A, *ctx.form = inputs
+    ctx.save_for_backward(x, u, W, A, output[0])
+
+
+def _differentiate_rollout(ctx: Any, gstates: Tensor, glast: Tensor) -> tuple[Any, ...]:
+    x, u, W, A, states = ctx.saved_tensors
+    gx, gu, *rest = _rollout_backward(gstates, glast, x, u, W, A, states, *ctx.form)
+    return gx, None if u is None else gu, *rest, None, None, None
+
+
+_rollout.register_autograd(_differentiate_rollout, setup_context=_save_rollout)

@@ -18,7 +18,16 @@ from torch.utils.checkpoint import checkpoint
 from hdnn.errors import HdnnError
 from hdnn.fields.field import of_layer
 from hdnn.fields.maps import matrix_product
-from hdnn.program import Flow, Program, Stage, Values, at_layer, times
+from hdnn.program import (
+    Flow,
+    Program,
+    Recurrence,
+    Stage,
+    Values,
+    at_layer,
+    signed,
+    times,
+)
 
 Pieces = list[Tensor]
 
@@ -75,6 +84,21 @@ def inverse(program: Program, values: Values, x: Tensor) -> Tensor:
     """
     x, restore = program.layout.flatten(x)
     return restore(_Interpreter(program, values, x.ndim).undo(x))
+
+
+def rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+    """All states of a recurrence: ``([E,] B, steps, n)``, x_0 to x_{T-1}, and x_T."""
+    recurrence.check(x, u)
+    W, A, activation, steps, hold = recurrence
+    to_units, to_states = W.mT.unbind(-3), A.mT.unbind(-3)
+    one, period, states = torch.ones_like(x[..., :1]), len(to_units), []
+    driven = [one] if u is None else [torch.cat([v, one], -1) for v in u.unbind(-2)]
+    for t in range(steps):
+        states.append(x)
+        v = torch.cat([x, driven[t // hold if len(driven) > 1 else 0]], -1)
+        s = activation.function(v @ to_units[t % period])
+        x = torch.cat([v, s], -1) @ to_states[t % period]
+    return torch.stack(states, -2) if states else x.unsqueeze(-2)[..., :0, :], x
 
 
 def layer_map(program: Program, values: Values, ndim: int) -> Callable[[int, Tensor], Tensor]:
@@ -160,9 +184,10 @@ class _BoundStage:
         return [stack.select(axis, 0)] * layers  # all share one
 
     def change(self, layer: int, x: Tensor) -> Tensor:
-        """A sigma(W x + b)."""
+        """A s sigma(W x + b)."""
         stage = self.stage
         s = stage.activation.function(stage.W.multiply(self.K[layer], x) + self.b[layer])
+        s = signed(stage.signs, s, self.layout.axis)
         if self.A is not None:
             s = stage.W.multiply(self.A[layer], s)
         elif self.S is not None:
@@ -180,7 +205,7 @@ class _Interpreter:
     """
 
     def __init__(self, program: Program, values: Values, ndim: int) -> None:
-        program.check(values)
+        program.check(values, per_sample=True)
         # Not every product of torch's looks: of the CPU and meta, some give whatever is in memory.
         devices = {t.device for t in (values.theta, values.beta, values.S) if t is not None}
         if len(devices) > 1:
@@ -234,7 +259,7 @@ class _Interpreter:
         velocity, t = self.velocity, self.times[layer]
         assert velocity is not None
         h = at_layer(self.h, layer, x.ndim)
-        return flow.advance(lambda v: velocity(layer, t, v), x, sign * h, self.layout)
+        return flow.advance(partial(velocity, layer, t), x, sign * h, self.layout)
 
     def _split(self, x: Tensor) -> Pieces:
         return [x] if len(self.sizes) == 1 else list(x.split(self.sizes, self.axis))

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from hdnn.errors import IncompatibleError
 from hdnn.kernels import native
-from hdnn.program import Program, Values
+from hdnn.program import Program, Recurrence, Values
 
 BACKENDS = ("auto", "reference", "fused")
 MEMORY = ("fast", "lean")
@@ -30,6 +30,12 @@ processor time on one thread.
 """
 
 
+WIDEST_ROLLOUT = 256
+"""The most states or units of recurrences that "auto" leaves to the kernels."""
+
+EXPLICIT = "signs, or J, R or steps that are learned or differ by layer, are explicit matrices"
+"""What the kernels of stages cannot take, and those of recurrences can."""
+
 TRANSFORMS = "transforms of torch.func and forward mode take torch's operations only"
 """The one obstacle that is no error where kernels are requested: derivatives of every kind exist,
 and these are always the reference's."""
@@ -42,6 +48,8 @@ class BackendChoice:
     Args:
         backend: "reference" or "fused".
         reason: in words.
+        explicit: whether the kernels get the stages as matrices (`hdnn.program.explicit`), which
+            serves where J, R or steps are learned or differ from layer to layer.
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
@@ -51,9 +59,15 @@ class BackendChoice:
 
     backend: str
     reason: str
+    explicit: bool = False
 
     def __str__(self) -> str:
         return f"{self.backend}: {self.reason}"
+
+    @property
+    def in_stages(self) -> bool:
+        """Whether the kernels of stages serve, which also train and give Jacobians."""
+        return self.backend == "fused" and not self.explicit
 
 
 def choose(program: Program, values: Values, x: Tensor, requested: str) -> BackendChoice:
@@ -78,28 +92,73 @@ def choose(program: Program, values: Values, x: Tensor, requested: str) -> Backe
     """
     if requested == "reference":
         return _REQUESTED["reference"]
+    reason = program.obstacle or _library() or obstacle_of_numbers(program, values, x)
+    explicit = reason is EXPLICIT
+    reason = None if explicit else reason
+    return _decide(requested, reason, program.widest, WIDEST, explicit)
+
+
+def choose_rollout(
+    recurrence: Recurrence, x: Tensor, u: Tensor | None, requested: str
+) -> BackendChoice:
+    """The backend for a recurrence.
+
+    Args:
+        recurrence, x, u: what is to be computed.
+        requested: "auto", "reference" or "fused"; the last is an error where it cannot serve.
+
+    Returns:
+        The backend, and why.
+
+    Raises:
+        HdnnError: states or inputs have other shapes than the recurrence's.
+        IncompatibleError: the requested backend cannot serve.
+
+    >>> import hdnn, torch
+    >>> net = hdnn.network("H1", features=4, layers=3, T=1.0)
+    >>> recurrence = hdnn.program.explicit(net.program, net.values())
+    >>> choose_rollout(recurrence, torch.zeros(5, 4), None, "reference").backend
+    'reference'
+    """
+    if requested == "reference":
+        return _REQUESTED["reference"]
+    reason = _library() or obstacle_of_rollout(recurrence, x, u)
+    return _decide(requested, reason, max(recurrence.sizes), WIDEST_ROLLOUT)
+
+
+def _library() -> str | None:
     if torch.compiler.is_compiling():
         from hdnn.backends.operator import obstacle_of_library  # it imports torch's compiler
-    else:
-        obstacle_of_library = native.obstacle
-    reason = program.obstacle or obstacle_of_library() or obstacle_of_numbers(program, values, x)
+
+        return obstacle_of_library()
+    return native.obstacle()
+
+
+def _decide(
+    requested: str, reason: str | None, width: int, widest: int, explicit: bool = False
+) -> BackendChoice:
     if requested == "fused" and reason is not TRANSFORMS:
         if reason is not None:
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return _REQUESTED["fused"]
+        return BackendChoice("fused", "requested", True) if explicit else _REQUESTED["fused"]
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
-    width = program.widest
-    if width > WIDEST:
-        return BackendChoice("reference", f"width {width} is above {WIDEST}: matrix products win")
-    return _FUSED[width]
+    if width > widest:
+        return BackendChoice("reference", f"width {width} is above {widest}: matrix products win")
+    return _FUSED[widest, explicit][width]
 
 
 # Made once, as every call returns one.
 _REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
-_FUSED = [BackendChoice("fused", f"width {n} is at most {WIDEST}") for n in range(WIDEST + 1)]
+_FUSED = {
+    (widest, explicit): [
+        BackendChoice("fused", f"width {n} is at most {widest}", explicit)
+        for n in range(widest + 1)
+    ]
+    for widest, explicit in ((WIDEST, False), (WIDEST, True), (WIDEST_ROLLOUT, False))
+}
 
 
 def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> str | None:
@@ -124,21 +183,43 @@ def obstacle_of_numbers(program: Program, values: Values, *states: Tensor) -> st
     program.check(values)
     assert theta is not None
     assert beta is not None
-    if theta.shape[-2] != beta.shape[-2]:
-        return "K and b must both be shared by all layers, or both belong to single layers"
-    if S is not None and (S.requires_grad or S.ndim > 2):
-        return "it needs one constant J, and this one is learned or differs from layer to layer"
-    steps = h if isinstance(h, Tensor) else None
-    if steps is not None and steps.requires_grad:
-        return "it needs fixed steps, and these are learned"
     dtype = states[0].dtype
     if dtype is not torch.float32 and dtype is not torch.float64:
         return f"it has kernels for float32 and float64, and the state is {dtype}"
     traced = torch.compiler.is_compiling()
     if traced and torch.compiler.is_exporting():
         return "what is exported runs without hdnn"
+    steps = h if isinstance(h, Tensor) else None
     reason = obstacle_of_memory(dtype, *states, theta, beta, S, steps)
-    return reason if reason or states[0].numel() else "there is nothing to compute"
+    if reason or not states[0].numel():
+        return reason or "there is nothing to compute"
+    shared = theta.shape[-2] != beta.shape[-2] or program.has_signs
+    learned = (S is not None and S.requires_grad) or (steps is not None and steps.requires_grad)
+    return EXPLICIT if shared or learned or (S is not None and S.ndim > 2) else None
+
+
+def obstacle_of_rollout(recurrence: Recurrence, x: Tensor, u: Tensor | None) -> str | None:
+    """Why the kernels cannot take a recurrence, or None.
+
+    Args:
+        recurrence, x, u: what is to be computed.
+
+    Returns:
+        The reason in words, or None.
+
+    Raises:
+        HdnnError: states or inputs have other shapes than the recurrence's.
+    """
+    recurrence.check(x, u)
+    if recurrence.activation.code is None:
+        return f"its kernels do not know the activation {recurrence.activation.name}"
+    if x.dtype is not torch.float32 and x.dtype is not torch.float64:
+        return f"it has kernels for float32 and float64, and the state is {x.dtype}"
+    if torch.compiler.is_compiling() and torch.compiler.is_exporting():
+        return "what is exported runs without hdnn"
+    if not x.numel() or not recurrence.steps:
+        return "there is nothing to compute"
+    return obstacle_of_memory(x.dtype, x, u, recurrence.W, recurrence.A)
 
 
 def obstacle_of_memory(dtype: torch.dtype, *tensors: Tensor | None) -> str | None:

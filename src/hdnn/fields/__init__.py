@@ -1,6 +1,6 @@
 """What the dynamics are: J (`interconnection`), K, b (`weights`), H (`field`, `hamiltonian`)."""
 
-from hdnn.fields.activations import ACTIVATIONS, Activation
+from hdnn.fields.activations import ACTIVATIONS, Activation, analytic_mean
 from hdnn.fields.field import EnergyField, Field
 from hdnn.fields.hamiltonian import ActivationField, HamiltonianField, LayerField
 from hdnn.fields.interconnection import (
@@ -36,6 +36,7 @@ __all__ = [
     "Matrix",
     "Pattern",
     "Weights",
+    "analytic_mean",
     "canonical",
     "signs",
 ]

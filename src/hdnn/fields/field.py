@@ -43,6 +43,9 @@ class Field(nn.Module, ABC):
         layers: number of layers it has parameters for, or None for any number.
         separable: whether y' depends on z only and z' on y only.
         couples_pixels: whether the velocity at a pixel depends on other pixels (convolutions).
+        has_discrete_gradient: whether `velocity_fn` also takes two states x and `to`, and gives
+            f(x, to) = (J - R) g, with the mean g of dH/dy on the line between them:
+            g'(to - x) = H(to) - H(x), exactly.
         hamiltonian: whether there are a J and an energy H; baselines have none.
         interconnection: J as a module of its own; None where it depends on the state, follows from
             K, or does not exist.
@@ -73,6 +76,10 @@ class Field(nn.Module, ABC):
         return self.hamiltonian and self.R is None
 
     @property
+    def has_discrete_gradient(self) -> bool:
+        return False
+
+    @property
     def constant_interconnection(self) -> bool:
         """Whether one J serves all layers and states."""
         return self.interconnection is not None and self.interconnection.constant
@@ -93,7 +100,8 @@ class Field(nn.Module, ABC):
         """The velocity ``(layer, t, canonical state)``, with the weights assembled once.
 
         Returns:
-            A function of layer, time and canonical state, which gives the shape of the state.
+            A function of layer, time and canonical state (or two of them, see
+            `has_discrete_gradient`), which gives the shape of the state.
         """
 
     def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
@@ -263,14 +271,15 @@ class InterconnectedField(Field):
         if J is not None:
             axis = layout.axis
 
-            def velocity(j: int, t: Time, x: Tensor) -> Tensor:
-                g = gradient(j, t, x).movedim(axis, -1).unsqueeze(-1)
-                S = J(x.movedim(axis, -1), t)
+            def velocity(j: int, t: Time, x: Tensor, *to: Tensor) -> Tensor:
+                g = gradient(j, t, x, *to).movedim(axis, -1).unsqueeze(-1)
+                middle = (x + to[0]) / 2 if to else x
+                S = J(middle.movedim(axis, -1), t)
                 return ((S if R is None else S - R) @ g).squeeze(-1).movedim(-1, axis)
 
             return velocity
         S = self.J_minus_R()
-        return lambda j, t, x: matrix_product(of_layer(S, j, layout), gradient(j, t, x))
+        return lambda j, t, *x: matrix_product(of_layer(S, j, layout), gradient(j, t, *x))
 
     def J_minus_R(self) -> Tensor:
         """What multiplies dH/dy.

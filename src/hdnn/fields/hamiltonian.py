@@ -1,6 +1,6 @@
 """Fields with weights: the right-hand side of the ODE that a network of the paper discretizes.
 
-    HamiltonianField    y' = (J - R) K' sigma(K y + b),     H(y) = 1' E(K y + b)
+    HamiltonianField    y' = (J - R) K' s sigma(K y + b),   H(y) = s' E(K y + b),  s_i = 1 or -1
     ActivationField     y' = P sigma(K y + b),              Hamiltonian where P K is skew
 
 With J constant or one for every layer a field is *one hidden layer*, and schemes lower it to
@@ -9,7 +9,8 @@ stages; with J(y, t) it is just a velocity. No step size in here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +21,11 @@ from torch import Tensor
 from hdnn.errors import HdnnError
 from hdnn.fields.activations import Activation, activation
 from hdnn.fields.field import Field, InterconnectedField, LayerEnergy
-from hdnn.fields.interconnection import GivenJ, inverse_transpose
+from hdnn.fields.interconnection import GivenJ, as_values, inverse_transpose
 from hdnn.fields.maps import LinearMap, Matrix, Patterned, affine
 from hdnn.fields.patterns import Codes, Pattern
 from hdnn.fields.weights import Weights
-from hdnn.program import Stage, Step, Values, Velocity
+from hdnn.program import Stage, Step, Time, Values, Velocity, signed
 
 
 class Part(NamedTuple):
@@ -34,6 +35,7 @@ class Part(NamedTuple):
         read, write: ranges of the width.
         W, b: of the hidden units.
         sign: +1 or -1, with which they drive it.
+        signs: +1 or -1, with which each of them counts in H; None is +1.
     """
 
     read: tuple[int, int]
@@ -41,6 +43,7 @@ class Part(NamedTuple):
     W: LinearMap
     b: Pattern
     sign: float = 1.0
+    signs: tuple[int, ...] | None = None
 
 
 class WeightedField(Field):
@@ -49,6 +52,7 @@ class WeightedField(Field):
     Attributes:
         weights: K and b of every layer.
         activation: sigma, with its energy.
+        signs: +1 or -1 for every hidden unit, with which it counts in H; None is +1.
         adjoint: whether sigma(K y + b) is multiplied by (J - R) K' in its stages.
         parts: what stages move: None is all of the state; "y" and "z" are halves of a separable
             field.
@@ -56,6 +60,7 @@ class WeightedField(Field):
 
     weights: Weights
     activation: Activation
+    signs: tuple[int, ...] | None = None
     adjoint: bool = False
     parts: dict[str | None, Part]
 
@@ -66,11 +71,16 @@ class WeightedField(Field):
         self.layout, self.layers = weights.layout, weights.layers
         self.couples_pixels = self.layout.channels and not isinstance(weights.map, Matrix)
         everything = (0, self.layout.width)
-        self.parts = {None: Part(everything, everything, weights.map, weights.bias)}
+        whole = Part(everything, everything, weights.map, weights.bias, signs=self.signs)
+        self.parts = {None: whole}
 
     @property
     def dtype(self) -> torch.dtype | None:
         return self.weights.theta.dtype
+
+    @property
+    def has_discrete_gradient(self) -> bool:
+        return self.hamiltonian and self.activation.mean is not None
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -89,8 +99,8 @@ class WeightedField(Field):
     def stage(self, part: str | None = None, factor: float = 1.0, carry: int = 1) -> Stage | None:
         if part not in self.parts:
             return None
-        read, write, W, b, sign = self.parts[part]
-        return Stage(read, write, W, b, self.activation, self.adjoint, sign * factor, carry)
+        read, write, W, b, sign, signs = self.parts[part]
+        return Stage(read, write, W, b, self.activation, self.adjoint, sign * factor, carry, signs)
 
     def units_fn(self) -> Callable[[int, Tensor], Tensor]:
         """K_j x + b_j of canonical states, with the weights assembled once.
@@ -103,25 +113,32 @@ class WeightedField(Field):
         return lambda j, x: affine(self.weights.map, K[j], b[j], x)
 
     def hidden_fn(self) -> Velocity:
-        """sigma(K_j x + b_j) of canonical states.
+        """s sigma(K_j x + b_j) of canonical states; of two, s times the mean of sigma between them.
 
         Returns:
-            A function of layer, time and canonical state.
+            A function of layer, time and canonical state, or two of them.
         """
-        units, sigma = self.units_fn(), self.activation.function
-        return lambda j, t, x: sigma(units(j, x))
+        units, sigma, axis = self.units_fn(), self.activation, self.layout.axis
+
+        def hidden(j: int, t: Time, x: Tensor, to: Tensor | None = None) -> Tensor:
+            if to is None:
+                return signed(self.signs, sigma.function(units(j, x)), axis)
+            assert sigma.mean is not None  # `has_discrete_gradient`
+            return signed(self.signs, sigma.mean(units(j, x), units(j, to)), axis)
+
+        return hidden
 
     def energy_fn(self) -> LayerEnergy:
         if not self.hamiltonian:
             return super().energy_fn()
         units, E, axis = self.units_fn(), self.activation.energy, self.layout.axis
-        return lambda j, t, x: E(units(j, x)).flatten(axis).sum(-1)
+        return lambda j, t, x: signed(self.signs, E(units(j, x)), axis).flatten(axis).sum(-1)
 
     def gradient_fn(self) -> Velocity:
         if not self.hamiltonian:
             return super().gradient_fn()
         K, hidden = self.weights.assembled.unbind(self.layout.axis - 1), self.hidden_fn()
-        return lambda j, t, x: self.weights.map.adjoint(K[j], hidden(j, t, x))
+        return lambda j, t, *x: self.weights.map.adjoint(K[j], hidden(j, t, *x))
 
 
 class ActivationField(WeightedField):
@@ -208,7 +225,7 @@ class ActivationField(WeightedField):
 
     def velocity_fn(self) -> Velocity:
         hidden, axis = self.hidden_fn(), self.layout.axis
-        return lambda j, t, x: self._turned(hidden(j, t, x), axis)
+        return lambda j, t, *x: self._turned(hidden(j, t, *x), axis)
 
 
 def _turn(pattern: Pattern) -> Pattern:
@@ -220,6 +237,9 @@ def _turn(pattern: Pattern) -> Pattern:
 class HamiltonianField(WeightedField, InterconnectedField):
     """y' = (J - R) dH/dy with H(y) = 1' E(K y + b): equations (7) to (10) of the paper.
 
+    With signs s of the hidden units, H(y) = s' E(K y + b) need not be convex: it can be that of a
+    pendulum or a double well, and y' = (J - R) K' s sigma(K y + b).
+
     Args:
         J: a name ("J1", "J2"), a skew matrix ``(n, n)``, a stack ``(L, n, n)`` for J(t), a callable
             J(y, t), or an `Interconnection` (such as `Learned`).
@@ -227,9 +247,10 @@ class HamiltonianField(WeightedField, InterconnectedField):
         activation: sigma, a name of `ACTIVATIONS` or an `Activation`; E is its energy (log cosh
             for tanh).
         dissipation: R, symmetric positive semidefinite ``(n, n)``; None is none.
+        signs: s, +1 or -1 for every row of K ``(m,)``; None is +1.
 
     Raises:
-        HdnnError: J, dissipation and weights do not suit each other.
+        HdnnError: J, dissipation, signs and weights do not suit each other.
 
     >>> import torch
     >>> weights = Weights("dense", features=2, layers=1, dtype=torch.float64)
@@ -248,8 +269,10 @@ class HamiltonianField(WeightedField, InterconnectedField):
         *,
         activation: str | Activation = "tanh",
         dissipation: Tensor | npt.ArrayLike | None = None,
+        signs: Tensor | npt.ArrayLike | None = None,
     ) -> None:
         InterconnectedField.__init__(self, weights.layout, J, dissipation, weights.theta)
+        self.signs = None if signs is None else _signs(signs, weights.map.units)
         self._set_weights(weights, activation)
         own = self.interconnection
         if own is None:
@@ -265,15 +288,32 @@ class HamiltonianField(WeightedField, InterconnectedField):
         self.separable = "y" in self.parts
 
     def extra_repr(self) -> str:
-        return self.activation.name + ("" if self.R is None else ", with dissipation")
+        signs = "" if self.signs is None else ", with signs"
+        return self.activation.name + signs + ("" if self.R is None else ", with dissipation")
 
     def values(self, h: Step) -> Values:
         S = self.J_minus_R() if self.parts else None
         return Values(h, self.weights.theta, self.weights.beta, S)
 
 
+def _signs(numbers: Tensor | npt.ArrayLike, units: int) -> tuple[int, ...] | None:
+    """One sign for every unit, checked; None where all are +1."""
+    signs = as_values(numbers)
+    if signs.shape != (units,) or not bool((signs.abs() == 1).all()):
+        raise HdnnError(
+            f"signs must be +1 or -1 for each of {units} hidden units, got "
+            f"{reprlib.repr(signs.tolist())}; scale the rows of K for other weights"
+        )
+    return _unless_all_positive(int(sign) for sign in signs.tolist())
+
+
+def _unless_all_positive(signs: Iterable[int]) -> tuple[int, ...] | None:
+    signs = tuple(signs)
+    return signs if -1 in signs else None
+
+
 class LayerField(NamedTuple):
-    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b).
+    """The general (J, K, b) of one layer: y' = J K' sigma(K y + b), of units without signs.
 
     Args:
         J: the interconnection of the layer, ``(n, n)``.
@@ -306,5 +346,6 @@ def _halves(field: WeightedField, units: Sequence[tuple[Codes, float]]) -> dict[
         block = field.weights.block(numbers, np.arange(*read)) if split else None
         if block is None:
             return {}
-        halves[part] = Part(read, write, *block, sign)
+        signs = field.signs and _unless_all_positive(field.signs[unit] for unit in numbers)
+        halves[part] = Part(read, write, *block, sign, signs)
     return halves

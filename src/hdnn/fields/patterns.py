@@ -170,14 +170,17 @@ def space_of(kernel: int) -> tuple[int, ...]:
     return () if kernel == 1 else (kernel, kernel)
 
 
-def _half_blocks(n: int, kernel: int) -> tuple[Codes, Codes, Codes]:
+def _half_blocks(n: int, kernel: int, units: int | None = None) -> tuple[Codes, Codes, Codes]:
     """K1 and K2, which map one half of the state each, and a block of zeros."""
     if n % 2:
         raise HdnnError(
             f"this structure splits the state into halves (y, z) and needs an even width, got {n}; "
             f"augment the features by one to {n + 1}"
         )
-    K1, K2 = _numbered(2, n // 2, n // 2, *space_of(kernel))
+    m = n if units is None else units
+    if m % 2:
+        raise HdnnError(f"each half of the state has half of the units: units are even, got {m}")
+    K1, K2 = _numbered(2, m // 2, n // 2, *space_of(kernel))
     return K1, K2, np.zeros_like(K1)
 
 
@@ -186,9 +189,13 @@ def plain(*shape: int) -> Pattern:
     return Pattern.of(_numbered(*shape))
 
 
-def dense(n: int, kernel: int = 1) -> Pattern:
-    """Anything: n^2 k^2 parameters."""
-    return plain(n, n, *space_of(kernel))
+def dense(n: int, kernel: int = 1, units: int | None = None) -> Pattern:
+    """Anything: n^2 k^2 parameters; with m units m n k^2.
+
+    >>> dense(2, units=3).shape
+    (3, 2)
+    """
+    return plain(n if units is None else units, n, *space_of(kernel))
 
 
 def skew(n: int, kernel: int = 1) -> Pattern:
@@ -214,15 +221,15 @@ def off_diagonal_skew(n: int, kernel: int = 1) -> Pattern:
     return _blocks((zero, K0), (-_adjoint(K0), zero))
 
 
-def off_diagonal(n: int, kernel: int = 1) -> Pattern:
-    """[0 K1; K2 0]: n^2 k^2/2 parameters (MS3)."""
-    K1, K2, zero = _half_blocks(n, kernel)
+def off_diagonal(n: int, kernel: int = 1, units: int | None = None) -> Pattern:
+    """[0 K1; K2 0]: n^2 k^2/2 parameters (MS3); with m units m n k^2/2."""
+    K1, K2, zero = _half_blocks(n, kernel, units)
     return _blocks((zero, K1), (K2, zero))
 
 
-def block_diagonal(n: int, kernel: int = 1) -> Pattern:
-    """[K1 0; 0 K2]: n^2 k^2/2 parameters (HS)."""
-    K1, K2, zero = _half_blocks(n, kernel)
+def block_diagonal(n: int, kernel: int = 1, units: int | None = None) -> Pattern:
+    """[K1 0; 0 K2]: n^2 k^2/2 parameters (HS); with m units m n k^2/2."""
+    K1, K2, zero = _half_blocks(n, kernel, units)
     return _blocks((K1, zero), (zero, K2))
 
 
@@ -260,3 +267,6 @@ STRUCTURES: dict[str, Callable[..., Pattern]] = {
 
 One that serves convolutions takes the side of the kernel as its second argument.
 """
+
+RECTANGULAR = ("dense", "off-diagonal", "block-diagonal")
+"""The named structures that take any number of units as their third argument; others are square."""

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from hdnn.errors import HdnnError, finite_number, is_count, unknown_name
 from hdnn.fields.layout import layout_of
 from hdnn.fields.maps import Convolution, LinearMap, Matrix, Patterned, matrices
-from hdnn.fields.patterns import STRUCTURES, Codes, Pattern, masked, plain, space_of
+from hdnn.fields.patterns import (
+    RECTANGULAR,
+    STRUCTURES,
+    Codes,
+    Pattern,
+    masked,
+    plain,
+    space_of,
+)
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
 Structure = str | LinearMap | Pattern | Callable[..., Pattern] | npt.ArrayLike
@@ -29,8 +37,11 @@ class Weights(nn.Module):
         features: the width n of states ``(..., n)``.
         channels: instead of features, the width n of states ``(B, n, *spatial)``.
         kernel: the side k of the kernels, odd: with channels and k > 1, K is a convolution.
+        units: the number m of hidden units, of the structures `RECTANGULAR`; None is n.
         layers: the number of layers L.
         time_invariant: True makes all layers share one K and b.
+        inputs: the number d of inputs u, which move the biases to b + B u; with time-invariant
+            matrices over features only.
         ensemble: the number E of networks side by side: every array gets a leading axis E.
         generator: the source of random numbers, see `reset_parameters`.
         scale: the standard deviation of the initial parameters, see `reset_parameters`.
@@ -42,6 +53,7 @@ class Weights(nn.Module):
         bias: the pattern of b, whose entries are the parameters themselves.
         theta: ``([E,] L, .)``, the parameters of K; ``([E,] 1, .)`` where all layers share them.
         beta: ``([E,] L, .)``, the parameters of b.
+        B: ``([E,] 1, m, d)``, or None without inputs.
 
     Raises:
         HdnnError: sizes or patterns do not fit.
@@ -58,8 +70,10 @@ class Weights(nn.Module):
         features: int | None = None,
         channels: int | None = None,
         kernel: int = 1,
+        units: int | None = None,
         layers: int,
         time_invariant: bool = False,
+        inputs: int = 0,
         ensemble: int | None = None,
         generator: Generators = None,
         scale: float = 1.0,
@@ -79,12 +93,24 @@ class Weights(nn.Module):
         self.layout = layout_of(features, channels, ensemble, 2 if kernel > 1 else None)
         self.layers, self.time_invariant, self.kernel = layers, time_invariant, kernel
         self.structure = structure if isinstance(structure, str) else "custom"
-        self.map = map_of(structure, self.layout.width, kernel)
+        self.map = map_of(structure, self.layout.width, kernel, units)
         self.bias = plain(self.map.units)
         lead = (*self.layout.lead, 1 if time_invariant else layers)
         empty = torch.empty(*lead, self.map.size, dtype=dtype, device=device)
         self.theta = nn.Parameter(empty)
         self.beta = nn.Parameter(empty.new_empty(*lead, self.bias.size))
+        if not is_count(inputs, least=0):
+            raise HdnnError(f"inputs must be an integer of at least 0, got {inputs!r:.40}")
+        matrices_only = isinstance(self.map, Matrix) and not self.layout.channels
+        if inputs and not (time_invariant and matrices_only):
+            raise HdnnError(
+                "a network with inputs repeats one layer over time: it needs time_invariant=True, "
+                "features=n and K a matrix of a pattern"
+            )
+        self.inputs = inputs
+        self.B: nn.Parameter | None = None
+        if inputs:
+            self.B = nn.Parameter(empty.new_empty(*lead, self.bias.size, inputs))
         self.to(empty)  # a map with tensors of its own
         self.reset_parameters(generator, scale=scale)
 
@@ -128,8 +154,9 @@ class Weights(nn.Module):
                 f"got {len(generator)} generators for an ensemble of {self.layout.ensemble}; "
                 "give one for every member, or a single one"
             )
+        own = [self.theta, self.beta] if self.B is None else [self.theta, self.beta, self.B]
         for index, source in parts:
-            for parameter in (self.theta, self.beta):
+            for parameter in own:
                 # Drawn where the generator lives, so that a GPU starts from the same numbers, and
                 # in one piece, so that a member of an ensemble gets those it would get alone.
                 device = "cpu" if source is None else source.device
@@ -171,15 +198,29 @@ class Weights(nn.Module):
 
     def __repr__(self) -> str:  # one line: the map and the bias inside follow from it
         kernel = f", kernel={self.kernel}" if self.kernel > 1 else ""
+        units = f", units={self.map.units}" if self.map.units != self.layout.width else ""
         shared = ", time_invariant=True" if self.time_invariant else ""
-        return f"Weights({self.structure!r}, {self.layout}{kernel}, layers={self.layers}{shared})"
+        state = f"{self.layout}{kernel}{units}, layers={self.layers}"
+        return f"Weights({self.structure!r}, {state}{shared})"
 
 
-def map_of(structure: Structure, width: int, kernel: int = 1) -> LinearMap:
+def map_of(
+    structure: Structure, width: int, kernel: int = 1, units: int | None = None
+) -> LinearMap:
     """The map that a name, a graph, a pattern, a function of the width or a map stands for."""
-    if isinstance(structure, str):
-        if structure not in STRUCTURES:
-            raise unknown_name("structure", structure, STRUCTURES)
+    if isinstance(structure, str) and structure not in STRUCTURES:
+        raise unknown_name("structure", structure, STRUCTURES)
+    if units is not None:
+        if not is_count(units):
+            raise HdnnError(f"units must be a positive integer, got {reprlib.repr(units)}")
+        if not isinstance(structure, str) or structure not in RECTANGULAR:
+            kind = repr(structure) if isinstance(structure, str) else "a structure of your own"
+            raise HdnnError(
+                f"units={units} is for K of structure {', '.join(RECTANGULAR)} (H1, H2, MS3, HS); "
+                f"{kind} says itself how many units it has, leave units out"
+            )
+        structure = STRUCTURES[structure](width, kernel, units)
+    elif isinstance(structure, str):
         structure = STRUCTURES[structure]
     if callable(structure) and not isinstance(structure, LinearMap):  # a module is callable too
         structure = structure(width) if kernel == 1 else structure(width, kernel)

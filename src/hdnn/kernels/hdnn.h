@@ -67,6 +67,25 @@ HDNN_API int hdnn_jacobians(const hdnn_plan *, const hdnn_values *, const void *
                             const int64_t *depths, int64_t count, void *states, void *matrices,
                             int64_t threads);
 
+// All states of a recurrence: s = sigma(W [x; u; 1]), x+ = A [x; u; 1; s]. Step t has the matrices
+// of step t % period and the input t / hold. Arrays, beside those of the sizes:
+//   W (E, period, units, states + inputs + 1);  A (E, period, states, states + inputs + 1 + units)
+//   x (E, B, states): x_0;                      u (E, B, steps / hold rounded up, inputs)
+//   states (E, B, steps, states): x_0 to x_{steps - 1};  last (E, B, states): x_steps
+struct hdnn_rollout {
+  int64_t itemsize, activation;
+  int64_t networks, samples, steps, period, hold;  // E, B
+  int64_t states, units, inputs;
+};
+HDNN_API int hdnn_rollout_forward(const hdnn_rollout *, const void *W, const void *A, const void *x,
+                                  const void *u, void *states, void *last, int64_t threads);
+// Gradients of <gstates, states> + <glast, last>, of which null is 0: of x, u, W and A, each in the
+// shape of what it belongs to, overwritten. Null: not wanted; W and A go together.
+HDNN_API int hdnn_rollout_backward(const hdnn_rollout *, const void *W, const void *A,
+                                   const void *u, const void *states, const void *gstates,
+                                   const void *glast, void *gx, void *gu, void *gW, void *gA,
+                                   int64_t threads);
+
 // Largest and smallest singular values of `count` matrices, double (count, n, n); NaN where one is
 // not finite.
 HDNN_API int hdnn_singular_values(const double *matrices, int64_t n, int64_t count, double *largest,
@@ -128,5 +147,5 @@ HDNN_API const char *hdnn_instruction_sets();
 
 // Counted up, here and in native.py, with every change of this file: a library that was built from
 // another one is not called.
-static const int64_t HDNN_INTERFACE = 3;
+static const int64_t HDNN_INTERFACE = 4;
 HDNN_API int64_t hdnn_interface();

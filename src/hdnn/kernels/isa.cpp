@@ -2,6 +2,7 @@
 // compiler's options for it. Without the standard library; see simd.h.
 #include "jacobians.h"
 #include "passes.h"
+#include "rollout.h"
 #include "svd.h"
 #include "training/train.h"
 
@@ -19,6 +20,11 @@ constexpr Kernels table() {
   k.backward = backward<T>;
   k.jacobians = jacobians<T>;
   k.singular_values = singular_values_of;
+  k.measure_rollout = measure_rollout<T>;
+  k.prepare_rollout = prepare_rollout<T>;
+  k.rollout_forward = rollout_forward<T>;
+  k.rollout_backward = rollout_backward<T>;
+  k.finish_rollout = finish_rollout<T>;
   k.training = &training_kernels<T>;
   return k;
 }

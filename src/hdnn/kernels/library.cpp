@@ -186,6 +186,36 @@ static int run(TrainingCall c, i64 threads) {
   parallel_for(p.networks, workers, kernels.train, &c);
   return 0;
 }
+static int run(RolloutCall c, i64 threads) {
+  constexpr i64 FEWEST = 8, MOST_PIECES = 16, MOST_BYTES = 32 << 20;  // samples; partial gradients
+  const hdnn_rollout &p = *c.rollout;
+  const Kernels &kernels = kernels_of(p.itemsize);
+  const i64 width = p.states + p.inputs + 1, E = std::max<i64>(1, p.networks);
+  const i64 weights = p.period * (p.units * width + p.states * (width + p.units)) * p.itemsize;
+  c.pieces = std::min({p.samples / FEWEST, divided_up(MOST_PIECES, E), MOST_BYTES / (E * weights)});
+  c.pieces = std::max<i64>(1, c.pieces);
+  c.most = divided_up(p.samples, c.pieces);
+  kernels.measure_rollout(&c);
+  const bool back = c.gx || c.gu || c.gA;
+  const double work = double(E) * p.samples * p.steps * 2 * (back ? 3 : 1) *
+                      (double(p.units) * (width + 10) + double(p.states) * (width + p.units));
+  const i64 pieces = p.networks * c.pieces;
+  threads = std::min(threads_for(work, threads), std::max<i64>(1, pieces));
+  const auto lay_out = [&](BumpAllocator &memory) {
+    c.forward = memory.take<char>(c.forward_bytes);
+    c.backward = memory.take<char>(back ? c.backward_bytes : 0);
+    c.partial = memory.take<char>(c.gA ? pieces * c.partial_bytes : 0);
+    c.scratch = memory.take<char>(threads * c.scratch_bytes);
+  };
+  Memory memory;
+  if (!memory.take(lay_out)) return 1;
+  if (!back) c.backward = nullptr;
+  if (!c.gA) c.partial = nullptr;
+  kernels.prepare_rollout(&c);
+  parallel_for(pieces, threads, back ? kernels.rollout_backward : kernels.rollout_forward, &c);
+  if (c.gA) kernels.finish_rollout(&c);
+  return 0;
+}
 }  // namespace hdnn
 
 using namespace hdnn;
@@ -221,6 +251,20 @@ int hdnn_jacobians(const hdnn_plan *plan, const hdnn_values *values, const void 
   Call c = {&p, *values, x};
   c.depths = depths, c.count = count, c.states = states, c.matrices = matrices;
   return run(c, kernels_of(p.itemsize).jacobians, double(1 + p.width) * p.work, threads);
+}
+
+int hdnn_rollout_forward(const hdnn_rollout *rollout, const void *W, const void *A, const void *x,
+                         const void *u, void *states, void *last, int64_t threads) {
+  return run(RolloutCall{rollout, W, A, x, u, states, last}, threads);
+}
+
+int hdnn_rollout_backward(const hdnn_rollout *rollout, const void *W, const void *A, const void *u,
+                          const void *states, const void *gstates, const void *glast, void *gx,
+                          void *gu, void *gW, void *gA, int64_t threads) {
+  void *known = const_cast<void *>(states);  // read only, on the way back
+  RolloutCall c = {rollout, W, A, nullptr, u, known};
+  c.gstates = gstates, c.glast = glast, c.gx = gx, c.gu = gu, c.gW = gW, c.gA = gA;
+  return run(c, threads);
 }
 
 int hdnn_singular_values(const double *matrices, int64_t n, int64_t count, double *largest,

@@ -30,7 +30,7 @@ Array = npt.NDArray[Any]
 LOSSES = ("logistic", "softmax", "squared")
 SOLVERS = ("newton", "adam")
 
-INTERFACE = 3
+INTERFACE = 4
 """Of the library that this module calls; see hdnn.h."""
 
 _NAMES = ("libhdnn.so", "libhdnn.dll")  # macOS says .so, too, of what is loaded at run time
@@ -60,6 +60,15 @@ class Addresses(ctypes.Structure):
     """Where the numbers of a program are: theta, beta, S, h itself, and the steps of layers."""
 
     _fields_ = [*_fields(c_void_p, "theta beta S"), ("h", c_double), ("steps", c_void_p)]
+
+
+class Rollout(ctypes.Structure):
+    """The sizes of a recurrence, as the library has them; see `hdnn_rollout` in hdnn.h."""
+
+    _fields_ = [
+        *_fields(c_int64, "itemsize activation networks samples steps period hold"),
+        *_fields(c_int64, "states units inputs"),
+    ]
 
 
 class Solver(ctypes.Structure):
@@ -92,6 +101,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [c_void_p, _VALUES, *(c_void_p,) * 2, c_int64, *(c_void_p,) * 2, c_int64],
     ),
+    "hdnn_rollout_forward": (c_int, [ctypes.POINTER(Rollout), *(c_void_p,) * 6, c_int64]),
+    "hdnn_rollout_backward": (c_int, [ctypes.POINTER(Rollout), *(c_void_p,) * 10, c_int64]),
     "hdnn_singular_values": (c_int, [c_void_p, c_int64, c_int64, c_void_p, c_void_p]),
     "hdnn_output_layer": (
         c_int64,

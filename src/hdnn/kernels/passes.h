@@ -20,8 +20,6 @@
 
 namespace hdnn::HDNN_ISA {
 
-INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
-
 // The kind of a block of S, rows n numbers apart; to and gain are filled where it is MONOMIAL.
 template <class T>
 static StructureKind kind_of(const T *S, i64 size, i64 n, i64 *to, T *gain) {

@@ -88,6 +88,21 @@ struct Call {
   void *scratch;  // (threads, scratch)
 };
 
+// hdnn_rollout_forward and hdnn_rollout_backward.
+struct RolloutCall {
+  const hdnn_rollout *rollout;
+  const void *W, *A, *x, *u;
+  void *states, *last;
+  const void *gstates, *glast;
+  void *gx, *gu, *gW, *gA;
+  // how the samples of a network are cut, by shape alone: pieces, most samples of one, and how many
+  // steps go back together
+  i64 pieces, most, chunk;
+  // memory: the matrices of all networks and steps for either way, gradients of each piece
+  void *forward, *backward, *partial, *scratch;
+  i64 forward_bytes, backward_bytes, partial_bytes, scratch_bytes;  // the last two of one piece
+};
+
 // work(context, piece, worker) for every piece, on at most `threads` threads (pool.h). A worker is
 // a number below `threads` that no other thread has at the same time: for memory of its own.
 // Pieces begin in their order.
@@ -109,6 +124,11 @@ struct Kernels {
   void (*jacobians)(void *call, i64 chunk, i64 worker);
   void (*singular_values)(const double *matrices, i64 n, i64 count, double *largest,
                           double *smallest, double *memory);  // (n n + n) SVD_TOGETHER numbers
+  void (*measure_rollout)(RolloutCall *);                     // chunk and bytes
+  void (*prepare_rollout)(RolloutCall *);                     // matrices
+  void (*rollout_forward)(void *call, i64 piece, i64 worker);
+  void (*rollout_backward)(void *call, i64 piece, i64 worker);
+  void (*finish_rollout)(RolloutCall *);  // gradients of the matrices
   const struct TrainingKernels *training;
 };
 }  // namespace hdnn

@@ -71,6 +71,7 @@ template <class T>
 INLINE Vec<T> absolute(Vec<T> x) {
   return (Vec<T>)((Bits<T>)x & ~(Bits<T>)splat<T>(T(-0.0)));
 }
+INLINE i64 smaller(i64 a, i64 b) { return a < b ? a : b; }
 template <class T>
 INLINE void fill(T *p, i64 count, T a) {
   for (i64 i = 0; i < count; i++) p[i] = a;

@@ -29,7 +29,6 @@ from hdnn.files import atomic
 from hdnn.models.model import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.program import Program, Stage, Values
-from hdnn.schemes import ImplicitMidpoint
 
 if TYPE_CHECKING:
     import onnx
@@ -257,10 +256,11 @@ class ScannedNetwork(nn.Module):
 
 def _velocity(net: HamiltonianNetwork) -> Program | None:
     """The velocity of a layer as a program, where a scheme calls it (RK4)."""
-    if isinstance(net.scheme, ImplicitMidpoint):
+    if net.scheme.implicit:
         raise HdnnError(
-            "ImplicitMidpoint() solves an equation in every layer, with as many iterations as it "
-            "takes, which ONNX has no operator for; use an explicit scheme, such as RK4()"
+            f"{type(net.scheme).__name__}() solves an equation in every layer, with as many "
+            "iterations as it takes, which ONNX has no operator for; use an explicit scheme, such "
+            "as RK4()"
         )
     if not net.program.has_flows:
         return None

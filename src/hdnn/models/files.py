@@ -18,7 +18,7 @@ import os
 import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
@@ -32,6 +32,7 @@ from hdnn.models.images import ImageStem
 from hdnn.models.model import Blocks, Model
 from hdnn.models.stems import Padding, Projection, Scaler, TableStem
 from hdnn.networks import HamiltonianNetwork
+from hdnn.statespace import LayerWeights, StateSpace
 
 FORMAT = 1
 """The version of the description; a file with a higher one needs a newer hdnn."""
@@ -41,6 +42,9 @@ FREE = 2**14
 
 EXTRA = "arguments."
 """What names of tensors begin with that belong to a description, not to the state."""
+
+SAVED = (HamiltonianNetwork, StateSpace, Model)
+"""What a file holds."""
 
 Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -68,7 +72,7 @@ def save(thing: Any, path: str | os.PathLike[str]) -> None:
     0.0
     """
     thing = getattr(thing, "model_", thing)
-    if not isinstance(thing, HamiltonianNetwork | Model):
+    if not isinstance(thing, SAVED):
         raise HdnnError(
             f"save takes a network, a model or a fitted estimator, got {type(thing).__name__}"
         )
@@ -94,7 +98,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         path: the file.
 
     Returns:
-        A `HamiltonianNetwork` or a `Model`, on the CPU and in evaluation mode.
+        A `HamiltonianNetwork`, a `StateSpace` or a `Model`, on the CPU and in evaluation mode.
 
     Raises:
         MissingFileError: there is no such file; it is a `FileNotFoundError`, too.
@@ -117,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise FileFormatError(f"cannot load {path}: {reason:.300}") from error
 
 
-def _parse(content: bytes) -> HamiltonianNetwork | Model:
+def _parse(content: bytes) -> HamiltonianNetwork | StateSpace | Model:
     """The network or model in the content of a file."""
     try:
         tensors = safetensors.torch.load(content)
@@ -132,7 +136,7 @@ def _parse(content: bytes) -> HamiltonianNetwork | Model:
         raise FileFormatError(f"it has format {about['format']}, this hdnn reads {FORMAT}")
     with torch.random.fork_rng(devices=[]):  # what a user draws next stays the same
         thing = _Builder(tensors).build(about["thing"])
-    if not isinstance(thing, HamiltonianNetwork | Model):
+    if not isinstance(thing, SAVED):
         raise FileFormatError(f"it holds a {type(thing).__name__}, no network and no model")
     # Strictly, beside the tensors in arguments: torch names what is missing or has another shape.
     extra = {name for name in tensors if name.startswith(EXTRA)}
@@ -277,12 +281,27 @@ def _weights(weights: fields.Weights) -> Arguments:
     custom: Any = weights.map
     if isinstance(custom, fields.Matrix | fields.Convolution):
         custom = custom.pattern
+    named = structure in STRUCTURES
     return {
-        "structure": structure if structure in STRUCTURES else custom,
+        "structure": structure if named else custom,
+        "units": weights.map.units if named and weights.map.units != layout.width else None,
         "channels" if layout.channels else "features": layout.width,
         "ensemble": layout.ensemble,
         "scale": 0.0,  # K and b are in the state
-        **_attributes("kernel layers time_invariant dtype")(weights),
+        **_attributes("kernel layers time_invariant inputs dtype")(weights),
+    }
+
+
+def _state_space(model: StateSpace) -> Arguments:
+    patterns = cast(LayerWeights, model.weights[0]).patterns
+    structure = {k: v if isinstance(v, str) else patterns[k] for k, v in model.structure.items()}
+    names = "inputs outputs states units mu passive layers learn_initial activation ensemble"
+    return {
+        "step": model.h,
+        "gain": model.gain_bound,
+        "structure": structure,
+        "scale": 0.0,  # the parameters are in the state
+        **_attributes(f"{names} backend dtype")(model),
     }
 
 
@@ -308,6 +327,7 @@ def _convolution(conv: nn.Conv2d) -> Arguments:
 
 _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     HamiltonianNetwork: _network,
+    StateSpace: _state_space,
     schemes.DirectMap: _attributes(""),
     schemes.Splitting: _attributes("coefficients first name"),
     fields.ActivationField: _attributes("weights activation turn"),
@@ -316,6 +336,7 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
         "weights": field.weights,
         "activation": field.activation,
         "dissipation": field.R,
+        "signs": field.signs,
     },
     fields.Weights: _weights,
     fields.Fixed: _attributes("J name"),
@@ -360,9 +381,20 @@ def _weights_numbers(a: Arguments) -> int:
     structure, width = a["structure"], a.get("features") or a.get("channels")
     sets = _product(a["ensemble"], 1 if a["time_invariant"] else a["layers"])
     if isinstance(structure, str):
-        return sets * _product(width, width, a["kernel"], a["kernel"]) // 4
-    units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
-    return sets * (structure.size + units)
+        units = a["units"] or width
+        size = _product(width, units, a["kernel"], a["kernel"]) // 4
+    else:
+        units = structure.units if isinstance(structure, fields.LinearMap) else len(structure.code)
+        size = structure.size + units
+    return sets * (size + _product(units, a["inputs"]) * bool(a["inputs"]))
+
+
+def _state_space_numbers(a: Arguments) -> int:
+    """The biases, and of each layer's matrices those without a pattern, which is counted itself."""
+    n, m = a["states"], a["units"]
+    sizes = {"K": (n, m), "L": (n, n), "A": (n, n), "G": (n, a["inputs"])}
+    own = sum(_product(*size) for name, size in sizes.items() if name not in a["structure"])
+    return _product(a["ensemble"], a["layers"]) * own // 2
 
 
 def _field_numbers(a: Arguments) -> int:
@@ -373,6 +405,7 @@ def _field_numbers(a: Arguments) -> int:
 
 _NUMBERS: dict[str, Callable[[Arguments], int]] = {
     "HamiltonianNetwork": _network_numbers,
+    "StateSpace": _state_space_numbers,
     "HamiltonianField": _field_numbers,
     "Weights": _weights_numbers,
     "Learned": lambda a: _product(a["width"], a["width"], a["layers"], a["ensemble"]) // 4,

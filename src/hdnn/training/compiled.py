@@ -56,7 +56,7 @@ def obstacle(model: Model, data: Samples, config: TrainingConfig) -> str | None:
     batch = min(config.batch_size, len(data.states))
     states = data.states.new_empty((batch, model.head.in_features))
     choice = choose(network.program, network.values(), states, network.backend)
-    return None if choice.backend == "fused" else choice.reason
+    return None if choice.in_stages else choice.reason
 
 
 class CompiledTraining:

@@ -67,9 +67,9 @@ def train_ensemble(
     _check(network, X, target, seeds, config)
     batch = X[:, : config.batch_size]
     choice = choose(network.program, network.values(), batch, network.backend)
-    if config.loop == "compiled" and choice.backend != "fused":
+    if config.loop == "compiled" and not choice.in_stages:
         raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
-    together = config.loop != "autograd" and choice.backend == "fused"
+    together = config.loop != "autograd" and choice.in_stages
     train = _train_together if together else _train_one_by_one
     V, diverged = train(Task(network, X, target, seeds, config, observer))
     if diverged and not may_diverge:

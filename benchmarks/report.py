@@ -16,7 +16,7 @@ import pandas as pd
 from pages import fill, finish
 from speed.cases import Case
 
-from hdnn.paper.tables import markdown
+from hdnn.paper.summaries import markdown
 from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 
 HERE = Path(__file__).parent

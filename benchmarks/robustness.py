@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from hdnn.data import images as image_sets
 from hdnn.paper.experiment import KEY
 from hdnn.paper.records import Records
+from hdnn.paper.summaries import markdown
 from hdnn.paper.table2 import CONVOLUTION, cells, train_cell
-from hdnn.paper.tables import markdown
 from hdnn.training.runs import Run
 
 OUT = Path(__file__).parent.parent / "results" / "robustness"

@@ -40,7 +40,7 @@ from hdnn.data import split
 from hdnn.errors import HdnnError
 from hdnn.files import read_json_lines, write_json_lines
 from hdnn.networks import HamiltonianNetwork
-from hdnn.paper import planar
+from hdnn.paper import ensembles
 from hdnn.training import TrainingConfig
 from hdnn.training.protocols import protocols
 
@@ -147,20 +147,20 @@ def spread(values: torch.Tensor) -> list[float]:
 
 
 @functools.cache
-def samples(data: str, seeds: range, held_out: bool) -> planar.Samples:
+def samples(data: str, seeds: range, held_out: bool) -> ensembles.SeedSamples:
     """The data of seeds; held out is a fifth of the training half in place of the test half."""
     parts = [split(data, seed=seed) for seed in seeds]
     if held_out:
         parts = [part.hold_out(0.2, seed) for part, seed in zip(parts, seeds, strict=True)]
-    return planar.Samples.stack(seeds, parts, "append", torch.float32)
+    return ensembles.SeedSamples.stack(seeds, parts, "append", torch.float32)
 
 
 def train(
-    cell: Record, data: planar.Samples, T: float | None, rate: float
+    cell: Record, data: ensembles.SeedSamples, T: float | None, rate: float
 ) -> tuple[np.ndarray, np.ndarray, HamiltonianNetwork, HamiltonianNetwork, float]:
     """Accuracies and losses ``(seeds,)``, the networks before and after, and the seconds."""
     build = functools.partial(
-        planar.networks,
+        ensembles.networks,
         cell["network"],
         data.seeds,
         torch.float32,
@@ -172,9 +172,9 @@ def train(
     begin = time.perf_counter()
     protocol = protocols("table1")[cell.get("protocol", "tuned")]
     config = TrainingConfig(learning_rate=rate, **protocol.training)
-    V = planar.train(network, data, config)
+    V = ensembles.train(network, data, config)
     seconds = time.perf_counter() - begin
-    return *planar.measure(network, V, data.X_test, data.y_test), before, network, seconds
+    return *ensembles.measure(network, V, data.X_test, data.y_test), before, network, seconds
 
 
 def settings(network: str) -> list[tuple[float | None, float]]:
@@ -267,7 +267,7 @@ LONG = grid(init=("scaled", "normal"), T=LONG_TIMES, network=NETWORKS_WITH_T)
 
 def run_random(network: str, weights: str, T: float, scale: float) -> Record:
     """Norms of an untrained network of 256 layers, 20 seeds and 50 points of the Swiss roll."""
-    net = planar.networks(
+    net = ensembles.networks(
         network,
         SEEDS,
         torch.float64,

@@ -15,7 +15,7 @@ import pandas as pd
 import structure
 from pages import fill, finish
 
-from hdnn.paper.tables import markdown
+from hdnn.paper.summaries import markdown
 from hdnn.plots import LIGHT, label_ends, new_figure, save_figure
 from hdnn.plots.style import SMALL
 

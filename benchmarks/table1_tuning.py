@@ -22,7 +22,7 @@ import torch
 from structure import best
 
 from hdnn.data import split
-from hdnn.paper import planar
+from hdnn.paper import ensembles
 from hdnn.paper.experiment import KEY, Cell, Experiment
 from hdnn.paper.records import Record, Records
 from hdnn.paper.table1 import Settings, cells, train
@@ -45,8 +45,8 @@ def run(choices: Sequence[Settings], cell: Cell, seeds: Sequence[int]) -> list[R
     # 20 % of the training part stand in place of the test part.
     parts = [split(cell.data, cell.split, seed=seed).hold_out(0.2, seed) for seed in seeds]
     for choice in choices:
-        data = planar.Samples.stack(seeds, parts, choice.augmentation, torch.float32)
-        accuracies, losses = planar.measure(*train(cell, choice, data), data.X_test, data.y_test)
+        data = ensembles.SeedSamples.stack(seeds, parts, choice.padding, torch.float32)
+        accuracies, losses = ensembles.measure(*train(cell, choice, data), data.X_test, data.y_test)
         for record, accuracy, loss in zip(records, accuracies, losses, strict=True):
             record["tried"].append({"accuracy": float(accuracy), "loss": float(loss)})
     return records
@@ -65,8 +65,8 @@ def main() -> None:
     for cell in wanted:
         own = [r for r in records if all(r[name] == getattr(cell, name) for name in KEY)]
         means = pd.concat(pd.DataFrame(r["tried"]) for r in own).groupby(level=0).mean()
-        T, rate, augmentation = choices[best(means.accuracy, means.loss)]
-        values = f'T = {T}, learning_rate = {rate}, augmentation = "{augmentation}"'
+        T, rate, padding = choices[best(means.accuracy, means.loss)]
+        values = f'T = {T}, learning_rate = {rate}, padding = "{padding}"'
         print(f'"{cell.data}/{cell.architecture}/{cell.layers}" = {{ {values} }}')
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hdnn.config import all_settings
 from hdnn.estimators import MODEL, STOPPING, TRAINING, HDNNClassifier
-from hdnn.paper.tables import markdown
+from hdnn.paper.summaries import markdown
 
 PAGE = Path(__file__).with_name("settings.md")
 

@@ -24,7 +24,7 @@ def build() -> hdnn.Model:
     """Two features, widened to eight, through 16 layers of H1, to one logit."""
     torch.manual_seed(0)
     block = hdnn.network("H1", features=8, layers=16, T=1.2, scale=0.5, dtype=torch.float32)
-    return hdnn.Model(block, 1, hdnn.Augmentation(2, 8))
+    return hdnn.Model(block, 1, hdnn.Padding(2, 8))
 
 
 def train(epochs: int) -> tuple[hdnn.Model, float]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import runpy
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.main import get_command
 
 import hdnn.cli.train  # noqa: F401 (registers the command)
-from hdnn.cli import app
-from hdnn.cli.flags import add_assignments
 from hdnn.config import TABLES, Config, DataConfig, ModelConfig, TrainingConfig, all_settings
 from hdnn.errors import HdnnError
 
@@ -34,17 +30,20 @@ def test_the_defaults_are_appendix_B1() -> None:
 
 def test_none_counts_as_not_set() -> None:
     config = Config(model={"layers": None, "width": 4}, training={"alpha": 5e-3})
-    assert config.model.fields_set == {"width"}
-    assert config.training.fields_set == {"alpha"}  # though it is the default
-    assert config.data.fields_set == set()
-    assert Config(model=ModelConfig(width=4)).model.fields_set == {"width"}
+    assert config.model.model_fields_set == {"width"}
+    assert config.training.model_fields_set == {"alpha"}  # though it is the default
+    assert config.data.model_fields_set == set()
+    assert Config(model=ModelConfig(width=4)).model.model_fields_set == {"width"}
 
 
-def test_a_setting_is_given_once() -> None:
-    assert DataConfig("iris", "paper").fields_set == {"source", "split"}
-    for args, values in ((["iris"], {"source": "wine"}), ([1] * 50, {})):
-        with pytest.raises(TypeError, match="DataConfig takes each of source, split"):
-            DataConfig(*args, **values)
+def test_replace_sets_what_it_is_given_and_checks_it() -> None:
+    config = TrainingConfig(epochs=5)
+    assert config.replace(alpha=0.1).model_fields_set == {"epochs", "alpha"}
+    assert config.replace(alpha=None) == config
+    with pytest.raises(HdnnError, match="epochs should be greater"):
+        config.replace(epochs=-1)
+    with pytest.raises(TypeError):  # by name only: a second "source" cannot vanish
+        DataConfig("iris", source="wine")  # type: ignore[call-arg, misc]
 
 
 def test_schedules() -> None:
@@ -67,15 +66,15 @@ def test_every_setting_comes_back(tmp_path: Path) -> None:
         "training": {"learning_rate": 1e-300, "class_weight": (0.5, 2.0), "flip": True},
         "record": {"depths": (0, 2)},
     }
-    tables = {name: replace(TABLES[name](**values[name])) for name in TABLES}  # sets all of them
+    tables = {name: kind(**{**dict(kind()), **values[name]}) for name, kind in TABLES.items()}
     for table in tables.values():
-        assert table.fields_set >= {each.name for each in fields(table)} - OPTIONAL
+        assert table.model_fields_set >= type(table).model_fields.keys() - OPTIONAL
     config = Config(**tables, protocol="paper")
     path = tmp_path / "config.toml"
     path.write_text(config.to_toml(), encoding="utf-8")
     again = Config.from_toml(path)
     assert again == config
-    assert again.training.fields_set == config.training.fields_set
+    assert again.training.model_fields_set == config.training.model_fields_set
 
 
 @given(text=st.text(st.characters(codec="utf-8")), number=st.floats(0, 1, exclude_max=True))
@@ -124,33 +123,11 @@ def test_errors_name_file_setting_and_what_is_allowed(
 @pytest.mark.parametrize("value", ["4", True, 4.5, [0] * 10**5, "x" * 10**6, {"a": "b" * 10**5}])
 def test_types_are_strict_and_messages_short(value: Any) -> None:
     with pytest.raises(HdnnError, match="epochs should be a valid integer, got") as caught:
-        replace(TrainingConfig(), epochs=value)
+        TrainingConfig().replace(epochs=value)
     assert len(str(caught.value)) < 200
 
 
 # --- flags and documentation ----------------------------------------------------------------------
-
-
-def parameters() -> dict[str, Any]:
-    command: Any = get_command(app)
-    return {name: each for each in command.commands["train"].params for name in each.opts}
-
-
-def test_the_flags_of_train() -> None:
-    """Those people use; the rest is --set."""
-    flags = {each.flag for each in all_settings() if each.flag}
-    own = "--set --config --out --resume --overwrite --checkpoint-seconds --json"
-    assert {name for name in parameters() if name.startswith("--")} == flags | set(own.split())
-    assert {"--balanced", "--protocol", "--lr", "--seed", "--T", "--target"} <= flags
-
-
-def test_assignments_reach_every_setting() -> None:
-    tables: dict[str, Any] = {}
-    add_assignments(tables, ["model.norm=batch", "model.layers=[1, 2]", 'data.drop=["a"]'])
-    assert tables == {"model": {"norm": "batch", "layers": [1, 2]}, "data": {"drop": ["a"]}}
-    for wrong in ("warmup", "warmup=2", "modell.layers=2", "=", "a.b.c=1"):
-        with pytest.raises(HdnnError, match=r"--set takes TABLE\.NAME=VALUE|unknown setting"):
-            Config(**add_assignments(tables := {}, [wrong]) or tables)
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:

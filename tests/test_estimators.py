@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from importlib.util import find_spec
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +101,12 @@ def test_the_model_is_the_estimator(tmp_path: Path) -> None:
 def test_options_reach_the_model() -> None:
     X, y = IRIS
     network = {"architecture": "MS3", "layers": 5, "width": 11, "step": 0.25, "activation": "relu"}
-    options = {"augmentation": "spread", "time_invariant": True, "standardize": False}
+    options = {"padding": "spread", "time_invariant": True, "standardize": False}
     model = quick(**network, **options, dtype="float32").fit(X, y).model_
     net = model.network
     assert (net.name, net.layers, net.features, net.h) == ("MS3", 5, 12, 0.25)
     assert (net.time_invariant, net.field.activation.name) == (True, "relu")
-    assert (model.stem.augmentation.mode, model.scaler) == ("spread", None)
+    assert (model.stem.padding.mode, model.scaler) == ("spread", None)
     assert net.K.dtype == torch.float32
     assert quick(architecture="FCNN").fit(X, y).model_.network.name == "FCNN"
 
@@ -181,23 +181,26 @@ def test_held_out_rows_keep_their_weights() -> None:
 # --- searches, names, targets ---------------------------------------------------------------------
 
 
-# With psutil, loky watches its workers' memory. A worker that has loaded torch looks like a leak to
-# it, and ends in a deadlock (joblib 1.6): py-spy shows it waiting for the lock to exit.
-LOKY = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("psutil") is not None, reason="loky with psutil may deadlock"),
-]
+# With psutil, loky compares its workers' memory with that after their first task, and retires one
+# that grew by 300 MB, which may deadlock (joblib 1.6). A worker whose first task was another's
+# would grow so by loading torch: each loads it before its first task.
+LOADED = {"initializer": importlib.import_module, "initargs": ("hdnn.estimators",)}
 
 
 @pytest.mark.parametrize(
-    "backend", ["threading", "multiprocessing", pytest.param("loky", marks=LOKY)]
+    ("backend", "options"),
+    [
+        ("threading", {}),
+        ("multiprocessing", {}),
+        pytest.param("loky", LOADED, marks=pytest.mark.slow),
+    ],
 )
-def test_grid_search_in_parallel(backend: str) -> None:
+def test_grid_search_in_parallel(backend: str, options: dict[str, Any]) -> None:
     X, y = IRIS
     pipe = make_pipeline(StandardScaler(), quick(standardize=False, max_iter=20))
     grid = {"hdnnclassifier__layers": [2, 4], "hdnnclassifier__alpha": np.logspace(-4, -2, 2)}
     quick().fit(X, y)  # the kernels of the parent are in use before it forks
-    with joblib.parallel_backend(backend):
+    with joblib.parallel_config(backend, **options):
         search = GridSearchCV(pipe, grid, n_jobs=2, cv=2).fit(X, y)
     assert search.best_score_ > 0.9
     serial = GridSearchCV(pipe, grid, cv=2).fit(X, y)

@@ -48,7 +48,7 @@ assert hdnn.analysis.certify(net, y).ok
 hdnn.analysis.norms(hdnn.analysis.sensitivities(net, y))
 assert hdnn.coarsen(hdnn.refine(net, 16), 8).layers == 8
 path = os.path.join(tempfile.mkdtemp(), "net")
-model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
 hdnn.save(model, path)
 x = torch.randn(5, 2)
 assert torch.equal(hdnn.load(path)(x), model(x))

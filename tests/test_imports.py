@@ -87,7 +87,7 @@ def test_a_report_does_not_wait_for_the_compiler_of_torch() -> None:
     heavy = ["torch._dynamo", "sympy"]
     code = (
         "import sys, torch, hdnn; net = hdnn.network('H1', features=4, layers=3, T=1.0); "
-        "model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4)); "
+        "model = hdnn.Model(net, 1, hdnn.Padding(2, 4)); "
         "hdnn.report(model, torch.randn(20, 2), torch.arange(20) % 2); "
         f"print([m for m in {heavy} if m in sys.modules])"
     )
@@ -99,6 +99,8 @@ def test_every_public_name_is_there() -> None:
     for name in (*hdnn.__all__, "analysis", "data", "training"):
         assert getattr(hdnn, name) is not None
         assert name in dir(hdnn)
+    internal = {"Any", "annotations", "importlib", "application", "cli", "errors", "kernels"}
+    assert not internal & {*dir(hdnn)}  # which is what tab completion shows
     with pytest.raises(AttributeError, match="netwrok"):
         _ = hdnn.netwrok
     for part in (hdnn.fields, hdnn.backends, hdnn.models):

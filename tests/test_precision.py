@@ -96,7 +96,7 @@ def test_training_in_bfloat16_converges() -> None:
     data = Dataset.from_arrays(x, (x.norm(dim=1) > 1.18).long())
     config = TrainingConfig(method="joint", epochs=3, batch_size=50, learning_rate=0.02)
     net = hdnn.network("H1", features=4, layers=4, T=1.0, dtype=torch.bfloat16)
-    trainer = Trainer(hdnn.Model(net, 1, hdnn.Augmentation(2, 4)), config)
+    trainer = Trainer(hdnn.Model(net, 1, hdnn.Padding(2, 4)), config)
     history = trainer.fit(data)
     assert history[-1].loss < history[0].loss
     assert {p.dtype for p in trainer.model.parameters()} == {torch.bfloat16}

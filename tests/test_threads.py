@@ -176,6 +176,6 @@ def test_steps_of_a_small_reference_training_use_one_thread(
 
     monkeypatch.setattr(loops, "penalty", penalty)
     block = hdnn.network("H1", features=width, layers=1, T=0.1, backend="reference")
-    model = hdnn.Model(block, 1, hdnn.Augmentation(4, width))
+    model = hdnn.Model(block, 1, hdnn.Padding(4, width))
     Trainer(model, TrainingConfig(epochs=1, batch_size=40)).fit(data)
     assert counts == [expected]

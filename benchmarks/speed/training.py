@@ -60,7 +60,7 @@ def train_eager(data: Dataset) -> None:
 
 def train_one(data: Dataset) -> None:
     """A training by hdnn, final output layer included."""
-    model = hdnn.Model(CASE.network(), 1, hdnn.Augmentation(2, CASE.width))
+    model = hdnn.Model(CASE.network(), 1, hdnn.Padding(2, CASE.width))
     Trainer(model, TrainingConfig(epochs=EPOCHS)).fit(Dataset.from_arrays(data.X, data.y))
 
 

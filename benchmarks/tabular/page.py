@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from hdnn.paper.records import Record
-from hdnn.paper.tables import markdown
+from hdnn.paper.summaries import markdown
 from tabular.models import HDNN, MODELS
 from tabular.runs import FOLDS
 from tabular.sources import COMPARISON, MOST_ROWS, TUNING, Source

@@ -17,7 +17,7 @@ from hdnn.errors import HdnnError
 if TYPE_CHECKING:
     from hdnn import fields, schemes, zoo
     from hdnn.estimators import HDNNClassifier, HDNNRegressor
-    from hdnn.models import Augmentation, Model, Scaler, image_model, load, save
+    from hdnn.models import Model, Padding, Scaler, image_model, load, save
     from hdnn.models.export import export_onnx
     from hdnn.networks import HamiltonianNetwork
     from hdnn.refinement import coarsen, refine
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "Augmentation",
     "HDNNClassifier",
     "HDNNRegressor",
     "HamiltonianNetwork",
     "HdnnError",
     "Model",
+    "Padding",
     "Scaler",
     "StateSpace",
     "coarsen",
@@ -52,7 +52,7 @@ __all__ = [
 # Loaded when first used: `hdnn --help` needs no torch, and `import hdnn` no scikit-learn.
 _LAZY = {
     "estimators": ("HDNNClassifier", "HDNNRegressor"),
-    "models": ("Augmentation", "Model", "Scaler", "image_model", "load", "save"),
+    "models": ("Padding", "Model", "Scaler", "image_model", "load", "save"),
     "models.export": ("export_onnx",),
     "networks": ("HamiltonianNetwork",),
     "refinement": ("coarsen", "refine"),
@@ -61,6 +61,9 @@ _LAZY = {
     "zoo": ("network",),
 }
 _MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
+_INTERNAL = {"application", "cli", "errors", "files", "kernels", "networks", "playground"}
+_INTERNAL |= {"progress", "refinement", "reports", "threads"}
+"""Modules of which users need no more than what is listed above: completion leaves them out."""
 
 
 def __getattr__(name: str) -> Any:
@@ -73,4 +76,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*__all__, "__version__", *_MODULES - _INTERNAL})

@@ -15,7 +15,6 @@ PACKAGES = {
     "jinja2": "jinja2",
     "matplotlib": "matplotlib",
     "pandas": "pandas",
-    "platformdirs": "platformdirs",
     "pooch": "pooch",
     "pydantic": "pydantic",
     "rich": "rich",

@@ -2,8 +2,9 @@
 
 Configs come from the flags of ``hdnn train``, a TOML file or the parameters of an estimator. None
 means "not set". The defaults here are the paper's planar protocol (section 4.1, appendix B.1), so
-that a config made by hand can be used as it is; `fields_set` names the settings that were set, and
-`hdnn.training.resolve` chooses the others for tables and images. This module imports no torch.
+that a config made by hand can be used as it is; `model_fields_set` names the settings that were
+set, and `hdnn.training.resolve` chooses the others for tables and images. This module imports no
+torch.
 """
 
 from __future__ import annotations
@@ -17,30 +18,27 @@ import math
 import os
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, Self, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
+    model_validator,
 )
 from pydantic import ValidationInfo as Info
-from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, shortened, shown, unknown_name
 from hdnn.files import read_bytes
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 MOST = 2**63 - 1
 """The largest integer of TOML and torch, a bound that the documentation does not mention."""
-MOST_SHOWN = 80
-"""Characters of a value that an error message shows."""
 DEPTHS, SAMPLES = 9, 8
 """What is recorded by default: then a recording costs about as much as a training step."""
 OPTIMIZERS = (
@@ -57,8 +55,6 @@ PROTOCOLS = {
     "images": ("paper", "convolutional", "convolutional-flipped"),
 }
 """By kind of data, names of the defaults for settings that are not set; first the usual one."""
-
-R = TypeVar("R")
 
 
 # --- what a setting is ----------------------------------------------------------------------------
@@ -114,11 +110,27 @@ def setting(
     return Field(default, json_schema_extra=extra)
 
 
-class Settings:
-    """What all tables of settings have in common."""
+class Settings(BaseModel):
+    """A table of settings: frozen, checked, and each knows whether it was set.
 
-    fields_set: frozenset[str]
-    """The settings that were set; None counts as not set. `dataclasses.replace` sets all."""
+    None counts as not set, so that flags and estimators can pass all they have. pydantic's errors
+    become an `HdnnError` here and nowhere else.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
+
+    def __init__(self, **values: Any) -> None:
+        values = {name: value for name, value in values.items() if value is not None}
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _explain(error, type(self).model_fields, values) from None
 
     def replace(self, **values: Any) -> Self:
         """Set some settings, and no others: the rest stays set or not set.
@@ -127,45 +139,16 @@ class Settings:
             values: by name.
 
         Returns:
-            New settings.
+            New settings, checked.
         """
         return type(self)(**{**self.to_dict(), **values})
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings that were set, as plain values by name."""
-        names = [each.name for each in fields(self) if each.name in self.fields_set]  # type: ignore[arg-type]
-        values = {name: getattr(self, name) for name in names}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        """The settings that were set, by name."""
+        return {name: value for name, value in self if name in self.model_fields_set}
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def table(cls: type[R]) -> type[R]:
-    """Make a class a frozen dataclass that pydantic validates.
-
-    pydantic's errors become an `HdnnError` here and nowhere else.
-    """
-    settings: Any = pydantic_dataclass(frozen=True, config=STRICT)(cls)
-    validate, names = settings.__init__, [each.name for each in fields(settings)]
-
-    @functools.wraps(validate)
-    def initialize(self: Any, *args: Any, **values: Any) -> None:
-        given = dict(zip(names, args, strict=False))  # by position, as `DataConfig("iris")`
-        if len(given) < len(args) or given.keys() & values.keys():
-            raise TypeError(f"{cls.__name__} takes each of {', '.join(names)} once")
-        values |= given
-        # None is "not set", so that flags and estimators can pass all they have.
-        values = {name: value for name, value in values.items() if value is not None}
-        try:
-            validate(self, **values)
-        except ValidationError as error:
-            raise _explain(error, names, values) from None
-        object.__setattr__(self, "fields_set", frozenset(values))  # the dataclass is frozen
-
-    settings.__init__ = initialize
-    return settings
-
-
-def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -> HdnnError:
+def _explain(error: ValidationError, names: Collection[str], values: dict[str, Any]) -> HdnnError:
     """Name the setting, what pydantic allows, and the value that was passed."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
@@ -174,24 +157,15 @@ def _explain(error: ValidationError, names: list[str], values: dict[str, Any]) -
     name = str(first["loc"][0]) if first["loc"] else ""
     if name not in names:
         return unknown_name("setting", name, names)
+    if first["type"].startswith("model_"):
+        return HdnnError(f"{name} is a table of settings, got {shown(values[name])}")
     allowed = first["msg"].removeprefix("Input ").removeprefix("Tuple ").removeprefix("Value ")
     return HdnnError(f"{name} {allowed}, got {shown(values.get(name))}")
-
-
-def shown(value: object) -> str:
-    """The representation of a value in a message, truncated.
-
-    >>> shown("short")
-    "'short'"
-    """
-    text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 # --- the settings ---------------------------------------------------------------------------------
 
 
-@table
 class DataConfig(Settings):
     """Where the data come from."""
 
@@ -225,14 +199,28 @@ class DataConfig(Settings):
     """Random seed of data, weights and batches."""
 
 
-@table
+def _architecture(value: Any) -> Any:
+    """The name in the catalog, in its case; an architecture of one's own stays as it is."""
+    from hdnn.zoo import ARCHITECTURES, architecture
+
+    row = architecture(value)
+    return row.name if ARCHITECTURES.get(row.name) is row else value
+
+
+def _scheme(value: Any) -> Any:
+    from hdnn.schemes import named_scheme
+
+    named_scheme(value)
+    return value
+
+
 class ModelConfig(Settings):
     """What is trained, on planar problems, tables and images.
 
     For images, ``layers`` and ``width`` have an entry for every stage.
     """
 
-    architecture: Any = setting(
+    architecture: Annotated[Any, AfterValidator(_architecture)] = setting(
         "H1", "--architecture", depends="H1; images: H2", when=("block", "hamiltonian")
     )
     """MS1, MS2, MS3, H1, H2, HS, ResNet or FCNN."""
@@ -259,11 +247,13 @@ class ModelConfig(Settings):
     """Step of a layer, instead of T."""
     projection: Annotated[str, one_of("auto", "on", "off")] = setting("auto", data=COLUMNS)
     """learned linear map to the width: auto (where there are more features), on, off."""
-    augmentation: str = setting(
+    padding: str = setting(
         "append", depends="planar problems: as tuned for Table 1; else append", data=COLUMNS
     )
     """where zeros are added to the features: append or spread."""
-    scheme: Any = setting(None, "--scheme", when=("block", "hamiltonian"))
+    scheme: Annotated[Any, AfterValidator(_scheme)] = setting(
+        None, "--scheme", when=("block", "hamiltonian")
+    )
     """Time-stepping scheme in place of the architecture's: a name in hdnn.schemes.SCHEMES."""
     activation: str = setting("tanh", "--activation", when=("block", "hamiltonian"))
     """A name in hdnn.fields.ACTIVATIONS."""
@@ -291,18 +281,7 @@ class ModelConfig(Settings):
     norm: Annotated[str, one_of("none", "batch")] = setting("none", data=("images",))
     """normalization between stages: none or batch."""
 
-    def __post_init__(self) -> None:
-        from hdnn.schemes import named_scheme
-        from hdnn.zoo import ARCHITECTURES, architecture
 
-        row = architecture(self.architecture)
-        if ARCHITECTURES.get(row.name) is row:  # an architecture of one's own stays as it is
-            object.__setattr__(self, "architecture", row.name)
-        if self.scheme is not None:
-            named_scheme(self.scheme)
-
-
-@table
 class TrainingConfig(Settings):
     """How a model is trained.
 
@@ -393,14 +372,16 @@ class TrainingConfig(Settings):
     device: Annotated[str, one_of("cpu", "cuda", "mps", "auto")] = setting("cpu", "--device")
     """Device to train on: cpu, cuda, mps, or auto (an accelerator for images)."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.early_stopping is not None and self.validation == 0:
             raise HdnnError("early_stopping needs a part for validation: --validation 0.1")
         if self.warmup > self.epochs:
             raise HdnnError(f"warmup={self.warmup} is longer than the {self.epochs} epochs")
+        return self
 
     @property
-    def distorts(self) -> bool:
+    def augments(self) -> bool:
         """Whether images are changed at random."""
         return bool(self.shift or self.rotate or self.zoom or self.flip)
 
@@ -432,7 +413,6 @@ class TrainingConfig(Settings):
         return self.learning_rate
 
 
-@table
 class RecordConfig(Settings):
     """What a run records of its gradients."""
 
@@ -444,7 +424,7 @@ class RecordConfig(Settings):
     """Number of samples of a batch."""
 
 
-TABLES: dict[str, Any] = {
+TABLES: dict[str, type[Settings]] = {
     "data": DataConfig,
     "model": ModelConfig,
     "training": TrainingConfig,
@@ -453,18 +433,6 @@ TABLES: dict[str, Any] = {
 """The tables of a config file."""
 
 
-def _from_dict(kind: Any) -> BeforeValidator:
-    def make(value: Any, info: Info) -> Any:
-        if isinstance(value, Mapping):
-            return kind(**value)
-        if not isinstance(value, kind):
-            raise HdnnError(f"{info.field_name} is a table of settings, got {shown(value)}")
-        return value
-
-    return BeforeValidator(make)
-
-
-@table
 class Config(Settings):
     """All settings of a run: data, model, training, and what is recorded of its gradients.
 
@@ -472,32 +440,25 @@ class Config(Settings):
         HdnnError: a setting is unknown or out of range.
 
     >>> config = Config(data={"source": "iris"}, training={"epochs": 5, "learning_rate": None})
-    >>> sorted(config.training.fields_set)
+    >>> sorted(config.training.model_fields_set)
     ['epochs']
     """
 
-    data: Annotated[DataConfig, _from_dict(DataConfig)] = field(default_factory=DataConfig)
-    model: Annotated[ModelConfig, _from_dict(ModelConfig)] = field(default_factory=ModelConfig)
-    training: Annotated[TrainingConfig, _from_dict(TrainingConfig)] = field(
-        default_factory=TrainingConfig
-    )
-    record: Annotated[RecordConfig, _from_dict(RecordConfig)] | None = None
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    record: RecordConfig | None = None
     protocol: Annotated[str, one_of(*dict.fromkeys(sum(PROTOCOLS.values(), ())))] | None = setting(
         None, "--protocol"
     )
     """Defaults for settings you do not pass: tuned (default) or paper; for images paper
     (default), convolutional or convolutional-flipped."""
 
-    if TYPE_CHECKING:  # a table may be passed as a dictionary
-
-        def __init__(
-            self,
-            data: DataConfig | Mapping[str, Any] | None = None,
-            model: ModelConfig | Mapping[str, Any] | None = None,
-            training: TrainingConfig | Mapping[str, Any] | None = None,
-            record: RecordConfig | Mapping[str, Any] | None = None,
-            protocol: str | None = None,
-        ) -> None: ...
+    def __init__(self, **values: Any) -> None:
+        for name in TABLES.keys() & values.keys():
+            if isinstance(values[name], Mapping):  # as TOML and flags have them
+                values[name] = TABLES[name](**values[name])
+        super().__init__(**values)
 
     def to_toml(self) -> str:
         """The settings that were set as TOML, which `from_toml` reads."""
@@ -542,7 +503,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise HdnnError(f"{path} is not TOML: {str(error)[:200]}") from error
+        raise HdnnError(f"{path} is not TOML: {shortened(str(error), 200)}") from error
     match tables:
         case {"data": {"digest": _, "source": str(source)}}:
             tables["data"]["source"] = os.path.normpath(path.parent.resolve() / source)
@@ -589,11 +550,12 @@ class Setting:
 def all_settings() -> tuple[Setting, ...]:
     """Every setting of every table, in order; the table of `protocol` is ""."""
     settings = []
-    for table, kind in {**TABLES, "": Config}.items():
-        schemas = TypeAdapter(kind).json_schema()["properties"]
-        for name, info in kind.__pydantic_fields__.items():
+    kinds: dict[str, type[Settings]] = {**TABLES, "": Config}
+    for table, kind in kinds.items():
+        schemas = kind.model_json_schema()["properties"]
+        for name, info in kind.model_fields.items():
             if table or name == "protocol":
-                extra = info.json_schema_extra
+                extra: Any = info.json_schema_extra
                 help = " ".join([*_scope(**extra), *(info.description or "").split()])
                 row = table, name, info.default, help, info.annotation, _range(schemas[name])
                 settings.append(Setting(*row, **extra))
@@ -618,13 +580,13 @@ def check_applies(settings: Settings, data: str, names: Collection[str] | None =
     Args:
         settings: one table of them.
         data: the kind of data, of `KINDS`.
-        names: the settings that were set; None: `Settings.fields_set`.
+        names: the settings that were set; None: `model_fields_set`.
 
     Raises:
         HdnnError: there is one.
     """
     for each in _definitions(type(settings)):
-        if each.name in (settings.fields_set if names is None else names):
+        if each.name in (settings.model_fields_set if names is None else names):
             reason = each.obstacle(settings, data)
             if reason is not None:
                 flag = f" ({each.flag})" if each.flag else ""

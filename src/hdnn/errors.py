@@ -6,8 +6,7 @@ import difflib
 import importlib
 import math
 import re
-import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -36,6 +35,38 @@ def printable(text: str) -> str:
     class \x1b[2J
     """
     return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def shortened(text: str, most: int = 60) -> str:
+    r"""One line of a text, cut in the middle where it is too long.
+
+    >>> shortened("a long\n text", 7)
+    'a l…ext'
+    """
+    text = " ".join(text.splitlines())
+    if len(text) <= most:
+        return text
+    head, tail = most // 2, (most - 1) // 2
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def shown(value: object) -> str:
+    """The representation of a value as a message has it, of any length.
+
+    >>> shown("short")
+    "'short'"
+    """
+    return shortened(repr(value), 80)
+
+
+def listed(items: Sequence[str], most: int = 10) -> str:
+    """Join the first few texts, and say how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(shortened, items[:most])) + more
 
 
 class HdnnError(ValueError):
@@ -136,7 +167,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> HdnnError:
     unknown architecture 'MS0': known are H1, H2, MS1; did you mean 'MS1'?
     """
     names = list(known)
-    text = f"unknown {kind} {reprlib.repr(name)}: known are {', '.join(names)}"
+    text = f"unknown {kind} {shown(name)}: known are {', '.join(names)}"
     lowered = {name.lower(): name for name in names}
     near = difflib.get_close_matches(str(name).lower()[:100], lowered, n=1, cutoff=0.4)
     return HdnnError(f"{text}; did you mean {lowered[near[0]]!r}?" if near else text)
@@ -152,7 +183,7 @@ def finite_number(name: str, value: object, *, positive: bool = False) -> float:
     number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     if not math.isfinite(number) or (positive and number <= 0):
         kind = "positive and finite" if positive else "a finite number"
-        raise HdnnError(f"{name} must be {kind}, got {reprlib.repr(value)}")
+        raise HdnnError(f"{name} must be {kind}, got {shown(value)}")
     return number
 
 

@@ -41,7 +41,7 @@ Array = np.ndarray
 CHUNK = 1 << 16  # rows that are predicted at once: bounds the memory
 MODEL = {
     **{name: name for name in ("architecture", "layers", "width", "T", "step", "scheme")},
-    **{name: name for name in ("augmentation", "activation", "time_invariant", "standardize")},
+    **{name: name for name in ("padding", "activation", "time_invariant", "standardize")},
     "dtype": "dtype",
     "init_scale": "scale",
 }
@@ -69,7 +69,7 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        augmentation: str = "append",
+        padding: str = "append",
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -91,16 +91,11 @@ class HDNNEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
-        self.architecture, self.layers, self.width = architecture, layers, width
-        self.T, self.step, self.scheme, self.augmentation = T, step, scheme, augmentation
-        self.activation, self.time_invariant = activation, time_invariant
-        self.init_scale, self.method, self.solver = init_scale, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.learning_rate, self.schedule = learning_rate, schedule
-        self.alpha, self.alpha_c, self.early_stopping = alpha, alpha_c, early_stopping
-        self.validation_fraction, self.n_iter_no_change = validation_fraction, n_iter_no_change
-        self.standardize, self.warm_start, self.dtype = standardize, warm_start, dtype
-        self.device, self.random_state, self.verbose = device, random_state, verbose
+        self._store(locals())
+
+    def _store(self, values: dict[str, Any]) -> None:
+        """Keep the parameters of `__init__`, each under its own name."""
+        self.__dict__.update({name: value for name, value in values.items() if name != "self"})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -302,7 +297,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        augmentation: Where zeros are added to the features: after them ("append") or between their
+        padding: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.
@@ -369,7 +364,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         T: float | None = None,
         step: float | None = None,
         scheme: Any = None,
-        augmentation: str = "append",
+        padding: str = "append",
         activation: str = "tanh",
         time_invariant: bool = False,
         init_scale: float | None = None,
@@ -392,36 +387,7 @@ class HDNNClassifier(ClassifierMixin, HDNNEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
-        super().__init__(
-            architecture,
-            layers=layers,
-            width=width,
-            T=T,
-            step=step,
-            scheme=scheme,
-            augmentation=augmentation,
-            activation=activation,
-            time_invariant=time_invariant,
-            init_scale=init_scale,
-            method=method,
-            solver=solver,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            alpha=alpha,
-            alpha_c=alpha_c,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            standardize=standardize,
-            warm_start=warm_start,
-            dtype=dtype,
-            device=device,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+        self._store(locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on ``(rows, features)`` and a class for every row; a row of weight 0 is left out.
@@ -537,7 +503,7 @@ class HDNNRegressor(RegressorMixin, HDNNEstimator):  # type: ignore[misc]
         step: Step size of a layer, instead of T.
         scheme: Time-stepping scheme, such as "leapfrog", or one of `hdnn.schemes`. None: the
             architecture's own.
-        augmentation: Where zeros are added to the features: after them ("append") or between their
+        padding: Where zeros are added to the features: after them ("append") or between their
             halves ("spread").
         activation: Name of the activation: "tanh" or another of `hdnn.fields.ACTIVATIONS`.
         time_invariant: Whether all layers share their weights.

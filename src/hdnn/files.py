@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hdnn.errors import FileFormatError, HdnnError, MissingFileError, StorageError
+from hdnn.errors import FileFormatError, HdnnError, MissingFileError, StorageError, shortened
 
 T = TypeVar("T")
 
@@ -147,7 +147,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not a JSON object: {str(error)[:100]}") from error
+        raise FileFormatError(
+            f"{path} is not a JSON object: {shortened(str(error), 100)}"
+        ) from error
 
 
 def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> list[T]:
@@ -177,8 +179,9 @@ def read_json_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> list[T]
         try:
             records.append(parse(dict(json.loads(line))))
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+            reason = shortened(str(error), 100)
             raise FileFormatError(
-                f"cannot read line {number} of {path}: {str(error)[:100]}; correct it or remove it"
+                f"cannot read line {number} of {path}: {reason}; correct it or remove it"
             ) from error
     return records
 

@@ -82,7 +82,10 @@ def test_one_bar_for_the_outermost_step(monkeypatch: pytest.MonkeyPatch) -> None
             for _ in progress.track(range(2), "batches"):
                 pass
         list(progress.track(range(1), "another"))
-    assert places == [0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.5, 2.0, 0.0]
+    *training, another = places
+    assert training == sorted(training)  # the bar never goes back
+    assert {0.0, 0.5, 1.0, 1.5, 2.0} <= {*training}  # and batches move it between two counts
+    assert another == 0.0
 
 
 def test_the_bar_knows_the_time_left_of_long_trainings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""`hdnn data` and `hdnn info`: the names that hdnn knows."""
+"""`hdnn data`: the names that hdnn knows."""
 
 from __future__ import annotations
 
-import hdnn
 from commands import done, fails, record
 
 
@@ -17,11 +16,3 @@ def test_every_data_set_is_listed_once_and_trains_by_name() -> None:
 def test_only_remote_data_sets_are_fetched() -> None:
     fails(2, ("data", "fetch", "digits"), "data set to fetch", "mnist")
     fails(2, ("data", "fetch", "mnits"), "did you mean 'mnist'")
-
-
-def test_info_names_versions_kernels_and_architectures() -> None:
-    facts = record("info")
-    assert facts["hdnn"] == hdnn.__version__
-    assert facts["architectures"] == list(hdnn.zoo.ARCHITECTURES)
-    text = done("info").stdout
-    assert all(name in text for name in (*facts, *facts["schemes"], facts["kernels"]))

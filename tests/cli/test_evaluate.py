@@ -24,8 +24,8 @@ def test_held_out_data_give_the_metrics_of_the_run(
     for key, title in (("accuracy", "accuracy"), ("r2", "R²"), ("rmse", "RMSE")):
         if key in result:
             row = next(line for line in lines if line.startswith(title))
-            figures = [part[key] for part in (result, result["linear"], result["baseline"])]
-            assert [float(text) for text in row.split()[1:]] == pytest.approx(figures, abs=1e-4)
+            metrics = [part[key] for part in (result, result["linear"], result["baseline"])]
+            assert [float(text) for text in row.split()[1:]] == pytest.approx(metrics, abs=1e-4)
 
 
 def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None:
@@ -34,6 +34,13 @@ def test_another_table_is_measured_as_predict_predicts_it(mail: Trained) -> None
     right = sum(row["prediction"] == row["label"] for row in rows) / len(rows)
     result = record("evaluate", mail.run, mail.table)
     assert (result["samples"], result["accuracy"]) == (150, pytest.approx(right))
+
+
+def test_a_table_without_the_target_is_told_so(mail: Trained) -> None:
+    header, rows = mail.table.read_text().split("\n", 1)
+    Path("new.csv").write_text(f"{header.replace('label', 'kind')}\n{rows}")
+    fails(2, ("evaluate", mail.run, "new.csv"), "it lacks the target 'label'", "--target")
+    record("evaluate", mail.run, "new.csv", "--target", "kind")
 
 
 def test_a_result_no_better_than_the_baseline_is_doubted() -> None:

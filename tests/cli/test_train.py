@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_flags_override_a_config_file() -> None:
 def test_missing_values_are_noted(mail: Trained) -> None:
     assert "missing values" in mail.result.stderr
     assert "links 15" in mail.result.stderr
+
+
+def test_a_regression_shows_one_scale() -> None:
+    """R² of standardized targets is that of their own units; a squared loss is of neither."""
+    lines = done("train", "diabetes", "--layers", 2, "--epochs", 2).stdout.splitlines()
+    last, train = (next(line for line in lines if line.startswith(s)) for s in ("epoch 2", "train"))
+    r2 = [re.findall(r"R² (-?[\d.]+)", line)[0] for line in (last, train)]
+    assert float(r2[0]) == pytest.approx(float(r2[1]), abs=2e-4)
+    assert "loss" not in "".join(lines)
 
 
 def test_one_held_out_row_and_none() -> None:

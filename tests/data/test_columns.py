@@ -38,6 +38,9 @@ def test_numbers() -> None:
         ([None, None], "number"),
         (["1", "2", "x"], "category"),
         ([*map(str, range(30)), "x", "y"], "number"),  # x and y are errors
+        ([*map(str, range(16)), *"abcdefghijklmno"], "number"),  # 16 of 31, and
+        ([*map(str, range(15)), *"abcdefghijklmno"], "category"),  # 15 of 30
+        ([*map(str, range(15)), *"abcde"], "category"),  # 20 different texts may be codes
         (["2021-01-01"] * 2, "date"),
         (["2021-01-01", "2021-01-02", "2021-01-03", "2021-01-04", "soon"], "date"),
         (["2021-01-01", "soon"], "category"),

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from commands import done, record
-from hdnn.data import files, images
+from hdnn.data import images, readers
 from hdnn.data.images import read_idx
 from hdnn.errors import FetchError, FileFormatError, HdnnError
 
@@ -127,7 +127,7 @@ def test_malformed_idx_files_raise(tmp_path: Path) -> None:
 def test_files_that_would_fill_the_memory_raise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(np.zeros(files.FREE, np.uint8))))
+    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(np.zeros(readers.FREE, np.uint8))))
     with pytest.raises(FileFormatError, match="more than 16 MB, 100 times its size"):
         read_idx(tmp_path / "x.gz")
     paint(tmp_path / "x.png", 0, (20, 10))

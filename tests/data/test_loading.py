@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from commands import write_rows
 from hdnn.config import DataConfig
 from hdnn.data import load
 from hdnn.errors import HdnnError
@@ -24,18 +25,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_settings_of_tables_reach_those_of_scikit_learn() -> None:
-    iris = load(DataConfig("iris", drop=["petal width (cm)"]))
+    iris = load(DataConfig(source="iris", drop=["petal width (cm)"]))
     assert iris.feature_names is not None
     assert len(iris.feature_names) == 3
-    widths = load(DataConfig("iris", target="petal width (cm)"))
+    widths = load(DataConfig(source="iris", target="petal width (cm)"))
     assert (widths.task, widths.target_names) == ("regression", ("petal width (cm)",))
     assert "target=setosa" in (widths.feature_names or ())
     with pytest.raises(HdnnError, match="unknown column 'nonsense'"):
-        load(DataConfig("iris", target="nonsense"))
+        load(DataConfig(source="iris", target="nonsense"))
     with pytest.raises(HdnnError, match="needs finite numbers"):
-        load(DataConfig("iris", task="regression"))
+        load(DataConfig(source="iris", task="regression"))
     with pytest.raises(HdnnError, match="has changed"):
-        load(DataConfig("iris", digest="0"))
+        load(DataConfig(source="iris", digest="0"))
+
+
+def test_held_out_rows_do_not_decide_how_columns_are_encoded(tmp_path: Path) -> None:
+    rows = range(60)
+    codes = [f"c{row // 2}" for row in rows]
+    path = write_rows(tmp_path / "t.csv", row=rows, code=codes, y=[row % 2 for row in rows])
+    data = load(DataConfig(source=str(path), target="y", numeric=["row"], test=0.4))
+    assert data.encoder is not None
+    _, code = data.encoder.columns
+    trained_on = {codes[int(row)] for row in data.X[:, 0]}
+    assert set(code.levels) == trained_on
+    assert trained_on < set(codes)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +71,4 @@ def test_settings_of_other_data_raise(
     source: str, values: dict[str, Any], words: str, folder: Path
 ) -> None:
     with pytest.raises(HdnnError, match=words):
-        load(DataConfig(str(folder) if source == "folder" else source, **values))
+        load(DataConfig(source=str(folder) if source == "folder" else source, **values))

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import hdnn
 from hdnn.data import Dataset, split
-from hdnn.models import Augmentation, Model
-from hdnn.training.batches import Batches
+from hdnn.models import Model, Padding
+from hdnn.training.samples import Samples
 
 SAMPLES = 50
 OUTPUTS = {"logistic": 1, "softmax": 3, "squared": 2}
@@ -22,7 +22,7 @@ def seeded(seed: int) -> torch.Generator:
 
 def batches(
     loss: str, width: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0
-) -> Batches:
+) -> Samples:
     """Noisy linear problems: two classes, three classes, or two targets."""
     states = torch.randn(SAMPLES, width, generator=seeded(seed), dtype=torch.float64)
     scores = states @ torch.randn(width, 3, generator=seeded(seed + 1), dtype=torch.float64)
@@ -32,7 +32,7 @@ def batches(
         "softmax": scores.argmax(1),
         "squared": scores[:, :2].to(dtype),
     }[loss]
-    return Batches(states.to(dtype), target, torch.ones(SAMPLES, dtype=dtype))
+    return Samples(states.to(dtype), target, torch.ones(SAMPLES, dtype=dtype))
 
 
 def model_for(network: Any, loss: str, **options: Any) -> Model:
@@ -55,7 +55,7 @@ def make(seed: int = 0, name: str = "H1", task: str = "classification", **option
     """A network of three layers for the plane, with one output."""
     settings = {"features": 4, "layers": 3, "T": 1.0, "generator": seeded(seed)} | options
     network = hdnn.network(name, **settings)
-    return Model(network, 1, Augmentation(2, settings["features"]), task=task)
+    return Model(network, 1, Padding(2, settings["features"]), task=task)
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:

@@ -112,7 +112,7 @@ def test_a_table_model_goes_from_raw_columns_to_predictions(
 ) -> None:
     x = 3 * torch.randn(20, 5) + 5
     net = hdnn.network("H1", features=8, layers=5, T=1.0)
-    parts = hdnn.Augmentation(5, 8, mode=mode), hdnn.Scaler.fit(x)
+    parts = hdnn.Padding(5, 8, mode=mode), hdnn.Scaler.fit(x)
     labels = None if task == "regression" else ["no", "yes", "maybe"][: max(2, outputs)]
     model = hdnn.Model(net, outputs, *parts, task=task, classes=labels, feature_names=[*"abcde"])
     torch.nn.init.normal_(model.head.weight)

@@ -30,7 +30,7 @@ from hdnn.fields import (
     Matrix,
     Weights,
 )
-from hdnn.models import Augmentation, Blocks, Model, Projection, Scaler, files, image_model
+from hdnn.models import Blocks, Model, Padding, Projection, Scaler, files, image_model
 from hdnn.schemes import ImplicitMidpoint, Scheme, Splitting
 from processes import memory_growth, on_linux
 
@@ -64,7 +64,7 @@ class LowRank(LinearMap):
 def table() -> Model:
     scaler = Scaler(torch.randn(3), torch.rand(3) + 1)
     labels = {"classes": ["a", 2, 2.5], "feature_names": ["x", "y", "ü"]}
-    return Model(build("MS1"), 3, Augmentation(3, 4), scaler, **labels)
+    return Model(build("MS1"), 3, Padding(3, 4), scaler, **labels)
 
 
 def images(**options: Any) -> Model:

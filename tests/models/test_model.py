@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hdnn
-from hdnn import Augmentation, Model, Scaler, image_model
+from hdnn import Model, Padding, Scaler, image_model
 from hdnn.errors import HdnnError
 from hdnn.models import ImageStem, TableStem
 
@@ -16,7 +16,7 @@ from hdnn.models import ImageStem, TableStem
 def table(**options: Any) -> Model:
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
     scaler = Scaler(torch.ones(2), torch.full((2,), 2.0))
-    return Model(net, 1, Augmentation(2, 4), scaler, **options)
+    return Model(net, 1, Padding(2, 4), scaler, **options)
 
 
 def images() -> Model:
@@ -69,7 +69,7 @@ def test_parts_that_do_not_fit_raise() -> None:
     with pytest.raises(HdnnError, match="not both"):
         table(stem=ImageStem(1, (4, 4), 4))
     with pytest.raises(HdnnError, match="the stem gives 6 features, but the network takes 4"):
-        Model(net, 1, stem=TableStem(6, Augmentation(2, 6)))
+        Model(net, 1, stem=TableStem(6, Padding(2, 6)))
     with pytest.raises(HdnnError, match="2 networks"):
         _ = images().network
 

@@ -1,4 +1,4 @@
-"""Stems of tables: augmentation, standardization, projection."""
+"""Stems of tables: padding, standardization, projection."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from hdnn.errors import HdnnError
-from hdnn.models import Augmentation, Projection, Scaler, TableStem
+from hdnn.models import Padding, Projection, Scaler, TableStem
 
 
-def test_augmentation_as_the_paper_says_and_as_its_code_does() -> None:
+def test_padding_as_the_paper_says_and_as_its_code_does() -> None:
     x = torch.tensor([[1.0, 2.0]])
-    assert Augmentation(2, 4, mode="append")(x).tolist() == [[1, 2, 0, 0]]
-    assert Augmentation(2, 4, mode="spread")(x).tolist() == [[1, 0, 0, 2]]
-    assert torch.equal(Augmentation(2)(x), Augmentation(2, 4)(x))
+    assert Padding(2, 4, mode="append")(x).tolist() == [[1, 2, 0, 0]]
+    assert Padding(2, 4, mode="spread")(x).tolist() == [[1, 0, 0, 2]]
+    assert torch.equal(Padding(2)(x), Padding(2, 4)(x))
     three = torch.tensor([1.0, 2, 3])
-    assert Augmentation(3, 5, mode="spread")(three).tolist() == [1, 2, 0, 0, 0, 3]  # made even
-    assert Augmentation(3, 3)(three).tolist() == [1, 2, 3, 0]
+    assert Padding(3, 5, mode="spread")(three).tolist() == [1, 2, 0, 0, 0, 3]  # made even
+    assert Padding(3, 3)(three).tolist() == [1, 2, 3, 0]
 
 
 def test_a_scaler_standardizes_weighted_columns_and_fills_gaps_with_the_mean() -> None:
@@ -51,17 +51,17 @@ def test_a_projection_starts_with_states_of_variance_one_and_an_even_width() -> 
 
 def test_parts_that_do_not_fit_raise() -> None:
     with pytest.raises(HdnnError, match="width=16 is too small for 50 features"):
-        Augmentation(50, 16)
+        Padding(50, 16)
     with pytest.raises(HdnnError, match=r"width is a positive integer, got 4\.5"):
-        Augmentation(2, 4.5)  # type: ignore[arg-type]
+        Padding(2, 4.5)  # type: ignore[arg-type]
     with pytest.raises(HdnnError, match="did you mean 'append'"):
-        Augmentation(2, 4, "apend")
+        Padding(2, 4, "apend")
     with pytest.raises(HdnnError, match="not both"):
-        TableStem(4, Augmentation(2, 4), projection=Projection(50, 4))
+        TableStem(4, Padding(2, 4), projection=Projection(50, 4))
     with pytest.raises(HdnnError, match="the projection gives 6 features"):
         TableStem(4, projection=Projection(50, 6))
     with pytest.raises(HdnnError, match="the scaler has 3 features, the data 2"):
-        TableStem(4, Augmentation(2, 4), Scaler(torch.zeros(3), torch.ones(3)))
+        TableStem(4, Padding(2, 4), Scaler(torch.zeros(3), torch.ones(3)))
     for x in (torch.ones(4, 3), torch.tensor(1.0)):
         with pytest.raises(HdnnError, match=r"expected \(..., 2\)"):
-            Augmentation(2, 4)(x)
+            Padding(2, 4)(x)

@@ -11,8 +11,8 @@ import torch
 
 import hdnn
 from hdnn.data import split
-from hdnn.models import Augmentation
-from hdnn.paper import figure2, planar
+from hdnn.models import Padding
+from hdnn.paper import ensembles, figure2
 from hdnn.paper.experiment import frame
 from hdnn.paper.figure2 import KEY, Case
 from hdnn.paper.records import Record, Records
@@ -36,9 +36,9 @@ def test_recordings_are_the_norms_before_the_step_and_leave_no_trace(
     assert (record["test_accuracy"], record["spread"]) == (other["test_accuracy"], other["spread"])
     assert (record["recordings"], other["recordings"]) == (4, 1)
 
-    order = torch.Generator().manual_seed(planar.ORDER_SEED + seed)
+    order = torch.Generator().manual_seed(ensembles.ORDER_SEED + seed)
     rows = torch.randperm(5000, generator=order)[:125]
-    X = Augmentation(2, 4, "append")(split("double-moons", seed=seed).X[rows].double())
+    X = Padding(2, 4, "append")(split("double-moons", seed=seed).X[rows].double())
     draw = torch.Generator().manual_seed(seed)
     net = hdnn.network("MS3", features=4, layers=12, T=1.2, dtype=torch.float64, generator=draw)
     M = hdnn.analysis.sensitivities(net, X)[:12]

@@ -10,7 +10,7 @@ import pytest
 
 from commands import done, record
 from hdnn.data import split
-from hdnn.paper import figure1, planar, table1
+from hdnn.paper import ensembles, table1
 from hdnn.paper.experiment import KEY, Record
 from hdnn.paper.records import Records
 from hdnn.training.protocols import protocols
@@ -79,7 +79,7 @@ def test_restarts_keep_the_lowest_training_loss(monkeypatch: pytest.MonkeyPatch)
         quick(monkeypatch, "tuned", epochs=3, restarts=restarts)
         network, V = table1.train(cell, table1.settings(cell), data)
         assert network.ensemble == len(V) == 2
-        return planar.measure(network, V, data.X, data.y)[1]
+        return ensembles.measure(network, V, data.X, data.y)[1]
 
     single, best = losses(1), losses(6)
     assert (best <= single).all()
@@ -112,16 +112,6 @@ def test_committed_pages_and_claims_of_section_4_1() -> None:
         assert (means[name] >= means[["MS1", "MS2", "MS3"]].max(axis=1) - 0.6).all()
 
 
-def test_a_mean_is_compared_at_the_papers_rounding() -> None:
-    cells = table1.cells(data=["swiss-roll"], architecture=["H1"], layers=[4])  # 93.6 %
-    template = next(r for r in committed() if r["layers"] == 4)
-    template |= {"data": "swiss-roll", "architecture": "H1", "protocol": "tuned", "split": "paper"}
-
-    for accuracy, reached in ((0.9356, "yes"), (0.9354, "no")):
-        rows = table1.summary(cells, [{**template, "test_accuracy": accuracy}])
-        assert rows.reached.tolist() == [reached]
-
-
 def test_the_command_trains_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,10 +128,3 @@ def test_the_command_trains_what_is_missing(
     fields = [*KEY, "seed", "T", "train_accuracy", "test_accuracy", "seconds", "version"]
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     assert [list(json.loads(line)) for line in lines] == [fields] * 2
-
-
-def test_figure1_shows_both_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figure1, "PANELS", (("swiss-roll", 4), ("double-moons", 1)))
-    done("reproduce", "figure1", "--out", tmp_path / "figure1.svg")
-    assert (tmp_path / "figure1.svg").read_text().startswith("<?xml")
-    assert "Swiss roll, H1, 4 layers" in figure1.figure1().axes[0].get_title()

@@ -23,9 +23,9 @@ from hdnn.data import PROBLEMS, planar, split
 from hdnn.fields import ACTIVATIONS, HamiltonianField
 from hdnn.models import Model
 from hdnn.playground import FOLDER
-from hdnn.training.batches import Batches
 from hdnn.training.loops import AutogradLoop
 from hdnn.training.output_solver import OutputProblem, newton
+from hdnn.training.samples import Samples
 from hdnn.zoo import ARCHITECTURES
 
 RUNNER = Path(__file__).with_name("engine.mjs")
@@ -168,11 +168,11 @@ def test_a_training_follows_the_loss_curve_of_hdnn(name: str, method: str, probl
     outputs = 1 if len(data.classes) == 2 else len(data.classes)
     net = build(name, layers=8)
     given = spec(net)
-    model = Model(net, outputs, hdnn.Augmentation(2, 4))
+    model = Model(net, outputs, hdnn.Padding(2, 4))
     config = TrainingConfig(method=method, learning_rate=0.02, loop="autograd")
     batches = torch.randperm(500, generator=torch.Generator().manual_seed(1)).split(125) * 5
     weight = torch.ones(500)
-    states = Batches(model.stem.prepare(data.X).float(), data.y, weight)
+    states = Samples(model.stem.prepare(data.X).float(), data.y, weight)
     loop = AutogradLoop(model, states, config)
     expected = []
     for i, batch in enumerate(batches):

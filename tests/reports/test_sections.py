@@ -18,7 +18,6 @@ import hdnn
 from commands import record, write_rows
 from hdnn.config import Config, DataConfig, ModelConfig
 from hdnn.errors import HdnnError
-from hdnn.plots.style import color_ramp
 from hdnn.reports import report_of_run
 from hdnn.training import TrainingConfig, evaluation
 from hdnn.training.runs import Run
@@ -31,7 +30,7 @@ DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 
 def random_model(outputs: int, **options: Any) -> hdnn.Model:
     net = hdnn.network("H1", features=4, layers=3, T=1.0)
-    model = hdnn.Model(net, outputs, hdnn.Augmentation(2, 4), **options)
+    model = hdnn.Model(net, outputs, hdnn.Padding(2, 4), **options)
     torch.nn.init.normal_(model.head.weight)
     return model
 
@@ -46,7 +45,7 @@ def table_run(folder: Path, epochs: int = 30, rows: int = 300, **options: Any) -
     path = write_rows(folder / "ring.csv", **dict(zip(names, cells, strict=True)), label=label)
     training = TrainingConfig(epochs=epochs, **options)
     Run.create(
-        folder / "run", Config(DataConfig(str(path), target="label"), ModelConfig(), training)
+        folder / "run", Config(data=DataConfig(source=str(path), target="label"), training=training)
     ).train()
     return folder / "run"
 
@@ -144,20 +143,6 @@ def test_a_regression_is_drawn_predicted_over_observed() -> None:
     assert (turned["observed"], turned["predicted"]) == (False, True)
 
 
-def test_colors_of_a_regression_rise_with_the_target() -> None:
-    model, X, y = random_model(1, task="regression"), torch.randn(80, 2), torch.randn(80)
-    page = Page(hdnn.report(model, X, y).html)
-    scene = page.scene
-    bins = np.frombuffer(base64.b64decode(scene["numbers"]), np.uint8)[y.argsort().numpy()]
-    np.testing.assert_array_equal(bins, np.arange(80) // 10)  # as many samples in each
-    assert scene["colors"] == color_ramp(8)
-    (legend,) = page.all("p[@class='legend']")
-    assert legend[0].attrib["style"] == (
-        f"background:linear-gradient(90deg,{','.join(color_ramp(8))})"
-    )
-    assert text_of(legend) == f"target from {float(y.min()):.3g} to {float(y.max()):.3g}"
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_worst_mistakes_come_first_with_their_own_images(classes: int) -> None:
     made = hdnn.image_model(channels=1, size=(6, 6), classes=classes, layers=2, step=0.1)
@@ -211,24 +196,6 @@ def test_a_table_of_two_columns_with_gaps_has_a_page(tmp_path: Path) -> None:
     Page(hdnn.report(model, X * np.nan, y).html)
 
 
-def test_two_networks_of_one_architecture_are_both_shown() -> None:
-    nets = [hdnn.network("H1", features=4, layers=layers, T=1.0) for layers in (3, 9)]
-    one, two = (hdnn.Model(net, 1, hdnn.Augmentation(2, 4)) for net in nets)
-    for model in (one, two):
-        torch.nn.init.normal_(model.head.weight)
-    X, y = torch.randn(40, 2), torch.arange(40) % 2
-    page = Page(hdnn.report(one, X, y, beside=two).html)
-    assert [flow["last"] for flow in page.scene["flows"]] == [3, 9]
-    titles = [f"Hamiltonian network (H1), {k}" for k in (1, 2)]
-    accuracies = [float((model.predict(X) == y).double().mean()) for model in (one, two)]
-    assert page.texts("div[@class='network']/h3") == [
-        f"{title}{100 * accuracy:.1f} % correct"
-        for title, accuracy in zip(titles, accuracies, strict=True)
-    ]
-    assert page.texts("output") == ["layer 3 of 3"]
-    assert all(f"{title}: " in page.words for title in titles)
-
-
 def test_only_compare_trains_a_resnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = table_run(tmp_path, epochs=1)
     fits, fit = [], Trainer.fit
@@ -256,7 +223,10 @@ def test_compare_says_why_it_cannot(
     source: str, architecture: str, message: str, tmp_path: Path
 ) -> None:
     model = ModelConfig(architecture=architecture)
-    run = Run.create(tmp_path / "run", Config(DataConfig(source), model, TrainingConfig(epochs=1)))
+    run = Run.create(
+        tmp_path / "run",
+        Config(data=DataConfig(source=source), model=model, training=TrainingConfig(epochs=1)),
+    )
     if "finished" not in message:
         run.train()
     with pytest.raises(HdnnError, match=message):

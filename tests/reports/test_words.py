@@ -10,7 +10,7 @@ import torch
 
 import hdnn
 from hdnn.reports import words
-from hdnn.reports.build import ReportInputs
+from hdnn.reports.page import ReportInputs
 from hdnn.training.evaluation import predictions_metrics
 
 Y = torch.arange(200) % 2
@@ -24,7 +24,7 @@ def predictions(wrong: int) -> np.ndarray:
 
 def verdict(task: str, target: torch.Tensor, made: dict[str, np.ndarray], **known: Any) -> str:
     net = hdnn.network("H1", features=4, layers=1, T=1.0)
-    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), task=task)
+    model = hdnn.Model(net, 1, hdnn.Padding(2, 4), task=task)
     metrics = {k: predictions_metrics(model, each, target.numpy()) for k, each in made.items()}
     return words.verdict(ReportInputs("", model, y=target, **known), made, metrics)
 

@@ -131,7 +131,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "table": lambda: hdnn.Model(
         hdnn.network("H1", features=6, layers=2, T=1.0),
         3,
-        hdnn.Augmentation(3, 6),
+        hdnn.Padding(3, 6),
         classes=["a", "b", "é"],
         feature_names=["u", "v", "w"],
     ),

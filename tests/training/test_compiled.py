@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,16 @@ from hdnn.fields import HamiltonianField, Weights
 from hdnn.kernels.native import LOSSES
 from hdnn.models import Model, Projection
 from hdnn.training import TrainingConfig, compiled, output_solver
-from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledLoop, obstacle
 from hdnn.training.loops import AutogradLoop, Epoch, Loop, make_loop
+from hdnn.training.samples import Samples
 from skips import needs_kernels
 from tasks import SAMPLES, batches, model_for, seeded
 
 # Two batches of 20 and one of 10. Rounding grows in ill-conditioned output layers: not too little
 # regularization, where it is to be told from error.
 CONFIG = TrainingConfig(batch_size=20, alpha_c=1e-2)
-JOINT = replace(CONFIG, method="joint", batch_size=60, learning_rate=0.02)
+JOINT = CONFIG.replace(method="joint", batch_size=60, learning_rate=0.02)
 MANY = 150  # in batches of 60, 60 and 30: several chunks, of which some are not full
 
 
@@ -42,11 +41,11 @@ def close(ours: Any, exact: Any, tolerance: float) -> None:
     torch.testing.assert_close(ours, exact, rtol=tolerance, atol=tolerance)
 
 
-def check(net: Model, data: Batches, config: TrainingConfig, tolerance: float = 1e-10) -> None:
+def check(net: Model, data: Samples, config: TrainingConfig, tolerance: float = 1e-10) -> None:
     """Epochs in kernels and through the autograd of the reference backend, side by side."""
     plain, before = copy.deepcopy(net), copy.deepcopy(net.state_dict())
     plain.network.backend = "reference"
-    ours = run(make_loop(net, data, replace(config, loop="compiled")))
+    ours = run(make_loop(net, data, config.replace(loop="compiled")))
     exact = run(AutogradLoop(plain, data, config))
     for mine, theirs in zip(ours, exact, strict=True):
         close(mine[:2], theirs[:2], tolerance)
@@ -57,10 +56,10 @@ def check(net: Model, data: Batches, config: TrainingConfig, tolerance: float = 
             assert not torch.equal(value, before[name])
 
 
-def joint_batches(loss: str, width: int, dtype: torch.dtype = torch.float64) -> Batches:
+def joint_batches(loss: str, width: int, dtype: torch.dtype = torch.float64) -> Samples:
     parts = [batches(loss, width, dtype, seed) for seed in (0, 10, 20)]
     states, target, _ = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Batches(states, target, torch.rand(MANY, generator=seeded(3)).to(dtype))
+    return Samples(states, target, torch.rand(MANY, generator=seeded(3)).to(dtype))
 
 
 def joint_model(network: Any, loss: str, features: int | None = None) -> Model:
@@ -89,7 +88,7 @@ def test_every_architecture_loss_and_method(name: str, loss: str, way: str) -> N
     if way == "joint":
         check(joint_model(build(name), loss), joint_batches(loss, 4), JOINT)
     else:
-        config = replace(CONFIG, solver=way)
+        config = CONFIG.replace(solver=way)
         check(model_for(build(name), loss), batches(loss), config, 1e-11)
 
 
@@ -143,12 +142,12 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_every_setting(options: dict[str, Any]) -> None:
     if "method" not in options:
-        config = replace(CONFIG, **options)
+        config = CONFIG.replace(**options)
         check(model_for(build("MS1"), "logistic"), batches("logistic"), config)
         return
     for features in (None, 9):  # without and with a projection
         net = joint_model(build("MS2", features=6), "softmax", features)
-        check(net, joint_batches("softmax", features or 6), replace(JOINT, **options))
+        check(net, joint_batches("softmax", features or 6), JOINT.replace(**options))
 
 
 @needs_kernels
@@ -241,10 +240,10 @@ OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any]
 @pytest.mark.parametrize("label", OBSTACLES)
 def test_what_the_kernels_cannot_do_goes_through_autograd(label: str) -> None:
     make, options, reason = OBSTACLES[label]
-    network, config = make(), replace(CONFIG, **options)
+    network, config = make(), CONFIG.replace(**options)
     data, net = batches("logistic", network.features or 4), model_for(network, "logistic")
     with pytest.raises(HdnnError, match=f"loop='compiled' cannot serve.*{reason}.*'auto'"):
-        make_loop(net, data, replace(config, loop="compiled"))
+        make_loop(net, data, config.replace(loop="compiled"))
     loop = make_loop(net, data, config)
     assert isinstance(loop, AutogradLoop)
     assert math.isfinite(run(loop, 1)[0].penalized)

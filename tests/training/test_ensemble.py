@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.errors import HdnnError
-from hdnn.models import Augmentation
+from hdnn.models import Padding
 from hdnn.training import DivergenceError, Trainer, TrainingConfig, compiled, train_ensemble
 from skips import needs_kernels
 from tasks import make, moons, seeded
@@ -31,7 +30,7 @@ def networks(seeds: list[int], **options: Any) -> hdnn.HamiltonianNetwork:
 
 def states(count: int) -> tuple[Tensor, Tensor]:
     data = moons()
-    return Augmentation(2, 4)(data.X).repeat(count, 1, 1), data.y.repeat(count, 1)
+    return Padding(2, 4)(data.X).repeat(count, 1, 1), data.y.repeat(count, 1)
 
 
 class Watcher:
@@ -51,12 +50,12 @@ class Watcher:
 @every_loop
 @pytest.mark.parametrize("options", [{}, {"clip": 1e-2, "solver": "adam"}], ids=str)
 def test_members_equal_networks_trained_alone(loop: str, options: dict[str, Any]) -> None:
-    config = replace(CONFIG, loop=loop, **options)
+    config = CONFIG.replace(loop=loop, **options)
     network = networks(SEEDS)
     V = train_ensemble(network, *states(3), SEEDS, config)
     for e, seed in enumerate(SEEDS):
         alone = make(seed)
-        Trainer(alone, replace(config, seed=seed)).fit(moons())
+        Trainer(alone, config.replace(seed=seed)).fit(moons())
         assert torch.equal(network.K[e], alone.network.K)
         assert torch.equal(network.b[e], alone.network.b)
         if not options:  # else its last output layer has less than fifty iterations of Newton
@@ -70,7 +69,7 @@ def test_both_loops_show_observers_the_same() -> None:
     results = []
     for loop in ("compiled", "autograd"):
         network, watcher = networks(SEEDS, T=None, step=steps), Watcher()
-        config = replace(CONFIG, loop=loop)
+        config = CONFIG.replace(loop=loop)
         V = train_ensemble(network, *states(3), SEEDS, config, observer=watcher)
         assert list(watcher.seen) == [0, 3, 6, 9]
         seen = [torch.stack(parts).reshape(3, -1) for parts in watcher.seen.values()]
@@ -97,12 +96,12 @@ def test_diverged_member_keeps_its_weights(monkeypatch: pytest.MonkeyPatch) -> N
 def test_divergence_of_a_member_raises_unless_allowed(loop: str) -> None:
     X, y = states(2)
     X[1] = torch.nan
-    config = replace(CONFIG, loop=loop)
+    config = CONFIG.replace(loop=loop)
     with pytest.raises(DivergenceError):
         train_ensemble(networks([0, 1]), X, y, [0, 1], config)
     network, alone = networks([0, 1]), make(0)
     V = train_ensemble(network, X, y, [0, 1], config, may_diverge=True)
-    Trainer(alone, replace(config, seed=0)).fit(moons())
+    Trainer(alone, config.replace(seed=0)).fit(moons())
     assert torch.equal(network.K[0], alone.network.K)
     assert np.isfinite(V[0]).all()
 
@@ -114,7 +113,7 @@ def test_divergence_of_a_member_raises_unless_allowed(loop: str) -> None:
 )
 def test_settings_of_other_trainings_raise(options: dict[str, Any]) -> None:
     with pytest.raises(HdnnError, match="method='coordinate' and optimizer='Adam' on the CPU"):
-        train_ensemble(networks([0, 1]), *states(2), [0, 1], replace(CONFIG, **options))
+        train_ensemble(networks([0, 1]), *states(2), [0, 1], CONFIG.replace(**options))
 
 
 @needs_kernels
@@ -133,7 +132,7 @@ def test_settings_of_other_trainings_raise(options: dict[str, Any]) -> None:
 def test_settings_that_do_nothing_raise_with_kernels_and_without(
     options: dict[str, Any], words: str, loop: str
 ) -> None:
-    config = replace(CONFIG, loop=loop, **options)
+    config = CONFIG.replace(loop=loop, **options)
     with pytest.raises(HdnnError, match=words):
         train_ensemble(networks([0, 1]), *states(2), [0, 1], config)
 
@@ -146,4 +145,4 @@ def test_shapes_that_do_not_fit_raise() -> None:
         train_ensemble(networks([0, 1]), *states(2), [0], CONFIG)
     reference = networks([0, 1], backend="reference")
     with pytest.raises(HdnnError, match="cannot serve"):
-        train_ensemble(reference, *states(2), [0, 1], replace(CONFIG, loop="compiled"))
+        train_ensemble(reference, *states(2), [0, 1], CONFIG.replace(loop="compiled"))

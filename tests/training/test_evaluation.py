@@ -13,7 +13,6 @@ from hdnn.training.evaluation import (
     calibration_error,
     classification_metrics,
     evaluate,
-    evaluate_fully,
     references,
     regression_metrics,
     result_warnings,
@@ -23,8 +22,8 @@ from hdnn.training.evaluation import (
 
 def model_of(features: int, outputs: int, task: str) -> hdnn.Model:
     net = hdnn.network("H1", features=2 * features, layers=2, T=1.0)
-    augmentation = hdnn.Augmentation(features, 2 * features)
-    model = hdnn.Model(net, outputs, augmentation, task=task)
+    padding = hdnn.Padding(features, 2 * features)
+    model = hdnn.Model(net, outputs, padding, task=task)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
     return model
 
@@ -32,16 +31,16 @@ def model_of(features: int, outputs: int, task: str) -> hdnn.Model:
 def test_two_classes_by_hand() -> None:
     target = np.array([0, 0, 0, 1])
     second = np.array([0.1, 0.6, 0.2, 0.7])
-    figures = classification_metrics(target, np.stack([1 - second, second], 1), ["no", "yes"])
-    assert figures["confusion"] == [[2, 1], [0, 1]]
-    assert figures["accuracy"] == 0.75
-    assert figures["roc_auc"] == 1.0
-    no, yes = figures["classes"]
+    metrics = classification_metrics(target, np.stack([1 - second, second], 1), ["no", "yes"])
+    assert metrics["confusion"] == [[2, 1], [0, 1]]
+    assert metrics["accuracy"] == 0.75
+    assert metrics["roc_auc"] == 1.0
+    no, yes = metrics["classes"]
     assert (no["label"], no["samples"], no["precision"], no["recall"]) == ("no", 3, 1.0, 2 / 3)
     assert (yes["precision"], yes["recall"]) == (0.5, 1.0)
     assert yes["f1"] == pytest.approx(2 / 3)
     expected = -np.log([0.9, 0.4, 0.8, 0.7]).mean()
-    assert figures["log_loss"] == pytest.approx(expected)
+    assert metrics["log_loss"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rare", [0, 1])
@@ -51,16 +50,16 @@ def test_average_precision_is_of_the_rarer_class(rare: int) -> None:
     target[:2] = rare
     scores = np.random.default_rng(0).random(50)
     P = np.stack([1 - scores, scores], 1)
-    figures = classification_metrics(target, P, ["a", "b"])
-    assert figures["average_precision"] == average_precision_score(target == rare, P[:, rare])
-    assert figures["average_precision"] < 0.5
+    metrics = classification_metrics(target, P, ["a", "b"])
+    assert metrics["average_precision"] == average_precision_score(target == rare, P[:, rare])
+    assert metrics["average_precision"] < 0.5
 
 
 def test_mean_leaves_out_a_class_without_samples() -> None:
     P, target = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]), np.array([0, 1])
-    figures = classification_metrics(target, P, list("abc"))
-    assert figures["roc_auc"] == 1.0
-    assert np.isnan(figures["classes"][2]["roc_auc"])
+    metrics = classification_metrics(target, P, list("abc"))
+    assert metrics["roc_auc"] == 1.0
+    assert np.isnan(metrics["classes"][2]["roc_auc"])
     one = classification_metrics(target[:1], P[:1], list("abc"))
     assert np.isnan(one["roc_auc"])
     lost = classification_metrics(target, P * np.nan, list("abc"))
@@ -78,37 +77,34 @@ def test_calibration_error_by_hand() -> None:
 def test_values_by_target() -> None:
     target = np.array([[1.0, 10.0], [3.0, 10.0], [5.0, 10.0]])
     errors = np.array([[0.0, 1.0], [0.0, 1.0], [2.0, -1.0]])
-    figures = regression_metrics(target, target + errors, ["a", "b"])
-    a, b = figures["targets"]
+    metrics = regression_metrics(target, target + errors, ["a", "b"])
+    a, b = metrics["targets"]
     assert (a["name"], a["r2"]) == ("a", pytest.approx(1 - 4 / 8))
     assert (b["rmse"], b["mae"]) == (1.0, 1.0)
     assert np.isnan(b["r2"])  # its values do not vary
-    assert figures["rmse"] == pytest.approx(np.sqrt(7 / 6))
+    assert metrics["rmse"] == pytest.approx(np.sqrt(7 / 6))
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_a_model_is_measured_by_its_probabilities(outputs: int) -> None:
     model, X = model_of(2, outputs, "classification"), torch.randn(40, 2)
     target = torch.randint(0, max(2, outputs), (40,))
-    figures = evaluate_fully(model, X, target)
-    assert figures == figures | evaluate(model, X, target)
+    metrics = evaluate(model, X, target)
     P = model.probabilities(X).detach().numpy()
-    assert figures["log_loss"] == pytest.approx(log_loss(target, P), rel=1e-5)
-    assert figures["log_loss"] == pytest.approx(figures["loss"], rel=1e-5)
+    assert metrics["log_loss"] == pytest.approx(log_loss(target, P), rel=1e-5)
     if outputs == 3:
         area = roc_auc_score(target, P, multi_class="ovr")
-        assert figures["roc_auc"] == pytest.approx(area, rel=1e-5)
+        assert metrics["roc_auc"] == pytest.approx(area, rel=1e-5)
 
 
 def test_a_regression_is_measured_by_its_values() -> None:
     model, X, target = model_of(2, 2, "regression"), torch.randn(40, 2), torch.randn(40, 2)
-    figures, errors = evaluate(model, X, target), (model(X) - target).detach()
-    assert figures["samples"] == 40
-    assert figures["loss"] == pytest.approx(float(errors.square().sum(1).mean()) / 2)
-    assert figures["rmse"] == pytest.approx(float(errors.square().mean().sqrt()))
-    assert figures["mae"] == pytest.approx(float(errors.abs().mean()))
+    metrics, errors = evaluate(model, X, target), (model(X) - target).detach()
+    assert metrics["samples"] == 40
+    assert metrics["rmse"] == pytest.approx(float(errors.square().mean().sqrt()))
+    assert metrics["mae"] == pytest.approx(float(errors.abs().mean()))
     spread = (target - target.mean(0)).square().sum()
-    assert figures["r2"] == pytest.approx(float(1 - errors.square().sum() / spread))
+    assert metrics["r2"] == pytest.approx(float(1 - errors.square().sum() / spread))
 
 
 def test_references_are_scikit_learns_on_the_training_data() -> None:
@@ -119,18 +115,18 @@ def test_references_are_scikit_learns_on_the_training_data() -> None:
     labels = (values > 0.5).long()
 
     data = X[train], values[train], X[test], values[test]
-    figures = references(model_of(2, 1, "regression"), *data)
+    metrics = references(model_of(2, 1, "regression"), *data)
     ridge = Ridge().fit(X[train], values[train])
-    assert figures["linear"]["r2"] == pytest.approx(ridge.score(X[test], values[test]))
+    assert metrics["linear"]["r2"] == pytest.approx(ridge.score(X[test], values[test]))
     error = (values[test] - values[train].mean()).square().mean().sqrt()
-    assert figures["baseline"]["rmse"] == pytest.approx(float(error))
+    assert metrics["baseline"]["rmse"] == pytest.approx(float(error))
 
     data = X[train], labels[train], X[test], labels[test]
-    figures = references(model_of(2, 1, "classification"), *data)
+    metrics = references(model_of(2, 1, "classification"), *data)
     logistic = LogisticRegression().fit(X[train], labels[train])
-    assert figures["linear"]["accuracy"] == logistic.score(X[test], labels[test])
+    assert metrics["linear"]["accuracy"] == logistic.score(X[test], labels[test])
     majority = labels[train].mode().values
-    assert figures["baseline"]["accuracy"] == float((labels[test] == majority).double().mean())
+    assert metrics["baseline"]["accuracy"] == float((labels[test] == majority).double().mean())
 
 
 def test_references_where_training_data_lack_classes() -> None:
@@ -140,12 +136,12 @@ def test_references_where_training_data_lack_classes() -> None:
 
 
 def test_warnings_about_a_result() -> None:
-    def figures(second: list[float]) -> dict[str, object]:
+    def metrics(second: list[float]) -> dict[str, object]:
         P = np.stack([1 - np.array(second), second], 1)
         return classification_metrics(np.array([0, 0, 1]), P, ["a", "b"])
 
     baseline = {"baseline": {"accuracy": 2 / 3}}
-    blind, good = figures([0.1, 0.1, 0.2]), figures([0.1, 0.1, 0.8])
+    blind, good = metrics([0.1, 0.1, 0.2]), metrics([0.1, 0.1, 0.8])
     assert result_warnings(good, baseline) == []
     assert len(result_warnings(blind, baseline)) == 2
     assert result_warnings(blind, {}) == ["class 'b' (1 samples) is never predicted"]
@@ -156,7 +152,7 @@ def test_warnings_about_a_result() -> None:
 def test_the_score_is_that_of_all_metrics(task: str, outputs: int) -> None:
     model, X = model_of(3, outputs, task), torch.randn(40, 3)
     target = torch.randn(40, 2) * torch.tensor([1.0, 9.0]) if outputs == 2 else torch.arange(40) % 2
-    metrics = evaluate_fully(model, X, target)
+    metrics = evaluate(model, X, target)
     expected = metrics["accuracy" if task == "classification" else "r2"]
     assert score(model, X, target) == pytest.approx(expected, rel=1e-6)
     if outputs == 2:

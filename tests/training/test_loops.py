@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ from catalog import build
 from hdnn.config import OPTIMIZERS
 from hdnn.models import Model
 from hdnn.training import TrainingConfig, output_solver
-from hdnn.training.batches import Batches
 from hdnn.training.loops import AutogradLoop, Average, make_loop
+from hdnn.training.samples import Samples
 from tasks import SAMPLES, Stub, batches, model_for, seeded
 
 CONFIG = TrainingConfig(batch_size=20, alpha_c=1e-2, loop="autograd")
 METHODS = pytest.mark.parametrize("method", ["coordinate", "joint"])
-DATA = Batches(
+DATA = Samples(
     torch.tensor([[1.0, 2.0], [3.0, 1.0], [0.5, -1.0]], dtype=torch.float64),
     torch.tensor([[1.0], [2.0], [0.5]], dtype=torch.float64),
     torch.tensor([1.0, 3.0, 2.0], dtype=torch.float64),
@@ -76,7 +75,7 @@ def test_coordinate_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
 def test_joint_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
     net = Model(Stub(), 1, task="regression")
     config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=0.1, alpha_c=0.5)
-    config = replace(config, batch_size=2, weight_decay=0.25)
+    config = config.replace(batch_size=2, weight_decay=0.25)
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[1.0, -1.0]]))
     AutogradLoop(net, DATA, config).epoch(torch.tensor([1]), 0)
@@ -91,7 +90,7 @@ def test_joint_descent_longhand(solved: list[tuple[Any, ...]]) -> None:
 
 @METHODS
 def test_clipping_bounds_the_norm_of_the_gradient(method: str) -> None:
-    config = replace(CONFIG, method=method, clip=1e-3, batch_size=100)
+    config = CONFIG.replace(method=method, clip=1e-3, batch_size=100)
     net = model_for(build("H1"), "logistic")
     AutogradLoop(net, batches("logistic"), config).epoch(torch.arange(SAMPLES), 0)
     trained = net.parameters() if method == "joint" else net.network.parameters()
@@ -104,7 +103,7 @@ def test_clipping_bounds_the_norm_of_the_gradient(method: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_any_optimizer_of_torch_trains_and_resumes(name: str) -> None:
-    config = replace(CONFIG, method="joint", optimizer=name, learning_rate=0.01)
+    config = CONFIG.replace(method="joint", optimizer=name, learning_rate=0.01)
     data, net = batches("logistic"), model_for(build("H1", generator=seeded(0)), "logistic")
     loop = make_loop(net, data, config)
     assert type(loop.optimizer) is getattr(torch.optim, name)

@@ -102,6 +102,7 @@ def test_lines_are_recordings_that_pandas_reads(tmp_path: Path) -> None:
     assert read_recordings(path) == lines
     frame = pd.read_json(path, lines=True)
     assert frame.iteration.tolist() == [0, 3, 6, 9]
+    assert frame.epoch.tolist() == [1, 1, 2, 3]  # of 4 batches each, counted as in the history
     assert np.array(frame["mean"].tolist()).shape == (4, 6)
     for change in ({"epoch": 1.0}, {"iteration": "1"}, {"mean": [1.0]}):
         write_json_lines(path, [lines[0] | change])

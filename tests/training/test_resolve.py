@@ -11,18 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
-import hdnn
 from commands import write_rows
 from hdnn.config import KINDS, Config, Setting, all_settings
 from hdnn.data import Dataset, load
 from hdnn.errors import HdnnError
-from hdnn.models import Model
-from hdnn.schemes import ForwardEuler
-from hdnn.training.build import build, statistics
+from hdnn.training.build import build
 from hdnn.training.resolve import resolve, table_width
 from hdnn.training.runs import prepare
 from hdnn.training.trainer import Trainer
-from hdnn.zoo import Architecture
 
 MODEL = {"layers", "width", "T", "step", "architecture", "dtype", "projection"}
 
@@ -112,7 +108,7 @@ def test_planar_problems_have_the_settings_of_table_1(
     values: dict[str, Any], expected: tuple[object, ...]
 ) -> None:
     resolved = settings(load(Config(data={"size": 20}).data), **values)
-    names = "schedule", "learning_rate", "T", "augmentation"
+    names = "schedule", "learning_rate", "T", "padding"
     assert tuple(getattr(resolved, name) for name in names) == expected
     assert (resolved.width, resolved.standardize, resolved.dtype) == (4, False, "float32")
 
@@ -130,9 +126,9 @@ def test_settings_for_other_data_raise() -> None:
 def test_resolved_config_is_complete_and_stays(data: Dataset) -> None:
     once = resolve(Config(training={"epochs": 3}), data)
     assert resolve(once, data) == once
-    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.fields_set
-    assert {"layers", "width", "dtype"} <= once.model.fields_set
-    assert ("kernel" in once.model.fields_set) == (data is IMAGES)  # else it would do nothing
+    assert {"alpha", "schedule", "loop", "epochs"} <= once.training.model_fields_set
+    assert {"layers", "width", "dtype"} <= once.model.model_fields_set
+    assert ("kernel" in once.model.model_fields_set) == (data is IMAGES)  # else it would do nothing
 
 
 # --- a setting applies, or it is an error ---------------------------------------------------------
@@ -141,7 +137,7 @@ OTHER: dict[str, Any] = {
     **{"split": "independent", "size": 50, "target": "a", "drop": ["b"], "categorical": ["a"]},
     **{"numeric": ["code"], "task": "regression", "test": 0.5, "pixels": 4, "digest": "0"},
     **{"architecture": "ResNet", "layers": 3, "width": 6, "T": 0.7, "step": 0.3, "scheme": "RK4"},
-    **{"projection": "on", "augmentation": "spread", "activation": "sigmoid", "scale": 0.3},
+    **{"projection": "on", "padding": "spread", "activation": "sigmoid", "scale": 0.3},
     **{"time_invariant": True, "kernel": 3, "block": "convolution", "norm": "batch"},
     **{"method": "joint", "epochs": 3, "batch_size": 7, "learning_rate": 0.02, "decay": 0.5},
     **{"schedule": "one-cycle", "alpha": 0.3, "alpha_c": 0.3, "solver": "adam", "clip": 1e-3},
@@ -158,7 +154,7 @@ DIFFERENT: dict[tuple[str, str], Any] = {
     ("table", "dtype"): "float32",
     ("table", "schedule"): "constant",
     ("planar", "schedule"): "constant",
-    ("planar", "augmentation"): "append",
+    ("planar", "padding"): "append",
     ("images", "method"): "coordinate",
     ("planar", "standardize"): True,
 }
@@ -253,47 +249,4 @@ def test_settings_that_another_one_rules_out_raise(tables: Any, words: str) -> N
         build(resolve(Config(**tables), IMAGES).model, IMAGES)
 
 
-def test_an_image_model_has_the_activation_asked_for() -> None:
-    model = build(resolve(Config(model={"activation": "sigmoid"}), IMAGES).model, IMAGES)
-    assert [
-        block.field.activation.name for block in model.modules() if hasattr(block, "field")
-    ] == ["sigmoid"]
-
-
 # --- building -------------------------------------------------------------------------------------
-
-
-def built(data: Dataset, **model: Any) -> Model:
-    return build(resolve(Config(model=model), data).model, data)
-
-
-def test_architecture_of_ones_own() -> None:
-    own = Architecture("own", "y += h J K' tanh(K y)", J="J2", scheme=ForwardEuler())
-    model = built(table(), architecture=own, layers=2)
-    assert (model.network.name, model.network.features) == ("own", 20)
-
-
-def test_models_that_cannot_be_built_raise() -> None:
-    with pytest.raises(HdnnError, match="weights; at most"):
-        built(table(), layers=10**6, width=10**4)
-    gaps = table()
-    gaps.X[0, 0] = torch.nan
-    with pytest.raises(HdnnError, match="standardize"):
-        built(gaps, standardize=False)
-    with pytest.raises(HdnnError, match=r"hdnn\.training\.resolve"):
-        build(hdnn.config.ModelConfig(), table())
-
-
-def test_images_of_floats_are_not_standardized() -> None:
-    floats = replace(IMAGES, X=IMAGES.X.double())
-    with pytest.raises(HdnnError, match=r"uint8, from 0 to 255, got torch\.float64"):
-        built(floats)
-    model = built(floats, standardize=False, dtype="float64")
-    assert model(floats.X / 255).shape == (12, 3)
-
-
-def test_statistics_of_images_are_exact() -> None:
-    mean, std = statistics(IMAGES.X)
-    scaled = IMAGES.X.double() / 255
-    assert mean[0] == pytest.approx(float(scaled.mean()), rel=1e-12)
-    assert std[0] == pytest.approx(float(scaled.std(correction=0)), rel=1e-12)

@@ -18,7 +18,7 @@ import hdnn
 from commands import command, done, fails
 from hdnn.config import Config, RecordConfig
 from hdnn.errors import FileFormatError, HdnnError, StorageError
-from hdnn.reports.build import inputs_of_run
+from hdnn.reports.page import inputs_of_run
 from hdnn.training import DivergenceError, EpochRecord, Trainer
 from hdnn.training.runs import LOCK, Run, prepare, read_history
 from processes import ended, forked
@@ -97,7 +97,7 @@ def test_contents_of_a_run_folder(whole: Run) -> None:
     assert set(record) == {"epoch", "loss", "penalized", "accuracy", "learning_rate", "seconds"}
     metrics = json.loads(whole.metrics.read_text())
     assert set(metrics) == {"train", "test"}
-    assert set(metrics["test"]) == {"samples", "loss", "accuracy"}
+    assert set(metrics["test"]) == {"samples", "log_loss", "accuracy"}
     model = whole.load_model()
     assert (model.network.layers, model.classes) == (3, [0, 1])
 
@@ -237,11 +237,13 @@ def test_interrupted_run_with_recordings_gives_the_same_bits(tmp_path: Path) -> 
 def test_termination_leaves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does; `tests/slow/test_kills.py` sends both at random moments."""
 
-    def terminate(self: object, epoch: int) -> None:
-        if epoch == 3:
+    def terminate(trainer: Trainer) -> tuple[float, float]:
+        assert trainer.state is not None
+        if trainer.state["epoch"] == 3:
             signal.raise_signal(signal.SIGTERM)
+        return 0.0, 0.0
 
-    monkeypatch.setattr("hdnn.cli.train._Progress.show", terminate)
+    monkeypatch.setattr(Trainer, "evaluate_now", terminate)  # the command calls it every epoch
     run = Run(tmp_path / "run")
     result = command("train", *FLAGS, "--out", run.folder)
     assert result.exit_code == 130

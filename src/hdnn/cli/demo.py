@@ -71,7 +71,7 @@ def demo(
 
 
 def _train(name: str, layers: int, seed: int, epochs: int) -> tuple[Model, dict[str, Any], Any]:
-    """A network of the demo, trained, its figures, and the data."""
+    """A network of the demo, trained, its metrics, and the data."""
     import torch
 
     from hdnn.analysis import profile
@@ -121,7 +121,7 @@ def _table(records: list[dict[str, Any]]) -> pd.DataFrame:
     """The networks as rows of texts."""
     import pandas as pd
 
-    from hdnn.paper.tables import texts
+    from hdnn.paper.summaries import texts
 
     frame = pd.DataFrame(records)
     frame["paper"] /= 100  # published in per cent

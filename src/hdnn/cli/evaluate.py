@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, Json, app, emit, say, show_table, warn
-from hdnn.cli.runs import Opened, RunFolder, open_run
-from hdnn.errors import HdnnError
+from hdnn.cli.loaded import LoadedModel, RunFolder, load_run
+from hdnn.errors import HdnnError, shortened
 
 if TYPE_CHECKING:
     from hdnn.data import Dataset
@@ -42,37 +42,38 @@ def evaluate(
 
     A linear model and the majority class (or the mean) are measured beside it.
     """
-    from hdnn.training.evaluation import evaluate_fully, references, result_warnings
+    from hdnn.training.evaluation import evaluate as metrics_of
+    from hdnn.training.evaluation import references, result_warnings
     from hdnn.training.inputs import read_labeled
 
-    opened = open_run(run)
-    if opened.run is None and data is None:
+    loaded = load_run(run)
+    if loaded.run is None and data is None:
         raise HdnnError(f"{run} is a model outside a run: pass the data to evaluate it on")
     if target and data is None:
         raise HdnnError("--target names a column of the table to evaluate on: pass one")
-    trained_on = None if opened.run is None else _training_data(opened, needed=data is None)
+    trained_on = None if loaded.run is None else _training_data(loaded, needed=data is None)
     if data is not None:
-        known = None if opened.run is None else opened.run.config.data.target
-        X, y = read_labeled(opened.model, data, target or known)
+        known = None if loaded.run is None else loaded.run.config.data.target
+        X, y = read_labeled(loaded.model, data, target or known)
     elif trained_on is not None and len(trained_on.X_test):
         X, y = trained_on.X_test, trained_on.y_test
     else:
         raise HdnnError("the run held out no data: pass data to evaluate on")
-    figures = evaluate_fully(opened.model, X, y)
+    metrics = metrics_of(loaded.model, X, y)
     others = {}
     if trained_on is not None:
-        others = references(opened.model, trained_on.X, trained_on.y, X, y)
-    figures |= {**others, "warnings": result_warnings(figures, others)}
+        others = references(loaded.model, trained_on.X, trained_on.y, X, y)
+    metrics |= {**others, "warnings": result_warnings(metrics, others)}
     if as_json:
-        emit(figures)
+        emit(metrics)
     else:
-        _show_evaluation(figures)
+        _show_evaluation(metrics)
 
 
-def _training_data(opened: Opened, needed: bool) -> Dataset | None:
+def _training_data(loaded: LoadedModel, needed: bool) -> Dataset | None:
     """The data of a run; None if they are gone and another table is evaluated."""
     try:
-        return opened.data()
+        return loaded.data()
     except HdnnError as error:
         if needed:
             raise
@@ -83,33 +84,37 @@ def _training_data(opened: Opened, needed: bool) -> Dataset | None:
 # --- on a terminal --------------------------------------------------------------------------------
 
 
-def _show_evaluation(figures: dict[str, Any]) -> None:
-    """All figures but what is too long for a screen; `--json` has all of it."""
+def _show_evaluation(metrics: dict[str, Any]) -> None:
+    """All metrics but what is too long for a screen; `--json` has all of it."""
     from hdnn.training.evaluation import METRICS, REFERENCES
 
-    say(f"{figures['samples']} samples")
-    columns = {"result": figures} | {name: figures[name] for name in REFERENCES if name in figures}
+    say(f"{metrics['samples']} samples")
+    columns = {"result": metrics} | {name: metrics[name] for name in REFERENCES if name in metrics}
     overall = [
         [title, *(_number(column.get(name)) for column in columns.values())]
         for name, title in METRICS.items()
-        if name in figures
+        if name in metrics
     ]
     show_table(["", *columns], overall)
-    if "classes" in figures:
-        _show_classes(figures["classes"])
-        _show_confusion(figures["confusion"], [row["label"] for row in figures["classes"]])
-    elif len(figures["targets"]) > 1:
-        rows = figures["targets"]
+    if "classes" in metrics:
+        _show_classes(metrics["classes"])
+        _show_confusion(metrics["confusion"], [row["label"] for row in metrics["classes"]])
+    elif len(metrics["targets"]) > 1:
+        rows = metrics["targets"]
         names = ("r2", "rmse", "mae")
-        cells = [[_cut(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
+        cells = [[_name(row["name"]), *(_number(row[name]) for name in names)] for row in rows]
         show_table(["target", *(METRICS[name] for name in names)], cells)
-    show_warnings(figures["warnings"])
+    show_warnings(metrics["warnings"])
 
 
 def show_warnings(warnings: Sequence[str]) -> None:
     """Show what is to be doubted about a result."""
     for text in warnings:
         warn(f"warning: {text}")
+
+
+def _name(label: Any, most: int = 16) -> str:
+    return shortened(str(label), most)
 
 
 def _number(value: float | None) -> str:
@@ -122,7 +127,11 @@ def _number(value: float | None) -> str:
 def _show_classes(classes: Sequence[dict[str, Any]]) -> None:
     names = ("precision", "recall", "f1", "average_precision")
     rows = [
-        [_cut(row["label"]), str(row["samples"]), *(_number(row[name]) for name in names)]
+        [
+            _name(row["label"]),
+            str(row["samples"]),
+            *(_number(row[name]) for name in names),
+        ]
         for row in classes[:MOST_CLASSES]
     ]
     show_table(["class", "samples", "precision", "recall", "F1", "avg. prec."], rows)
@@ -135,11 +144,6 @@ def _show_confusion(confusion: Sequence[Sequence[int]], labels: Sequence[Any]) -
         say(f"The confusion matrix has {len(labels)} columns; --json has it.")
         return
     width = max(3, 56 // len(labels))  # what 80 columns leave beside the names of the rows
-    header = ["true \\ predicted", *(_cut(label, width) for label in labels)]
-    rows = [[_cut(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
+    header = ["true \\ predicted", *(_name(label, width) for label in labels)]
+    rows = [[_name(label), *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
     show_table(header, rows)
-
-
-def _cut(value: Any, most: int = 16) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hdnn.cli.base import MORE, Json, app, emit, say
-from hdnn.cli.runs import open_run
+from hdnn.cli.loaded import load_run
 
 
 @app.command(rich_help_panel=MORE)
@@ -27,12 +27,12 @@ def export(
     from hdnn.models import load
     from hdnn.models.export import export_onnx
 
-    model = load(run) if run.is_file() else open_run(run).model
+    model = load(run) if run.is_file() else load_run(run).model
     written = export_onnx(model, out, check=check)
     if as_json:
         shapes = {"inputs": dict(written.inputs), "outputs": dict(written.outputs)}
-        figures = {"bytes": written.size, "deviation": written.deviation}
-        emit({"out": str(out), **figures, **shapes})
+        numbers = {"bytes": written.size, "deviation": written.deviation}
+        emit({"out": str(out), **numbers, **shapes})
         return
     for title, values in (("input", written.inputs), ("output", written.outputs)):
         for name, shape in values.items():

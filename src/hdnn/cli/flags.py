@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from hdnn.config import TABLES, Setting, all_settings, shown
-from hdnn.errors import HdnnError
+from hdnn.config import TABLES, Setting, all_settings
+from hdnn.errors import HdnnError, shown
 
 Tables = dict[str, Any]
 """Settings as a config file has them: tables by name, and the protocol."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hdnn.cli.base import LOOK, Json, app, emit, say, working
-from hdnn.cli.runs import Data, open_run
+from hdnn.cli.loaded import Data, load_run
 from hdnn.errors import HdnnError, printable
 
 DEPTHS = 9
@@ -32,7 +32,7 @@ def report(
     It shows results, learning, and what happens to data and gradients in the layers.
     """
     from hdnn.plots.style import check_path
-    from hdnn.reports.build import PAGES, report_of_run
+    from hdnn.reports.page import PAGES, report_of_run
     from hdnn.training.runs import Run
 
     Run.open(run)  # raises before the default path inside it is checked
@@ -72,8 +72,8 @@ def gradients(
         check_path(out)
     norms = None
     if folder.finished or not records:
-        opened = open_run(run)  # raises for an unfinished run, with the command that continues it
-        states = block_states(opened.model, opened.features(data, held_out=True), samples)
+        loaded = load_run(run)  # raises for an unfinished run, with the command that continues it
+        states = block_states(loaded.model, loaded.features(data, held_out=True), samples)
         if not states:
             raise HdnnError(f"{run} has no Hamiltonian block; use hdnn.analysis.watch in Python")
         norms = profile(*states[-1], DEPTHS)

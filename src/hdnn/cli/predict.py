@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdnn.cli.base import USE, app, say
-from hdnn.cli.runs import RunFolder, open_run
+from hdnn.cli.loaded import RunFolder, load_run
 from hdnn.errors import HdnnError, optional, printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def predict(
 ) -> None:
     """Append predictions to a table, or list those of images."""
     _check_out(out, data)
-    model = open_run(run).model
+    model = load_run(run).model
     titles = _titles(model)
     if model.stem.takes_images:
         header, blocks = _of_images(model, data)

@@ -47,7 +47,7 @@ def reproduce_table1(
     """Table 1: test accuracies on the Swiss roll and the double moons."""
     from hdnn.paper import experiment, table1
     from hdnn.paper.records import Records
-    from hdnn.paper.tables import texts
+    from hdnn.paper.summaries import texts
 
     filters = {"data": data or (), "architecture": architecture or (), "layers": layers or ()}
     cells = table1.cells(protocol, split, **filters)  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def reproduce_table2(
 ) -> None:
     """Table 2: accuracies of the image network on MNIST."""
     from hdnn.paper import table2
-    from hdnn.paper.tables import texts
+    from hdnn.paper.summaries import texts
 
     filters = {"architecture": architecture or (), "layers": layers or ()}
     cells = table2.cells(protocol, data=data, epochs=epochs, **filters)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hdnn.cli.base import CHECK, FAILED, Json, app, console, emit, say
-from hdnn.cli.runs import Data, open_run
+from hdnn.cli.loaded import Data, load_run
 from hdnn.errors import HdnnError, printable
 
 _COLORS = {"holds": "green", "FAILS": "red", "not met": "yellow", "n/a": "dim"}
@@ -32,9 +32,9 @@ def certify(
     from hdnn import analysis
     from hdnn.training.evaluation import examined
 
-    opened = open_run(run)
-    X = examined(opened.model, opened.features(data), samples)
-    certificate = analysis.certify(opened.model, X)
+    loaded = load_run(run)
+    X = examined(loaded.model, loaded.features(data), samples)
+    certificate = analysis.certify(loaded.model, X)
     if as_json:
         emit(certificate.to_dict())
     else:
@@ -85,8 +85,8 @@ def advise(
                 f"{source} has a network: leave out --architecture, --layers, --T, --target and "
                 "--seed, or name data instead"
             )
-        opened = open_run(Path(source))
-        model, X = opened.model, opened.features(data)
+        loaded = load_run(Path(source))
+        model, X = loaded.model, loaded.features(data)
     else:  # the network that `hdnn train` would build
         if data is not None:
             raise HdnnError(f"--data is for a trained network, and {source} is data: leave it out")

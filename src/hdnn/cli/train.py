@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from hdnn.training.trainer import EpochRecord, Trainer
 
 run_option = functools.partial(typer.Option, rich_help_panel="Run")
-FIGURES = {
-    **{"loss": "loss", "log_loss": "loss", "accuracy": "accuracy"},
-    **{"rmse": "rmse", "mae": "mae", "r2": "r2"},
-}
-"""Metrics that the last lines show, and their names; the loss of a classifier is its log loss."""
+SHOWN = {"log_loss": "loss", "accuracy": "accuracy", "rmse": "RMSE", "mae": "MAE", "r2": "R²"}
+"""Metrics that the last lines show, and their names."""
 
 
 @app.command(rich_help_panel=USE)
@@ -130,7 +127,7 @@ def _config(path: Path | None, flags: Tables) -> Config:
             values = {**own, **values}
         tables[name] = values
     config = Config(**tables) if path is None else Config.from_tables(tables, str(path))
-    if "source" not in config.data.fields_set:
+    if "source" not in config.data.model_fields_set:
         raise HdnnError("say what to train on: hdnn train swiss-roll, or hdnn train data.csv ...")
     return config
 
@@ -160,7 +157,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json: bool) -> None:
     """Show the metrics beside those of a linear model and a baseline, then the warnings."""
     from hdnn.training.diagnosis import convergence_warning
-    from hdnn.training.evaluation import REFERENCES, evaluate_fully, references, result_warnings
+    from hdnn.training.evaluation import REFERENCES, evaluate, references, result_warnings
     from hdnn.training.runs import read_history
 
     _, data, model = prepared
@@ -168,17 +165,17 @@ def _show_results(run: Run, prepared: Prepared, metrics: dict[str, Any], as_json
     others = references(model, data.X, data.y, *test)
     history = read_history(run.history)
     problem = convergence_warning(model, data, history[-1]["loss"]) if history else None
-    warnings = [*filter(None, [problem]), *result_warnings(evaluate_fully(model, *test), others)]
+    warnings = [*filter(None, [problem]), *result_warnings(evaluate(model, *test), others)]
     if as_json:
         result = {**metrics, **others, "warnings": warnings}
         emit({"run": str(run.folder), "finished": True, **result})
         return
     for name in ("train", "test", *REFERENCES):
         values = metrics.get(name) or others.get(name, {})
-        figures = [f"{FIGURES[k]} {values[k]:.4f}" for k in FIGURES if k in values]
+        texts = [f"{SHOWN[k]} {values[k]:.4f}" for k in SHOWN if k in values]
         samples = f"  ({values['samples']} samples)" if "samples" in values else ""
         if values:
-            say(f"{name:8}  {', '.join(figures)}{samples}")
+            say(f"{name:8}  {', '.join(texts)}{samples}")
     show_warnings(warnings)
 
 
@@ -201,9 +198,13 @@ class _Progress:
         if self.quiet or record.epoch % max(1, self.epochs // 10):
             return
         loss, accuracy = trainer.evaluate_now()
-        figures = f"loss {loss:.4f}"
+        losses = {"": loss, "validation ": record.validation_loss}
+        name = "loss"
+        if accuracy is None:  # of standardized targets: R² is the same in their own units
+            name, most = "R²", trainer.model.head.out_features / 2
+            losses = {k: None if v is None else 1 - v / most for k, v in losses.items()}
+        texts = [f"{part}{name} {v:.4f}" for part, v in losses.items() if v is not None]
         if accuracy is not None:
-            figures += f"  accuracy {accuracy:.4f}"
-        if record.validation_loss is not None:
-            figures += f"  validation {record.validation_loss:.4f}"
-        say(f"epoch {record.epoch}/{self.epochs}  {figures}")
+            texts.insert(1, f"accuracy {accuracy:.4f}")
+        text = "  ".join(texts)
+        say(f"epoch {record.epoch}/{self.epochs}  {text}")

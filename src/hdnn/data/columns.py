@@ -13,13 +13,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from hdnn.config import one_of, shown
-from hdnn.errors import HdnnError
+from hdnn.config import one_of
+from hdnn.errors import HdnnError, shown
 
 Values = NDArray[Any]
 """A column: float64 (NaN where missing), datetime64 (NaT) or objects (None)."""
 
-Place = Callable[[int], str]
+RowName = Callable[[int], str]
 """Names the row of a cell: "line 17"."""
 
 MISSING = frozenset(
@@ -84,12 +84,12 @@ class ColumnType:
     kind: Annotated[str, one_of(*KINDS)]
     format: Annotated[str, one_of(*FORMATS)] = "ISO8601"
 
-    def parse(self, values: Values, place: Place, remedy: str = "correct it") -> Values:
+    def parse(self, values: Values, row_name: RowName, remedy: str = "correct it") -> Values:
         """Convert the cells to float64, datetime64, or texts.
 
         Args:
             values: as `as_values` gives them.
-            place: names the row of a cell, for the error.
+            row_name: names the row of a cell, for the error.
             remedy: what a user can do about a cell of another type.
 
         Returns:
@@ -110,7 +110,7 @@ class ColumnType:
         wrong = lost[~is_missing(values[lost])]
         if not len(wrong):
             return parsed
-        cells = [f"{place(int(i))} holds {shown(values[i])}" for i in wrong[:3]]
+        cells = [f"{row_name(int(i))} holds {shown(values[i])}" for i in wrong[:3]]
         more = f" and {len(wrong) - 3} more cells" if len(wrong) > 3 else ""
         raise HdnnError(f"column {shown(self.name)} {expected}: {', '.join(cells)}{more}; {remedy}")
 
@@ -178,13 +178,13 @@ def _map_distinct(function: Callable[[Any], Any], values: Values, missing: Any) 
     return np.array([*map(function, distinct), missing], dtype)[codes]  # -1 is a missing one
 
 
-def as_values(name: str, column: pd.Series, place: Place) -> Values:
+def as_values(name: str, column: pd.Series, row_name: RowName) -> Values:
     """A column of pandas as float64, datetime64, or objects with None where missing.
 
     Args:
         name: of the column.
         column: of any dtype.
-        place: names the row of a cell, for the error.
+        row_name: names the row of a cell, for the error.
 
     Returns:
         The values; a pandas category, whatever it holds, is text.
@@ -204,7 +204,7 @@ def as_values(name: str, column: pd.Series, place: Place) -> Values:
     for row, value in enumerate(values if kind.startswith("mixed") else ()):
         if not pd.api.types.is_scalar(value):
             raise HdnnError(
-                f"column {shown(name)} holds {shown(value)} ({place(row)}), which is neither a "
+                f"column {shown(name)} holds {shown(value)} ({row_name(row)}), which is neither a "
                 "number, a text nor a date; leave the column out"
             )
     values[pd.isna(values)] = None
@@ -273,20 +273,20 @@ def _date_format(distinct: Sequence[str]) -> str | None:
 
 
 def read_column(
-    name: str, column: pd.Series, place: Place, declared: ColumnType | str | None = None
+    name: str, column: pd.Series, row_name: RowName, declared: ColumnType | str | None = None
 ) -> tuple[ColumnType, Values]:
     """The type of a column and its values.
 
     Args:
         name: of the column.
         column: of any dtype.
-        place: names the row of a cell, for the error.
+        row_name: names the row of a cell, for the error.
         declared: the type that a model knows, or "number" or "category" where the user says so.
 
     Raises:
         HdnnError: some cells are of another type.
     """
-    values = as_values(name, column, place)
+    values = as_values(name, column, row_name)
     if isinstance(declared, ColumnType):
         levels = getattr(declared, "levels", ())
         numbers = values.dtype.kind == "f" and not np.isnan(values).all()
@@ -295,8 +295,8 @@ def read_column(
                 f"column {shown(name)} holds numbers, but texts such as {shown(levels[0])} in the "
                 "training data; read it as text, as by pandas.read_csv(dtype=str)"
             )
-        return declared, declared.parse(values, place, PREDICTION_REMEDY)
+        return declared, declared.parse(values, row_name, PREDICTION_REMEDY)
     if declared is None and isinstance(column.dtype, pd.CategoricalDtype):
         declared = "category"
     kind = infer(name, values, declared)
-    return kind, kind.parse(values, place, TRAINING_REMEDY)
+    return kind, kind.parse(values, row_name, TRAINING_REMEDY)

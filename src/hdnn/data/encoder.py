@@ -12,10 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
-from hdnn.config import one_of, shown
+from hdnn.config import one_of
 from hdnn.data.columns import KINDS, ColumnType, Values
-from hdnn.data.files import listed
-from hdnn.errors import HdnnError
+from hdnn.errors import HdnnError, listed, shown
 
 MOST_LEVELS = 32
 """Categories with a feature each; the others share one."""

@@ -18,10 +18,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from hdnn.config import shown
 from hdnn.data.dataset import Dataset
-from hdnn.data.files import check_expansion, listed, reading
-from hdnn.errors import FetchError, FileFormatError, HdnnError, unknown_name
+from hdnn.data.readers import check_expansion, reading
+from hdnn.errors import (
+    FetchError,
+    FileFormatError,
+    HdnnError,
+    listed,
+    shortened,
+    shown,
+    unknown_name,
+)
 from hdnn.progress import note, track
 
 __all__ = ["IMAGE_SETS", "ImageSet", "load"]
@@ -270,7 +277,7 @@ def _download(name: str, file: str) -> Path:
             options = {"fname": f"{file}.gz", "path": _folder() / name}
             return Path(pooch.retrieve(f"{url}/{file}.gz", None, **options))
         except Exception as error:  # of requests, urllib3 or the file system
-            faults.append(f"\n  - {url}: {str(error)[:200]}")
+            faults.append(f"\n  - {url}: {shortened(str(error), 200)}")
     raise FetchError(
         f"cannot download {file} of {name}:{''.join(faults)}\nDownload the four files by hand "
         f"into a folder {name}, and set HDNN_DATA to the folder above it"

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.config import shown
 from hdnn.data.columns import WORDS, ColumnType, as_texts, as_values, infer, to_numbers
-from hdnn.data.files import RawTable, listed
-from hdnn.errors import HdnnError
+from hdnn.data.readers import RawTable
+from hdnn.errors import HdnnError, listed, shown
 
 Label = str | int | float | bool
 
@@ -72,7 +71,7 @@ def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
         declared = "number" if task == "regression" else None
         if task != "classification" and infer(name, distinct, declared).kind == "number":
             # One "12.5x" in a column of prices must not make every price a class of its own.
-            numbers = ColumnType(name, "number").parse(cells, raw.place, TARGET_REMEDY)
+            numbers = ColumnType(name, "number").parse(cells, raw.row_name, TARGET_REMEDY)
             if task == "regression":
                 return numbers
         return typed(distinct)[codes] if raw.is_text else cells
@@ -85,8 +84,8 @@ def _values(raw: RawTable, name: str, task: str | None) -> NDArray[Any]:
         )
     if kind == "integer" and max(map(abs, cells)) < 2**63:
         return cells.astype(np.int64)
-    numbers = as_values(name, raw.frame[name], raw.place)
-    return ColumnType(name, "number").parse(numbers, raw.place, TARGET_REMEDY)
+    numbers = as_values(name, raw.frame[name], raw.row_name)
+    return ColumnType(name, "number").parse(numbers, raw.row_name, TARGET_REMEDY)
 
 
 def typed(cells: NDArray[Any]) -> NDArray[Any]:

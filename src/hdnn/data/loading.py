@@ -17,8 +17,8 @@ from hdnn.config import DataConfig, check_applies
 from hdnn.data import images
 from hdnn.data.dataset import Dataset, holdout
 from hdnn.data.encoder import ColumnEncoder
-from hdnn.data.files import reading
 from hdnn.data.planar import PROBLEMS, split
+from hdnn.data.readers import reading
 from hdnn.data.tables import Table, read_table
 from hdnn.errors import HdnnError, unknown_name
 
@@ -78,8 +78,7 @@ def load(config: DataConfig) -> Dataset:
     Raises:
         HdnnError: they cannot be read, are not those of the digest, or a setting is for other data.
 
-    >>> from hdnn.config import DataConfig, check_applies
-    >>> load(DataConfig("swiss-roll"))
+    >>> load(DataConfig(source="swiss-roll"))
     Dataset(swiss-roll: 5000 training rows, 5000 test rows, 2 features, 2 classes)
     """
     name = config.source.lower().replace("_", "-")  # wins over a file that is called like it

@@ -14,11 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hdnn.config import shown
 from hdnn.data.columns import ColumnType, Values, is_missing, read_column
-from hdnn.data.files import BLOCK_ROWS, RawTable, cut, listed, raw_blocks, read_raw
 from hdnn.data.labels import TASKS, Label, read_target
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.data.readers import BLOCK_ROWS, RawTable, raw_blocks, read_raw
+from hdnn.errors import HdnnError, listed, shortened, shown, unknown_name
 
 _MOST_NAMES, _MOST_PROBLEMS = 30, 10
 
@@ -128,7 +127,7 @@ def read_table(
     _raise_all(raw.where, problems)
 
     missing = {name: int(pd.isna(values).sum()) for name, values in columns.items()}
-    gaps = [f"{cut(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
+    gaps = [f"{shortened(name)} {n}" for name, n in missing.items() if 0 < n < len(raw.frame)]
     notes += [f"missing values among {len(raw.frame)} rows: {listed(gaps)}"] if gaps else []
     if not goals:
         return Table(columns, kinds, np.empty(0), notes=tuple(notes))
@@ -178,7 +177,7 @@ def _read_columns(
     columns = {}
     for name, kind in declared.items():
         with _collected(problems):
-            columns[name] = read_column(name, raw.column(name), raw.place, kind)
+            columns[name] = read_column(name, raw.column(name), raw.row_name, kind)
     kinds = tuple(kind for kind, _ in columns.values())
     return kinds, {name: values for name, (_, values) in columns.items()}, problems
 
@@ -208,9 +207,16 @@ def _check_names(raw: RawTable, wanted: Sequence[str], types: Sequence[ColumnTyp
     """Raise where a column that the user names, or that a model knows, is absent."""
     problems = []
     for name in dict.fromkeys(wanted):
-        if name not in raw.names:
+        if name not in raw.names and types:  # new data for a model: the target is all that it lacks
+            problems.append(
+                HdnnError(
+                    f"it lacks the target {shown(name)}, to compare predictions with, and has "
+                    f"{listed(raw.names)}; add the column, or name it (--target)"
+                )
+            )
+        elif name not in raw.names:
             nearest = difflib.get_close_matches(name, raw.names, n=_MOST_NAMES, cutoff=0.0)
-            problems.append(unknown_name("column", name, map(cut, nearest)))
+            problems.append(unknown_name("column", name, map(shortened, nearest)))
     if absent := [shown(kind.name) for kind in types if kind.name not in raw.names]:
         text = (
             f"it lacks {listed(absent)}, on which the model was trained, and has "

@@ -3,13 +3,13 @@
 from hdnn.models.files import load, save
 from hdnn.models.images import ImageStem, image_model
 from hdnn.models.model import Blocks, Model
-from hdnn.models.stems import Augmentation, Projection, Scaler, Stem, TableStem
+from hdnn.models.stems import Padding, Projection, Scaler, Stem, TableStem
 
 __all__ = [
-    "Augmentation",
     "Blocks",
     "ImageStem",
     "Model",
+    "Padding",
     "Projection",
     "Scaler",
     "Stem",

@@ -3,7 +3,7 @@
 A network or model is described by its class and the arguments of its constructor, these again down
 to plain values:
 
-    {"class": "Augmentation", "arguments": {"features": 2, "width": 4, "mode": "append"}}
+    {"class": "Padding", "arguments": {"features": 2, "width": 4, "mode": "append"}}
     {"tensor": "stem.scaler.mean"}, {"dtype": "float32"}
 
 Classes come from a fixed list, so loading executes no code of the file.
@@ -30,7 +30,7 @@ from hdnn.fields import ACTIVATIONS, STRUCTURES
 from hdnn.files import atomic, read_bytes
 from hdnn.models.images import ImageStem
 from hdnn.models.model import Blocks, Model
-from hdnn.models.stems import Augmentation, Projection, Scaler, TableStem
+from hdnn.models.stems import Padding, Projection, Scaler, TableStem
 from hdnn.networks import HamiltonianNetwork
 from hdnn.statespace import LayerWeights, StateSpace
 
@@ -346,8 +346,8 @@ _CLASSES: dict[type, Callable[[Any], Arguments]] = {
     fields.Convolution: _attributes("pattern"),
     fields.BlockDiagonal: lambda both: {"first": both.first.inner, "second": both.second.inner},
     Model: _model,
-    TableStem: _attributes("width augmentation scaler projection"),
-    Augmentation: _attributes("features width mode"),
+    TableStem: _attributes("width padding scaler projection"),
+    Padding: _attributes("features width mode"),
     Scaler: _attributes("mean scale"),
     Projection: _attributes("features width dtype"),
     ImageStem: _image_stem,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hdnn.errors import HdnnError, unknown_name
-from hdnn.models.stems import Augmentation, Projection, Scaler, Stem, TableStem
+from hdnn.models.stems import Padding, Projection, Scaler, Stem, TableStem
 from hdnn.networks import HamiltonianNetwork
 
 TASKS = ("classification", "regression")
@@ -68,10 +68,10 @@ class Model(nn.Module):
     Args:
         network: the Hamiltonian network (or a baseline), or `Blocks` of several.
         outputs: number of outputs: 1 for two classes, else one for every class or target.
-        augmentation: widens the data with zeros to the network's width; None where they agree.
+        padding: widens the data with zeros to the network's width; None where they agree.
         scaler: standardizes the data; None leaves them as they are.
-        projection: a learned linear map to the network's width, instead of the augmentation.
-        stem: replaces augmentation, scaler and projection where the data are no table.
+        projection: a learned linear map to the network's width, instead of padding.
+        stem: replaces padding, scaler and projection where the data are no table.
         task: "classification" or "regression".
         classes: the labels, in the order of the outputs.
         feature_names: names of the features, in order.
@@ -83,7 +83,7 @@ class Model(nn.Module):
         HdnnError: the parts do not fit together.
 
     >>> import hdnn
-    >>> model = Model(hdnn.network("H1", features=4, layers=8, T=1.0), 1, Augmentation(2, 4))
+    >>> model = Model(hdnn.network("H1", features=4, layers=8, T=1.0), 1, Padding(2, 4))
     >>> model(torch.zeros(10, 2)).shape
     torch.Size([10, 1])
     """
@@ -92,7 +92,7 @@ class Model(nn.Module):
         self,
         network: HamiltonianNetwork | Blocks,
         outputs: int,
-        augmentation: Augmentation | None = None,
+        padding: Padding | None = None,
         scaler: Scaler | None = None,
         *,
         projection: Projection | None = None,
@@ -109,9 +109,9 @@ class Model(nn.Module):
         features = network.features
         if features is None:
             raise HdnnError("a model for tables needs a network over features, not channels")
-        parts = augmentation, scaler, projection
+        parts = padding, scaler, projection
         if stem is not None and any(part is not None for part in parts):
-            raise HdnnError("give a stem, or augmentation, scaler and projection, not both")
+            raise HdnnError("give a stem, or padding, scaler and projection, not both")
         if outputs < 1:
             raise HdnnError(f"outputs is a positive integer, got {outputs}")
         self.stem = TableStem(features, *parts) if stem is None else stem

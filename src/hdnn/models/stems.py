@@ -13,7 +13,7 @@ from hdnn.errors import HdnnError, is_count, unknown_name
 MODES = ("append", "spread")
 
 
-class Augmentation(nn.Module):
+class Padding(nn.Module):
     """Widen features with zeros, so that the network has room (section 4.1 of the paper).
 
         append: (x, y) -> (x, y, 0, 0)      the paper's words
@@ -28,16 +28,16 @@ class Augmentation(nn.Module):
         HdnnError: the mode is unknown, or the width is smaller than the features.
 
     >>> import torch
-    >>> Augmentation(2, 4)(torch.tensor([1.0, 2.0]))
+    >>> Padding(2, 4)(torch.tensor([1.0, 2.0]))
     tensor([1., 2., 0., 0.])
-    >>> Augmentation(2, 4, mode="spread")(torch.tensor([1.0, 2.0]))
+    >>> Padding(2, 4, mode="spread")(torch.tensor([1.0, 2.0]))
     tensor([1., 0., 0., 2.])
     """
 
     def __init__(self, features: int, width: int | None = None, mode: str = "append") -> None:
         super().__init__()
         if mode not in MODES:
-            raise unknown_name("augmentation", mode, MODES)
+            raise unknown_name("padding", mode, MODES)
         width = 2 * features if width is None else width
         _check_counts(features=features, width=width)
         if width < features:
@@ -137,7 +137,7 @@ class Projection(nn.Linear):
 
     Args:
         features: width of the data.
-        width: width of the network; an odd one is made even, as `Augmentation` does.
+        width: width of the network; an odd one is made even, as `Padding` does.
         generator: draws P; None is torch's default generator.
         dtype: of the weights.
 
@@ -232,13 +232,13 @@ class Stem(nn.Module, ABC):
 
 
 class TableStem(Stem):
-    """Features of a table, standardized, and augmented or projected to the width of the network.
+    """Features of a table, standardized, and padded or projected to the width of the network.
 
     Args:
         width: width of the network.
-        augmentation: widens the data with zeros to that width; None where they agree.
+        padding: widens the data with zeros to that width; None where they agree.
         scaler: standardizes the data; None leaves them as they are.
-        projection: a learned linear map to that width, instead of the augmentation.
+        projection: a learned linear map to that width, instead of padding.
 
     Raises:
         HdnnError: the widths do not fit.
@@ -252,13 +252,13 @@ class TableStem(Stem):
     def __init__(
         self,
         width: int,
-        augmentation: Augmentation | None = None,
+        padding: Padding | None = None,
         scaler: Scaler | None = None,
         projection: Projection | None = None,
     ) -> None:
-        if augmentation is not None and projection is not None:
-            raise HdnnError("give an augmentation or a projection, not both")
-        widened = augmentation if projection is None else projection
+        if padding is not None and projection is not None:
+            raise HdnnError("give padding or a projection, not both")
+        widened = padding if projection is None else projection
         if widened is not None and widened.width != width:
             raise HdnnError(
                 f"the {type(widened).__name__.lower()} gives {widened.width} features, but the "
@@ -269,7 +269,7 @@ class TableStem(Stem):
             raise HdnnError(f"the scaler has {len(scaler.mean)} features, the data {features}")
         super().__init__((features,))
         self.width = width
-        self.augmentation, self.scaler, self.projection = augmentation, scaler, projection
+        self.padding, self.scaler, self.projection = padding, scaler, projection
 
     def check(self, x: Tensor, dtype: torch.dtype) -> None:
         _check_last_axis(x, *self.shape)
@@ -279,7 +279,7 @@ class TableStem(Stem):
     def prepare(self, x: Tensor) -> Tensor:
         # The projection is not here: it is trained.
         x = x if self.scaler is None else self.scaler(x)
-        return x if self.augmentation is None else self.augmentation(x)
+        return x if self.padding is None else self.padding(x)
 
     def forward(self, prepared: Tensor) -> Tensor:
         return prepared if self.projection is None else self.projection(prepared)

@@ -19,10 +19,10 @@ from torch import Tensor
 from hdnn.analysis import profile
 from hdnn.data import split
 from hdnn.networks import HamiltonianNetwork
-from hdnn.paper import planar
+from hdnn.paper import ensembles
 from hdnn.paper.experiment import Experiment, frame
 from hdnn.paper.records import Record
-from hdnn.paper.tables import markdown
+from hdnn.paper.summaries import markdown
 from hdnn.plots.style import (
     LIGHT,
     NORMAL,
@@ -137,16 +137,16 @@ def train(case: Case, seeds: Sequence[int]) -> tuple[list[Record], NormObserver]
     """
     begin = time.perf_counter()
     parts = [split("double-moons", "paper", seed=seed) for seed in seeds]
-    data = planar.Samples.stack(seeds, parts, "append", torch.float64)
+    data = ensembles.SeedSamples.stack(seeds, parts, "append", torch.float64)
     name, _, invariant = case.network.partition(" ")
     options = {"layers": case.layers, "T": case.T or None, "time_invariant": bool(invariant)}
-    network = planar.networks(name, seeds, torch.float64, **options)
+    network = ensembles.networks(name, seeds, torch.float64, **options)
     observer = NormObserver(case.every)
     # Appendix B.3 gives the FCNN another weight decay.
     decay = 2e-4 if case.network == "FCNN" else 1e-4
     config = TrainingConfig(epochs=EPOCHS, alpha=case.alpha, alpha_c=decay)
-    V = planar.train(network, data, config, observer, may_diverge=False)
-    results = planar.results(network, V, data, begin)
+    V = ensembles.train(network, data, config, observer, may_diverge=False)
+    results = ensembles.results(network, V, data, begin)
     records = [
         {
             **case._asdict(),

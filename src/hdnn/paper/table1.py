@@ -13,12 +13,12 @@ import torch
 from hdnn.config import TrainingConfig
 from hdnn.data import SPLITS, split
 from hdnn.errors import unknown_name
-from hdnn.models import Augmentation, Model
+from hdnn.models import Model, Padding
 from hdnn.networks import HamiltonianNetwork
-from hdnn.paper import experiment, planar
+from hdnn.paper import ensembles, experiment
 from hdnn.paper.experiment import KEY, Cell, Experiment, frame, resource
 from hdnn.paper.records import Record
-from hdnn.paper.tables import markdown, summarize, texts
+from hdnn.paper.summaries import markdown, summarize, texts
 from hdnn.training.protocols import protocols
 
 RESTART_SEED = 7_000_000
@@ -33,12 +33,12 @@ class Settings(NamedTuple):
     Args:
         T: final time.
         learning_rate: of Adam on the hidden layers.
-        augmentation: "append" or "spread".
+        padding: "append" or "spread".
     """
 
     T: float
     learning_rate: float
-    augmentation: str
+    padding: str
 
 
 def cells(
@@ -87,13 +87,15 @@ def settings(cell: Cell) -> Settings:
 # --- training -------------------------------------------------------------------------------------
 
 
-def draw_data(cell: Cell, seeds: Sequence[int]) -> planar.Samples:
-    """The data that every seed draws, augmented as the settings of the cell say."""
+def draw_data(cell: Cell, seeds: Sequence[int]) -> ensembles.SeedSamples:
+    """The data that every seed draws, padded as the settings of the cell say."""
     parts = [split(cell.data, cell.split, seed=seed) for seed in seeds]
-    return planar.Samples.stack(seeds, parts, settings(cell).augmentation, torch.float32)
+    return ensembles.SeedSamples.stack(seeds, parts, settings(cell).padding, torch.float32)
 
 
-def train(cell: Cell, own: Settings, data: planar.Samples) -> tuple[HamiltonianNetwork, np.ndarray]:
+def train(
+    cell: Cell, own: Settings, data: ensembles.SeedSamples
+) -> tuple[HamiltonianNetwork, np.ndarray]:
     """Train a cell for every seed.
 
     Args:
@@ -108,12 +110,12 @@ def train(cell: Cell, own: Settings, data: planar.Samples) -> tuple[HamiltonianN
     config = TrainingConfig(**{**protocol.training, "learning_rate": own.learning_rate})
     starts = [seed + RESTART_SEED * r for r in range(protocol.restarts) for seed in seeds]
     options = {"layers": cell.layers, "T": own.T}
-    network = planar.networks(cell.architecture, starts, torch.float32, **options)
+    network = ensembles.networks(cell.architecture, starts, torch.float32, **options)
     members = data.repeat(protocol.restarts)
-    V = planar.train(network, members, config)
+    V = ensembles.train(network, members, config)
     if protocol.restarts == 1:
         return network, V
-    _, losses = planar.measure(network, V, members.X, members.y)
+    _, losses = ensembles.measure(network, V, members.X, members.y)
     best = np.nan_to_num(losses.reshape(-1, len(seeds)), nan=np.inf).argmin(0)
     best_members = best * len(seeds) + np.arange(len(seeds))
     return network.member(best_members.tolist()), V[best_members]
@@ -123,11 +125,11 @@ def trained_model(cell: Cell, seed: int) -> tuple[Model, float]:
     """A cell trained for one seed, as a model by itself, and its test accuracy."""
     own, data = settings(cell), draw_data(cell, [seed])
     networks, V = train(cell, own, data)
-    model = Model(networks.member(0), 1, Augmentation(2, planar.WIDTH, own.augmentation))
+    model = Model(networks.member(0), 1, Padding(2, ensembles.WIDTH, own.padding))
     with torch.no_grad():
         model.head.weight.copy_(torch.from_numpy(V[0, :, :-1]))
         model.head.bias.copy_(torch.from_numpy(V[0, :, -1]))
-    accuracy, _ = planar.measure(networks, V, data.X_test, data.y_test)
+    accuracy, _ = ensembles.measure(networks, V, data.X_test, data.y_test)
     return model, float(accuracy[0])
 
 
@@ -138,7 +140,7 @@ def run(cell: Cell, seeds: Sequence[int]) -> list[Record]:
     shared = {name: getattr(cell, name) for name in KEY}
     return [
         {**shared, "seed": seed, "T": own.T, **result}
-        for seed, result in zip(seeds, planar.results(network, V, data, begin), strict=True)
+        for seed, result in zip(seeds, ensembles.results(network, V, data, begin), strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ from hdnn.files import read_json
 from hdnn.paper import experiment
 from hdnn.paper.experiment import Cell, Experiment, frame, resource
 from hdnn.paper.records import Record, Records
-from hdnn.paper.tables import markdown, summarize, texts
+from hdnn.paper.summaries import markdown, summarize, texts
 from hdnn.progress import note
 from hdnn.training.protocols import protocols
 from hdnn.training.runs import Run, prepare, read_history
@@ -132,13 +132,13 @@ def _tell(name: str, trainer: Any, epoch: Any) -> None:
         note(f"{name}: epoch {epoch.epoch}, loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}")
 
 
-def _run(place: Path, cell: Cell, seeds: Sequence[int]) -> list[Record]:
-    return [train_cell(cell, seed, _folder(place, cell, seed)) for seed in seeds]
+def _run(unfinished: Path, cell: Cell, seeds: Sequence[int]) -> list[Record]:
+    return [train_cell(cell, seed, _folder(unfinished, cell, seed)) for seed in seeds]
 
 
-def _folder(place: Path, cell: Cell, seed: int) -> Path:
+def _folder(unfinished: Path, cell: Cell, seed: int) -> Path:
     fields = [cell.protocol, cell.data, cell.architecture, cell.layers, cell.epochs, seed]
-    return place / "-".join(map(str, fields))
+    return unfinished / "-".join(map(str, fields))
 
 
 def sweep(
@@ -161,14 +161,14 @@ def sweep(
     Returns:
         All records of the folder.
     """
-    place = folder.resolve().with_name(f"{folder.resolve().name}.unfinished")
-    table2 = Experiment(wanted, KEY, functools.partial(_run, place))
+    unfinished = folder.resolve().with_name(f"{folder.resolve().name}.unfinished")
+    table2 = Experiment(wanted, KEY, functools.partial(_run, unfinished))
     records = table2.sweep(seeds, Records(folder, KEY), jobs)
     for cell in wanted:
         for seed in seeds:
-            shutil.rmtree(_folder(place, cell, seed), ignore_errors=True)
+            shutil.rmtree(_folder(unfinished, cell, seed), ignore_errors=True)
     with suppress(OSError):  # another process may train here
-        place.rmdir()
+        unfinished.rmdir()
     return records
 
 

@@ -7,7 +7,7 @@ exported here.
 import hdnn.application  # noqa: F401
 from hdnn.plots.curves import learning_curves, norms_by_depth, record_by_depth
 from hdnn.plots.flow import Flow, flow
-from hdnn.plots.planar import decision_regions, flow_figure, layer_states, scatter
+from hdnn.plots.regions import decision_regions, flow_figure, layer_states, scatter
 from hdnn.plots.style import DARK, LIGHT, Theme, bare, clean, label_ends, new_figure, save_figure
 
 __all__ = [

@@ -119,7 +119,7 @@ def flow(model: Model, X: Tensor, most: int = FRAMES) -> Flow:
 
     >>> import hdnn
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> flow(Model(net, 1, hdnn.models.Augmentation(2, 4)), torch.randn(10, 2)).points.shape
+    >>> flow(Model(net, 1, hdnn.models.Padding(2, 4)), torch.randn(10, 2)).points.shape
     (9, 10, 2)
     """
     net, y = model.block_inputs(model.prepare(X))[-1]

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from hdnn import plots
 from hdnn.analysis import Norms, certify, profile
+from hdnn.errors import shortened
 from hdnn.models import Model
-from hdnn.plots.planar import strip_figure
+from hdnn.plots.regions import strip_figure
 from hdnn.plots.style import inline_svg
 from hdnn.reports import words
 from hdnn.reports.slider import slider
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from hdnn.data import Dataset
-    from hdnn.reports.build import ReportInputs
+    from hdnn.reports.page import ReportInputs
 
 EXAMINED = 200
 """Samples whose gradients are measured."""
@@ -117,7 +118,7 @@ def _residuals(outputs: Array, y: Tensor) -> Markup:
 def _confusion(model: Model, metrics: dict[str, Any]) -> dict[str, Any]:
     """The whole matrix if it is small, and the classes most often confused."""
     counts = np.array(metrics["confusion"])
-    labels = [words.shortened(str(label), 20) for label in model.labels]
+    labels = [shortened(str(label), 20) for label in model.labels]
     off = counts * (1 - np.eye(len(labels), dtype=int))
     worst = (divmod(int(k), len(labels)) for k in np.argsort(off, axis=None)[::-1][:6])
     confused = [(labels[i], labels[j], int(off[i, j])) for i, j in worst if off[i, j]]
@@ -134,7 +135,7 @@ def _mistakes(model: Model, X: Tensor, outputs: Array, y: Tensor, most: int = 12
     guesses, truth = outputs.argmax(1), y.numpy()
     wrong = np.flatnonzero(guesses != truth)
     order = wrong[outputs[wrong, truth[wrong]].argsort(kind="stable")][:most]
-    labels = [words.shortened(str(label), 20) for label in model.labels]
+    labels = [shortened(str(label), 20) for label in model.labels]
     return [
         {
             "image": _png(X[k]),

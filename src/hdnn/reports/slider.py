@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hdnn.errors import shortened
 from hdnn.models import Model
 from hdnn.plots.flow import Flow, flow
-from hdnn.plots.planar import Box, box_around, grid
+from hdnn.plots.regions import Box, box_around, grid
 from hdnn.plots.style import color_ramp
-from hdnn.reports.words import number, shortened
+from hdnn.reports.words import number
 from hdnn.training.evaluation import evenly
 
 RESOLUTION = 120

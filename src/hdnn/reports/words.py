@@ -10,17 +10,16 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from hdnn.analysis import Certificate, ModelCertificate, Norms
+from hdnn.errors import shortened
 from hdnn.models import Model
 from hdnn.plots.flow import Flow
-from hdnn.plots.planar import collapsed
+from hdnn.plots.regions import collapsed
 from hdnn.training.evaluation import METRICS, Array, compare_scores, sample_scores
 
 if TYPE_CHECKING:
     from hdnn.config import TrainingConfig
-    from hdnn.reports.build import ReportInputs
+    from hdnn.reports.page import ReportInputs
 
-LONGEST = 48
-"""Characters of a name that are shown."""
 VANISHED = 1e-6
 """A gradient norm at the input from which layers there learn nothing any more."""
 OVERFIT = 0.05
@@ -30,15 +29,6 @@ SIGNS = (
     *(("sigma'", "σ′"), ("kappa", "κ"), ("df/dy", "∂f/∂y"), ("`", "")),
 )
 """What the lines of a certificate write in ASCII, and what a page shows."""
-
-
-def shortened(text: str, most: int = LONGEST) -> str:
-    """A name of any length, cut in the middle."""
-    text = " ".join(text.split())
-    if len(text) <= most:
-        return text
-    half = (most - 1) // 2
-    return f"{text[:half]}…{text[-half:]}"
 
 
 def number(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from hdnn.config import ModelConfig
 from hdnn.data import Dataset
 from hdnn.errors import HdnnError
 from hdnn.fields.hamiltonian import WeightedField
-from hdnn.models import Augmentation, Model, Projection, Scaler, image_model
+from hdnn.models import Model, Padding, Projection, Scaler, image_model
 
 MOST_WEIGHTS = 10**9
 """More weights than this are a typing error."""
@@ -37,6 +38,12 @@ def build(config: ModelConfig, data: Dataset) -> Model:
     return _column_model(config, data, generator)
 
 
+def _options(config: ModelConfig) -> dict[str, Any]:
+    """What networks over features and over channels take alike."""
+    names = ("architecture", "scheme", "activation", "time_invariant", "T", "step")
+    return {name: getattr(config, name) for name in names}
+
+
 def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator) -> Model:
     layers, width, features = config.layers, config.width, data.X.shape[1]
     if not isinstance(layers, int) or not isinstance(width, int):
@@ -47,30 +54,23 @@ def _column_model(config: ModelConfig, data: Dataset, generator: torch.Generator
             "missing values are replaced by the mean, which needs model.standardize=true"
         )
     dtype = getattr(torch, config.dtype)
-    augmentation = projection = None
+    padding = projection = None
     if config.projection == "off" or (config.projection == "auto" and features <= width):
-        augmentation = Augmentation(features, width, config.augmentation)
+        padding = Padding(features, width, config.padding)
+    even, options = width + width % 2, _options(config)
+    name = options.pop("architecture")
     net = zoo.network(
-        config.architecture,
-        features=width + width % 2,
-        layers=layers,
-        scheme=config.scheme,
-        activation=config.activation,
-        time_invariant=config.time_invariant,
-        dtype=dtype,
-        generator=generator,
-        T=config.T,
-        step=config.step,
+        name, features=even, layers=layers, dtype=dtype, generator=generator, **options
     )
     assert isinstance(net.field, WeightedField)
     with torch.no_grad():  # K only: biases keep standard deviation 1, see docs/tables.md
         net.field.weights.theta.mul_(config.scale)
-    if augmentation is None:  # drawn last: the network's weights are those of the seed either way
+    if padding is None:  # drawn last: the network's weights are those of the seed either way
         projection = Projection(features, width, generator, dtype)
     return Model(
         net,
         _outputs(data),
-        augmentation,
+        padding,
         Scaler.fit(data.X.double(), data.weight).to(dtype) if config.standardize else None,
         projection=projection,
         task=data.task,
@@ -111,22 +111,17 @@ def _image_model(config: ModelConfig, data: Dataset, generator: torch.Generator)
         channels=channels,
         size=(height, width),
         classes=list(data.classes),
-        architecture=config.architecture,
         widths=widths,
         layers=layers,
-        step=config.step,
-        T=config.T,
-        scheme=config.scheme,
-        activation=config.activation,
         kernel=config.kernel,
         block=config.block,
         norm=config.norm,
         scale=config.scale,
-        time_invariant=config.time_invariant,
         mean=mean,
         std=std,
         dtype=getattr(torch, config.dtype),
         generator=generator,
+        **_options(config),
     )
 
 

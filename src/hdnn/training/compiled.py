@@ -20,9 +20,9 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels import native
 from hdnn.models import Model, TableStem
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.batches import Batches
 from hdnn.training.loops import Epoch, Loop, Observer
 from hdnn.training.output_solver import ITERATIONS, MOST_UNKNOWNS, TOLERANCE
+from hdnn.training.samples import Samples
 
 SLICE = 0.05
 """Seconds of one call: as long as an interrupt may have to wait."""
@@ -30,7 +30,7 @@ STATE = ("first", "second", "adam_steps", "V")
 """What an epoch changes beside the weights: the moments and steps of Adam, the output layers."""
 
 
-def obstacle(model: Model, data: Batches, config: TrainingConfig) -> str | None:
+def obstacle(model: Model, data: Samples, config: TrainingConfig) -> str | None:
     """Why a model cannot be trained in kernels, or None."""
     joint, unknowns = config.method == "joint", sum(p.numel() for p in model.head.parameters())
     optimizers = ("Adam", "AdamW") if joint else ("Adam",)
@@ -78,7 +78,7 @@ class CompiledTraining:
         self,
         network: HamiltonianNetwork,
         parts: Sequence[Tensor],
-        data: Batches,
+        data: Samples,
         config: TrainingConfig,
         *,
         outputs: int,
@@ -234,7 +234,7 @@ class CompiledTraining:
 class CompiledLoop(Loop):
     """Coordinate or joint descent of one model for tables in compiled kernels."""
 
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+    def __init__(self, model: Model, data: Samples, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         field, head = model.network.field, model.head
         assert isinstance(field, WeightedField)
@@ -246,7 +246,7 @@ class CompiledLoop(Loop):
         self.compiled = CompiledTraining(
             model.network,
             parts,
-            Batches(data.states[None], target, data.weight[None]),
+            Samples(data.states[None], target, data.weight[None]),
             config,
             outputs=head.out_features,
             loss=self.loss,

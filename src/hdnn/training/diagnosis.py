@@ -100,19 +100,23 @@ def convergence_warning(model: Model, data: Dataset, last_loss: float) -> str | 
         last_loss: of the last epoch.
 
     Returns:
-        Loss, baseline and what `hdnn.analysis.advise` recommends; None if it converged.
+        Loss or RMSE, baseline and what `hdnn.analysis.advise` recommends; None if it converged.
     """
     guess = guessing_loss(model)
     if last_loss <= guess * SLACK:
         return None
-    figures = evaluate(model, data.X, data.y)
-    what, loss = "equal probabilities", figures["loss"]
-    if model.task == "regression":  # its loss is in the units of the targets; R^2 compares
-        what, guess = "the mean", loss / max(1 - figures["r2"], 1e-300)
-    if not loss > guess * SLACK:
+    metrics = evaluate(model, data.X, data.y)
+    if model.task == "classification":
+        name, loss, what = "loss", metrics["log_loss"], "equal probabilities"
+        ratio = loss / guess
+    else:
+        name, loss, what = "RMSE", metrics["rmse"], "the mean"
+        ratio = 1 - metrics["r2"]
+        guess = loss / max(ratio, 1e-300) ** 0.5
+    if not ratio > SLACK:
         return None
     advice = step_advice(model, model.prepare(data.X[:ADVISED])) or "use a smaller learning rate"
     return (
-        f"training did not converge: its loss, {loss:.4g}, is above that of always predicting "
+        f"training did not converge: its {name}, {loss:.4g}, is above that of always predicting "
         f"{what} ({guess:.4g}): {advice}"
     )

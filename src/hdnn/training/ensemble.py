@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Sized
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from hdnn.fields.hamiltonian import WeightedField
 from hdnn.kernels.native import SolverOptions
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
-from hdnn.training.batches import Batches
 from hdnn.training.compiled import CompiledTraining
 from hdnn.training.loops import Observer, check_settings
 from hdnn.training.output_solver import TOLERANCE, OutputProblem, solve, with_ones
+from hdnn.training.samples import Samples
 from hdnn.training.trainer import Trainer
 
 FINAL_ITERATIONS = 50
@@ -71,7 +71,7 @@ def train_ensemble(
         raise HdnnError(f"loop='compiled' cannot serve: {choice.reason}; use loop='auto'")
     together = config.loop != "autograd" and choice.in_stages
     train = _train_together if together else _train_one_by_one
-    V, diverged = train(network, X, target, seeds, config, observer)
+    V, diverged = train(Task(network, X, target, seeds, config, observer))
     if diverged and not may_diverge:
         raise DivergenceError(f"a network with {network.layers} layers diverged: {diverged[0]}")
     with torch.no_grad():
@@ -109,20 +109,25 @@ def _weights(network: HamiltonianNetwork) -> list[nn.Parameter]:
     return [network.field.weights.theta, network.field.weights.beta]
 
 
+class Task(NamedTuple):
+    """What `train_ensemble` was given, checked."""
+
+    network: HamiltonianNetwork
+    X: Tensor
+    target: Tensor
+    seeds: Sequence[int]
+    config: TrainingConfig
+    observer: Observer | None
+
+
 Trained = tuple[np.ndarray, list[str]]
 """The output layers of the last batches, and what is known of networks that diverged."""
 
 
-def _train_together(
-    network: HamiltonianNetwork,
-    X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
-    config: TrainingConfig,
-    observer: Observer | None,
-) -> Trained:
+def _train_together(task: Task) -> Trained:
     """Side by side, in the kernels."""
-    data = Batches(X, target.unsqueeze(-1), torch.ones(target.shape))
+    network, X, target, seeds, config, observer = task
+    data = Samples(X, target.unsqueeze(-1), torch.ones(target.shape))
     weights, diverged = _weights(network), []
     compiled = CompiledTraining(network, weights, data, config, outputs=1, loss="logistic")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -134,19 +139,13 @@ def _train_together(
     return compiled.V, diverged
 
 
-def _train_one_by_one(
-    network: HamiltonianNetwork,
-    X: Tensor,
-    target: Tensor,
-    seeds: Sequence[int],
-    config: TrainingConfig,
-    observer: Observer | None,
-) -> Trained:
+def _train_one_by_one(task: Task) -> Trained:
     """Each by the ordinary trainer."""
+    network, X, target, seeds, config, observer = task
     V, diverged = np.zeros((len(seeds), 1, X.shape[-1] + 1)), []
     for e, seed in enumerate(seeds):
         model = Model(network.member(e), 1)
-        trainer = Trainer(model, replace(config, seed=seed), recorder=observer)
+        trainer = Trainer(model, config.replace(seed=seed), recorder=observer)
         try:
             trainer.fit(Dataset(X[e], target[e], X[e, :0], target[e, :0], "classification"))
         except DivergenceError as error:

@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hdnn.errors import shown
 from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
-from hdnn.training.objective import data_loss, loss_name
+from hdnn.training.objective import loss_name
 
 Array = NDArray[Any]
 
@@ -39,7 +40,7 @@ METRICS = {
 """Display names of the overall metrics."""
 REFERENCES = ("linear", "baseline")
 """Models that any result should beat; see `references`."""
-SUMMARY = ("samples", "loss", "accuracy", "rmse", "mae", "r2")
+SUMMARY = ("samples", "log_loss", "accuracy", "rmse", "mae", "r2")
 """The metrics that a run keeps."""
 
 
@@ -90,23 +91,20 @@ def outputs_of(model: Model, logits: Tensor) -> Array:
 
 
 def evaluate(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
-    """The metrics of a finished run: those of `evaluate_fully` that are named in `SUMMARY`.
+    """The number of samples, and all metrics of `predictions_metrics`.
 
     Args:
         model: the trained model.
         X: ``(samples, features)``, or images ``(samples, C, H, W)``.
         target: class numbers ``(samples,)``, or values ``(samples[, outputs])``.
     """
-    metrics = evaluate_fully(model, X, target)
+    outputs = outputs_of(model, logits_of(model, model.prepare(X)))
+    return {"samples": len(X), **predictions_metrics(model, outputs, target.numpy())}
+
+
+def summary(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Those of `evaluate` that a run keeps."""
     return {name: metrics[name] for name in SUMMARY if name in metrics}
-
-
-def evaluate_fully(model: Model, X: Tensor, target: Tensor) -> dict[str, Any]:
-    """The loss, and all metrics of `predictions_metrics`; arguments as of `evaluate`."""
-    logits = logits_of(model, model.prepare(X))
-    loss, weight = loss_name(model.task, logits.shape[1]), torch.ones(len(X), dtype=logits.dtype)
-    metrics = predictions_metrics(model, outputs_of(model, logits), target.numpy())
-    return {"samples": len(X), "loss": float(data_loss(logits, target, weight, loss)), **metrics}
 
 
 def score(model: Model, X: Tensor, target: Tensor) -> float:
@@ -329,7 +327,7 @@ def result_warnings(metrics: dict[str, Any], references: dict[str, dict[str, Any
     """Why a result should not be trusted: it is no better than the baseline, or misses a class.
 
     Args:
-        metrics: of the result, as `evaluate_fully` gives them.
+        metrics: of the result, as `evaluate` gives them.
         references: as `references` gives them.
     """
     messages, name, what = [], "rmse", "the mean"
@@ -343,6 +341,6 @@ def result_warnings(metrics: dict[str, Any], references: dict[str, dict[str, Any
             )
     for k, row in enumerate(metrics.get("classes", ())):
         if row["samples"] and not any(counts[k] for counts in metrics["confusion"]):
-            label = str(row["label"])[:40]
-            messages.append(f"class {label!r} ({row['samples']} samples) is never predicted")
+            label = shown(row["label"])
+            messages.append(f"class {label} ({row['samples']} samples) is never predicted")
     return messages

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -23,10 +22,10 @@ from hdnn.models import Model
 from hdnn.networks import HamiltonianNetwork
 from hdnn.progress import track
 from hdnn.threads import one_thread
-from hdnn.training.batches import Batches
-from hdnn.training.distortion import distort
+from hdnn.training.augmentation import augment
 from hdnn.training.objective import count_correct, data_loss, loss_name, penalty
 from hdnn.training.output_solver import solve_output
+from hdnn.training.samples import Samples
 
 SMALL_STEP = 2**22
 """Multiplications of a layer from which a step is faster on several threads: some 0.1 ms on one."""
@@ -61,7 +60,7 @@ class Observer(Protocol):
 class Loop(ABC):
     """Trains a model on batches, epoch by epoch; its state can be taken out and put back."""
 
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+    def __init__(self, model: Model, data: Samples, config: TrainingConfig) -> None:
         self.model, self.data, self.config = model, data, config
         self.loss = loss_name(model.task, model.head.out_features)
         self.observer: Observer | None = None
@@ -91,7 +90,7 @@ class AutogradLoop(Loop):
     which the output layer is a constant.
     """
 
-    def __init__(self, model: Model, data: Batches, config: TrainingConfig) -> None:
+    def __init__(self, model: Model, data: Samples, config: TrainingConfig) -> None:
         super().__init__(model, data, config)
         self.joint = config.method == "joint"
         hidden = [*model.stem.parameters(), *model.blocks.parameters()]
@@ -134,7 +133,7 @@ class AutogradLoop(Loop):
         config, head = self.config, self.model.head
         batch = self.data.take(rows)
         # Drawn before the batch is moved, so that a seed means the same on every device.
-        batch = batch._replace(states=distort(batch.states, config, number, place))
+        batch = batch._replace(states=augment(batch.states, config, number, place))
         states, target, weight = batch.to(head.weight.device)
         self.optimizer.zero_grad()
         out = self.model.hidden(states)
@@ -243,7 +242,7 @@ def layer_gradient_norms(network: HamiltonianNetwork) -> np.ndarray:
     return norms
 
 
-def make_loop(model: Model, data: Batches, config: TrainingConfig) -> Loop:
+def make_loop(model: Model, data: Samples, config: TrainingConfig) -> Loop:
     """The loop that a config asks for; "auto" takes the kernels where they can serve."""
     # It builds on this module.
     from hdnn.training.compiled import CompiledLoop, obstacle
@@ -267,7 +266,7 @@ def check_settings(config: TrainingConfig, data: str) -> None:
         data: the kind of data.
     """
     default = TrainingConfig()
-    names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)]
+    names = [name for name, value in config if value != getattr(default, name)]
     if data == "images" and config.method != "joint":
         raise HdnnError(
             f"an image classifier is trained with method='joint', not {config.method!r}"

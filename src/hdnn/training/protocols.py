@@ -16,7 +16,7 @@ class Protocol(NamedTuple):
         summary: what it is for, or what differs from the paper.
         model, training: settings of `ModelConfig` and `TrainingConfig` that differ from their
             defaults.
-        cells: T, learning rate and augmentation by data/architecture/layers.
+        cells: T, learning rate and padding by data/architecture/layers.
         restarts: initializations of a seed, of which the one with the lowest training loss is
             kept.
     """
@@ -31,7 +31,7 @@ class Protocol(NamedTuple):
         """The cell of these data and this architecture that is nearest in depth, or no settings.
 
         >>> protocols("table1")["tuned"].nearest("swiss-roll", "H1", 7)
-        {'T': 0.4, 'learning_rate': 0.1, 'augmentation': 'append'}
+        {'T': 0.4, 'learning_rate': 0.1, 'padding': 'append'}
         """
         depths = [
             int(depth)

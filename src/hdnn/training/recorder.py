@@ -123,7 +123,7 @@ class Recorder:
     >>> X = torch.randn(200, 2)
     >>> data = Dataset.from_arrays(X, X[:, 0] > 0)
     >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
-    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    >>> model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
     >>> recorder = Recorder(every=4)
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50), recorder=recorder)
     >>> _ = trainer.fit(data)
@@ -136,7 +136,7 @@ class Recorder:
     ) -> None:
         if not isinstance(depths, int):
             depths = tuple(depths)
-        config = RecordConfig(every, depths, samples)  # checks them
+        config = RecordConfig(every=every, depths=depths, samples=samples)  # checks them
         self.every, self.depths, self.samples = config.every, config.depths, config.samples
         self.recordings: list[Recording] = []
 

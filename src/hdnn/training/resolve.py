@@ -14,14 +14,12 @@ from hdnn.config import (
     PROTOCOLS,
     Config,
     ModelConfig,
-    Settings,
     TrainingConfig,
     check_applies,
     complete,
-    shown,
 )
 from hdnn.data import Dataset
-from hdnn.errors import HdnnError, unknown_name
+from hdnn.errors import HdnnError, shown, unknown_name
 from hdnn.models import Scaler
 from hdnn.schemes import named_scheme
 from hdnn.training.protocols import protocols
@@ -55,7 +53,7 @@ def resolve(config: Config, data: Dataset) -> Config:
     protocol = config.protocol or names[0]
     if protocol not in names:
         raise unknown_name(f"protocol for {KINDS[data.kind]}", protocol, names)
-    model, training = _explicit(config.model), _explicit(config.training)
+    model, training = config.model.to_dict(), config.training.to_dict()
     if data.kind == "images":
         if config.record is not None:
             raise HdnnError("gradients are recorded for tables; see hdnn.analysis.watch for images")
@@ -70,19 +68,15 @@ def resolve(config: Config, data: Dataset) -> Config:
         model = {**_column_defaults(model, data), **model}
     chosen_model, chosen_training = ModelConfig(**model), TrainingConfig(**training)
     check_applies(config.data, data.kind)
-    check_applies(chosen_model, data.kind, config.model.fields_set)
-    check_applies(chosen_training, data.kind, config.training.fields_set)
-    place = config.data.replace(source=data.source, digest=data.digest)
+    check_applies(chosen_model, data.kind, config.model.model_fields_set)
+    check_applies(chosen_training, data.kind, config.training.model_fields_set)
+    described = config.data.replace(source=data.source, digest=data.digest)
     return Config(
-        data=complete(place, data.kind),
+        data=complete(described, data.kind),
         model=complete(chosen_model, data.kind),
         training=complete(chosen_training, data.kind),
         record=None if config.record is None else complete(config.record, data.kind),
     )
-
-
-def _explicit(settings: Settings) -> Values:
-    return {name: getattr(settings, name) for name in settings.fields_set}
 
 
 def _timed(model: Values) -> bool:
@@ -124,7 +118,7 @@ def _planar(model: Values, training: Values, protocol: str, data: Dataset) -> Pa
     # A network that Table 1 does not have takes the settings of the one nearest to it in depth.
     own = chosen.nearest(data.source, row.name, model.get("layers", ModelConfig().layers))
     rate = {"learning_rate": own["learning_rate"]} if own else {}
-    names = {"augmentation"} if _timed(model) else {"augmentation", "T"}
+    names = {"padding"} if _timed(model) else {"padding", "T"}
     defaults = {name: own[name] for name in names & own.keys()}
     return {**defaults, **model}, {**chosen.training, **rate, **training}
 

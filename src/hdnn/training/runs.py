@@ -34,7 +34,7 @@ from hdnn.files import atomic, finite, read_bytes, read_json_lines, write_json_l
 from hdnn.models import Model, save
 from hdnn.models import load as load_model
 from hdnn.training.build import build
-from hdnn.training.evaluation import evaluate
+from hdnn.training.evaluation import evaluate, summary
 from hdnn.training.recorder import Recorder, read_recordings
 from hdnn.training.resolve import resolve
 from hdnn.training.trainer import Callback, EpochRecord, State, Trainer, load_state
@@ -151,7 +151,7 @@ class Run:
             )
         if self.finished:
             raise HdnnError(f"{self.folder} holds a finished run; pass --overwrite to train again")
-        if "device" in config.training.fields_set:
+        if "device" in config.training.model_fields_set:
             self.update(device=config.training.device)
 
     def _clear(self) -> None:
@@ -315,9 +315,9 @@ class Run:
         except (KeyboardInterrupt, HdnnError) as error:
             log.save(trainer, str(error) if isinstance(error, DivergenceError) else None)
             raise
-        metrics: dict[str, Any] = {"train": evaluate(model, data.X, data.y)}
+        metrics: dict[str, Any] = {"train": summary(evaluate(model, data.X, data.y))}
         if len(data.X_test):
-            metrics["test"] = evaluate(model, data.X_test, data.y_test)
+            metrics["test"] = summary(evaluate(model, data.X_test, data.y_test))
         with atomic(self.metrics) as temporary:
             temporary.write_text(json.dumps(finite(metrics), indent=1) + "\n")
         save(model, self.model_file)  # last: it says that the run is finished
@@ -423,7 +423,9 @@ def _agrees(stored: Config, wanted: Config) -> bool:
         if mine is None or other is None:
             if mine is not other:
                 return False
-        elif any(getattr(mine, key) != getattr(other, key) for key in other.fields_set - places):
+        elif any(
+            getattr(mine, key) != getattr(other, key) for key in other.model_fields_set - places
+        ):
             return False
     return True
 

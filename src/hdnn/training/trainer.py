@@ -14,15 +14,15 @@ from torch import Tensor
 
 from hdnn.config import TrainingConfig
 from hdnn.data import Dataset
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.models import Model, Scaler
-from hdnn.training.batches import Batches, to_batches
 from hdnn.training.diagnosis import check_divergence
 from hdnn.training.evaluation import logits_of
 from hdnn.training.loops import Observer, make_loop
 from hdnn.training.objective import count_correct, data_loss
 from hdnn.training.output_solver import solve_output
 from hdnn.training.recorder import Recorder
+from hdnn.training.samples import Samples, to_samples
 
 CPU = torch.device("cpu")
 State = dict[str, Any]
@@ -59,7 +59,7 @@ class EpochRecord:
         """Without what was not measured.
 
         Returns:
-            Figures by name.
+            Numbers by name.
         """
         return {name: value for name, value in asdict(self).items() if value is not None}
 
@@ -73,7 +73,7 @@ class Trainer:
     The targets of a regression are standardized during training; before and after, the model
     predicts them in their own units. During training the model is on the device of the config,
     and afterwards back where it was. Data stay on the CPU, and batches are moved. The order of
-    samples and the distortions of images are drawn on the CPU: a seed means the same on every
+    samples and the augmentation of images are drawn on the CPU: a seed means the same on every
     device.
 
     Args:
@@ -90,9 +90,9 @@ class Trainer:
         stopped: set by a callback.
 
     >>> import hdnn
-    >>> data = hdnn.data.load(hdnn.config.DataConfig("double-moons", size=400))
+    >>> data = hdnn.data.load(hdnn.config.DataConfig(source="double-moons", size=400))
     >>> net = hdnn.network("H1", features=4, layers=4, T=1.0)
-    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    >>> model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
     >>> trainer = Trainer(model, TrainingConfig(epochs=2, batch_size=50))
     >>> [record.epoch for record in trainer.fit(data)]
     [1, 2]
@@ -135,7 +135,7 @@ class Trainer:
         device = choose_device(config.device, model.stem.takes_images, model.head.weight.dtype)
         self._generator = torch.Generator().manual_seed(config.seed)
         try:
-            train, validation, self._scale = to_batches(model.to(CPU), data, config)
+            train, validation, self._scale = to_samples(model.to(CPU), data, config)
             with _standard_units(model, self._scale):
                 self.loop = make_loop(model.to(device), train, config)
                 self.loop.observer = self.recorder
@@ -151,7 +151,7 @@ class Trainer:
             model.to(home)
         return self.history
 
-    def _run(self, train: Batches, validation: Batches | None) -> None:
+    def _run(self, train: Samples, validation: Samples | None) -> None:
         """The epochs, from that of the state on."""
         assert self.state is not None
         start = time.perf_counter() - self.state["seconds"]
@@ -192,7 +192,7 @@ class Trainer:
         return self._measure(self.loop.data)
 
     @torch.no_grad()
-    def _measure(self, data: Batches) -> tuple[float, float | None]:
+    def _measure(self, data: Samples) -> tuple[float, float | None]:
         """Loss without penalties, and accuracy, of what this epoch would return if it were last."""
         last = _copy(self.model.state_dict())
         try:
@@ -260,7 +260,7 @@ class Trainer:
             float(state["seconds"]), int(state["epoch"]), state["loss"]
         except Exception as error:  # whatever a dict that came from a file may hold
             raise FileFormatError(
-                f"the checkpoint is not one of this training: {str(error)[:200]}"
+                f"the checkpoint is not one of this training: {shortened(str(error), 200)}"
             ) from error
         self.state = state
 
@@ -322,7 +322,9 @@ def load_state(model: Model, state: State) -> None:
         if state["target"] is not None:
             _rescale(model, state["target"]["scale"], state["target"]["mean"])
     except (LookupError, RuntimeError, TypeError) as error:
-        raise FileFormatError(f"the checkpoint is of another model: {str(error)[:200]}") from error
+        raise FileFormatError(
+            f"the checkpoint is of another model: {shortened(str(error), 200)}"
+        ) from error
 
 
 def _copy(value: Any) -> Any:

@@ -24,7 +24,7 @@ def made(layers: int = 12, **options: Any) -> tuple[hdnn.Model, torch.Tensor, st
     torch.manual_seed(0)
     depths = {"H1": 12, "ResNet": layers}
     nets = [hdnn.network(name, features=4, layers=depth, T=2.0) for name, depth in depths.items()]
-    stem = hdnn.Augmentation(2, 4)
+    stem = hdnn.Padding(2, 4)
     model, beside = (hdnn.Model(net, 1, stem, classes=["<b>in", "out"]) for net in nets)
     for each in (model, beside):
         torch.nn.init.normal_(each.head.weight)

@@ -83,7 +83,7 @@ export function pythonCode(state, { drawn = [], classes = 2, epochs = 50 } = {})
           "            network.field.weights.beta.zero_()",
         ]
       : []),
-    `    model = hdnn.Model(network, ${outputs}, hdnn.Augmentation(2, ${state.width}))`,
+    `    model = hdnn.Model(network, ${outputs}, hdnn.Padding(2, ${state.width}))`,
     "    Trainer(model, config).fit(train)",
     "    accuracy = (model.predict(X_test) == y_test).double().mean()",
     "    with torch.no_grad():",

@@ -29,7 +29,7 @@ export class Adam {
 }
 
 /** (x, y) to y_0 = (x, y, 0, ...) of width n. */
-export function augment(points, indices, n, X, B) {
+export function pad(points, indices, n, X, B) {
   X.fill(0, 0, n * B);
   for (let i = 0; i < B; i++) {
     const p = indices ? indices[i] : i;
@@ -88,7 +88,7 @@ export class Trainer {
     const B = rows.length;
     const n = network.n;
     const { ws, R, labels } = this.space(B);
-    augment(data.points, rows, n, ws.X, B);
+    pad(data.points, rows, n, ws.X, B);
     for (let i = 0; i < B; i++) labels[i] = data.labels[rows[i]];
     const y = network.forward(ws);
     if (config.method !== "joint") {
@@ -119,7 +119,7 @@ export class Trainer {
   solveOutput() {
     const { network, data, config, batch: B } = this;
     const { ws, R, labels } = this.space(B);
-    augment(data.points, null, network.n, ws.X, B);
+    pad(data.points, null, network.n, ws.X, B);
     labels.set(data.labels.subarray(0, B));
     const y = network.forward(ws);
     newton(this.V, this.outputs, network.n, ws.X, y, B, labels, Math.max(config.alphaC, 1e-4), R);
@@ -143,7 +143,7 @@ export class Trainer {
     for (let start = 0; start < count; start += B) {
       const size = Math.min(B, count - start);
       const { ws, R } = this.space(size);
-      augment(points.subarray(2 * start), null, this.network.n, ws.X, size);
+      pad(points.subarray(2 * start), null, this.network.n, ws.X, size);
       const y = this.network.forward(ws);
       logits(this.V, this.outputs, this.network.n, ws.X, y, size, R);
       out.set(R, start * this.outputs);

@@ -2,7 +2,7 @@
 
 import * as analysis from "./analysis.js";
 import { Network } from "./network.js";
-import { augment, Trainer } from "./training.js";
+import { pad, Trainer } from "./training.js";
 
 const SLICE = 10; // ms of training before messages are read
 const INTERVAL = 36; // ms between snapshots
@@ -33,7 +33,7 @@ function start({ number, network: settings, config, train, test, bounds }) {
   const trainer = new Trainer(network, train, config);
   const shown = Math.min(network.layers > 256 ? CARRIED / 2 : CARRIED, test.labels.length);
   const y0 = new Float32Array(network.n * shown);
-  augment(test.points, null, network.n, y0, shown);
+  pad(test.points, null, network.n, y0, shown);
   run = {
     network,
     trainer,

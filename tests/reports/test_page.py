@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hdnn.data import load
 from hdnn.errors import HdnnError
 from hdnn.plots import flow
 from hdnn.reports import report_of_run
-from hdnn.reports.build import inputs_of_run
+from hdnn.reports.page import inputs_of_run
 from hdnn.training import TrainingConfig
 from hdnn.training.runs import Run
 from hdnn.training.trainer import EpochRecord, Trainer
@@ -30,9 +29,9 @@ SECTIONS = ["results", "learning", "flow", "gradients", "theory", "repeat"]
 EVIL = "<script>alert('1')</script>\"&"
 LONG = "n" * 10_000
 ROLL = Config(
-    DataConfig("swiss-roll", size=200),
-    ModelConfig("H1", 6, T=1.0, dtype="float64"),
-    TrainingConfig(epochs=2, batch_size=50),
+    data=DataConfig(source="swiss-roll", size=200),
+    model=ModelConfig(architecture="H1", layers=6, T=1.0, dtype="float64"),
+    training=TrainingConfig(epochs=2, batch_size=50),
 )
 
 
@@ -54,7 +53,7 @@ def stop(*_: object) -> None:
 
 @pytest.fixture
 def roll(tmp_path: Path) -> Path:
-    config = replace(ROLL, record=RecordConfig(every=1, depths=4, samples=5))
+    config = ROLL.replace(record=RecordConfig(every=1, depths=4, samples=5))
     return trained(tmp_path / "roll", config)
 
 
@@ -93,8 +92,12 @@ def test_hostile_names_come_out_as_text(tmp_path: Path) -> None:
     names = [EVIL, LONG, *(f"c{k}" for k in range(28)), "label"]
     columns = dict(zip(names, [*X.tolist(), labels], strict=True))
     path = write_rows(tmp_path / "<b>'&.csv", **columns)
-    data = DataConfig(str(path), target="label")
-    config = Config(data, ModelConfig("H1", 3, T=0.5), TrainingConfig(epochs=1))
+    data = DataConfig(source=str(path), target="label")
+    config = Config(
+        data=data,
+        model=ModelConfig(architecture="H1", layers=3, T=0.5),
+        training=TrainingConfig(epochs=1),
+    )
     page = page_of(trained(tmp_path / "run", config))
     assert "alert('1')" in page.words
     assert not any("alert" in text for text in page.texts("script"))
@@ -110,8 +113,13 @@ def test_the_page_of_a_table_is_about_the_table(task: str, tmp_path: Path) -> No
     values = ("stop", "go") if task == "classification" else (0.5, 2.0)
     columns = {"noise": noise, "color": color, "y": np.where(color == "red", *values)}
     path = write_rows(tmp_path / "t.csv", **columns)
-    data = DataConfig(str(path), target="y", task=task)
-    page = page_of(trained(tmp_path / "run", Config(data, ModelConfig("H1", 3, T=1.0))))
+    data = DataConfig(source=str(path), target="y", task=task)
+    page = page_of(
+        trained(
+            tmp_path / "run",
+            Config(data=data, model=ModelConfig(architecture="H1", layers=3, T=1.0)),
+        )
+    )
     cells = page.texts("th")
     baseline = "most frequent class" if task == "classification" else "mean of the targets"
     assert {"this network", "on training data", "linear model", baseline} <= set(cells)
@@ -161,9 +169,11 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
     """Also of a regression, which is trained on standardized targets."""
     a, b = np.random.default_rng(0).normal(size=(2, 60))
     path = write_rows(tmp_path / "t.csv", a=a, b=b, y=1000 + 50 * a)
-    data = DataConfig(str(path), target="y", task="regression")
-    model = ModelConfig("MS3", 3, T=0.5, dtype="float64")
-    run = Run.create(tmp_path / "run", Config(data, model, TrainingConfig(epochs=2)))
+    data = DataConfig(source=str(path), target="y", task="regression")
+    model = ModelConfig(architecture="MS3", layers=3, T=0.5, dtype="float64")
+    run = Run.create(
+        tmp_path / "run", Config(data=data, model=model, training=TrainingConfig(epochs=2))
+    )
     X, outputs = torch.randn(20, 2), []
 
     def predict_and_stop(trainer: Trainer, _: EpochRecord) -> None:
@@ -180,7 +190,7 @@ def test_the_model_of_a_checkpoint_is_the_one_that_was_trained(tmp_path: Path) -
 
 def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> None:
     nets = [hdnn.network(name, features=4, layers=200, T=1.0) for name in ("H1", "ResNet")]
-    model, other = (hdnn.Model(net, 1, hdnn.Augmentation(2, 4)) for net in nets)
+    model, other = (hdnn.Model(net, 1, hdnn.Padding(2, 4)) for net in nets)
     X, y = torch.randn(30_000, 2), torch.arange(30_000) % 2
     report = hdnn.report(model, X, y, beside=other, lead=("A claim", "So <b> it is."))
     page = Page(report.html)
@@ -195,7 +205,7 @@ def test_a_page_with_a_lead_begins_with_the_slider_and_samples_much_data() -> No
 
 def test_labels_may_be_names_and_data_must_fit() -> None:
     net = hdnn.network("H1", features=4, layers=2, T=1.0)
-    model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4), classes=["ham", "spam"])
+    model = hdnn.Model(net, 1, hdnn.Padding(2, 4), classes=["ham", "spam"])
     X = np.random.default_rng(0).normal(size=(4, 2))
     page = hdnn.report(model, X, np.array(["ham", "spam", "ham", "spam"]))
     assert "spam" in page.html

@@ -23,7 +23,7 @@ Data = Annotated[
 ]
 
 
-class Opened(NamedTuple):
+class LoadedModel(NamedTuple):
     """A finished run, or a file of `hdnn.save`.
 
     Args:
@@ -62,7 +62,7 @@ class Opened(NamedTuple):
         return data.X_test if held_out and len(data.X_test) else data.X
 
 
-def open_run(path: Path) -> Opened:
+def load_run(path: Path) -> LoadedModel:
     """A finished run folder, its model file, or another file of `hdnn.save`.
 
     Raises:
@@ -74,10 +74,10 @@ def open_run(path: Path) -> Opened:
     folder = path.parent if path.name == "model.safetensors" else path
     if (folder / "config.toml").is_file():
         run = Run.open(folder)
-        return Opened(run.load_model(), run)
+        return LoadedModel(run.load_model(), run)
     if path.is_file():
         model = load(path)
         if not isinstance(model, Model):
             raise HdnnError(f"{path} holds a network without a model: use hdnn.analysis in Python")
-        return Opened(model, None)
+        return LoadedModel(model, None)
     raise HdnnError(f"{path} is neither a run nor a file of hdnn.save")

@@ -13,7 +13,7 @@ from hdnn.errors import HdnnError
 from hdnn.models import Model, Scaler
 
 
-class Batches(NamedTuple):
+class Samples(NamedTuple):
     """Samples as they enter the model.
 
     Args:
@@ -26,25 +26,25 @@ class Batches(NamedTuple):
     target: Tensor
     weight: Tensor
 
-    def take(self, rows: Tensor) -> Batches:
+    def take(self, rows: Tensor) -> Samples:
         """Some samples, by number or by a mask."""
-        return Batches(*(part[rows] for part in self))
+        return Samples(*(part[rows] for part in self))
 
-    def to(self, device: torch.device) -> Batches:
+    def to(self, device: torch.device) -> Samples:
         """The same on a device; nothing is copied if they are there already."""
-        return Batches(*(part.to(device) for part in self))
+        return Samples(*(part.to(device) for part in self))
 
 
 class Split(NamedTuple):
     """The samples to train on, those held out for validation, and the scale of the targets."""
 
-    train: Batches
-    validation: Batches | None
+    train: Samples
+    validation: Samples | None
     scale: Scaler | None
 
 
 @torch.no_grad()
-def to_batches(model: Model, data: Dataset, config: TrainingConfig) -> Split:
+def to_samples(model: Model, data: Dataset, config: TrainingConfig) -> Split:
     """Check a data set, convert it to the model's precision, and hold out a part.
 
     Args:
@@ -57,7 +57,7 @@ def to_batches(model: Model, data: Dataset, config: TrainingConfig) -> Split:
     """
     target, scale = _target(model, data)
     X = data.X if model.stem.takes_images else data.X.to(model.head.weight.dtype)
-    samples = Batches(model.prepare(X), target, _weights(model, data, config))
+    samples = Samples(model.prepare(X), target, _weights(model, data, config))
     samples = samples.take(samples.weight > 0)  # a sample of weight 0 is no sample
     if not config.validation:
         return Split(samples, None, scale)

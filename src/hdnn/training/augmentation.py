@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from hdnn.config import TrainingConfig
 
 
-def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
+def augment(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
     """A batch, each image shifted, rotated, resized and mirrored.
 
     What is drawn depends on the config's seed and on the place only, so that a training that is
@@ -23,10 +23,10 @@ def distort(images: Tensor, config: TrainingConfig, *place: int) -> Tensor:
         place: of the batch: the epoch, and its number there.
 
     >>> black = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
-    >>> torch.equal(distort(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
+    >>> torch.equal(augment(black, TrainingConfig(shift=2, rotate=10.0), 0, 1), black)
     True
     """
-    if not config.distorts:
+    if not config.augments:
         return images
     generator = torch.Generator().manual_seed(_mix(config.seed, *place))
     change = _warp if config.rotate or config.zoom else _move

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hdnn.data import ColumnType, files, read_blocks, read_table
+from hdnn.data import ColumnType, read_blocks, read_table, readers
 from hdnn.errors import HdnnError
 
 Write = Callable[..., Path]
@@ -116,7 +116,7 @@ def test_unreadable_files_raise(
 def test_compressed_files_hold_at_most_a_hundred_times_their_size(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "FREE", 1000)
+    monkeypatch.setattr(readers, "FREE", 1000)
     numbers = "".join(f"{x}\n" for x in np.random.default_rng(0).random(1000))
     for name in ("data.csv.gz", "data.CSV.GZ"):
         for text in (f"a\n{numbers}", "a\n" + 499 * "1\n"):  # far above 1000 bytes, and 1000
@@ -131,7 +131,7 @@ def test_compressed_files_hold_at_most_a_hundred_times_their_size(
 def test_parquet_files_hold_as_much_as_compressed_ones(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "data.parquet"
-    pd.DataFrame({"a": np.zeros(files.FREE // 2 + 1, bool)}).to_parquet(path)
+    pd.DataFrame({"a": np.zeros(readers.FREE // 2 + 1, bool)}).to_parquet(path)
     with pytest.raises(HdnnError, match="more than 16 MB, 100 times its size"):
         read_table(path)
     pd.DataFrame({"a": np.zeros(10**6)}).to_parquet(path)
@@ -162,6 +162,18 @@ def test_parquet(tmp_path: Path) -> None:
     blocks = list(read_blocks(path, [ColumnType("whole", "number")], rows=2))
     assert [len(frame) for frame, _ in blocks] == [2, 1, 0]
     np.testing.assert_array_equal(blocks[0][1]["whole"], [1, nan])
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
+def test_rows_of_later_blocks_keep_their_numbers(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    cells = [str(k) for k in range(30)]
+    cells[23] = "x"
+    frame, path = pd.DataFrame({"a": cells}), tmp_path / name
+    frame.to_csv(path, index=False) if name == "data.csv" else frame.to_parquet(path)
+    place = "line 25" if name == "data.csv" else "row 24"  # the header is a line
+    with pytest.raises(HdnnError, match=f"column 'a' needs finite numbers: {place} holds 'x'"):
+        list(read_blocks(path, [ColumnType("a", "number")], rows=7))
 
 
 def test_arrays_frames_and_dicts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ LABELS = torch.arange(40) % 2
 
 def model(outputs: int = 1, layers: int = 6) -> hdnn.Model:
     net = hdnn.network("H1", features=4, layers=layers, T=1.0)
-    made = hdnn.Model(net, outputs, hdnn.Augmentation(2, 4))
+    made = hdnn.Model(net, outputs, hdnn.Padding(2, 4))
     torch.nn.init.normal_(made.head.weight)
     torch.nn.init.normal_(made.head.bias)
     return made
@@ -45,28 +44,6 @@ def test_decision_regions_show_what_is_predicted(outputs: int, points: Tensor) -
         plots.decision_regions(axis, classifier, torch.randn(40, 3), LABELS)
 
 
-def test_a_flow_is_the_trajectory_in_one_plane(points: Tensor) -> None:
-    """For two classes of the plane, the first coordinate is the distance to the boundary."""
-    classifier = model()
-    moving = plots.flow(classifier, points)
-    assert moving.depths == tuple(range(7))
-    states = classifier.network.trajectory(classifier.preprocess(points)).detach()
-    distances = classifier.head(states)[..., 0] / classifier.head.weight.norm()
-    np.testing.assert_allclose(moving.points[..., 0], distances.detach().numpy(), atol=1e-12)
-    left, right, bottom, top = moving.box()
-    assert right - left == pytest.approx(top - bottom)
-    assert left < moving.points[..., 0].min()
-    assert moving.points[..., 1].max() < top
-
-
-def test_without_a_boundary_the_plane_shows_the_most_variance(points: Tensor) -> None:
-    classifier = model(3)
-    states = classifier.network.trajectory(classifier.preprocess(points)).detach()
-    variances = np.sort(np.linalg.eigvalsh(np.cov(states.numpy().reshape(-1, 4).T)))[::-1]
-    shares = plots.flow(classifier, points).shares
-    assert shares == pytest.approx(tuple(variances[:2] / variances.sum()))
-
-
 @pytest.mark.parametrize("theme", [plots.LIGHT, plots.DARK], ids=["light", "dark"])
 def test_the_figure_of_flows(points: Tensor, theme: plots.Theme) -> None:
     models = {"a\n99 %": model(), "b": model(3, layers=1)}
@@ -83,7 +60,7 @@ def test_the_figure_of_flows(points: Tensor, theme: plots.Theme) -> None:
 
 def test_points_that_collapsed_are_ringed() -> None:
     collapsing = hdnn.network("FCNN", features=4, layers=40, scale=0.1)
-    moving = plots.flow(hdnn.Model(collapsing, 3, hdnn.Augmentation(2, 4)), torch.randn(40, 2))
+    moving = plots.flow(hdnn.Model(collapsing, 3, hdnn.Padding(2, 4)), torch.randn(40, 2))
     first, last = plots.new_figure(4, 2).subplots(1, 2)
     plots.layer_states(first, moving, LABELS.numpy(), 0)
     plots.layer_states(last, moving, LABELS.numpy(), 40)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import hdnn
 from hdnn.data import Dataset
-from hdnn.models import Augmentation
+from hdnn.models import Padding
 from hdnn.networks import HamiltonianNetwork
 from hdnn.paper.records import Record
 from hdnn.training import TrainingConfig
@@ -29,8 +29,8 @@ ORDER_SEED = 1_000_000
 """Added to a seed for the order of batches, so that it is not the stream of the weights."""
 
 
-class Samples(NamedTuple):
-    """Augmented data of all seeds.
+class SeedSamples(NamedTuple):
+    """Padded data of all seeds.
 
     Args:
         seeds: one for every network.
@@ -49,18 +49,18 @@ class Samples(NamedTuple):
         cls,
         seeds: Sequence[int],
         parts: Sequence[Dataset],
-        augmentation: str,
+        padding: str,
         dtype: torch.dtype,
-    ) -> Samples:
+    ) -> SeedSamples:
         """The data of splits, one for every seed."""
-        augment = Augmentation(2, WIDTH, augmentation)
+        pad = Padding(2, WIDTH, padding)
         X, y, X_test, y_test = (
             torch.stack([getattr(part, name) for part in parts])
             for name in ("X", "y", "X_test", "y_test")
         )
-        return cls(list(seeds), augment(X.to(dtype)), y, augment(X_test.to(dtype)), y_test)
+        return cls(list(seeds), pad(X.to(dtype)), y, pad(X_test.to(dtype)), y_test)
 
-    def repeat(self, times: int) -> Samples:
+    def repeat(self, times: int) -> SeedSamples:
         """The training part several times over, for several networks a seed."""
         X, y = self.X.repeat(times, 1, 1), self.y.repeat(times, 1)
         return self._replace(seeds=self.seeds * times, X=X, y=y)
@@ -89,7 +89,7 @@ def networks(
 
 def train(
     network: HamiltonianNetwork,
-    data: Samples,
+    data: SeedSamples,
     config: TrainingConfig,
     observer: Observer | None = None,
     may_diverge: bool = True,
@@ -135,7 +135,7 @@ def measure(
 
 
 def results(
-    network: HamiltonianNetwork, V: np.ndarray, data: Samples, begin: float
+    network: HamiltonianNetwork, V: np.ndarray, data: SeedSamples, begin: float
 ) -> list[Record]:
     """The last fields of the records, for every seed: accuracies, seconds and version.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from hdnn.config import Config
 from hdnn.data import Dataset, load
 from hdnn.data.labels import encode
-from hdnn.errors import FileFormatError, HdnnError
+from hdnn.errors import FileFormatError, HdnnError, shortened
 from hdnn.files import atomic, read_json
 from hdnn.models import Model
 from hdnn.plots.style import DARK, LIGHT, check_path
@@ -101,7 +101,7 @@ def report(
 
     >>> import hdnn, torch
     >>> net = hdnn.network("H1", features=4, layers=8, T=1.0)
-    >>> model = hdnn.Model(net, 1, hdnn.Augmentation(2, 4))
+    >>> model = hdnn.Model(net, 1, hdnn.Padding(2, 4))
     >>> page = hdnn.report(model, torch.randn(20, 2), torch.arange(20) % 2)
     >>> page.html.startswith("<!doctype html>")
     True
@@ -212,12 +212,10 @@ def inputs_of_run(folder: str | Path, compare: bool = False) -> ReportInputs:
     if run.finished:
         model, data = run.load_model(), load(config.data)
         metrics = read_json(run.metrics) if run.metrics.exists() else {}
-        known = replace(
-            known,
-            beside=_train_resnet(config, data) if compare else None,
-            train_metrics=metrics["train"] if "test" in metrics else {},
-            weights=words.weights(config.training),
-        )
+        train_metrics = metrics["train"] if "test" in metrics else {}
+        beside = _train_resnet(config, data) if compare else None
+        weights = words.weights(config.training)
+        known = replace(known, beside=beside, train_metrics=train_metrics, weights=weights)
         return _with_data(known, model, data.to(model.head.weight.dtype))
     if compare:
         raise HdnnError(f"{folder} is not finished: there is no model to compare with a ResNet")
@@ -265,7 +263,7 @@ def _train_resnet(config: Config, data: Dataset) -> Model:
         raise HdnnError("--compare is for Hamiltonian and plain networks on tables or in the plane")
     # A network without a step has no T of its own: the ResNet gets the usual one.
     timed = network.T is not None or network.step is not None
-    resnet = build(replace(network, architecture="ResNet", T=network.T if timed else 1.2), data)
+    resnet = build(network.replace(architecture="ResNet", T=network.T if timed else 1.2), data)
     Trainer(resnet, config.training).fit(data)
     return resnet
 
@@ -282,8 +280,9 @@ def render(inputs: ReportInputs) -> Report:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("shortened", "math", "typeset", "number", "certificate"):
+    for name in ("math", "typeset", "number", "certificate"):
         environment.filters[name] = getattr(words, name)
+    environment.filters["shortened"] = shortened
     with np.errstate(all="ignore"):  # states of a run that diverged are not finite
         content = {name: getattr(sections, name)(inputs) for name in SECTIONS}
     page = environment.get_template("report.html.j2").render(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hdnn.data.images import load
 from hdnn.errors import HdnnError
 from hdnn.models import Model, image_model
 from hdnn.training import Trainer, TrainingConfig
-from hdnn.training.distortion import distort
+from hdnn.training.augmentation import augment
 from tasks import dataset, same
 
 JOINT = TrainingConfig(
@@ -27,9 +26,9 @@ JOINT = TrainingConfig(
     alpha=1e-3,
     alpha_c=2e-4,
 )
-DISTORTED: dict[str, Any] = {"shift": 1, "rotate": 5.0, "zoom": 0.05, "flip": True}
+AUGMENTED: dict[str, Any] = {"shift": 1, "rotate": 5.0, "zoom": 0.05, "flip": True}
 STOPPED: dict[str, Any] = {"epochs": 4, "validation": 0.2, "early_stopping": 2}
-FULL = replace(JOINT, optimizer="AdamW", weight_decay=0.01, averaging=0.9, **DISTORTED, **STOPPED)
+FULL = JOINT.replace(optimizer="AdamW", weight_decay=0.01, averaging=0.9, **AUGMENTED, **STOPPED)
 STAGES: dict[str, Any] = {"widths": (4, 8), "layers": (2, 2), "kernel": 3, "norm": "batch"}
 
 
@@ -60,7 +59,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
     """One step of SGD with rate 1 is minus the gradient of loss and both penalties, longhand."""
     X, y = digits.X[:50], digits.y[:50]
     config = TrainingConfig(method="joint", optimizer="SGD", learning_rate=1.0, epochs=1)
-    config = replace(config, batch_size=50, alpha=0.3, alpha_c=0.2)
+    config = config.replace(batch_size=50, alpha=0.3, alpha_c=0.2)
     model, twin = (classifier(layers=(3,)).double() for _ in range(2))
     Trainer(model, config).fit(dataset(X, y))
     net = twin.networks[0]
@@ -76,7 +75,7 @@ def test_gradients_are_those_of_the_whole_objective(digits: Dataset) -> None:
 
 def test_returned_weights_are_the_validated_average(digits: Dataset) -> None:
     model = classifier()
-    trainer = Trainer(model, replace(JOINT, averaging=0.9, validation=0.2))
+    trainer = Trainer(model, JOINT.replace(averaging=0.9, validation=0.2))
     history = trainer.fit(digits)
     _, held = holdout(400, 0.2, 0, digits.y)
     with torch.no_grad():
@@ -91,19 +90,19 @@ def test_coordinate_descent_on_images_raises(digits: Dataset) -> None:
         Trainer(classifier(), TrainingConfig()).fit(digits)
 
 
-# --- distortions ----------------------------------------------------------------------------------
+# --- augmentation ---------------------------------------------------------------------------------
 
 
-def test_distortions_depend_on_seed_and_place_only(digits: Dataset) -> None:
+def test_augmentation_depends_on_seed_and_place_only(digits: Dataset) -> None:
     X = digits.X[:20]
-    images = distort(X, FULL, 3, 7)
+    images = augment(X, FULL, 3, 7)
     torch.manual_seed(99)
-    assert torch.equal(distort(X, FULL, 3, 7), images)
+    assert torch.equal(augment(X, FULL, 3, 7), images)
     assert images.dtype == torch.uint8
     others = [
-        distort(X, FULL, 3, 8),
-        distort(X, FULL, 4, 7),
-        distort(X, replace(FULL, seed=1), 3, 7),
+        augment(X, FULL, 3, 8),
+        augment(X, FULL, 4, 7),
+        augment(X, FULL.replace(seed=1), 3, 7),
     ]
     assert all(not torch.equal(other, images) for other in others)
 
@@ -111,7 +110,7 @@ def test_distortions_depend_on_seed_and_place_only(digits: Dataset) -> None:
 def test_shifts_are_all_shifts_up_to_the_largest() -> None:
     dot = torch.zeros(600, 1, 9, 9, dtype=torch.uint8)
     dot[:, :, 4, 4] = 255
-    moved = distort(dot, TrainingConfig(shift=2), 0, 0)
+    moved = augment(dot, TrainingConfig(shift=2), 0, 0)
     places = {tuple(place[2:].tolist()) for place in moved.nonzero()}
     assert places == {(4 + a, 4 + b) for a in range(-2, 3) for b in range(-2, 3)}
     assert torch.equal(moved.sum((1, 2, 3)), dot.sum((1, 2, 3)))
@@ -119,7 +118,7 @@ def test_shifts_are_all_shifts_up_to_the_largest() -> None:
 
 def test_mirrored_images() -> None:
     X = torch.arange(8, dtype=torch.uint8).reshape(1, 1, 2, 4).expand(200, 1, 2, 4)
-    turned = [torch.equal(a, X[0].flip(-1)) for a in distort(X, TrainingConfig(flip=True), 0, 0)]
+    turned = [torch.equal(a, X[0].flip(-1)) for a in augment(X, TrainingConfig(flip=True), 0, 0)]
     assert 60 < sum(turned) < 140
 
 
@@ -128,7 +127,7 @@ def test_a_rotation_turns_about_the_center() -> None:
     u, v = torch.meshgrid(torch.arange(33) - 16.0, torch.arange(33) - 16.0, indexing="ij")
     half = ((u.square() + v.square() < 144) & (v > 0)).to(torch.float64)
     X = half.expand(50, 1, 33, 33)
-    turned = distort(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
+    turned = augment(X, TrainingConfig(rotate=30.0), 0, 0)[:, 0]
     angles = torch.atan2((turned * u).sum((1, 2)), (turned * v).sum((1, 2))).rad2deg()
     assert float(angles.abs().max()) < 31
     assert float(angles.max()) > 20

@@ -8,7 +8,7 @@ import gzip
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hdnn.config import shown
-from hdnn.errors import FileFormatError, HdnnError, optional
+from hdnn.errors import FileFormatError, HdnnError, listed, optional, shortened, shown
 from hdnn.files import check_file
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -31,7 +30,6 @@ EXPANSION, FREE = 100, 2**24
 
 _HEADER_LINES = 100  # a header may have line breaks in quotes, and blank lines above it
 _CHARACTERS = 2**20  # decoded at once, to find out the encoding
-_MOST_LISTED = 10  # names in a message
 
 _DECIMAL_COMMA = r"^\s*([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)\s*$"
 
@@ -58,10 +56,11 @@ def reading(path: str | os.PathLike[str], kind: str, remedy: str = "") -> Iterat
     except HdnnError:
         raise
     except Exception as error:  # readers raise anything, up to MemoryError and RecursionError
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-        reason = cut(reason, 200) or type(error).__name__
+        reason = shortened(str(getattr(error, "strerror", None) or error), 200).strip()
         tail = f"; {remedy}" if remedy else ""
-        raise FileFormatError(f"cannot read {path} as {kind}: {reason}{tail}") from error
+        raise FileFormatError(
+            f"cannot read {path} as {kind}: {reason or type(error).__name__}{tail}"
+        ) from error
 
 
 def check_expansion(path: Path, size: int | None = None) -> None:
@@ -84,25 +83,6 @@ def check_expansion(path: Path, size: int | None = None) -> None:
             f"cannot read {path}: it holds more than {most / 2**20:.0f} MB, {EXPANSION} times its "
             "size; if you trust it, decompress it first, or write it as CSV"
         )
-
-
-def cut(text: str, most: int = 60) -> str:
-    """Truncate a text.
-
-    >>> cut("abcdefgh", 6)
-    'abc...'
-    """
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def listed(items: Sequence[str], most: int = _MOST_LISTED) -> str:
-    """Join the first few texts, and say how many more there are.
-
-    >>> listed(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return ", ".join(map(cut, items[:most])) + more
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -257,7 +237,7 @@ class RawTable:
         cells = self.frame[name]
         return cells.replace(_DECIMAL_COMMA, r"\1.\2", regex=True) if self.decimal_comma else cells
 
-    def place(self, row: int) -> str:
+    def row_name(self, row: int) -> str:
         """Name a row of the frame by its line in the file, or by its number, from 1."""
         number = int(self.frame.index[row])
         return f"row {number + 1}" if self.line is None else f"line {self.line(number)}"
@@ -265,8 +245,8 @@ class RawTable:
 
 def _csv_blocks(path: Path, rows: int | None) -> Iterator[RawTable]:
     file = CsvFile.open(path)
-    doubt = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
-    notes = (doubt,) if file.encoding == "latin-1" else ()
+    warning = "the file is not UTF-8 and was read as Latin-1; check letters with accents"
+    notes = (warning,) if file.encoding == "latin-1" else ()
     frames = file.blocks(rows or BLOCK_ROWS)
     for frame in frames if rows else [pd.concat(frames)]:
         yield RawTable(frame, str(path), True, file.delimiter != ",", file.line, notes)
@@ -333,6 +313,6 @@ def read_raw(source: Any) -> RawTable:
     try:
         frame = pd.DataFrame(source).infer_objects()
     except ValueError as error:
-        raise HdnnError(f"these columns make no table: {cut(str(error), 200)}") from error
+        raise HdnnError(f"these columns make no table: {shortened(str(error), 200)}") from error
     frame = frame.set_axis(list(map(str, frame.columns)), axis=1).reset_index(drop=True)
     return RawTable(frame, "the table")

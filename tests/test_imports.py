@@ -14,7 +14,18 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "files", "threads", "program", "fields", "ode", "schemes", "kernels", "backends"),
+    *(
+        "errors",
+        "testing",
+        "files",
+        "threads",
+        "program",
+        "fields",
+        "ode",
+        "schemes",
+        "kernels",
+        "backends",
+    ),
     *("networks", "zoo", "models", "refinement", "analysis"),
 )
 APPLICATION = (

@@ -1,0 +1,375 @@
+"""Every assertion passes what is right, and names what is wrong: in mutants, and in random ones."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hdnn import testing
+
+
+class Network(nn.Module):
+    """Steps of a Hamiltonian system, H = sum log cosh(K q + b) + sum log cosh(K p + b).
+
+    Args:
+        dof: of q and of p.
+        order: 1, semi-implicit Euler; 2, leapfrog.
+        scale: of the initial weights.
+        steps: how many of them are one call.
+        sigma: activation; with another one than tanh the energy is not that of `energy`.
+        wrong: which mistake it contains; none by default.
+    """
+
+    def __init__(
+        self,
+        wrong: str = "",
+        *,
+        dof: int = 2,
+        order: int = 1,
+        scale: float = 0.5,
+        steps: int = 1,
+        sigma: Callable[[Tensor], Tensor] = torch.tanh,
+    ) -> None:
+        super().__init__()
+        self.wrong, self.order, self.steps, self.sigma = wrong, order, steps, sigma
+        self.K, self.W = (nn.Parameter(scale * torch.randn(2, 5, dof)) for _ in range(2))
+        self.b = nn.Parameter(scale * torch.randn(2, 5))
+        self.calls = 0
+        self.drop = nn.Dropout(0.3 if wrong == "dropout" else 0.0)
+        self.register_buffer("memory", torch.zeros(()))
+
+    def gradient(self, half: int, v: Tensor) -> Tensor:
+        """dH / dq (half 0) or dH / dp (half 1)."""
+        if self.wrong == "a detached state":
+            v = v.detach()
+        if self.wrong == "a detached parameter":
+            return self.sigma(v @ self.K[half].mT + self.b[half].detach()) @ self.K[half]
+        units = self.sigma(v @ self.K[half].mT + self.b[half])
+        return units @ (self.W if self.wrong == "no gradient" else self.K)[half]
+
+    def energy(self, x: Tensor) -> Tensor:
+        q, p = x.chunk(2, -1)
+        units = torch.cat([v @ self.K[k].mT + self.b[k] for k, v in enumerate((q, p))], -1)
+        return units.cosh().log().sum(-1)
+
+    def field(self, x: Tensor) -> Tensor:
+        q, p = x.chunk(2, -1)
+        if self.wrong == "velocities exchanged":
+            return torch.cat([-self.gradient(0, q), self.gradient(1, p)], -1)
+        sign = 1 if self.wrong == "a sign" else -1
+        damping = 0.1 * p if self.wrong == "damping" else 0.0
+        return torch.cat([self.gradient(1, p), sign * self.gradient(0, q) - damping], -1)
+
+    def forward(self, x: Tensor, h: float = 0.1) -> Tensor:
+        if self.wrong == "explicit Euler":
+            return x + h * self.field(x)
+        if self.wrong == "in place":
+            x += 0.0 if self.calls else 1.0
+        if self.wrong == "another formula in eval mode" and not self.training:
+            return x + h * self.field(x)
+        if self.wrong == "a memory":
+            x = x + self.memory
+            self.memory.add_(1.0)
+        q, p = x.chunk(2, -1)
+        sign = 1 if self.wrong == "a sign" else -1
+        for _ in range(self.steps):
+            old = q
+            first = h / 2 if self.order == 2 else h
+            q = q + first * self.gradient(1, p)
+            if self.wrong == "not separable":
+                q = q + h * p.sin() * q.cos()
+            p = p + sign * h * self.gradient(0, old if self.wrong == "an old time level" else q)
+            if self.order == 2:
+                last = old if self.wrong == "an old last half step" else q
+                q = last + h / 2 * self.gradient(1, p)
+        if self.wrong == "damping":
+            p = p * (1 - h / 10)
+        if self.wrong == "halves exchanged":
+            q, p = p, q
+        return self.drop(torch.cat([q, p], -1))
+
+    def inverse(self, x: Tensor, h: float = 0.1) -> Tensor:
+        q, p = x.chunk(2, -1)
+        for _ in range(self.steps):
+            if self.wrong == "an inverse in the same order":
+                q = q - h * self.gradient(1, p)
+                p = p + h * self.gradient(0, q)
+                continue
+            if self.order == 2:
+                q = q - h / 2 * self.gradient(1, p)
+            p = p + h * self.gradient(0, q)
+            if self.wrong != "an inverse without its last half":
+                q = q - (h / 2 if self.order == 2 else h) * self.gradient(1, p)
+        return torch.cat([q, p], -1)
+
+
+class Plant(nn.Module):
+    """x+ = x + h ((J - R) m + G u), y = G' m at m = (x + x+) / 2, which stores |x|^2 / 2."""
+
+    def __init__(self, wrong: str = "", *, scale: float = 0.5, n: int = 4, h: float = 0.2) -> None:
+        super().__init__()
+        self.wrong, self.h = wrong, h
+        self.A, self.L = (nn.Parameter(scale * torch.randn(n, n)) for _ in range(2))
+        self.G = nn.Parameter(scale * torch.randn(n, 2))
+        self.B = nn.Parameter(scale * torch.randn(n, 2))
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        R = self.L @ self.L.mT
+        S = self.A - self.A.mT - (-R if self.wrong == "negative damping" else R)
+        if self.wrong == "J is not skew":
+            S = self.A - R
+        left = torch.eye(len(S)) - self.h / 2 * S
+        m = torch.linalg.solve(left, (x + self.h / 2 * u @ self.G.mT).mT).mT
+        after = x + self.h * (m @ S.mT + u @ self.G.mT)
+        if self.wrong == "explicit Euler":
+            m, after = x, x + self.h * (x @ S.mT + u @ self.G.mT)
+        y = m @ (self.B if self.wrong == "another output matrix" else self.G)
+        if self.wrong == "the output of the old state":
+            y = x @ self.G
+        return after, -y if self.wrong == "the sign of the output" else y
+
+
+class Cell(nn.Module):
+    """x+ = rate W tanh(x) + B u with an orthogonal W."""
+
+    def __init__(
+        self, wrong: str = "", *, scale: float = 0.5, n: int = 3, rate: float = 0.9
+    ) -> None:
+        super().__init__()
+        self.wrong, self.rate = wrong, rate
+        self.A, self.B = (nn.Parameter(scale * torch.randn(n, n)) for _ in range(2))
+
+    def step(self, x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        W = torch.matrix_exp(self.A - self.A.mT)
+        if self.wrong == "a spectral radius":  # less than 1, but not the norm
+            W = torch.tril(self.A, -1) * 3 + torch.eye(len(W))
+        if self.wrong == "small at first":
+            W = self.A
+        if self.wrong == "a gate that opens":
+            W = W * (1 + 0.2 * torch.tanh(u).square().mean())
+        after = self.rate * torch.tanh(x) @ W.mT + u @ self.B.mT
+        if self.wrong == "a skip connection":
+            after = after + x
+        return after, x
+
+
+class Edges(nn.Module):
+    """K x = A x W over the edges of a directed graph, x ``(nodes, features)``."""
+
+    def __init__(self, wrong: str = "", *, scale: float = 0.5, nodes: int = 6) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.W = nn.Parameter(scale * torch.randn(3, 2))
+        self.bias = nn.Parameter(scale * torch.randn(2))
+        self.register_buffer("graph", (torch.rand(nodes, nodes) < 0.4).to(torch.float64).triu(1))
+        self.graph[0, 1] = 1.0
+
+    def multiply(self, x: Tensor) -> Tensor:
+        y = self.graph @ x @ self.W
+        return y + self.bias if self.wrong == "a bias" else y
+
+    def adjoint(self, s: Tensor) -> Tensor:
+        graph = self.graph if self.wrong == "the same edges" else self.graph.mT
+        s = graph @ s @ self.W.mT
+        return -s if self.wrong == "a sign" else s
+
+
+Make = Callable[..., nn.Module]
+Assertion = Callable[[Any, Tensor], None]
+
+# For each assertion: how to make what it is about, how to call it, and mistakes with the message.
+TABLE: dict[str, tuple[Make, Callable[[Any], None], dict[str, str]]] = {
+    "symplectic": (
+        Network,
+        lambda net: testing.assert_symplectic(net, states(net)),
+        {
+            "no gradient": "the determinant is 1: no gradient as force",
+            "explicit Euler": "the determinant is .*: explicit Euler",
+            "an old time level": "explicit Euler, an old time level",
+            "not separable": "the determinant is .*H not separable",
+            "halves exchanged": "M J M' = -J: are q and p exchanged",
+            "damping": "J: does something scale or damp the state",
+        },
+    ),
+    "volume-preserving": (
+        Network,
+        lambda net: testing.assert_volume_preserving(net, states(net)),
+        {
+            "explicit Euler": "volume grows: explicit Euler",
+            "an old time level": "volume",
+            "damping": "volume shrinks",
+            "not separable": "volume",
+        },
+    ),
+    "inverse to each other": (
+        partial(Network, order=2),
+        lambda net: testing.assert_invertible(net, net.inverse, states(net)),
+        {
+            "an inverse in the same order": "in the same order",
+            "an inverse without its last half": "does a half use an old value",
+            "an old time level": "does a half use an old value",
+        },
+    ),
+    "conserving H along steps": (
+        Network,
+        lambda net: testing.assert_energy_conserved(lambda x: net(x, 0.5), net.energy, states(net)),
+        {
+            "explicit Euler": "H grows",
+            "damping": "H falls",
+            "an old time level": "H grows",
+        },
+    ),
+    "conserving H": (
+        Network,
+        lambda net: testing.assert_field_conserves(net.field, net.energy, states(net)),
+        {
+            "velocities exchanged": "are the velocities of q and p exchanged",
+            "a sign": "a sign wrong",
+            "damping": "is there damping",
+            "no gradient": "a sign wrong",
+        },
+    ),
+    "passive": (
+        Plant,
+        lambda net: testing.assert_passive(
+            net.step,
+            lambda x: x.square().sum(1) / 2,
+            torch.randn(5, len(net.G)),
+            torch.randn(5, 2),
+            h=0.2,
+        ),
+        {
+            "negative damping": "more is stored than supplied",
+            "J is not skew": "more is stored than supplied",
+            "explicit Euler": "more is stored than supplied",
+            "another output matrix": "more is stored than supplied",
+            "the output of the old state": "an output without its share of the input",
+            "the sign of the output": "a sign",
+        },
+    ),
+    "contracting": (
+        Cell,
+        lambda net: testing.assert_contracting(net.step, *torch.randn(2, 5, len(net.A)), rate=0.9),
+        {
+            "a spectral radius": "grow by a factor of [1-9]",
+            "small at first": r"typical parameters.*grow by a factor",
+            "a gate that opens": "grow by a factor of [01]",
+            "a skip connection": "grow by a factor of 1",
+        },
+    ),
+    "consistent": (
+        Network,
+        lambda net: testing.assert_consistent(net, Network.field.__get__(right(net)), states(net)),
+        {
+            "a sign": "a wrong sign",
+            "not separable": "a wrong sign or factor of h",
+            "damping": "a wrong sign or factor of h",
+            "halves exchanged": "velocity of another variable",
+        },
+    ),
+    "of order 2": (
+        partial(Network, order=2),
+        lambda net: testing.assert_order(net, states(net), 2),
+        {
+            "an old last half step": "the observed order is",
+            "explicit Euler": "the observed order is 1.0",
+            "an old time level": "the observed order is 1.0",
+        },
+    ),
+    "adjoint": (
+        Edges,
+        lambda net: testing.assert_adjoint(
+            net.multiply, net.adjoint, torch.randn(len(net.graph), 3)
+        ),
+        {
+            "the same edges": "one over other edges",
+            "a sign": "is it the map itself",
+            "a bias": "K is not linear",
+        },
+    ),
+    "differentiated by autograd": (
+        Network,
+        lambda net: testing.assert_gradients(net, states(net)),
+        {
+            "a detached state": "is a state detached",
+            "a detached parameter": "parameters: is one detached",
+        },
+    ),
+    "the same map": (
+        Network,
+        lambda net: testing.assert_same_map(net, states(net)),
+        {
+            "dropout": "is it random",
+            "a memory": "does it keep a state",
+            "another formula in eval mode": "in the other mode",
+            "in place": "it changes its input in place",
+        },
+    ),
+}
+MUTANTS = [(claim, wrong) for claim, (_, _, mistakes) in TABLE.items() for wrong in mistakes]
+
+
+def states(net: Any) -> Tensor:
+    return torch.randn(5, 2 * net.K.shape[-1])
+
+
+def right(net: Network) -> Network:
+    """The same network without its mistake, over the same parameters."""
+    other = copy.copy(net)
+    other.wrong = ""
+    return other
+
+
+# --- what each assertion finds --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("claim", TABLE)
+def test_every_assertion_passes_what_is_right(claim: str) -> None:
+    make, check, _ = TABLE[claim]
+    for scale in (0.3, 0.6):
+        check(make(scale=scale))
+
+
+@pytest.mark.parametrize(("claim", "wrong"), MUTANTS)
+def test_every_mutant_is_found_and_named(claim: str, wrong: str) -> None:
+    make, check, mistakes = TABLE[claim]
+    with pytest.raises(AssertionError, match=mistakes[wrong]) as raised:
+        check(make(wrong, scale=0.3))
+    assert str(raised.value).startswith(f"not {claim.removesuffix(' along steps')}: ")
+
+
+def drawn(claim: str, seed: int, wrong: str = "") -> nn.Module:
+    """A random module for a claim, of random size, scale of parameters, depth and activation."""
+    torch.manual_seed(seed)
+    make, g = TABLE[claim][0], torch.Generator().manual_seed(seed)
+
+    def one_of(*values: Any) -> Any:
+        return values[int(torch.randint(len(values), (), generator=g))]
+
+    options = {"scale": one_of(0.3, 0.5, 0.8)}
+    kind = make.func if isinstance(make, partial) else make
+    if kind is Network:
+        options |= {"dof": one_of(2, 3, 5), "steps": one_of(1, 2, 3)}
+        if "conserving" not in claim and "order" not in claim:
+            options["sigma"] = one_of(torch.tanh, torch.sin, torch.relu, nn.functional.softplus)
+    else:
+        options["nodes" if kind is Edges else "n"] = one_of(4, 5, 8)
+    return make(wrong, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", TABLE)
+def test_no_false_alarm_and_no_miss_in_random_modules(claim: str) -> None:
+    """504 right modules and 504 wrong ones, 42 of each for every assertion."""
+    _, check, mistakes = TABLE[claim]
+    for seed in range(42):
+        check(drawn(claim, seed))
+        wrong = list(mistakes)[seed % len(mistakes)]
+        with pytest.raises(AssertionError, match=f"^not {claim.removesuffix(' along steps')}"):
+            check(drawn(claim, seed, wrong))

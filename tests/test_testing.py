@@ -21,7 +21,7 @@ class Network(nn.Module):
         dof: of q and of p.
         order: 1, semi-implicit Euler; 2, leapfrog.
         scale: of the initial weights.
-        steps: how many of them are one call.
+        steps: into how many of them a call divides h.
         sigma: activation; with another one than tanh the energy is not that of `energy`.
         wrong: which mistake it contains; none by default.
     """
@@ -37,7 +37,8 @@ class Network(nn.Module):
         sigma: Callable[[Tensor], Tensor] = torch.tanh,
     ) -> None:
         super().__init__()
-        self.wrong, self.order, self.steps, self.sigma = wrong, order, steps, sigma
+        self.wrong, self.dof, self.order, self.steps = wrong, dof, order, steps
+        self.sigma = sigma
         self.K, self.W = (nn.Parameter(scale * torch.randn(2, 5, dof)) for _ in range(2))
         self.b = nn.Parameter(scale * torch.randn(2, 5))
         self.calls = 0
@@ -67,8 +68,9 @@ class Network(nn.Module):
         return torch.cat([self.gradient(1, p), sign * self.gradient(0, q) - damping], -1)
 
     def forward(self, x: Tensor, h: float = 0.1) -> Tensor:
+        h /= self.steps
         if self.wrong == "explicit Euler":
-            return x + h * self.field(x)
+            return x + h * self.steps * self.field(x)
         if self.wrong == "in place":
             x += 0.0 if self.calls else 1.0
         if self.wrong == "another formula in eval mode" and not self.training:
@@ -95,6 +97,7 @@ class Network(nn.Module):
         return self.drop(torch.cat([q, p], -1))
 
     def inverse(self, x: Tensor, h: float = 0.1) -> Tensor:
+        h /= self.steps
         q, p = x.chunk(2, -1)
         for _ in range(self.steps):
             if self.wrong == "an inverse in the same order":
@@ -238,11 +241,7 @@ TABLE: dict[str, tuple[Make, Callable[[Any], None], dict[str, str]]] = {
     "passive": (
         Plant,
         lambda net: testing.assert_passive(
-            net.step,
-            lambda x: x.square().sum(1) / 2,
-            torch.randn(5, len(net.G)),
-            torch.randn(5, 2),
-            h=0.2,
+            net.step, lambda x: x.square().sum(1) / 2, *inputs(net), h=0.2
         ),
         {
             "negative damping": "more is stored than supplied",
@@ -255,7 +254,7 @@ TABLE: dict[str, tuple[Make, Callable[[Any], None], dict[str, str]]] = {
     ),
     "contracting": (
         Cell,
-        lambda net: testing.assert_contracting(net.step, *torch.randn(2, 5, len(net.A)), rate=0.9),
+        lambda net: testing.assert_contracting(net.step, *inputs(net), rate=0.9),
         {
             "a spectral radius": "grow by a factor of [1-9]",
             "small at first": r"typical parameters.*grow by a factor",
@@ -284,9 +283,7 @@ TABLE: dict[str, tuple[Make, Callable[[Any], None], dict[str, str]]] = {
     ),
     "adjoint": (
         Edges,
-        lambda net: testing.assert_adjoint(
-            net.multiply, net.adjoint, torch.randn(len(net.graph), 3)
-        ),
+        lambda net: testing.assert_adjoint(net.multiply, net.adjoint, states(net)),
         {
             "the same edges": "one over other edges",
             "a sign": "is it the map itself",
@@ -316,7 +313,12 @@ MUTANTS = [(claim, wrong) for claim, (_, _, mistakes) in TABLE.items() for wrong
 
 
 def states(net: Any) -> Tensor:
-    return torch.randn(5, 2 * net.K.shape[-1])
+    return torch.randn(len(net.graph), 3) if isinstance(net, Edges) else torch.randn(5, 2 * net.dof)
+
+
+def inputs(net: Any) -> tuple[Tensor, Tensor]:
+    """States and inputs."""
+    return torch.randn(5, len(net.A)), torch.randn(5, net.B.shape[1])
 
 
 def right(net: Network) -> Network:
@@ -352,7 +354,7 @@ def drawn(claim: str, seed: int, wrong: str = "") -> nn.Module:
     def one_of(*values: Any) -> Any:
         return values[int(torch.randint(len(values), (), generator=g))]
 
-    options = {"scale": one_of(0.3, 0.5, 0.8)}
+    options = {"scale": one_of(0.5, 0.8) if "along" in claim else one_of(0.3, 0.5, 0.8)}
     kind = make.func if isinstance(make, partial) else make
     if kind is Network:
         options |= {"dof": one_of(2, 3, 5), "steps": one_of(1, 2, 3)}

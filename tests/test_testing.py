@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from catalog import build
 from hdnn import testing
+from hdnn.errors import HdnnError
 
 
 class Network(nn.Module):
@@ -91,7 +96,7 @@ class Network(nn.Module):
                 last = old if self.wrong == "an old last half step" else q
                 q = last + h / 2 * self.gradient(1, p)
         if self.wrong == "damping":
-            p = p * (1 - h / 10)
+            p = p * (1 - h / 30)
         if self.wrong == "halves exchanged":
             q, p = p, q
         return self.drop(torch.cat([q, p], -1))
@@ -344,6 +349,264 @@ def test_every_mutant_is_found_and_named(claim: str, wrong: str) -> None:
     with pytest.raises(AssertionError, match=mistakes[wrong]) as raised:
         check(make(wrong, scale=0.3))
     assert str(raised.value).startswith(f"not {claim.removesuffix(' along steps')}: ")
+
+
+# --- our own networks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["MS3", "HS", "H1"])
+def test_networks_are_examined_in_float64_and_left_alone(name: str, dtype: torch.dtype) -> None:
+    scheme = "ImplicitMidpoint" if name == "H1" else "Leapfrog"
+    net = build(name, scheme, layers=3, T=0.5, scale=0.01, dtype=dtype)
+    net.register_buffer("extra", torch.ones(2, dtype=dtype))
+    kept = copy.deepcopy(net.state_dict())
+    objects = [*net.parameters(), *net.buffers()]
+    y = torch.randn(4, 4, dtype=dtype)
+    testing.assert_symplectic(net, y)
+    testing.assert_gradients(net, y)
+    testing.assert_same_map(net, y)
+    if net.invertible:
+        testing.assert_invertible(net, net.inverse, y, tolerance=1e-11)
+    assert all(torch.equal(kept[k], v) and v.dtype == dtype for k, v in net.state_dict().items())
+    assert all(a is b for a, b in zip(objects, [*net.parameters(), *net.buffers()], strict=True))
+    assert torch.get_default_dtype() == torch.float64
+    euler = build(name, "ForwardEuler", layers=3, T=0.5, scale=0.01, dtype=dtype)
+    assert testing.symplectic_defect(euler, y).value < 1e-3  # which small weights nearly hide
+    with pytest.raises(AssertionError, match="not symplectic"):
+        testing.assert_symplectic(euler, y)
+
+
+def test_states_too_large_for_a_Jacobian_are_examined_in_some_directions() -> None:
+    """J acts on channels, axis 1; without a matrix of 1600 x 1600 numbers."""
+    options = {"channels": 4, "kernel": 3, "layers": 2, "T": 0.5}
+    y = torch.randn(2, 4, 20, 20)
+    testing.assert_symplectic(build("MS3", **options), y, dim=1)
+    with pytest.raises(AssertionError, match="is the force a gradient"):
+        testing.assert_symplectic(build("H1", **options), y, dim=1)
+    testing.assert_gradients(build("MS3", **options), y)
+    with pytest.raises(HdnnError, match="up to 1024 numbers, got 1600"):
+        testing.assert_volume_preserving(build("MS3", **options), y)
+
+
+# --- what is found, and how it is left ------------------------------------------------------------
+
+
+def references(net: Network) -> dict[str, Any]:
+    """Ways to refer to a module."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.parts = [net]
+
+        def step(self, x: Tensor) -> Tensor:
+            return net(x)
+
+    def inner(x: Tensor) -> Tensor:
+        return net(x)
+
+    return {
+        "module": net,
+        "method": net.forward,
+        "closure": lambda x: net(x, 0.3),
+        "function of a function": lambda x: inner(x) + 0,
+        "partial": partial(net.forward, h=0.2),
+        "method of an owner": Owner().step,
+    }
+
+
+@pytest.mark.parametrize("how", references(Network()))
+def test_parameters_are_found_drawn_and_restored(how: str) -> None:
+    net = Network("no gradient", scale=1e-4)
+    f, x = references(net)[how], torch.randn(3, 4)
+    kept = copy.deepcopy(net.state_dict())
+    assert testing.symplectic_defect(f, x).value < 1e-7  # initial values hide it
+    with pytest.raises(AssertionError, match=r"at typical parameters \(own: \d\.\de-\d\d\)"):
+        testing.assert_symplectic(f, x)
+    with testing.typical_parameters(f):
+        assert 0.1 < float(net.K.detach().std()) < 0.9
+    with pytest.raises(KeyError), testing.typical_parameters(f):
+        raise KeyError
+    assert all(torch.equal(kept[name], v) for name, v in net.state_dict().items())
+    net.requires_grad_(False)  # frozen ones stay, too
+    testing.assert_symplectic(f, x)
+
+
+def test_positive_parameters_stay_positive_and_errors_say_where_they_arise() -> None:
+    class Heavy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mass, self.other = nn.Parameter(torch.ones(4)), nn.Parameter(-torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not bool((self.other < 0).all()):
+                raise ValueError("never positive")
+            return x / self.mass
+
+    heavy = Heavy()
+    with testing.typical_parameters(heavy):
+        assert bool((heavy.mass > 0).all())
+        assert not bool((heavy.other < 0).all())
+    with pytest.raises(ValueError, match="never positive") as raised:
+        testing.assert_volume_preserving(heavy, torch.randn(2, 4))
+    assert "requires_grad=False" in raised.value.__notes__[0]
+
+
+def test_nothing_but_torch_is_loaded() -> None:
+    code = "import sys, hdnn.testing; print(*sorted(m for m in sys.modules if m[:4] == 'hdnn'))"
+    call = [sys.executable, "-c", code]
+    loaded = subprocess.run(call, capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["hdnn", "hdnn.errors", "hdnn.testing"]
+
+
+# --- J, samples, and what cannot be measured ------------------------------------------------------
+
+
+def test_other_J_than_the_canonical_one() -> None:
+    net, x = Network(), torch.randn(3, 4)
+    order = torch.tensor([0, 2, 1, 3])
+    pairs = lambda x: net(x[:, order])[:, order]  # noqa: E731 (q1, p1, q2, p2)
+    testing.assert_symplectic(pairs, x, "interleaved")
+    with pytest.raises(AssertionError, match="interleaved"):
+        testing.assert_symplectic(pairs, x)
+    J = torch.kron(torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+    testing.assert_symplectic(pairs, x, J)
+    testing.assert_symplectic(lambda x: x, x, torch.block_diag(J[:2, :2], torch.zeros(2, 2)))
+
+
+def test_J_of_the_state() -> None:
+    """A rotation about an axis, by an angle that depends on it, is a flow of J(m) v = m x v."""
+
+    def J(m: Tensor) -> Tensor:
+        a, b, c = m.unbind(-1)
+        o = torch.zeros_like(a)
+        rows = ((o, -c, b), (c, o, -a), (-b, a, o))
+        return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+    def turn(m: Tensor, angle: Tensor | None = None) -> Tensor:
+        a, b, c = m.unbind(-1)
+        phi = c if angle is None else angle
+        return torch.stack([a * phi.cos() - b * phi.sin(), a * phi.sin() + b * phi.cos(), c], -1)
+
+    m = torch.randn(5, 3)
+    testing.assert_symplectic(turn, m, J)
+    with pytest.raises(AssertionError):
+        testing.assert_symplectic(lambda m: turn(m, m[:, 0]), m, J)
+
+
+def test_samples_that_react_to_each_other_are_one_state() -> None:
+    """Leapfrog on a directed graph: with the adjoint of its edges, and with the same edges."""
+    graph, W = torch.zeros(6, 6), torch.randn(2, 2)
+    graph[0, 1] = graph[1, 2] = graph[4, 3] = 1.0
+
+    def step(x: Tensor, back: Tensor) -> Tensor:
+        q, p = x.chunk(2, -1)
+        q = q + 0.2 * p
+        return torch.cat([q, p - 0.2 * back @ torch.tanh(graph @ q @ W) @ W.mT], -1)
+
+    x = torch.randn(6, 4)
+    testing.assert_symplectic(lambda x: step(x, graph.mT), x)
+    with pytest.raises(AssertionError, match="an adjoint that is none"):
+        testing.assert_symplectic(lambda x: step(x, graph), x)
+    testing.assert_symplectic(lambda x: step(x[0], graph.mT)[None], x[None])
+
+
+def test_the_worst_sample_is_named_and_kinks_are_left_out() -> None:
+    x = torch.zeros(4, 4)
+    x[2] = 1.0
+    only_there = lambda x: x + x * (x > 0.5)  # noqa: E731 (twice the state, there)
+    assert testing.volume_defect(only_there, x).sample == 2
+    with pytest.raises(AssertionError, match="worst sample 2"):
+        testing.assert_volume_preserving(only_there, x)
+    x[2], x[3] = 1e-6, -1.0  # the one near its kink, the others away from it
+    x[:2] = 1.0
+    assert testing.gradient_defect(torch.relu, x).value < 1e-9
+
+
+def test_passivity_of_differences() -> None:
+    """y = u (1 + u^2 / 10) x: passive about the origin, not between any two trajectories."""
+    x, u = torch.randn(5, 3), torch.randn(5, 3)
+    nothing = lambda x: 0.0 * x.sum(1)  # noqa: E731
+    for static, holds in ((torch.tanh, True), (lambda u: u * (u.abs() < 1), False)):
+        step = lambda x, u, f=static: (x, f(u))  # noqa: E731
+        testing.assert_passive(step, nothing, x, u, h=1.0)
+        testing.assert_passive(step, nothing, x, u, supply=lambda u, y: (u * y).sum(1))
+        if holds:
+            testing.assert_passive(step, nothing, x, u, h=1.0, incremental=True)
+        else:
+            with pytest.raises(AssertionError, match="not passive"):
+                testing.assert_passive(step, nothing, x, u, h=1.0, incremental=True)
+
+
+def test_an_exact_flow_has_every_order() -> None:
+    testing.assert_order(lambda x, h: x * math.exp(h), torch.ones(2, 3), 9)
+
+
+X = torch.ones(3, 4, dtype=torch.float64)
+BAD: dict[str, tuple[Callable[[], None], str]] = {
+    "no tensor": (lambda: testing.assert_same_map(torch.sin, [1.0]), "states are a tensor"),
+    "integers": (lambda: testing.assert_same_map(torch.sin, torch.ones(3).long()), "real numbers"),
+    "no samples": (lambda: testing.assert_same_map(torch.sin, X[:0]), "states are a tensor"),
+    "not finite": (lambda: testing.assert_same_map(torch.sin, X / 0), "must be finite"),
+    "another shape": (lambda: testing.assert_symplectic(lambda x: x[:, :2], X), "keep the shape"),
+    "no output": (lambda: testing.assert_symplectic(lambda x: None, X), "got NoneType; wrap it"),
+    "one output": (lambda: testing.assert_contracting(lambda x, u: x, X, X), "the next state and"),
+    "odd": (lambda: testing.assert_symplectic(torch.sin, X[:, :3]), "needs an even width, got 3"),
+    "one degree": (lambda: testing.assert_symplectic(torch.sin, X[:, :2]), "at least 4 numbers"),
+    "a wrong J": (lambda: testing.assert_symplectic(torch.sin, X, X[0]), "must be skew-symmetric"),
+    "a typo": (lambda: testing.assert_symplectic(torch.sin, X, "cannonical"), "'canonical'"),
+    "J is singular": (
+        lambda: testing.assert_symplectic(
+            torch.sin, X.repeat(1, 25), torch.block_diag(torch.kron(J_SMALL, X[:1, :1]), ZEROS)
+        ),
+        "by J\\^-1, and this J has none",
+    ),
+    "no supply": (
+        lambda: testing.assert_passive(lambda x, u: (x, u), torch.sum, X, X),
+        "give the step h",
+    ),
+    "few steps": (
+        lambda: testing.assert_energy_conserved(torch.sin, torch.sum, X, steps=4),
+        "at least 8 steps",
+    ),
+    "no motion": (
+        lambda: testing.assert_energy_conserved(lambda x: x + 1, lambda x: x.sum(1), X, steps=40),
+        "no state turns around in 10 steps",
+    ),
+    "random": (
+        lambda: testing.assert_symplectic(lambda x: x + torch.rand_like(x), X),
+        "the function is random",
+    ),
+    "float32 inside": (
+        lambda: testing.assert_symplectic(lambda x: x.float().sin().double(), X),
+        "computes in float32 inside",
+    ),
+    "an inverse of another shape": (
+        lambda: testing.assert_invertible(torch.sin, lambda x: x[:, :2], X),
+        "back and forth",
+    ),
+    "an adjoint of another shape": (
+        lambda: testing.assert_adjoint(torch.sin, lambda x: x[:, :2], X),
+        "K' gives",
+    ),
+}
+J_SMALL = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+ZEROS = torch.zeros(98, 98, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_input_that_cannot_be_judged_raises(what: str) -> None:
+    call, message = BAD[what]
+    with pytest.raises(HdnnError, match=message):
+        call()
+
+
+def test_what_overflows_fails() -> None:
+    with pytest.raises(AssertionError, match=r"nan > 1e-07.*diverges, or overflows"):
+        testing.assert_symplectic(lambda x: (1e4 * x).exp() - (1e4 * x).exp(), X)
+
+
+# --- random modules -------------------------------------------------------------------------------
 
 
 def drawn(claim: str, seed: int, wrong: str = "") -> nn.Module:

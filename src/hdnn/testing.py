@@ -63,8 +63,6 @@ DIRECTIONS = 64
 """Numbers of a state up to which all directions are tried; beyond, so many random ones."""
 LARGEST = 1024
 """Numbers of a state up to which its whole Jacobian is computed, where that is needed."""
-DRAWS = 27
-"""Random states and inputs around the given ones."""
 
 
 @dataclass(frozen=True)
@@ -269,20 +267,20 @@ def _samples(function: Map, x: Tensor) -> int:
     y = _value(function, x)
     if x.ndim == 1 or not y.ndim or len(y) != len(x):
         return 1
-    for seed in range(3):  # a random half of the samples moves, and the others should not notice
-        change = _rms(x) * _normal(x, seed)
-        still = _normal(x[:, 0].reshape(len(x), -1)[:, 0], seed) < 0
-        change[still] = 0.0
-        noticed = (_value(function, x + change) - y)[still].abs() > 1e-9 * y.abs().max()
-        if bool(noticed.any()):
+    numbers, change = torch.arange(len(x)), _rms(x) * _normal(x)
+    # Any two samples differ in a bit of their numbers: half of them move, the others should not.
+    for k in range(2 * (len(x) - 1).bit_length()):
+        still = ((numbers >> k // 2) & 1) == k % 2
+        moved = torch.where(still.reshape(-1, *(1,) * (x.ndim - 1)).to(x.device), x, x + change)
+        if bool(((_value(function, moved) - y)[still].abs() > 1e-9 * y.abs().max()).any()):
             return 1
     return len(x)
 
 
-def _draws(*tensors: Tensor) -> Iterator[list[Tensor]]:
+def _draws(count: int, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """The given states and inputs, and random ones around them, of all pairs of sizes."""
     yield list(tensors)
-    for draw in range(DRAWS):
+    for draw in range(count):
         yield [
             v + 10.0 ** (draw // 3**k % 3 - 1) * _rms(v) * _normal(v, 9 * draw + k)
             for k, v in enumerate(tensors)
@@ -645,9 +643,7 @@ def energy_defect(step: Map, H: Map, x: Tensor, steps: int = 1000) -> Defect:
         swing = torch.minimum(*swings) + 1e-9 * E.abs().amax(0) + 1e-300
         turned = ~(way < 3 * far)  # what is not finite counts
         if not bool(turned.any()):
-            raise HdnnError(
-                f"in {quarter} steps no state turns around: take more or larger ones (or is there damping?)"
-            )
+            raise HdnnError(f"no state turns around in {quarter} steps; take more, or larger ones")
         trend = "grows" if float(shift[turned].sum()) > 0 else "falls"
         guess = f"H {trend}: explicit Euler, an old time level, a force that is no gradient?"
         worst = _worst(shift.abs() / swing, guess, turned)
@@ -779,7 +775,7 @@ def passivity_defect(
     with _in_double(step, energy, supply):
         x, u = _state(x), _state(u)
         excess = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
-        for x1, u1, x2, u2 in _draws(x, u, x, u):
+        for x1, u1, x2, u2 in _draws(27, x, u, x, u):
             (next1, y1), before, inputs = _outputs(2, step, x1, u1), x1, u1
             if incremental:
                 (next2, y2), before, inputs = _outputs(2, step, x2, u2), x1 - x2, u1 - u2
@@ -833,7 +829,8 @@ def contraction_defect(step: InputStep, x: Tensor, u: Tensor, rate: float = 1.0)
     """By how much the largest singular value of d x+ / d x exceeds a rate.
 
     Where it never does, |x+ - x'+| <= rate |x - x'| for any two states and one input. It is
-    searched for as in `passivity_defect`; of states of more than 64 numbers in 64 directions.
+    searched for as in `passivity_defect`, in 9 draws; of states of more than 64 numbers, in 64
+    directions.
 
     Args:
         step: gives (x+, y) for (x, u).
@@ -860,7 +857,7 @@ def contraction_defect(step: InputStep, x: Tensor, u: Tensor, rate: float = 1.0)
         x, u = _state(x), _state(u)
         samples = _samples(partial(following, u), x)
         V, largest = _directions(x, samples), x.new_zeros(samples)
-        for x1, u1 in _draws(x, u):
+        for x1, u1 in _draws(9, x, u):
             A, smooth = _quotients(partial(following, u1), x1, V, samples)
             size = torch.linalg.matrix_norm(A, 2)
             largest = torch.maximum(largest, torch.where(smooth, size, 0.0))

@@ -397,7 +397,7 @@ def references(net: Network) -> dict[str, Any]:
 
     class Owner:
         def __init__(self) -> None:
-            self.parts = [net]
+            self.parts = {"net": [net]}
 
         def step(self, x: Tensor) -> Tensor:
             return net(x)
@@ -536,6 +536,26 @@ def test_passivity_of_differences() -> None:
         else:
             with pytest.raises(AssertionError, match="not passive"):
                 testing.assert_passive(step, nothing, x, u, h=1.0, incremental=True)
+
+
+def test_the_rate_is_that_of_the_worst_state_and_direction() -> None:
+    x, u = torch.ones(3, 2), torch.ones(3, 2)
+    step = lambda x, u: (torch.tensor([0.9, 0.3]) * torch.tanh(x) + u, x)  # noqa: E731
+    testing.assert_contracting(step, x, u, rate=0.9)
+    with pytest.raises(AssertionError, match=r"grow by a factor of 0\.[89]"):
+        testing.assert_contracting(step, x, u, rate=0.8)
+
+
+def test_an_inverse_is_one_on_both_sides() -> None:
+    with pytest.raises(AssertionError, match="is x in the range of f"):
+        testing.assert_invertible(torch.exp, torch.log, -torch.rand(3, 2))
+
+
+def test_modes_are_left_as_they_are() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0))
+    module[1].eval()
+    testing.assert_same_map(module, torch.randn(3, 4))
+    assert [part.training for part in module.modules()] == [True, True, False]
 
 
 def test_an_exact_flow_has_every_order() -> None:

@@ -512,7 +512,7 @@ def volume_defect(f: Map, x: Tensor) -> Defect:
         _mapped(f, x)
         samples = _samples(f, x)
         n = x.numel() // samples
-        if False and n > LARGEST:
+        if n > LARGEST:
             raise HdnnError(
                 f"the determinant of a Jacobian is computed up to {LARGEST} numbers, got {n}; take "
                 "a smaller module of the same kind"

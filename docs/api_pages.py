@@ -37,6 +37,11 @@ PAGES = {
         "How gradients behave: along depth, during training, in any PyTorch model.",
         {"hdnn.analysis": None},
     ),
+    "testing": (
+        "Testing",
+        "Assertions of structure, for any module, function, field or step.",
+        {"hdnn.testing": None},
+    ),
     "training": ("Training", "How models are trained.", {"hdnn.training": None}),
     "data": (
         "Data",

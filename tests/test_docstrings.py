@@ -15,7 +15,7 @@ PUBLIC = (
     *("hdnn", "hdnn.analysis", "hdnn.backends", "hdnn.data", "hdnn.data.images", "hdnn.estimators"),
     *("hdnn.fields", "hdnn.models", "hdnn.models.export", "hdnn.networks", "hdnn.ode"),
     *("hdnn.plots", "hdnn.program", "hdnn.refinement", "hdnn.reports", "hdnn.schemes"),
-    *("hdnn.training", "hdnn.zoo"),
+    *("hdnn.testing", "hdnn.training", "hdnn.zoo"),
 )
 ARGUMENT = re.compile(r"    ([\w*]+(?:, [\w*]+)*):")
 

@@ -14,8 +14,8 @@ import hdnn
 
 ROOT = Path(hdnn.__file__).parent
 CORE = (
-    *("errors", "files", "threads", "program", "fields", "ode", "schemes", "kernels", "backends"),
-    *("networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
+    *("errors", "testing", "files", "threads", "program", "fields", "ode", "schemes", "kernels"),
+    *("backends", "networks", "zoo", "statespace", "control", "models", "refinement", "analysis"),
 )
 APPLICATION = (
     *("application", "progress", "config", "data", "training", "estimators"),

@@ -10,6 +10,7 @@ import torch
 import hdnn
 from hdnn.errors import IncompatibleError
 from hdnn.schemes import SCHEMES
+from hdnn.testing import form_defect
 from hdnn.zoo import ARCHITECTURES
 
 NAMES = list(ARCHITECTURES)
@@ -64,6 +65,12 @@ def jacobian(function: Any, y: torch.Tensor) -> torch.Tensor:
     """M = d function(y) / dy of one state, by the plainest autograd there is."""
     J: Any = torch.autograd.functional.jacobian(function, y)
     return J
+
+
+def structure_defect(function: Any, y: torch.Tensor, J: torch.Tensor) -> float:
+    """How far M J M' is from J, to rounding: `hdnn.testing.symplectic_defect` differentiates."""
+    M, J = jacobian(function, y).reshape(len(J), len(J)), J.detach()
+    return float(form_defect(M, M @ J.mT, torch.eye(len(J)), J.mT))
 
 
 def as_function(net: hdnn.HamiltonianNetwork) -> tuple[Any, tuple[torch.Tensor, ...]]:

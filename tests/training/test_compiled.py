@@ -229,7 +229,7 @@ def _time_varying() -> hdnn.HamiltonianNetwork:
 OBSTACLES: dict[str, tuple[Callable[[], hdnn.HamiltonianNetwork], dict[str, Any], str]] = {
     "another optimizer": (lambda: build("H1"), {"optimizer": "SGD"}, "know Adam.* not SGD"),
     "learned steps": (lambda: build("H1", learn_steps=True), {}, "other parameters"),
-    "J(t)": (_time_varying, {}, "constant J"),
+    "J(t)": (_time_varying, {}, "differ by layer"),
     "a flow": (lambda: build("H1", "RK4"), {}, "flow"),
     "reference": (lambda: build("H1", backend="reference"), {}, "requested"),
     "too wide": (lambda: build("H1", features=98), {}, "width 98"),

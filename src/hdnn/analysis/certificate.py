@@ -232,7 +232,7 @@ def certify(net: nn.Module, y: Any) -> Certificate | ModelCertificate:
     holds   interconnection    0 <= 1.78e-15         J = -J'
     holds   energy             ... <= 7.11e-15       dH/dt <= 0, and 0 without R
     holds   imaginary-spectrum ... <= ...            eigenvalues of df/dy imaginary
-    holds   structure          ... <= 2.27e-13       M J M' = J
+    holds   structure          ... <= 5.68e-14       M J M' = J
     holds   reciprocal-pairs   ... <= 2.27e-13       singular values of M: s, 1/s
     holds   volume             1 >= 1                det of every layer >= 1
     holds   norm-at-least-one  1.03 >= 1             ||M|| >= 1 at every depth

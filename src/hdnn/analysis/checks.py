@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 
 from hdnn.analysis.context import Context
 from hdnn.analysis.norms import singular_values, spectral_norm
-from hdnn.analysis.watch import linear_maps
-from hdnn.backends import reference
 from hdnn.program import signed
+from hdnn.testing import form_defect
 
 EPS = torch.finfo(torch.float64).eps
 DRIFT = 2.0
@@ -410,44 +408,23 @@ def marginal_growth(context: Context) -> Measured:
     fails="the discrete network does not keep the structure it promises",
 )
 def structure(context: Context) -> Measured:
-    """||M J M' - J|| / (||M||^2 ||J||), of the network or, for MS1 and J(t), of every layer."""
+    """`form_defect` of M and J, of the network or, for MS1 and J(t), of every layer."""
     where = context.preserves
     if where is None:
         return not_applicable(context.obstacle or NO_PROMISE)
-    if context.large:
-        return _structure_in_directions(context, where)
-    M = context.M if where == "network" else context.factors
-    J = context.of_sample(context.J)
-    if J.ndim == 3:
-        J = J.unsqueeze(1)
     # Where J K' = I, M J M' = J without the inverse: M' J^-1 M = J^-1.
-    M = M.mT if context.implied else M
-    size = spectral_norm(M).square() * spectral_norm(J).clamp_min(1e-300)
-    defect = spectral_norm(M @ J @ M.mT - J) / size
+    if context.large:
+        layers = range(context.layers)
+        spans = [layers] if where == "network" else [range(j, j + 1) for j in layers]
+        defect = torch.stack([form_defect(*context.directions(span)) for span in spans])
+    else:
+        M = context.M if where == "network" else context.factors
+        M, J = M.mT if context.implied else M, context.of_sample(context.J)
+        J = J.unsqueeze(1) if J.ndim == 3 else J
+        defect = form_defect(M, M @ J.mT, torch.eye(context.n).to(M), J.mT)
     depth = context.layers if where == "network" else 1
-    allowed = 32 * context.n * depth * EPS
+    allowed = 32 * depth * EPS
     return Measured(float(defect.max()), allowed, {"within": where, **worst_place(defect)})
-
-
-def _structure_in_directions(context: Context, where: str) -> Measured:
-    """The same along a random direction u for every sample, by M' u and M v without M."""
-    layers, defects = range(context.layers), []
-    values, generator = context.net.values(), torch.Generator().manual_seed(0)
-    advance = reference.layer_map(context.net.program, values, context.y.ndim)
-    for span in [layers] if where == "network" else [range(j, j + 1) for j in layers]:
-        y = context.path[span[0]]
-        x = y.flatten(1).requires_grad_()
-        with torch.enable_grad():
-            out = reduce(lambda v, j: advance(j, v), span, x.unflatten(1, y.shape[1:])).flatten(1)
-        vjp, jvp = linear_maps(out, x)
-        vjp, jvp = (jvp, vjp) if context.implied else (vjp, jvp)
-        u = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-        pulled, J = vjp(u), partial(context.interconnect, span[0])
-        defect = (jvp(J(pulled)) - J(u)).norm(dim=1) * u.norm(dim=1)
-        defects.append(defect / (pulled.norm(dim=1).square() * J(u).norm(dim=1)))
-    allowed = 32 * context.n * (context.layers if where == "network" else 1) * EPS
-    ratio = torch.stack(defects)
-    return Measured(float(ratio.max()), allowed, {"within": where, **worst_place(ratio)})
 
 
 @check(

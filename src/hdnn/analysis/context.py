@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import cast
 
 import torch
@@ -22,6 +22,8 @@ from hdnn.analysis.jacobians import (
 )
 from hdnn.analysis.norms import Norms, spectral_norm, unit_eigenvalues
 from hdnn.analysis.profile import profile
+from hdnn.analysis.watch import linear_maps
+from hdnn.backends import reference
 from hdnn.fields import ActivationField, canonical
 from hdnn.fields.field import of_layer
 from hdnn.fields.hamiltonian import WeightedField
@@ -225,6 +227,20 @@ class Context:
         # The K of the general form is P K.
         x = matrix_product(canonical(x.shape[1]).to(x), x) if self.field.turn else x
         return x.flatten(1)
+
+    def directions(self, span: range) -> tuple[Tensor, ...]:
+        """M' u (or M u) of some layers for random u, J of that, u, and J u: ``(B, 4, n)`` each."""
+        advance = reference.layer_map(self.net.program, self.net.values(), self.y.ndim)
+        y = self.path[span[0]]
+        x = y.flatten(1).requires_grad_()
+        with torch.enable_grad():
+            out = reduce(lambda v, j: advance(j, v), span, x.unflatten(1, y.shape[1:])).flatten(1)
+        product = linear_maps(out, x)[self.implied]
+        generator = torch.Generator().manual_seed(0)
+        us = torch.randn(4, *x.shape, generator=generator, dtype=x.dtype)
+        A, B = ([f(u) for u in us] for f in (product, torch.clone))
+        J_A, J_B = ([self.interconnect(span[0], v) for v in rows] for rows in (A, B))
+        return tuple(torch.stack(rows, 1) for rows in (A, J_A, B, J_B))
 
     def of_sample(self, J: Tensor) -> Tensor:
         """A matrix of channels ``(..., width, width)`` as it acts on a sample, ``(..., n, n)``."""

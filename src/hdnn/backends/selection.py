@@ -142,7 +142,11 @@ def _decide(
             raise IncompatibleError(
                 f"the fused backend cannot serve: {reason}; use backend='auto' or 'reference'"
             )
-        return BackendChoice("fused", "requested", True) if explicit else _REQUESTED["fused"]
+        return (
+            BackendChoice("fused", f"requested; {EXPLICIT}", True)
+            if explicit
+            else _REQUESTED["fused"]
+        )
     if reason is not None:
         return BackendChoice("reference", f"the fused backend cannot serve: {reason}")
     if width > widest:
@@ -154,10 +158,14 @@ def _decide(
 _REQUESTED = {name: BackendChoice(name, "requested") for name in BACKENDS[1:]}
 _FUSED = {
     (widest, explicit): [
-        BackendChoice("fused", f"width {n} is at most {widest}", explicit)
+        BackendChoice("fused", f"width {n} is at most {widest}{why}", explicit)
         for n in range(widest + 1)
     ]
-    for widest, explicit in ((WIDEST, False), (WIDEST, True), (WIDEST_ROLLOUT, False))
+    for widest, explicit, why in (
+        (WIDEST, False, ""),
+        (WIDEST, True, f"; {EXPLICIT}"),
+        (WIDEST_ROLLOUT, False, ""),
+    )
 }
 
 

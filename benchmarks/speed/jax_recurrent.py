@@ -1,4 +1,4 @@
-"""A recurrence in JAX: a worker; the fastest of a few forms of `lax.scan`, gradients of everything."""
+"""A recurrence in JAX: a worker; the fastest of a few forms of `lax.scan`, all gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from speed.worker import Record, serve
 
 
 def outputs(u: Any, K: Any, B: Any, b: Any, F: Any, E: Any, W: Any, C: Any, unroll: int) -> Any:
-    """y of x+ = F x + W tanh(K x + B u + b) + E u: inputs (T, batch, d), drives computed at once."""
+    """y of x+ = F x + W tanh(K x + B u + b) + E u: inputs (T, batch, d), drives at once."""
 
     def step(x: Any, drive: Any) -> Any:
         s, r = drive
